@@ -1,0 +1,1 @@
+"""What the upstream projects look like, and stand-ins that let them run without a GPU."""

@@ -1,0 +1,53 @@
+"""The upstream projects that patches name, and how each of them tells its version."""
+
+from __future__ import annotations
+
+from overlay.patch import Project
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from overlay.patch import ReadFile
+
+
+def _megatron_version(read: ReadFile) -> str | None:
+    """Compose the version from the literals of `package_info.py`.
+
+    The module itself appends the git revision when it is imported; the literals are the same either way.
+    """
+    import ast
+
+    text = read("megatron/core/package_info.py")
+    if text is None:
+        return None
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return None
+    parts: dict[str, object] = {}
+    for node in body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            parts.update((name.id, node.value.value) for name in node.targets if isinstance(name, ast.Name))
+    try:
+        return f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts['PRE_RELEASE']}"
+    except KeyError:
+        return None
+
+
+def _verl_version(read: ReadFile) -> str | None:
+    text = read("verl/version/version")
+    return text.strip() if text else None
+
+
+MEGATRON = Project(
+    name="megatron-core",
+    distributions=("megatron-core",),
+    marker="megatron.core.package_info",
+    read_version=_megatron_version,
+)
+
+VERL = Project(
+    name="verl",
+    distributions=("verl",),
+    marker="verl.protocol",
+    read_version=_verl_version,
+)

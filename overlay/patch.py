@@ -1,0 +1,122 @@
+"""What a patch is: the vocabulary in which each file of `overlay.patches` is written.
+
+Everything here is data. Deciding is in `overlay._decide`, installing in `overlay._install`.
+"""
+
+from __future__ import annotations
+
+from overlay._record import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    #: Builds the function that takes the place of `original`. It is called once, when the target module
+    #: has been imported, and may import whatever the upstream itself needs (torch included). It must
+    #: return a plain function with the parameters of `original`.
+    Factory = Callable[[Any, ModuleType], Callable[..., Any]]
+
+    #: Reads a file of the upstream by its path relative to the folder that holds the top-level package,
+    #: `None` if there is no such file.
+    ReadFile = Callable[[str], "str | None"]
+
+
+class Project(Record):
+    """An upstream project, as far as the engine needs to know one."""
+
+    #: Name in messages and in patch ids.
+    name: str
+    #: Names under which it is published, the usual one first.
+    distributions: tuple[str, ...]
+    #: A module that exists in every installation of it, and in nothing else.
+    marker: str
+    #: Reads the version from the project's own files; `None` if they do not tell. Metadata is asked
+    #: second: it can belong to another copy than the one that gets imported.
+    read_version: Callable[[ReadFile], str | None]
+
+
+class Known(Record):
+    """A site whose source must be one of the sources that the patch was written for.
+
+    A site is `module:qualname`. A digest is that of the site's syntax tree without docstrings, comments
+    and layout (`overlay digest SITE` prints it).
+    """
+
+    site: str
+    digests: tuple[str, ...]
+
+
+class Present(Record):
+    """A site (or, without a colon, a module) that must exist, whatever its source."""
+
+    site: str
+
+
+class Absent(Record):
+    """A site (or, without a colon, a module) that must not exist."""
+
+    site: str
+
+
+class Replacement(Record):
+    """One site, and the factory of what takes its place."""
+
+    site: str
+    make: Factory
+
+
+class Variant(Record):
+    """How a patch is made for one shape of upstream."""
+
+    #: Short and unique within its target, such as "0.8".
+    name: str
+    #: Versions as in PEP 440. Write the lower bound with `.dev0` if pre-releases are meant too.
+    versions: str
+    #: What this variant means: `apply`, or why there is nothing to apply
+    #: (`fixed-upstream`, `superseded`, `not-affected`, `unsupported`).
+    verdict: str = "apply"
+    #: What the source must look like. All must hold.
+    shape: tuple[Known | Present | Absent, ...] = ()
+    replacements: tuple[Replacement, ...] = ()
+    #: For every verdict but `apply`: the reason, in a sentence a person can act on.
+    reason: str = ""
+
+
+class Target(Record):
+    """One project that a patch touches, with the variants known of it."""
+
+    project: Project
+    variants: tuple[Variant, ...]
+    #: A patch applies without an optional target; if that is installed, it must be of a known shape.
+    optional: bool = False
+
+
+class Removal(Record):
+    """When a patch has outlived its reason."""
+
+    #: First version of the first target's project that no longer needs the patch, or `None` while no
+    #: such release exists.
+    version: str | None
+    #: A sentence on what must have happened upstream.
+    when: str
+    #: The test that passes on upstream alone once the patch is not needed (a pytest node id).
+    test: str
+
+
+class Patch(Record):
+    """One fix. The first target is the one that its id is named after."""
+
+    id: str
+    #: Grows with each change of behaviour; part of the plan's digest.
+    revision: int
+    #: One line, no full stop.
+    summary: str
+    #: What goes wrong without it, for whom, and what the patch does about it.
+    why: str
+    #: Where upstream discusses it: `owner/repo#number`.
+    upstream: tuple[str, ...]
+    remove: Removal
+    targets: tuple[Target, ...]
+    #: Ids of patches that must be applied as well.
+    requires: tuple[str, ...] = ()
