@@ -1,0 +1,96 @@
+"""Run the linters, the type checker and the test suite; scripts/test starts this in the project's environment.
+
+Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
+arguments pytest runs alone and gets them. pytest comes last, its closing line is the last line of output, and
+just before it stand the number of skipped tests and the checks that failed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TYPED = Path(".cache") / "typed"
+
+
+def typed_tree(root: Path) -> Path:
+    """Lay out the packages as they are imported, and return the folder that holds `overlay`.
+
+    The folders `patches/` and `compat/` are imported as `overlay.patches` and `overlay.compat`. setuptools knows,
+    mypy cannot be told, so it gets a tree of links.
+    """
+    package = root / TYPED / "overlay"
+    package.mkdir(parents=True, exist_ok=True)
+    for old in package.iterdir():
+        old.unlink()
+    wanted = [path for path in (root / "overlay").iterdir() if path.name != "__pycache__"]
+    for path in [*wanted, root / "patches", root / "compat"]:
+        (package / path.name).symlink_to(path)
+    return package.parent
+
+
+def mypy(root: Path) -> int:
+    """Type-check everything, and print findings under the names that the files have in the checkout."""
+    typed = typed_tree(root)
+    command = [sys.executable, "-m", "mypy", str(TYPED / "overlay"), "scripts", "tests"]
+    env = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, [typed, root / "scripts", root]))}
+    done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    shown = done.stdout
+    for name in ("patches", "compat", "overlay"):
+        inside = "" if name == "overlay" else "overlay" + os.sep
+        shown = shown.replace(f"{TYPED / inside / name}{os.sep}", f"{name}{os.sep}")
+    sys.stdout.write(shown)
+    return done.returncode
+
+
+def ruff(root: Path, *arguments: str) -> int:
+    """Run one of ruff's commands on the checkout."""
+    return subprocess.run([sys.executable, "-m", "ruff", *arguments], cwd=root, check=False).returncode
+
+
+class Closing:
+    """A pytest plugin that prints, just before the closing line, what that line may leave out."""
+
+    def __init__(self, failed: list[str]) -> None:
+        """Remember the checks that failed before pytest."""
+        self.failed = failed
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the number of skipped tests, zero included, and the failed checks."""
+        terminalreporter.write_line(f"skipped tests: {len(terminalreporter.stats.get('skipped', []))}")
+        if self.failed:
+            terminalreporter.write_line(f"failed before the tests: {', '.join(self.failed)}", red=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the checks and return the exit status: pytest's own, or 1 if only something else failed."""
+    os.chdir(ROOT)
+    failed = []
+    if not arguments:
+        checks = {
+            "ruff check": lambda: ruff(ROOT, "check"),
+            "ruff format": lambda: ruff(ROOT, "format", "--check"),
+            "mypy": lambda: mypy(ROOT),
+        }
+        for name, check in checks.items():
+            print(f"--- {name}", flush=True)
+            if check():
+                failed.append(name)
+        print("--- pytest", flush=True)
+    import pytest  # here, so that the linters' findings do not wait for it
+
+    # This file's folder must not be importable from in the tests.
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+    status = int(pytest.main(arguments, plugins=[Closing(failed)]))
+    return status or bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
