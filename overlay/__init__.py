@@ -1,5 +1,96 @@
-"""Version-gated runtime patches for an installed Megatron-Core, slime or verl."""
+"""Version-gated runtime patches for an installed Megatron-Core, slime or verl.
+
+    import overlay
+
+    overlay.enable()
+
+arms the patches that come with overlay. Nothing of an upstream is imported by that; each patch is decided
+on, and applied, when its modules are.
+"""
+
+from __future__ import annotations
 
 from overlay._version import __version__
+from overlay.errors import OverlayError, PatchError, SelectionError, SourceError
 
-__all__ = ["__version__"]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from overlay._engine import Engine
+    from overlay.ledger import Status
+    from overlay.verdict import Plan
+
+__all__ = [
+    "OverlayError",
+    "PatchError",
+    "SelectionError",
+    "SourceError",
+    "__version__",
+    "disable",
+    "enable",
+    "plan",
+    "status",
+]
+
+_engine_here: Engine | None = None
+
+
+def _here() -> Engine:
+    global _engine_here  # noqa: PLW0603 -- one engine per interpreter is what the package is
+    if _engine_here is None:
+        from overlay._engine import Engine
+
+        _engine_here = Engine()
+    return _engine_here
+
+
+def enable(patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
+    """Arm the selected patches in this process, and apply those whose modules are imported already.
+
+    Call it before the trainer imports Megatron, slime or verl. Calling it again changes nothing.
+
+    Args:
+        patches: What to select: `"all"`, `"none"`, ids, globs, and `-id` to drop, as a string with commas
+            or as a list. Default: the environment variable `OVERLAY_PATCHES`, else all.
+        strict: Whether a selected patch that cannot be applied is an error, raised by `enable()` or by the
+            import of the module concerned, each time that it is tried. Default: `OVERLAY_STRICT`, else no.
+
+    Returns:
+        The ledger of this process, as `status()` does.
+
+    Raises:
+        SelectionError: A term names no patch, or a setting has an unknown value. Nothing is armed.
+        PatchError: In strict mode, if a module of a selected patch is there already and the patch cannot be
+            applied to it. Everything is taken out again.
+        OverlayError: overlay is enabled with other settings already.
+    """
+    return _here().enable(patches, strict)
+
+
+def disable() -> None:
+    """Take every patch out again: each attribute gets back the very object that it held before.
+
+    Does nothing if overlay is not enabled. A site that somebody else replaced since is left alone, and the
+    log says so.
+    """
+    _here().disable()
+
+
+def plan(patches: str | Iterable[str] | None = None, site: str | None = None) -> Plan:
+    """Decide on every patch without importing or changing anything.
+
+    Args:
+        patches: As for `enable()`. Default: what is enabled, else `OVERLAY_PATCHES`, else all.
+        site: A folder to look in (a site-packages, an unpacked wheel, a checkout) instead of what this
+            interpreter would import.
+
+    Raises:
+        SelectionError: A term names no patch.
+    """
+    return _here().plan(patches, site)
+
+
+def status() -> Status:
+    """Return what happened in this process so far: verdicts, and the state of each site."""
+    return _here().status()

@@ -1,0 +1,136 @@
+"""Tables for the terminal. JSON is the contract; these are views of the same data, 80 columns wide.
+
+With the extra `rich` installed and a terminal at hand, verdicts and states get a colour.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from overlay.ledger import Status
+    from overlay.patch import Patch
+    from overlay.verdict import Plan, TargetVerdict, Verdict
+
+WIDTH = 80
+_COLOURS = {
+    "apply": "green",
+    "applied": "green",
+    "armed": "cyan",
+    "unsupported": "bold red",
+    "conflict": "bold red",
+    "expired": "bold red",
+    "failed": "bold red",
+    "incomplete": "yellow",
+}
+
+
+def patches(items: Iterable[Patch]) -> str:
+    """Return the table of `overlay list`."""
+    return _table(("patch", "summary"), [(f"{patch.id}@{patch.revision}", patch.summary) for patch in items])
+
+
+def plan(item: Plan, *, findings: bool) -> str:
+    """Return the table of `overlay plan`, with `findings` that of `overlay audit`."""
+    rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in item.verdicts]
+    parts = [_table(("patch", "verdict", "why"), rows)]
+    if findings:
+        parts += [text for verdict in item.verdicts for text in _findings(verdict)]
+    parts.append(f"digest {item.digest[:16]}" + (f"  in {item.site}" if item.site else ""))
+    return "\n".join(parts)
+
+
+def status(item: Status) -> str:
+    """Return the table of `overlay status`."""
+    rows = [
+        (f"{patch.patch}@{patch.revision}", patch.state, patch.reason or f"{len(patch.sites)} sites decided on")
+        for patch in item.patches
+    ]
+    head = f"overlay {item.version} on Python {item.python}, {'strict' if item.strict else 'not strict'}"
+    return f"{head}\n{_table(('patch', 'state', 'why'), rows)}"
+
+
+def explanation(patch: Patch, verdict: Verdict) -> str:
+    """Return what `overlay explain` prints."""
+    lines = [f"{patch.id}@{patch.revision}: {patch.summary}", "", _wrap(patch.why), ""]
+    lines.append(_wrap(f"Upstream: {', '.join(patch.upstream)}"))
+    lines.append(_wrap(f"Removal: {patch.remove.when} Test: {patch.remove.test}"))
+    if patch.requires:
+        lines.append(f"Requires: {', '.join(patch.requires)}")
+    for target in patch.targets:
+        rows = [
+            (variant.name, variant.versions, _variant_detail(variant.verdict, variant.reason, len(variant.replacements)))
+            for variant in target.variants
+        ]
+        kind = " (optional)" if target.optional else ""
+        lines += ["", f"{target.project.name}{kind}", _table(("variant", "versions", "verdict"), rows)]
+    lines += ["", f"Here: {verdict.verdict}" + (f", {_detail(verdict)}" if _detail(verdict) else "")]
+    lines += _findings(verdict)
+    return "\n".join(lines)
+
+
+def _variant_detail(verdict: str, reason: str, sites: int) -> str:
+    return f"{verdict}: {reason}" if reason else f"{verdict}, {sites} site{'s' if sites != 1 else ''}"
+
+
+def _detail(verdict: Verdict) -> str:
+    if verdict.verdict == "apply":
+        return ", ".join(_target(target) for target in verdict.targets if target.version)
+    return verdict.reason
+
+
+def _target(target: TargetVerdict) -> str:
+    text = f"{target.project} {target.version}"
+    if target.metadata_version:
+        text += f" (its metadata says {target.metadata_version})"
+    if target.verdict != "apply":
+        text += f" ({target.verdict})"
+    return text
+
+
+def _findings(verdict: Verdict) -> list[str]:
+    lines = []
+    for target in verdict.targets:
+        for finding in target.findings:
+            mark = "ok " if finding.holds else "NOT"
+            lines.append(f"  {mark} {finding.expects:<8}{finding.site}")
+            if not finding.holds:
+                lines.append(f"      {finding.found}")
+    return [f"{verdict.patch}:", *lines] if lines else []
+
+
+def _wrap(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return an aligned table whose last column is wrapped to what is left of the line."""
+    if not rows:
+        return "(none)"
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
+    left = sum(widths) + 2 * len(widths)
+    lines = []
+    for row in (head, *rows):
+        chunks = textwrap.wrap(row[-1], max(WIDTH - left, 24), break_on_hyphens=False) or [""]
+        cells = [_colour(cell, width) for cell, width in zip(row[:-1], widths, strict=True)]
+        lines.append(("  ".join([*cells, chunks[0]])).rstrip())
+        lines += [" " * left + chunk for chunk in chunks[1:]]
+    return "\n".join(lines)
+
+
+def _colour(cell: str, width: int) -> str:
+    padded = f"{cell:<{width}}"
+    if cell not in _COLOURS or not sys.stdout.isatty():
+        return padded
+    try:
+        from rich.console import Console
+    except ImportError:
+        return padded
+    console = Console()
+    with console.capture() as capture:
+        console.print(padded, style=_COLOURS[cell], end="", highlight=False)
+    return capture.get()

@@ -1,0 +1,130 @@
+"""Settings: what the arguments of `enable()` and the environment ask for.
+
+| variable | values | default |
+|---|---|---|
+| `OVERLAY_PATCHES` | `all`, `none`, ids, globs, and `-id` to drop, separated by commas or spaces | `all` |
+| `OVERLAY_STRICT` | `1`/`0`, `true`/`false`, `yes`/`no`, `on`/`off` | `0` |
+| `OVERLAY_LOG` | `debug`, `info`, `warning`, `error`, `off` | `info` |
+"""
+
+from __future__ import annotations
+
+import os
+
+from overlay.errors import SelectionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+LOG_LEVELS = ("debug", "info", "warning", "error", "off")
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off", "")
+
+
+def select(
+    known: Iterable[str],
+    patches: str | Iterable[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
+    """Return the ids that a selection names, sorted.
+
+    `patches` comes first, then `OVERLAY_PATCHES`, then everything. Terms apply from left to right; a
+    selection that begins with a term that drops starts from everything.
+
+    Raises `SelectionError` if a term matches no patch, with the nearest ids, or if it is not a string.
+    """
+    ids = sorted(known)
+    if patches is None:
+        text = (os.environ if environ is None else environ).get("OVERLAY_PATCHES", "")
+        source = "OVERLAY_PATCHES"
+        terms = _split(text)
+    else:
+        source = "patches"
+        terms = _split(patches) if isinstance(patches, str) else _checked(patches)
+        if not terms:
+            msg = "patches is empty: say 'all', 'none', or name patches"
+            raise SelectionError(msg)
+    if not terms:
+        return tuple(ids)
+    if "none" in terms:
+        if len(terms) > 1:
+            msg = f"{source}: 'none' does not go with other terms, got {', '.join(terms)!r}"
+            raise SelectionError(msg)
+        return ()
+    chosen = set(ids) if terms[0].startswith("-") else set()
+    for term in terms:
+        drop = term.startswith("-")
+        matched = _matches(term[1:] if drop else term, ids, source)
+        chosen = chosen - matched if drop else chosen | matched
+    return tuple(sorted(chosen))
+
+
+def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether strict mode is asked for. Raises `SelectionError` for a value that is neither."""
+    if value is not None:
+        if not isinstance(value, bool):
+            msg = f"strict must be True, False or None, got {value!r}"
+            raise SelectionError(msg)
+        return value
+    text = (os.environ if environ is None else environ).get("OVERLAY_STRICT", "").strip().lower()
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    msg = f"OVERLAY_STRICT={text!r} is neither yes ({', '.join(_TRUE)}) nor no ({', '.join(_FALSE[:-1])})"
+    raise SelectionError(msg)
+
+
+def log_level(environ: Mapping[str, str] | None = None) -> str:
+    """Return the level of the log. Raises `SelectionError` for one that does not exist."""
+    text = (os.environ if environ is None else environ).get("OVERLAY_LOG", "").strip().lower() or "info"
+    if text not in LOG_LEVELS:
+        msg = f"OVERLAY_LOG={text!r} is not a level: say {', '.join(LOG_LEVELS)}"
+        raise SelectionError(msg)
+    return text
+
+
+def _split(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def _checked(patches: Iterable[str]) -> list[str]:
+    try:
+        terms = list(patches)
+    except TypeError:
+        terms = [patches]  # type: ignore[list-item]
+    for term in terms:
+        if not isinstance(term, str) or not term.strip() or _split(term) != [term.strip()]:
+            msg = f"patches must be patch ids, got {term!r}"
+            raise SelectionError(msg)
+    return [term.strip() for term in terms]
+
+
+def _matches(term: str, ids: list[str], source: str) -> set[str]:
+    if term == "all":
+        return set(ids)
+    if term in ids:
+        return {term}
+    if any(char in term for char in "*?["):
+        from fnmatch import fnmatchcase
+
+        matched = {name for name in ids if fnmatchcase(name, term)}
+        if matched:
+            return matched
+    msg = f"{source}: {term!r} names no patch; {nearest(term, ids)}"
+    raise SelectionError(msg)
+
+
+def nearest(term: str, ids: list[str]) -> str:
+    """Return a hint for a term that names no patch: the nearest ids, else all."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(term, ids, n=3, cutoff=0.5)
+    if not near:
+        tails = {name.partition(".")[2]: name for name in ids}
+        near = [tails[tail] for tail in get_close_matches(term, tails, n=3, cutoff=0.5)]
+    if near:
+        return f"the nearest: {', '.join(near)}"
+    return f"there are: {', '.join(ids) or 'none'}"

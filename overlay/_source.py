@@ -1,0 +1,247 @@
+"""Finding the source of upstream modules without importing anything.
+
+`importlib.util.find_spec("a.b")` imports `a`, which for Megatron means torch, so parents are walked by
+their specs instead. The same walk serves a running interpreter (its `sys.meta_path`, so editable installs
+are seen) and a folder such as an unpacked wheel, a site-packages or a checkout.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from importlib.machinery import ModuleSpec
+
+from overlay._shape import bindings, digest, split_site
+from overlay.errors import SourceError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from overlay.patch import Project
+
+
+class Tree:
+    """The upstream source that decisions are made from: read on demand, parsed once.
+
+    Subclasses say where text comes from; the questions that shapes ask are answered here.
+    """
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, ast.Module | None] = {}
+
+    def source(self, module: str) -> str | None:
+        """Return the source of a module, `None` if there is no such module.
+
+        Raises `SourceError` if the module exists and its source cannot be read.
+        """
+        raise NotImplementedError
+
+    def read(self, path: str) -> str | None:
+        """Return a file of the tree by its path relative to the top-level packages, or `None`."""
+        raise NotImplementedError
+
+    def metadata_version(self, project: Project) -> str | None:
+        """Return the version in the metadata of the project's distribution, or `None`."""
+        raise NotImplementedError
+
+    def is_package(self, module: str) -> bool:
+        """Return whether a module is a package, which decides what its relative imports mean."""
+        raise NotImplementedError
+
+    def has(self, site: str) -> bool:
+        """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        if not qualname:
+            return self.source(module) is not None
+        tree = self._parse(module)
+        return tree is not None and bool(bindings(tree, qualname))
+
+    def digest(self, site: str) -> str | None:
+        """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
+        nodes = self.nodes(site)
+        return digest(nodes) if nodes else None
+
+    def nodes(self, site: str) -> list[ast.AST]:
+        """Return the syntax nodes that bind a site, none if there is no such site. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        tree = self._parse(module)
+        if tree is None:
+            return []
+        return bindings(tree, qualname) if qualname else [tree]
+
+    def _parse(self, module: str) -> ast.Module | None:
+        if module not in self._parsed:
+            text = self.source(module)
+            try:
+                self._parsed[module] = None if text is None else ast.parse(text)
+            except (SyntaxError, ValueError, RecursionError) as error:
+                msg = f"the source of {module} does not parse: {error}"
+                raise SourceError(msg) from error
+        return self._parsed[module]
+
+
+class MemoryTree(Tree):
+    """A tree given as text: what the engine's own tests decide on."""
+
+    def __init__(self, files: dict[str, str], metadata: dict[str, str] | None = None) -> None:
+        super().__init__()
+        self._files = files
+        self._metadata = metadata or {}
+
+    def source(self, module: str) -> str | None:
+        path = module.replace(".", "/")
+        for candidate in (f"{path}.py", f"{path}/__init__.py"):
+            if candidate in self._files:
+                return self._files[candidate]
+        inside = any(name.startswith(f"{path}/") for name in self._files)
+        return "" if inside else None
+
+    def is_package(self, module: str) -> bool:
+        return f"{module.replace('.', '/')}.py" not in self._files
+
+    def read(self, path: str) -> str | None:
+        return self._files.get(path)
+
+    def metadata_version(self, project: Project) -> str | None:
+        return next((self._metadata[name] for name in project.distributions if name in self._metadata), None)
+
+
+class InstalledTree(Tree):
+    """What the running interpreter imports, or with `site` what it would import from that folder alone."""
+
+    def __init__(self, site: str | None = None) -> None:
+        super().__init__()
+        self.site = os.path.abspath(site) if site else None
+        self._specs: dict[str, ModuleSpec | None] = {}
+
+    def source(self, module: str) -> str | None:
+        spec = self._spec(module)
+        if spec is None:
+            return None
+        if spec.loader is None:
+            return ""  # a namespace package: exists, and has no source
+        get_source = getattr(spec.loader, "get_source", None)
+        try:
+            text = get_source(module) if get_source else None
+        except (OSError, ImportError, SyntaxError, UnicodeDecodeError) as error:
+            msg = f"the source of {module} cannot be read: {error}"
+            raise SourceError(msg) from error
+        if text is None:
+            msg = f"{module} is installed without its source ({spec.origin})"
+            raise SourceError(msg)
+        return str(text)
+
+    def is_package(self, module: str) -> bool:
+        spec = self._spec(module)
+        return spec is not None and spec.submodule_search_locations is not None
+
+    def read(self, path: str) -> str | None:
+        folder, _, name = path.rpartition("/")
+        spec = self._spec(folder.replace("/", "."))
+        for location in _locations(spec):
+            data = _read_file(os.path.join(location, name), spec)
+            if data is not None:
+                return data.decode("utf-8", "replace")
+        return None
+
+    def metadata_version(self, project: Project) -> str | None:
+        from importlib.metadata import distributions
+
+        where: dict[str, Any] = {"path": [self.site]} if self.site else {}
+        for name in project.distributions:
+            for found in distributions(name=name, **where):
+                version: str | None = found.version
+                if version:
+                    return version
+        return None
+
+    def _spec(self, module: str) -> ModuleSpec | None:
+        if module not in self._specs:
+            self._specs[module] = self._find(module)
+        return self._specs[module]
+
+    def _find(self, module: str) -> ModuleSpec | None:
+        if self.site is None:
+            # What has been imported is what runs, wherever another finder would look today.
+            spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
+            if spec is not None:
+                return spec
+        parent = module.rpartition(".")[0]
+        if not parent:
+            return _ask_finders(module, None) if self.site is None else _ask_path(module, [self.site])
+        locations = list(_locations(self._spec(parent)))
+        if not locations:
+            return None
+        if self.site is None:
+            spec = _ask_finders(module, locations)
+            if spec is not None:
+                return spec
+        return _ask_path(module, locations)
+
+
+def _ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Ask the interpreter's finders, those that arm patches excepted."""
+    for finder in list(sys.meta_path):
+        find_spec = getattr(finder, "find_spec", None)
+        if find_spec is None or getattr(finder, "overlay_finder", False):
+            continue
+        try:
+            spec: ModuleSpec | None = find_spec(module, path)
+        except Exception:  # noqa: BLE001, S112 -- a finder of someone else's that needs the parent imported
+            continue
+        if spec is not None:
+            return spec
+    return None
+
+
+def _ask_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
+    """Look in folders and archives only. Portions of a namespace package are put together."""
+    portions: list[str] = []
+    for entry in path:
+        finder = _entry_finder(entry)
+        spec = finder.find_spec(module) if finder is not None else None
+        if spec is None:
+            continue
+        if spec.loader is not None:
+            return spec
+        portions += spec.submodule_search_locations or []
+    if not portions:
+        return None
+    spec = ModuleSpec(module, None, is_package=True)
+    spec.submodule_search_locations = portions
+    return spec
+
+
+def _entry_finder(entry: str) -> Any:
+    """Return a fresh finder for one folder or archive: the interpreter's own ones cache what they list."""
+    for hook in sys.path_hooks:
+        try:
+            return hook(entry)
+        except ImportError:
+            continue
+    return None
+
+
+def _locations(spec: ModuleSpec | None) -> Iterator[str]:
+    if spec is None or spec.submodule_search_locations is None:
+        return
+    locations = spec.submodule_search_locations
+    # A namespace path recomputes itself through `sys.modules` when it is iterated; what it holds is enough.
+    yield from getattr(locations, "_path", None) or list(locations)
+
+
+def _read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 -- pathlib is not worth its import here
+            return file.read()
+    except OSError:
+        pass
+    get_data = getattr(spec and spec.loader, "get_data", None)
+    try:
+        data: bytes | None = get_data(path) if get_data else None
+    except OSError:
+        return None
+    return data

@@ -1,0 +1,134 @@
+"""The command line: `overlay` and `python -m overlay`.
+
+Exit codes: 0 all is well; 1 a selected patch has a loud verdict (unsupported, conflict, expired) or failed;
+2 the command, a setting or a folder cannot be understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+from overlay import _render
+from overlay._engine import Engine
+from overlay._version import __version__
+from overlay.errors import OverlayError, SelectionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+EXIT_OK = 0
+EXIT_LOUD = 1
+EXIT_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    command: Callable[[Engine, argparse.Namespace], int] = arguments.command
+    try:
+        return command(Engine(), arguments)
+    except SelectionError as error:
+        print(f"overlay: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except OverlayError as error:
+        print(f"overlay: {error}", file=sys.stderr)
+        return EXIT_LOUD
+    except BrokenPipeError:  # `overlay list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="overlay",
+        description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
+        epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied; 2 usage or settings.",
+    )
+    parser.add_argument("--version", action="version", version=f"overlay {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        sub.set_defaults(command=command)
+        return sub
+
+    add("list", _list, "list the patches that come with overlay")
+    explain = add("explain", _explain, "say all about one patch, and what is decided for it here")
+    explain.add_argument("id", metavar="ID")
+    plan = add("plan", _plan, "decide on the selected patches without importing anything")
+    audit = add("audit", _plan, "decide on all patches without importing anything, with the sites that decided")
+    status = add("status", _status, "enable overlay in a fresh process, and show what is armed")
+    digest = add("digest", _digest, "print the digest of a site's source (module:qualname)")
+    digest.add_argument("sites", metavar="SITE", nargs="+")
+    for sub in (explain, plan, audit, digest):
+        sub.add_argument("--site", type=_folder, metavar="DIR", help="look in this folder (or wheel) only")
+    for sub in (plan, audit, status):
+        sub.add_argument("--patches", metavar="SELECTION", help="what to select (default: OVERLAY_PATCHES, or all)")
+    audit.set_defaults(all=True)
+    plan.set_defaults(all=False)
+    return parser
+
+
+def _folder(text: str) -> str:
+    if not os.path.exists(text):
+        msg = f"{text!r} does not exist"
+        raise argparse.ArgumentTypeError(msg)
+    return text
+
+
+def _list(engine: Engine, arguments: argparse.Namespace) -> int:
+    patches = sorted(engine.known().values(), key=lambda patch: patch.id)
+    _print(arguments, [patch.to_dict() for patch in patches], lambda: _render.patches(patches))
+    return EXIT_OK
+
+
+def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
+    known = engine.known()
+    if arguments.id not in known:
+        from overlay._settings import nearest
+
+        msg = f"there is no patch {arguments.id!r}; {nearest(arguments.id, sorted(known))}"
+        raise SelectionError(msg)
+    patch = known[arguments.id]
+    wanted = [patch.id, *patch.requires]
+    verdict = next(v for v in engine.plan(wanted, arguments.site).verdicts if v.patch == patch.id)
+    _print(
+        arguments,
+        {"patch": patch.to_dict(), "verdict": verdict.to_dict()},
+        lambda: _render.explanation(patch, verdict),
+    )
+    return EXIT_OK
+
+
+def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
+    patches = arguments.patches or ("all" if arguments.all else None)
+    plan = engine.plan(patches, arguments.site)
+    _print(arguments, plan.to_dict(), lambda: _render.plan(plan, findings=arguments.all))
+    return EXIT_LOUD if plan.loud else EXIT_OK
+
+
+def _status(engine: Engine, arguments: argparse.Namespace) -> int:
+    status = engine.enable(arguments.patches)
+    engine.disable()
+    _print(arguments, status.to_dict(), lambda: _render.status(status))
+    failed = any(patch.state in ("failed", "incomplete") for patch in status.patches)
+    return EXIT_LOUD if failed else EXIT_OK
+
+
+def _digest(_: Engine, arguments: argparse.Namespace) -> int:
+    from overlay._source import InstalledTree
+
+    tree = InstalledTree(arguments.site)
+    digests = {site: tree.digest(site) for site in arguments.sites}
+    _print(arguments, digests, lambda: "\n".join(f"{found or '-':<14}{site}" for site, found in digests.items()))
+    return EXIT_OK if all(digests.values()) else EXIT_LOUD
+
+
+def _print(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
+    print(json.dumps(data, indent=2) if arguments.json else table())

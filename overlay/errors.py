@@ -1,0 +1,23 @@
+"""The errors that overlay raises.
+
+None of them is an `ImportError`: Megatron guards hundreds of imports with `except ImportError`, which
+would turn a refusal into silence.
+"""
+
+from __future__ import annotations
+
+
+class OverlayError(RuntimeError):
+    """Base of every error that overlay raises on purpose."""
+
+
+class SelectionError(OverlayError, ValueError):
+    """A selection of patches, or a setting, that cannot be understood. The message names the way out."""
+
+
+class PatchError(OverlayError):
+    """A selected patch could not be applied, in strict mode. Nothing of the patch is left in place."""
+
+
+class SourceError(OverlayError):
+    """The source of an upstream module exists but cannot be read or parsed."""

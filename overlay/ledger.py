@@ -1,0 +1,52 @@
+"""What happened in this process, site by site, as data."""
+
+from __future__ import annotations
+
+from overlay._record import Record
+from overlay.verdict import Verdict  # noqa: TC001 -- a field type
+
+#: States of a patch and of its sites.
+STATES: dict[str, str] = {
+    "armed": "selected; waits for its modules to be imported",
+    "applied": "in place",
+    "incomplete": "in place, but somebody holds a reference to the original that cannot be rebound",
+    "failed": "could not be put in place; nothing of the patch is left",
+    "skipped": "decided against: the verdict says why",
+    "reverted": "taken out again by `disable()`",
+}
+
+
+class SiteStatus(Record):
+    """One site in this process."""
+
+    site: str
+    project: str
+    state: str
+    #: References to the original that were found elsewhere and now hold the replacement.
+    rebound: tuple[str, ...] = ()
+    #: References to the original that could not be rebound.
+    stale: tuple[str, ...] = ()
+
+
+class PatchStatus(Record):
+    """One patch in this process."""
+
+    patch: str
+    revision: int
+    state: str
+    reason: str = ""
+    #: `None` while no module of the patch has been imported.
+    verdict: Verdict | None = None
+    sites: tuple[SiteStatus, ...] = ()
+
+
+class Status(Record):
+    """The ledger of this process, and the settings it runs under."""
+
+    enabled: bool
+    strict: bool
+    version: str
+    python: str
+    pid: int
+    selection: tuple[str, ...]
+    patches: tuple[PatchStatus, ...]
