@@ -1,4 +1,4 @@
-"""Run the linters, the type checker and the test suite; scripts/test starts this in the project's environment.
+"""Run the linters, the type checker and the test suite; scripts/test starts this in its environment.
 
 Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
 arguments pytest runs alone and gets them. pytest comes last, its closing line is the last line of output, and
@@ -23,8 +23,8 @@ TYPED = Path(".cache") / "typed"
 def typed_tree(root: Path) -> Path:
     """Lay out the packages as they are imported, and return the folder that holds `overlay`.
 
-    The folders `patches/` and `compat/` are imported as `overlay.patches` and `overlay.compat`. setuptools knows,
-    mypy cannot be told, so it gets a tree of links.
+    The folders `patches/` and `compat/` are imported as `overlay.patches` and `overlay.compat`. setuptools
+    knows, mypy cannot be told, so it gets a tree of links.
     """
     package = root / TYPED / "overlay"
     package.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,9 @@ def main(arguments: list[str]) -> int:
     import pytest  # here, so that the linters' findings do not wait for it
 
     # This file's folder must not be importable from in the tests.
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
+    sys.path[:] = [
+        entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent
+    ]
     status = int(pytest.main(arguments, plugins=[Closing(failed)]))
     return status or bool(failed)
 

@@ -1,19 +1,21 @@
 """Make the virtual environment in which the demo, the tests and the benchmarks run.
 
-`ensure("demo")` and `ensure("test")` return the environment's Python, and install first whatever is missing. One
-environment, `.venv`, serves both: the test tools are added to it. Nothing is asked of the network, and pip is
-not even started, when a stamp says that the environment was made from the files as they are now.
+`ensure("demo")` and `ensure("test")` return the environment's Python, and install first whatever is missing.
+One environment, `.venv`, serves both: the test tools are added to it. Nothing is asked of the network, and
+pip is not even started, when a stamp says that the environment was made from the files as they are now.
 
 Only the standard library is used, and nothing newer than Python 3.8: this is what runs before anything is
 installed, with whatever `python3` happens to be. The environment itself is always made with Python 3.11.
 
 What can go wrong while installing, and what is done about it:
 
-- two calls at once: one installs, the other waits (a lock on a file, released by the system if the holder dies);
-- a call that is killed: pip may leave half a package that it later takes for a whole one, so a mark is set while
-  pip runs, and an environment that still carries it is made anew;
-- settings meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` …, which training images like
-  to set): taken out of the way. Where packages come from (index, proxy, certificates, cache) stays as configured.
+- two calls at once: one installs, the other waits (a lock on a file, which the system releases if the holder
+  dies);
+- a call that is killed: pip may leave half a package that it later takes for a whole one, so a mark is set
+  while pip runs, and an environment that still carries it is made anew;
+- settings meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` …, which training images
+  like to set): taken out of the way. Where packages come from (index, proxy, certificates, cache) stays as
+  configured.
 """
 
 from __future__ import annotations
@@ -127,7 +129,7 @@ def write_state(layout: Layout, state: dict[str, Any]) -> None:
     """Record `state` so that a reader sees either the old record or the new one."""
     fresh = layout.state.with_suffix(".new")
     fresh.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    os.replace(str(fresh), str(layout.state))
+    fresh.replace(layout.state)
 
 
 def is_current(profile: str, layout: Layout) -> bool:
@@ -258,7 +260,9 @@ def find_python(candidates: Iterable[str] | None = None) -> str:
         major, minor, implementation, executable = answer.split("\n", 3)
         if (int(major), int(minor)) == PYTHON and implementation == "CPython":
             return executable or path
-    message = "Python {0}.{1} is needed and was not found (the packages of the demo are tested on it alone).\n"
+    message = (
+        "Python {0}.{1} is needed and was not found (the packages of the demo are tested on it alone).\n"
+    )
     if crippled:
         message = "{2} is a Python {0}.{1} that cannot make virtual environments (no ensurepip or ssl).\n"
     message += (
@@ -274,16 +278,18 @@ def find_python(candidates: Iterable[str] | None = None) -> str:
 def _output(command: list[str]) -> str | None:
     """Return what `command` prints, or None if it fails, does not exist or hangs."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30, check=True)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace").strip()
 
 
 def _discard(layout: Layout) -> None:
-    """Remove the environment, in such a way that a call which is killed meanwhile leaves none rather than half."""
+    """Remove the environment. It is moved first: a call that is killed meanwhile leaves none, not half."""
     grave = layout.root / f".venv-discarded-{os.getpid()}"
-    os.replace(str(layout.venv), str(grave))
+    layout.venv.replace(grave)
     for old in layout.root.glob(".venv-discarded-*"):
         shutil.rmtree(str(old), ignore_errors=True)
 
@@ -307,8 +313,7 @@ def prepare(layout: Layout, progress: Progress) -> dict[str, Any]:
         progress.say(f"making {layout.venv} anew: {reason}")
         _discard(layout)
     elif layout.venv.is_symlink() or layout.venv.exists():
-        message = f"{layout.venv} exists and was not made by this script. Move it away or delete it, then try again."
-        raise SetupError(message)
+        raise SetupError(f"{layout.venv} exists and was not made by this script. Move it away or delete it.")
     python = find_python()
     progress.say(f"making {layout.venv} with {python}")
     state = {"root": str(layout.root), "python": list(PYTHON), "installing": "venv", "stamps": {}}
@@ -379,7 +384,13 @@ def pip_install(name: str, arguments: list[str], layout: Layout, progress: Progr
         log.flush()
         begin = log.tell()
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, cwd=str(layout.root), pass_fds=(lock,)
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env=env,
+            cwd=str(layout.root),
+            pass_fds=(lock,),
         )
         try:
             while True:
@@ -399,15 +410,15 @@ def pip_install(name: str, arguments: list[str], layout: Layout, progress: Progr
 
 
 def _began_to_install(layout: Layout) -> bool:
-    """Tell whether the pip that ran last was past downloading, so that it may have left a package in pieces."""
+    """Tell whether the last pip was past downloading, so that it may have left a package in pieces."""
     return "Installing collected packages" in _tail(layout.log, 1_000_000).rsplit("\n$ ", 1)[-1]
 
 
 def _failure(name: str, code: int, output: str, layout: Layout) -> str:
-    """Compose the message for a failed pip: the end of its output, where the rest is, and a way out if known."""
+    """Compose the message for a failed pip: the end of its output, where the rest is, a way out if known."""
     hints = {
-        "No matching distribution found": "The package index that pip is configured for does not have this package.",
-        "No space left on device": "The disk is full. The environment takes 2 GB, and about 7 with a CUDA torch.",
+        "No matching distribution found": "The index that pip is configured for does not have this package.",
+        "No space left on device": "The environment takes 2 GB, and about 7 GB with a CUDA torch.",
         "Failed to establish a new connection": "The package index cannot be reached. Is a proxy to be set?",
         "Read timed out": "The network is slow. Run this again: what was downloaded is kept.",
     }
@@ -464,12 +475,12 @@ def run_in(profile: str, script: str, arguments: list[str]) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     layout = Layout()
     target = layout.root / "scripts" / script
+    if not target.is_file():
+        sys.exit(f"{target} is missing from this checkout.")
     try:
-        if not target.is_file():
-            raise SetupError(f"{target} is missing from this checkout.")
         python = ensure(profile, layout)
     except SetupError as error:
-        sys.exit(f"{error}")
+        sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit("interrupted; run it again to go on")
     sys.stdout.flush()
