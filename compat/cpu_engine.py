@@ -1,0 +1,335 @@
+"""verl's Megatron engine around a tiny language model, on CPU ranks under gloo.
+
+The engine, the loss functions, the schedule, data parallelism and the model are upstream's own. Replaced
+are: CUDA (`cuda_on_cpu`), the one attention layer that has no CPU version (`cpu_attention`), loading a
+checkpoint (the weights are random), and the getter of Megatron's dynamic context parallel groups, which no
+released megatron-core has (`dynamic_groups`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import warnings
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state as mpu
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer.transformer_config import TransformerConfig
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import McoreEngineConfig
+from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
+
+from overlay.compat.cpu_attention import PackedAttention
+from overlay.compat.cuda_on_cpu import cuda_on_cpu, replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+#: Sizes of the model. Small, but each has a value of its own, so that a mixed-up axis is an error.
+VOCABULARY, HIDDEN, HEADS, LAYERS = 24, 16, 4, 2
+
+
+@contextlib.contextmanager
+def cpu_ranks(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
+    """Start gloo and Megatron's parallel state for the ranks that torchrun started, and end both.
+
+    Args:
+        tensor: Tensor parallel size.
+        pipeline: Pipeline parallel size. All other ranks are data parallel.
+
+    """
+    with cuda_on_cpu(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dist.init_process_group("gloo")
+        try:
+            with parallel_state(tensor, pipeline):
+                yield
+        finally:
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def parallel_state(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
+    """Lay out the running ranks as Megatron's groups, with the dynamic ones, for as long as this lasts."""
+    mpu.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False)
+    try:
+        with dynamic_groups():
+            yield
+    finally:
+        mpu.destroy_model_parallel()
+
+
+@contextlib.contextmanager
+def dynamic_groups() -> Iterator[None]:
+    """Give Megatron's parallel state the getter of dynamic context parallel groups.
+
+    Megatron's development branch builds them when it initialises. As there, a data parallel group of W
+    ranks is cut into runs of C neighbours, for each C that divides W, 1 and W included.
+    """
+    own: dict[int, Any] = {}
+    members: list[list[int] | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(members, dist.get_process_group_ranks(mpu.get_data_parallel_group()))
+    whole = sorted({tuple(group) for group in members if group})
+    ranks = len(whole[0])
+    for size in (size for size in range(1, ranks + 1) if ranks % size == 0):
+        for group in whole:
+            for start in range(0, ranks, size):
+                # Creating a group is collective: all ranks create all of them, in the same order.
+                part = group[start : start + size]
+                handle = dist.new_group(list(part))
+                if dist.get_rank() in part:
+                    own[size] = handle
+
+    def get_dynamic_data_context_parallel_groups(check_initialized: bool = True, group_size: int = 1) -> Any:  # noqa: FBT001, FBT002 - upstream's signature
+        """Return this rank's group of `group_size` neighbours."""
+        del check_initialized
+        return own[group_size]
+
+    name = "get_dynamic_data_context_parallel_groups"
+    with replaced(mpu, name, get_dynamic_data_context_parallel_groups):
+        yield
+
+
+def build_engine(
+    *,
+    cap: int | None,
+    dynamic: bool = True,
+    seed: int = 0,
+    per_token_loss: bool = False,
+    engine_class: type[Any] = MegatronEngineWithLMHead,
+    **settings: Any,
+) -> Any:
+    """Return verl's engine around a fresh tiny model, without optimizer and checkpoints.
+
+    Args:
+        cap: `max_seqlen_per_dp_cp_rank`, in tokens.
+        dynamic: Whether dynamic context parallelism is on.
+        seed: Of the weights. The same on all ranks.
+        per_token_loss: Megatron's `calculate_per_token_loss`, which makes data parallelism add up
+            gradients instead of averaging them.
+        engine_class: The engine to build.
+        settings: Further fields of verl's `McoreEngineConfig`.
+
+    """
+    tensor, pipeline = mpu.get_tensor_model_parallel_world_size(), mpu.get_pipeline_model_parallel_world_size()
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        num_layers=LAYERS,
+        hidden_size=HIDDEN,
+        num_attention_heads=HEADS,
+        ffn_hidden_size=3 * HIDDEN,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        init_method_std=0.1,
+        use_cpu_initialization=True,
+        gradient_accumulation_fusion=False,
+        bias_dropout_fusion=False,
+        bias_activation_fusion=False,
+        tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=pipeline,
+        pipeline_dtype=torch.float32,
+        variable_seq_lengths=True,
+        moe_token_dispatcher_type="alltoall",
+        # verl tells the model the widest context parallelism it can meet
+        context_parallel_size=mpu.get_data_parallel_world_size() if dynamic else 1,
+        calculate_per_token_loss=per_token_loss,
+    )
+    config.finalize_model_grads_func = finalize_model_grads
+    layers = get_gpt_layer_local_spec()
+    layers.submodules.self_attention.submodules.core_attention = PackedAttention
+    model = GPTModel(
+        config,
+        layers,
+        vocab_size=VOCABULARY,
+        max_sequence_length=4096,
+        pre_process=mpu.is_pipeline_first_stage(),
+        post_process=mpu.is_pipeline_last_stage(),
+        position_embedding_type="none",
+        share_embeddings_and_output_weights=False,
+    )
+    _randomise(model)
+    engine = engine_class.__new__(engine_class)
+    engine.tf_config = config
+    engine.module = [DistributedDataParallel(config, DistributedDataParallelConfig(), model)]
+    engine.model_config = SimpleNamespace(
+        hf_config=SimpleNamespace(architectures=["TinyForCausalLM"]),
+        tokenizer=SimpleNamespace(pad_token_id=0),
+        mtp=SimpleNamespace(enable=False, enable_train=False),
+        model_type="language_model",
+    )
+    engine.is_value_model = False
+    engine.mini_layer_topk_idx_list = []
+    engine.engine_config = McoreEngineConfig(
+        dynamic_context_parallel=dynamic,
+        max_seqlen_per_dp_cp_rank=cap,
+        tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=pipeline,
+        sequence_parallel=False,
+        **{"use_remove_padding": True, **settings},
+    )
+    return engine
+
+
+def random_batch(lengths: Sequence[int], *, seed: int, prompt: int = 1, **settings: Any) -> TensorDict:
+    """Return a batch for verl's engine: random tokens, and a random loss mask behind each prompt.
+
+    Args:
+        lengths: Tokens per sequence, each more than `prompt`.
+        seed: Of tokens and mask. The same on all ranks.
+        prompt: Leading tokens of each sequence that never count in the loss.
+        settings: verl's own settings of a batch, such as `micro_batch_size_per_gpu`.
+
+    """
+    random = torch.Generator().manual_seed(seed)
+    tokens = [torch.randint(0, VOCABULARY, (length,), generator=random) for length in lengths]
+    masks = [torch.randint(0, 2, (length,), generator=random) for length in lengths]
+    for mask in masks:
+        mask[:prompt] = 0
+        mask[-1] = 1
+    batch = TensorDict({"input_ids": nested(tokens), "loss_mask": nested(masks)}, batch_size=len(lengths))
+    defaults = {
+        "temperature": 1.0,
+        "use_dynamic_bsz": False,
+        "micro_batch_size_per_gpu": len(lengths),
+        "global_batch_size": len(lengths),
+    }
+    return tu.assign_non_tensor(batch, **{**defaults, **settings})
+
+
+def nested(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the rows as one nested (jagged) tensor."""
+    return torch.nested.as_nested_tensor(list(rows), layout=torch.jagged)
+
+
+def train(engine: Any, batch: TensorDict, loss: Callable[..., Any]) -> dict[str, Any]:
+    """Run one forward and backward of the engine on fresh gradients, and return the engine's output."""
+    for chunk in engine.module:
+        chunk.train()
+        chunk.zero_grad_buffer()
+    output: dict[str, Any] = engine.forward_backward_batch(batch, loss, forward_only=False)
+    return output
+
+
+def infer(engine: Any, batch: TensorDict, loss: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """Run a forward pass without gradients, and return the engine's output."""
+    for chunk in engine.module:
+        chunk.eval()
+    with torch.no_grad():
+        output: dict[str, Any] = engine.forward_backward_batch(batch, loss, forward_only=True)
+    return output
+
+
+def reported_metrics(engine: Any, output: dict[str, Any]) -> dict[str, Any]:
+    """Return what verl's training worker makes of an engine's output; the entry "loss" is what it logs.
+
+    To be called where the worker calls it: on ranks with `engine.is_mp_src_rank_with_outputs()`.
+    """
+    with _web_servers():
+        from verl.workers.engine_workers import TrainingWorker
+
+    worker = SimpleNamespace(engine=engine, device_name="cpu", flops_counter=None)
+    final = TrainingWorker._postprocess_output(  # noqa: SLF001 - it is this step that is tested
+        worker, dict(output), global_token_num=None, delta_time=1.0, forward_only=False, images_seqlens=None
+    )
+    metrics: dict[str, Any] = tu.get(final, "metrics")
+    return metrics
+
+
+def full_tensors(engine: Any, read: Callable[[Any], torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return `read(parameter)` of every parameter of the whole model, put together from all ranks.
+
+    Args:
+        engine: An engine of `build_engine`.
+        read: Such as `lambda parameter: parameter.main_grad`.
+
+    Raises:
+        ValueError: Two ranks that should hold the same values differ.
+
+    """
+    own = []
+    model = engine.module[0].module
+    for name, parameter in model.named_parameters():
+        dimension = parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
+        shard = mpu.get_tensor_model_parallel_rank() if dimension is not None else 0
+        own.append((_global_name(model, name), shard, dimension, read(parameter).detach().clone()))
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    shards: dict[str, dict[int, torch.Tensor]] = {}
+    dimensions: dict[str, int | None] = {}
+    for name, shard, dimension, value in (entry for part in everyone for entry in part):
+        dimensions[name] = dimension
+        if not torch.equal(shards.setdefault(name, {}).setdefault(shard, value), value):
+            msg = f"ranks that replicate {name} hold different values"
+            raise ValueError(msg)
+    return {
+        name: torch.cat([parts[index] for index in sorted(parts)], dim=dimensions[name] or 0)
+        for name, parts in shards.items()
+    }
+
+
+def weights_of(engine: Any) -> dict[str, torch.Tensor]:
+    """Return the whole model's weights by name."""
+    return full_tensors(engine, lambda parameter: parameter)
+
+
+def gradients_of(engine: Any) -> dict[str, torch.Tensor]:
+    """Return the whole model's gradients by name, as data parallelism has left them."""
+    return full_tensors(engine, lambda parameter: parameter.main_grad)
+
+
+def compare(
+    gradients: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]
+) -> tuple[float, float]:
+    """Return |g| / |g_ref| and |g - g_ref| / |g_ref|, over all parameters as one vector, in float64."""
+    if gradients.keys() != reference.keys():
+        msg = f"not the same parameters: {sorted(gradients.keys() ^ reference.keys())}"
+        raise ValueError(msg)
+    got = torch.cat([gradients[name].double().flatten() for name in reference])
+    want = torch.cat([value.double().flatten() for value in reference.values()])
+    return (got.norm() / want.norm()).item(), ((got - want).norm() / want.norm()).item()
+
+
+@contextlib.contextmanager
+def _web_servers() -> Iterator[None]:
+    """Let verl's workers be imported where the web servers of its inference engines are not installed."""
+    with contextlib.ExitStack() as undo:
+        for name, content in (("uvicorn", {"Server": object, "Config": object}), ("fastapi", {"FastAPI": object})):
+            if name not in sys.modules and importlib.util.find_spec(name) is None:
+                module = ModuleType(name)
+                vars(module).update(content)
+                sys.modules[name] = module
+                undo.callback(sys.modules.pop, name)
+        yield
+
+
+def _global_name(model: Any, name: str) -> str:
+    """Return the parameter's name in the whole model: a pipeline stage counts its layers from 0."""
+    prefix = "decoder.layers."
+    if not name.startswith(prefix):
+        return name
+    index, rest = name.removeprefix(prefix).split(".", 1)
+    return f"{prefix}{model.decoder.layers[int(index)].layer_number - 1}.{rest}"
+
+
+def _randomise(model: Any) -> None:
+    """Give norms and biases, which start as ones and zeros, values that a mistake would show in."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 1:
+            sharded = getattr(parameter, "tensor_model_parallel", False)
+            shard = mpu.get_tensor_model_parallel_rank() if sharded else 0
+            key = f"{_global_name(model, name)}/{shard}"
+            random = torch.Generator().manual_seed(sum(ord(letter) * (at + 7) for at, letter in enumerate(key)))
+            noise = torch.randn(parameter.shape, generator=random) * 0.2
+            parameter.data.add_(noise.to(parameter.dtype))

@@ -1,0 +1,107 @@
+"""The tiny model of `cpu_engine` in one process and float64, written without Megatron.
+
+It is what the distributed runs are held against, so it shares nothing with them but the weights: one
+sequence at a time, no packing, no padding, no parallelism.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name that every torch user knows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    #: Maps the log-probabilities of each sequence to the loss of the whole batch.
+    Loss = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+
+
+def log_probs(weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int) -> torch.Tensor:
+    """Return the log-probability of each next token.
+
+    Args:
+        weights: The full weights by Megatron's names, as `cpu_engine.full_tensors` returns them.
+        tokens: [length] token ids of one sequence.
+        heads: Number of attention heads.
+
+    Returns:
+        [length - 1]: entry i belongs to token i + 1.
+
+    """
+    hidden = F.embedding(tokens, weights["embedding.word_embeddings.weight"])
+    layer = 0
+    while f"decoder.layers.{layer}.mlp.linear_fc1.weight" in weights:
+        prefix = f"decoder.layers.{layer}."
+        hidden = hidden + _attention(weights, prefix, _norm(weights, prefix + "input_layernorm", hidden), heads)
+        inner = _linear(weights, prefix + "mlp.linear_fc1", _norm(weights, prefix + "pre_mlp_layernorm", hidden))
+        hidden = hidden + _linear(weights, prefix + "mlp.linear_fc2", F.gelu(inner))
+        layer += 1
+    logits = _norm(weights, "decoder.final_layernorm", hidden) @ weights["output_layer.weight"].T
+    return logits[:-1].log_softmax(dim=-1).gather(-1, tokens[1:, None]).squeeze(-1)
+
+
+def loss_and_gradient(
+    weights: Mapping[str, torch.Tensor],
+    sequences: Sequence[torch.Tensor],
+    loss: Loss,
+    *,
+    heads: int,
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Return the loss of the whole batch and its gradient by weight, computed in float64.
+
+    Args:
+        weights: The full weights, of any floating type.
+        sequences: Token ids, one tensor of shape [length] per sequence.
+        loss: Loss of the batch, given each sequence's `log_probs`.
+        heads: Number of attention heads.
+
+    """
+    exact = {name: value.detach().double().requires_grad_() for name, value in weights.items()}
+    total = loss([log_probs(exact, tokens, heads=heads) for tokens in sequences])
+    gradients = torch.autograd.grad(total, list(exact.values()))
+    return total.item(), dict(zip(exact, gradients, strict=True))
+
+
+def token_mean_loss(masks: Sequence[torch.Tensor]) -> Loss:
+    """Return the loss of supervised fine-tuning: the mean over the batch's loss tokens of -log p.
+
+    Args:
+        masks: One tensor of shape [length] per sequence, 1 where the token counts. The first token of a
+            sequence has no prediction and never counts.
+
+    """
+    tokens = sum(mask[1:].sum().item() for mask in masks)
+
+    def loss(per_sequence: Sequence[torch.Tensor]) -> torch.Tensor:
+        parts = [-(values * mask[1:]).sum() for values, mask in zip(per_sequence, masks, strict=True)]
+        return torch.stack(parts).sum() / tokens
+
+    return loss
+
+
+def _norm(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor) -> torch.Tensor:
+    weight = weights[name + ".weight"]
+    return F.layer_norm(hidden, weight.shape, weight, weights[name + ".bias"], eps=1e-5)
+
+
+def _linear(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor) -> torch.Tensor:
+    return F.linear(hidden, weights[name + ".weight"], weights[name + ".bias"])
+
+
+def _attention(
+    weights: Mapping[str, torch.Tensor],
+    prefix: str,
+    hidden: torch.Tensor,
+    heads: int,
+) -> torch.Tensor:
+    # Megatron stores query, key and value of a head next to each other.
+    qkv = _linear(weights, prefix + "self_attention.linear_qkv", hidden)
+    query, key, value = qkv.view(len(hidden), heads, 3, -1).unbind(dim=2)
+    scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(query.shape[-1])
+    later = torch.ones(len(hidden), len(hidden), dtype=torch.bool).triu(1)
+    shares = scores.masked_fill(later, -math.inf).softmax(dim=-1)
+    mixed = torch.einsum("hqk,khd->qhd", shares, value).reshape(len(hidden), -1)
+    return _linear(weights, prefix + "self_attention.linear_proj", mixed)
