@@ -1,0 +1,501 @@
+"""`verl.dynamic-cp-loss`: right gradients, losses and outputs under dynamic context parallelism.
+
+W is the number of data parallel ranks, all of which see the whole batch. Each micro-batch is dealt out to
+W / C subgroups of C ranks, and a subgroup computes its sequences with context parallelism C. Three facts
+of upstream decide every factor below:
+
+* `postprocess_thd_engine` completes a sequence with the other ranks' detached outputs. So the loss of a rank
+  is that of its whole subgroup, but its gradient is only that of its own shard, and the gradients of all
+  W ranks add up to the gradient of the micro-batch, whatever C is.
+* Megatron's data parallelism then averages over the W ranks (or adds up, with `calculate_per_token_loss`).
+* verl's losses are sums times `dp_size` / `batch_num_tokens` (or / `global_batch_size`).
+
+Hence the gradient is right for every C with `batch_num_tokens` counted once and `dp_size` = W (or 1), and
+a rank's share of a loss is that loss divided by C.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from overlay.compat.projects import VERL
+from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+#: Under this key the plan of a micro-batch travels with a rank's part of it: the length of each sequence,
+#: and for each subgroup the indices of its sequences.
+PLAN_KEY = "overlay_dynamic_cp_plan"
+
+#: While a batch runs under dynamic context parallelism: the ranks that share its token budget, and the
+#: `dp_size` with which its losses must be scaled.
+_scale: ContextVar[tuple[int, int] | None] = ContextVar("overlay_dynamic_cp_scale", default=None)
+
+
+# --- the plan: pure arithmetic on lengths, the same on all ranks ---
+
+
+def allowed_sizes(ranks: int) -> tuple[int, ...]:
+    """Return the context parallel sizes for which Megatron has groups: powers of two that divide, and all.
+
+    Args:
+        ranks: W, the number of data parallel ranks.
+
+    """
+    powers = tuple(1 << bit for bit in range(ranks.bit_length()) if ranks % (1 << bit) == 0)
+    return powers if powers[-1] == ranks else (*powers, ranks)
+
+
+def check_longest(lengths: Sequence[int], ranks: int, cap: int) -> None:
+    """Make sure that all ranks together can hold the longest sequence.
+
+    Args:
+        lengths: Tokens of each sequence.
+        ranks: W, the number of data parallel ranks.
+        cap: Tokens of one sequence that a rank can hold (`max_seqlen_per_dp_cp_rank`).
+
+    Raises:
+        ValueError: They cannot, or `cap` is not a positive number.
+
+    """
+    if cap < 1:
+        msg = f"max_seqlen_per_dp_cp_rank must be a positive number of tokens, not {cap}"
+        raise ValueError(msg)
+    if max(lengths) > ranks * cap:
+        msg = (
+            f"a sequence of {max(lengths)} tokens is too long for dynamic context parallelism: W={ranks} data "
+            f"parallel ranks hold max_seqlen_per_dp_cp_rank={cap} tokens each, {ranks * cap} together. Raise "
+            "max_seqlen_per_dp_cp_rank, use more data parallel ranks, or shorten or drop the sequence."
+        )
+        raise ValueError(msg)
+
+
+def plan_split(
+    lengths: Sequence[int],
+    ranks: int,
+    cap: int,
+    budget: int | None = None,
+) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Decide how many ranks share a sequence of this micro-batch, and which subgroup gets which sequences.
+
+    Args:
+        lengths: Tokens of each sequence, at least one sequence.
+        ranks: W, the number of data parallel ranks.
+        cap: Tokens of one sequence that a rank can hold (`max_seqlen_per_dp_cp_rank`).
+        budget: Tokens of a whole micro-batch that a rank can hold, if that is limited. It is held wherever
+            any split holds it.
+
+    Returns:
+        C, the smallest allowed size whose C ranks can hold the longest sequence, whose W / C subgroups all
+        get a sequence, and with which no subgroup exceeds its budget; and the sequences' indices, in
+        ascending order, by subgroup. If no size holds the budget, C is W, which spreads the load best.
+
+    Raises:
+        ValueError: No subgroup can hold the longest sequence, or there is none.
+
+    """
+    if not lengths:
+        msg = "a micro-batch without sequences cannot be split"
+        raise ValueError(msg)
+    check_longest(lengths, ranks, cap)
+    for size in allowed_sizes(ranks):
+        if size * cap < max(lengths) or ranks // size > len(lengths):
+            continue
+        groups = _balance(lengths, ranks // size)
+        if budget is None or all(sum(lengths[i] for i in group) <= size * budget for group in groups):
+            return size, groups
+    return ranks, (tuple(range(len(lengths))),)
+
+
+def _balance(lengths: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
+    """Deal the sequences out to `count` groups: the longest first, each to the group with the least tokens."""
+    groups: list[list[int]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        # The number of sequences breaks ties, so that no group stays empty even if lengths are 0.
+        lightest = min(range(count), key=lambda group: (loads[group], len(groups[group]), group))
+        groups[lightest].append(index)
+        loads[lightest] += lengths[index]
+    return tuple(tuple(sorted(group)) for group in groups)
+
+
+# --- the replacements ---
+
+
+def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Replace the split: every subgroup gets a sequence, and C is always told to what follows."""
+    from verl.utils import tensordict_utils as tu
+
+    def dynamic_cp_split_batch(batch: Any, engine_config: Any, dp_size: int, dp_rank: int) -> Any:
+        lengths = batch["input_ids"].offsets().diff().tolist()
+        budget = None
+        if tu.get_non_tensor_data(batch, "use_dynamic_bsz", default=True):
+            budget = tu.get_non_tensor_data(batch, "max_token_len_per_gpu", default=None)
+        size, groups = plan_split(lengths, dp_size, engine_config.max_seqlen_per_dp_cp_rank, budget)
+        if size == dp_size:
+            part = batch.clone(recurse=False)
+        else:
+            part = tu.index_select_tensor_dict(batch, list(groups[dp_rank // size]))
+        tu.assign_non_tensor_data(part, "local_cp_size", size)
+        tu.assign_non_tensor_data(part, PLAN_KEY, (tuple(lengths), groups))
+        return part
+
+    return dynamic_cp_split_batch
+
+
+def make_prepare(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the making of micro-batches: W ranks share the token budget, and losses are scaled for W ranks."""
+    from verl.utils import tensordict_utils as tu
+
+    def prepare_micro_batches(  # noqa: PLR0913 - the signature of the original
+        data: Any,
+        dp_group: Any = None,
+        num_batches_divided_by: int | None = None,
+        same_micro_num_in_dp: bool = True,  # noqa: FBT001, FBT002
+        min_num_micro_batch: int | None = None,
+        use_dynamic_bsz_balance: bool = True,  # noqa: FBT001, FBT002
+    ) -> Any:
+        scale = _scale.get()
+        if scale is not None:
+            sp_size, dp_size = scale
+            tu.assign_non_tensor(data, sp_size=sp_size, dp_size=dp_size)
+        return original(
+            data,
+            dp_group,
+            num_batches_divided_by,
+            same_micro_num_in_dp,
+            min_num_micro_batch,
+            use_dynamic_bsz_balance,
+        )
+
+    return prepare_micro_batches
+
+
+def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Wrap the run of a batch: refuse what would be wrong, scale, and merge what the ranks report."""
+    from megatron.core import parallel_state as mpu
+    from megatron.core.utils import get_model_config
+
+    def forward_backward_batch(
+        self: Any,
+        data: Any,
+        loss_function: Any,
+        forward_only: bool = False,  # noqa: FBT001, FBT002 - the signature of the original
+    ) -> Any:
+        if not self.engine_config.dynamic_context_parallel:
+            return original(self, data, loss_function, forward_only)
+        _refuse(self, data, module)
+        ranks = mpu.get_data_parallel_world_size()
+        # Here, because further on a pipeline stage would wait for the one that has raised.
+        lengths = data["input_ids"].offsets().diff().tolist()
+        check_longest(lengths, ranks, self.engine_config.max_seqlen_per_dp_cp_rank)
+        dp_size = 1 if get_model_config(self.module[0]).calculate_per_token_loss else ranks
+        token = _scale.set((ranks, dp_size))
+        try:
+            output = original(self, data, loss_function, forward_only)
+        finally:
+            _scale.reset(token)
+        if loss_function is not None and mpu.is_pipeline_last_stage(ignore_virtual=True):
+            _merge_reports(output, dp_size, mpu.get_data_parallel_group())
+        return output
+
+    return forward_backward_batch
+
+
+def make_postprocess(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap what is kept of a micro-batch: a rank's share of the losses, and outputs only where they are used."""
+    from megatron.core import parallel_state as mpu
+    from verl.utils import tensordict_utils as tu
+    from verl.utils.metric import AggregationType, Metric
+
+    def postprocess_micro_batch_func(  # noqa: PLR0913 - the signature of the original
+        self: Any,
+        output: Any,
+        data: Any,
+        forward_only: bool,  # noqa: FBT001
+        loss_function: Any,
+        local_cp_size: int | None = None,
+    ) -> Any:
+        if local_cp_size is None:
+            return original(self, output, data, forward_only, loss_function, local_cp_size)
+        # Without a size the original skips its own collection, which pickles, and also runs in training.
+        scaled_loss, report = original(self, output, data, forward_only, loss_function, None)
+        if loss_function is not None:
+            report["loss"] /= local_cp_size
+            for name, metric in report["metrics"].items():
+                if isinstance(metric, Metric) and metric.aggregation is AggregationType.SUM:
+                    report["metrics"][name] = _scaled(metric, 1 / local_cp_size)
+        if not forward_only:
+            report["model_output"] = {}
+        elif local_cp_size < mpu.get_data_parallel_world_size():
+            lengths, groups = tu.get_non_tensor_data(data, PLAN_KEY, default=None)
+            report["model_output"] = _collect(report["model_output"], lengths, groups, local_cp_size)
+        return scaled_loss, report
+
+    return postprocess_micro_batch_func
+
+
+def make_is_source(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the choice of ranks whose outputs are collected: one, as the data parallel view is one rank."""
+    from megatron.core import parallel_state as mpu
+
+    def is_mp_src_rank_with_outputs(self: Any) -> Any:
+        is_source = original(self)
+        if not self.engine_config.dynamic_context_parallel:
+            return is_source
+        return is_source and mpu.get_data_parallel_rank() == 0
+
+    return is_mp_src_rank_with_outputs
+
+
+def make_group(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the engine's data parallel group: one rank, as its data parallel size and rank already say.
+
+    The source of outputs enters collectives of this group alone, so the two wrappers belong together.
+    """
+    from megatron.core import parallel_state as mpu
+
+    def get_data_parallel_group(self: Any) -> Any:
+        if not self.engine_config.dynamic_context_parallel:
+            return original(self)
+        return mpu.get_context_parallel_group()  # of this rank alone: static context parallelism is refused
+
+    return get_data_parallel_group
+
+
+# --- what they share ---
+
+
+def _refuse(engine: Any, data: Any, module: ModuleType) -> None:
+    """Raise for every setting under which upstream computes something else than its part of the batch.
+
+    Depends on settings only, so all ranks raise alike, and before any of them waits for another.
+
+    Raises:
+        NotImplementedError: Dynamic context parallelism cannot be right with this setting.
+        ValueError: A setting that it needs is missing.
+
+    """
+    from verl.utils import tensordict_utils as tu
+
+    def told(key: str) -> Any:
+        return tu.get_non_tensor_data(data, key, default=False)
+
+    config, model = engine.engine_config, engine.model_config
+    is_value_model = getattr(engine, "is_value_model", False)
+    refusals = (
+        (
+            is_value_model or isinstance(engine, module.MegatronEngineWithValueHead),
+            "a value head (each rank would compute the whole batch); set dynamic_context_parallel=False for the critic",
+        ),
+        (
+            config.use_fused_kernels or told("use_fused_kernels"),
+            "use_fused_kernels=True (the fused forward ignores it); set use_fused_kernels=False",
+        ),
+        (
+            not config.use_remove_padding,
+            "use_remove_padding=False (padded batches cannot be split); set use_remove_padding=True",
+        ),
+        (
+            config.context_parallel_size != 1,
+            f"context_parallel_size={config.context_parallel_size} (the two multiply nowhere); set "
+            "context_parallel_size=1",
+        ),
+        (model.mtp.enable, "mtp.enable=True (it shifts tokens within the static group); set mtp.enable=False"),
+        (
+            config.router_replay.mode != "disabled",
+            f"router_replay.mode={config.router_replay.mode} (it lays out tokens for the static group); set it to "
+            "'disabled'",
+        ),
+        (
+            told("distillation_use_topk"),
+            "top-k distillation (it lays out tokens for the static group); use a distillation loss without top-k",
+        ),
+        (
+            hasattr(model.hf_config, "vision_config"),
+            "a vision model (it splits sequences over the static group by itself); set dynamic_context_parallel=False",
+        ),
+    )
+    for refused, why in refusals:
+        if refused:
+            msg = f"dynamic_context_parallel=True does not work with {why}"
+            raise NotImplementedError(msg)
+    if config.max_seqlen_per_dp_cp_rank is None:
+        msg = (
+            "dynamic_context_parallel=True needs max_seqlen_per_dp_cp_rank; set it to the number of tokens of one "
+            "sequence that a rank can hold"
+        )
+        raise ValueError(msg)
+
+
+def _scaled(metric: Any, factor: float) -> Any:
+    """Return a metric of the same kind with every value times `factor`."""
+    scaled = metric.init_list()
+    scaled.extend([value * factor for value in metric.values])
+    return scaled
+
+
+def _merge_reports(output: dict[str, Any], dp_size: int, group: Any) -> None:
+    """Merge the losses and metrics of all data parallel ranks in `output`, so that each rank has the batch's.
+
+    Losses become the contribution of each micro-batch to the batch's loss. The values of a metric are
+    put one behind the other; those of a sum are shares (`make_postprocess`) and stay to be added up.
+
+    Args:
+        output: Of `forward_backward_batch`, on the last pipeline stage; changed in place.
+        dp_size: The factor by which the loss function has multiplied.
+        group: The W data parallel ranks, all of which must call this.
+
+    """
+    import torch.distributed as dist
+    from verl.utils.metric import AggregationType, Metric
+
+    # The same collective, on the same kind of data and once per batch, with which verl merges metrics itself.
+    parts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(parts, (output["loss"], output["metrics"]), group=group)
+    output["loss"] = [sum(shares) / dp_size for shares in zip(*(losses for losses, _ in parts), strict=True)]
+    merged: dict[str, Any] = {}
+    for _, metrics in parts:
+        for name, values in metrics.items():
+            if not isinstance(values, Metric):
+                merged.setdefault(name, []).extend(values)
+                continue
+            factor = 1 / dp_size if values.aggregation is AggregationType.SUM else 1
+            merged.setdefault(name, values.init_list()).extend(_scaled(values, factor))
+    output["metrics"] = merged
+
+
+def _collect(
+    outputs: dict[str, Any],
+    lengths: Sequence[int],
+    groups: Sequence[Sequence[int]],
+    size: int,
+) -> dict[str, Any]:
+    """Return the outputs of the whole micro-batch, in the order of its sequences, on every rank.
+
+    Args:
+        outputs: By name, nested tensors of this subgroup's sequences, [sequences, tokens, ...].
+        lengths: Tokens of each sequence of the micro-batch.
+        groups: Indices of the sequences of each subgroup.
+        size: C, the ranks per subgroup, all of which have the subgroup's outputs.
+
+    """
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state as mpu
+
+    offsets = [0]
+    for length in lengths:
+        offsets.append(offsets[-1] + length)
+    rank, group = mpu.get_data_parallel_rank(), mpu.get_data_parallel_group()
+    collected = {}
+    for name in sorted(outputs):
+        rows = outputs[name].detach()
+        # One rank of each subgroup fills in its rows, all others add zeros: exact in every dtype.
+        values = rows.values().new_zeros(offsets[-1], *rows.values().shape[1:])
+        if rank % size == 0:
+            for index, row in zip(groups[rank // size], rows.unbind(), strict=True):
+                values[offsets[index] : offsets[index + 1]] = row
+        dist.all_reduce(values, group=group)
+        bounds = torch.tensor(offsets, device=values.device)
+        collected[name] = torch.nested.nested_tensor_from_jagged(values, bounds)
+    return collected
+
+
+# --- the patch ---
+
+_IMPL = "verl.workers.engine.megatron.transformer_impl"
+
+#: What the patch was written against, replaced or relied on. See `overlay digest`.
+_DIGESTS_0_8 = {
+    "verl.utils.megatron_utils:dynamic_cp_split_batch": ("cfcf4b7f5ee5",),
+    f"{_IMPL}:MegatronEngine.forward_backward_batch": ("cd35af82f0ca",),
+    f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs": ("3800e6ca46bb",),
+    f"{_IMPL}:MegatronEngine.get_data_parallel_group": ("04fdb43748c4",),
+    f"{_IMPL}:MegatronEngine.get_data_parallel_size": ("d1f42d0c1815",),
+    f"{_IMPL}:MegatronEngine.get_data_parallel_rank": ("96c93824ecac",),
+    f"{_IMPL}:MegatronEngineWithLMHead.forward_step": ("fd0f11dfaf5d",),
+    f"{_IMPL}:prepare_micro_batches": ("a0b85c0eb86b",),
+    f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func": ("b54495577859",),
+    "verl.workers.engine.utils:prepare_micro_batches": ("36bffe65723e",),
+    "verl.workers.engine.utils:postprocess_batch_func": ("c067465b78e0",),
+    "verl.models.mcore.util:preprocess_thd_engine": ("dc33c06b6ed2",),
+    "verl.models.mcore.util:postprocess_thd_engine": ("6af3a56cc2b2",),
+    "verl.models.mcore.model_forward:gptmodel_forward_model_engine": ("fddd675eb05d",),
+    "verl.workers.utils.losses:sft_loss": ("5a5291000f01",),
+    "verl.workers.utils.losses:ppo_loss": ("68bfbb68b97b",),
+    "verl.trainer.ppo.core_algos:agg_loss": ("dc73e40d0484",),
+    "verl.workers.engine_workers:TrainingWorker._postprocess_output": ("252c34fbaaa6",),
+    "verl.utils.metric.utils:Metric": ("0bf8a789efc9",),
+}
+
+PATCH = Patch(
+    id="verl.dynamic-cp-loss",
+    revision=1,
+    summary="right gradients, losses and outputs under dynamic context parallelism",
+    why=(
+        "With dynamic_context_parallel=True, verl 0.8 trains with a gradient that is W times (few sequences) or "
+        "W squared times too small on W data parallel ranks, reports a loss that is wrong by another factor, fails "
+        "when a subgroup gets no sequence, runs small batches without context parallelism, and collects outputs W "
+        "times. With the patch every micro-batch is split so that each subgroup has work, every scale is right "
+        "for any mix of context parallel sizes, and outputs, losses and metrics are collected once. Settings that "
+        "dynamic context parallelism cannot honour are refused instead of computed wrongly."
+    ),
+    upstream=("verl-project/verl#5057", "verl-project/verl#5869", "verl-project/verl#6786", "verl-project/verl#6555"),
+    remove=Removal(
+        version="0.9.0",
+        when="verl 0.9.0 schedules dynamic context parallelism with Megatron's own scheduler instead",
+        test="tests/patches/verl/test_dynamic_cp_loss.py::test_upstream_no_longer_splits_batches_itself",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                Variant(
+                    name="0.8",
+                    versions=">=0.8.0.dev0,<0.9.0.dev0",
+                    shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_8.items()),
+                    replacements=(
+                        Replacement(site="verl.utils.megatron_utils:dynamic_cp_split_batch", make=make_split),
+                        Replacement(site=f"{_IMPL}:prepare_micro_batches", make=make_prepare),
+                        Replacement(
+                            site=f"{_IMPL}:MegatronEngine.forward_backward_batch", make=make_forward_backward
+                        ),
+                        Replacement(
+                            site=f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func",
+                            make=make_postprocess,
+                        ),
+                        Replacement(
+                            site=f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs", make=make_is_source
+                        ),
+                        Replacement(site=f"{_IMPL}:MegatronEngine.get_data_parallel_group", make=make_group),
+                    ),
+                ),
+                Variant(
+                    name="0.9",
+                    versions=">=0.9.0.dev0",
+                    verdict="superseded",
+                    shape=(
+                        Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
+                        Present(site="verl.utils.dynamic_cp_scheduler"),
+                    ),
+                    reason="verl 0.9 plans dynamic context parallelism with Megatron's own scheduler, and scales for it",
+                ),
+                Variant(
+                    name="0.7",
+                    versions="<0.8.0.dev0",
+                    verdict="not-affected",
+                    shape=(
+                        Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
+                        Absent(site="verl.utils.dynamic_cp_scheduler"),
+                    ),
+                    reason="dynamic context parallelism came with verl 0.8",
+                ),
+            ),
+        ),
+    ),
+)
