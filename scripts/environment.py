@@ -443,11 +443,12 @@ def ensure(profile: str, layout: Layout | None = None) -> Path:
     with locked(layout, progress) as lock:
         if is_current(profile, layout):
             return layout.python
-        progress.say("setting up the environment, once: a few minutes with a fast network")
         layout.log.write_bytes(b"")
         state = prepare(layout, progress)
         done = [name for name in PROFILES if state["stamps"].get(name) == digest(name, layout)]
         skip = len(steps("demo", layout)) if "demo" in done else 0
+        if not skip:
+            progress.say("installing torch, verl and Megatron, once: minutes, depending on the network")
         state["stamps"] = {name: state["stamps"][name] for name in done}
         state["installing"] = profile
         write_state(layout, state)
