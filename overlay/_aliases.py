@@ -40,13 +40,19 @@ def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> Aliases:
     originals = [original for original, _ in pairs]
     mine = {id(item) for item in (pairs, originals, ignore, *pairs, *ignore)}
     mine |= {id(item) for _, replacement in pairs for item in _inside(replacement)}
-    holders = [item for item in gc.get_referrers(*originals) if id(item) not in mine]
-    for holder in holders:
+    holders = {id(item): item for item in gc.get_referrers(*originals)}
+    # `gc.freeze()`, which servers call, hides older objects from the collector: ask the modules themselves.
+    holders |= {id(item): item for item in _module_dicts()}
+    for holder in [item for key, item in holders.items() if key not in mine]:
         if isinstance(holder, FrameType):
             continue  # a running function that was handed the original keeps it for that one call
         for index, (original, replacement) in enumerate(pairs):
             _rebind_in(holder, original, replacement, found, index)
     return found
+
+
+def _module_dicts() -> list[object]:
+    return [inside for module in list(sys.modules.values()) if isinstance(inside := _dict_of(module), dict)]
 
 
 def _inside(replacement: object) -> list[object]:
@@ -79,14 +85,12 @@ def _rebind_in(holder: Any, original: object, replacement: object, found: Aliase
             _rebind_item(holder, key, original, replacement, found, (rebound, stale))
     elif isinstance(holder, tuple):
         if any(item is original for item in holder):
-            _rebind_defaults(holder, original, replacement, found, (rebound, stale))
+            _rebind_tuple(holder, original, replacement, found, (rebound, stale))
     elif isinstance(holder, functools.partial):
         if holder.func is original:
-            _set_partial(holder, replacement)
-            found.undo.append(functools.partial(_set_partial, holder, original))
+            _set_partial(holder, replacement, holder.args)
+            found.undo.append(functools.partial(_set_partial, holder, original, holder.args))
             rebound.append("a functools.partial")
-        elif original in holder.args or original in holder.keywords.values():
-            stale.append("an argument of a functools.partial")
     elif isinstance(holder, CellType):
         if _content(holder) is original:
             stale.append(f"the closure of {_owner_of_cell(holder)}")
@@ -131,22 +135,29 @@ def _rebind_item(
         stale.append(f"the entry {key!r} of a dict")
 
 
-def _rebind_defaults(
+def _rebind_tuple(
     holder: tuple[Any, ...],
     original: object,
     replacement: object,
     found: Aliases,
     lists: tuple[list[str], list[str]],
 ) -> None:
+    """Rebind a tuple that is the defaults of a function or the arguments of a partial."""
     rebound, stale = lists
-    owners = [
-        item for item in gc.get_referrers(holder) if isinstance(item, FunctionType) and item.__defaults__ is holder
-    ]
-    for owner in owners:
-        owner.__defaults__ = tuple(replacement if item is original else item for item in holder)
-        found.undo.append(functools.partial(setattr, owner, "__defaults__", holder))
-        rebound.append(f"a default of {owner.__module__}:{owner.__qualname__}")
-    if not owners:
+    changed = tuple(replacement if item is original else item for item in holder)
+    owned = False
+    for owner in gc.get_referrers(holder):
+        if isinstance(owner, FunctionType) and owner.__defaults__ is holder:
+            owner.__defaults__ = changed
+            found.undo.append(functools.partial(setattr, owner, "__defaults__", holder))
+            rebound.append(f"a default of {owner.__module__}:{owner.__qualname__}")
+            owned = True
+        elif isinstance(owner, functools.partial) and owner.args is holder:
+            _set_partial(owner, owner.func, changed)
+            found.undo.append(functools.partial(_set_partial, owner, owner.func, holder))
+            rebound.append("an argument of a functools.partial")
+            owned = True
+    if not owned:
         stale.append("an item of a tuple")
 
 
@@ -190,8 +201,8 @@ def _owner_of_cell(cell: CellType) -> str:
     return "a function"
 
 
-def _set_partial(partial: functools.partial[Any], function: Any) -> None:
-    partial.__setstate__((function, partial.args, partial.keywords, partial.__dict__ or None))  # type: ignore[attr-defined]
+def _set_partial(partial: functools.partial[Any], function: Any, arguments: tuple[Any, ...]) -> None:
+    partial.__setstate__((function, arguments, partial.keywords, partial.__dict__ or None))  # type: ignore[attr-defined]
 
 
 def _restore_item(holder: dict[Any, Any], key: Any, ours: object, original: object) -> None:

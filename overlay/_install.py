@@ -15,7 +15,6 @@ from overlay.errors import OverlayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
     from types import ModuleType
     from typing import Any
 
@@ -70,32 +69,29 @@ class Installed:
         return True
 
 
-def install(
-    owner: str,
-    module: ModuleType,
-    replacements: Sequence[Replacement],
-    tree: Tree,
-    lock: AbstractContextManager[object],
-) -> list[Installed]:
-    """Install the sites of `owner` that are in `module`, and return what was done.
+def prepare(owner: str, module: ModuleType, replacements: Sequence[Replacement], tree: Tree) -> list[Installed]:
+    """Look at every site of `owner` in `module` and build its replacement, without changing anything.
 
-    Every site is looked at and every replacement built before the first one is put in place; only that is
-    done under `lock`, since a factory may import. Raises `OverlayError`, or whatever a factory raised, with
-    nothing left in place.
+    Raises `OverlayError`, or whatever a factory raised.
     """
-    sites = [_prepare(owner, module, replacement, tree) for replacement in replacements]
+    return [_prepare(owner, module, replacement, tree) for replacement in replacements]
+
+
+def put(sites: Sequence[Installed]) -> None:
+    """Put prepared sites in place and rebind their aliases. On any failure everything is put back."""
     done: list[Installed] = []
-    with lock:
-        try:
-            for site in sites:
-                done.append(site)
-                site.put()
-            _rebind_aliases(sites)
-        except BaseException:
-            for site in reversed(done):
-                site.revert()
-            raise
-    return sites
+    try:
+        for site in sites:
+            if vars(site.parent).get(site.name) is not site.before:
+                msg = f"{site.site} was replaced by someone else at this very moment"
+                raise ConflictError(msg)
+            done.append(site)
+            site.put()
+        _rebind_aliases(sites)
+    except BaseException:
+        for site in reversed(done):
+            site.revert()
+        raise
 
 
 def function_of(raw: object) -> Any:
@@ -210,7 +206,7 @@ def _dress(owner: str, made: FunctionType, original: Any) -> None:
     setattr(made, OWNER, owner)
 
 
-def _rebind_aliases(sites: list[Installed]) -> None:
+def _rebind_aliases(sites: Sequence[Installed]) -> None:
     pairs: list[tuple[object, object]] = []
     owners: list[Installed] = []
     for site in sites:

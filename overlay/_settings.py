@@ -37,24 +37,21 @@ def select(
     """
     ids = sorted(known)
     if patches is None:
-        text = (os.environ if environ is None else environ).get("OVERLAY_PATCHES", "")
+        wanted = _split((os.environ if environ is None else environ).get("OVERLAY_PATCHES", "")) or ["all"]
         source = "OVERLAY_PATCHES"
-        terms = _split(text)
     else:
+        wanted = _split(patches) if isinstance(patches, str) else terms(patches)
         source = "patches"
-        terms = _split(patches) if isinstance(patches, str) else _checked(patches)
-        if not terms:
-            msg = "patches is empty: say 'all', 'none', or name patches"
-            raise SelectionError(msg)
-    if not terms:
-        return tuple(ids)
-    if "none" in terms:
-        if len(terms) > 1:
-            msg = f"{source}: 'none' does not go with other terms, got {', '.join(terms)!r}"
-            raise SelectionError(msg)
+    if not wanted:
+        msg = "patches is empty: say 'all', 'none', or name patches"
+        raise SelectionError(msg)
+    if wanted == ["none"]:
         return ()
-    chosen = set(ids) if terms[0].startswith("-") else set()
-    for term in terms:
+    chosen = set(ids) if wanted[0].startswith("-") else set()
+    for term in wanted:
+        if term == "none":
+            msg = f"{source}: 'none' does not go with other terms, got {', '.join(wanted)!r}"
+            raise SelectionError(msg)
         drop = term.startswith("-")
         matched = _matches(term[1:] if drop else term, ids, source)
         chosen = chosen - matched if drop else chosen | matched
@@ -90,16 +87,17 @@ def _split(text: str) -> list[str]:
     return text.replace(",", " ").split()
 
 
-def _checked(patches: Iterable[str]) -> list[str]:
+def terms(patches: Iterable[str]) -> list[str]:
+    """Return the terms of a selection that is not a string. Raises `SelectionError` for anything else."""
     try:
-        terms = list(patches)
+        given = list(patches)
     except TypeError:
-        terms = [patches]  # type: ignore[list-item]
-    for term in terms:
-        if not isinstance(term, str) or not term.strip() or _split(term) != [term.strip()]:
+        given = [patches]  # type: ignore[list-item]
+    for term in given:
+        if not isinstance(term, str) or _split(term) != [term.strip()]:
             msg = f"patches must be patch ids, got {term!r}"
             raise SelectionError(msg)
-    return [term.strip() for term in terms]
+    return [term.strip() for term in given]
 
 
 def _matches(term: str, ids: list[str], source: str) -> set[str]:

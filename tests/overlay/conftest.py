@@ -1,0 +1,45 @@
+"""Fixtures: the fake upstream on the import path, and engines that are disabled afterwards."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_upstream import Upstream, forget
+
+from overlay._engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from overlay.patch import Patch
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+    """Write the fake upstream, make it importable, and forget it afterwards."""
+    for name in ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    made = Upstream(tmp_path)
+    made.write()
+    yield made
+    forget()
+
+
+@pytest.fixture
+def engines() -> Iterator[Callable[..., Engine]]:
+    """Make engines over given patches, and disable them afterwards."""
+    made: list[Engine] = []
+
+    def make(*patches: Patch) -> Engine:
+        engine = Engine(lambda: {patch.id: patch for patch in patches})
+        made.append(engine)
+        return engine
+
+    yield make
+    for engine in made:
+        engine.disable()

@@ -1,0 +1,134 @@
+"""A small upstream of the tests' own, written to disk and imported for real."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from overlay._source import InstalledTree
+from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import ModuleType
+
+PACKAGE = "fakeup"
+
+#: A package with what upstreams have: functions, methods of all kinds, a from-import, an alias.
+FILES = {
+    "fakeup/__init__.py": "",
+    "fakeup/version.txt": "1.2.0\n",
+    "fakeup/core.py": '''
+        """Core."""
+
+        def scale(value, factor=2):
+            """Scale."""
+            return value * factor
+
+        class Engine:
+            def run(self, value):
+                return scale(value)
+
+            @staticmethod
+            def fixed(value):
+                return value + 1
+
+            @classmethod
+            def named(cls, value):
+                return cls.__name__, value
+        ''',
+    "fakeup/user.py": """
+        from fakeup.core import scale
+
+        def use(value):
+            return scale(value)
+        """,
+}
+
+
+def read_version(read: Callable[[str], str | None]) -> str | None:
+    """Read the version of the fake project."""
+    text = read("fakeup/version.txt")
+    return text.strip() if text else None
+
+
+PROJECT = Project(
+    name="fakeup", distributions=("fakeup-dist",), marker="fakeup.core", read_version=read_version
+)
+
+
+def triple(original: Any, module: ModuleType) -> Any:  # noqa: ARG001
+    """Make the replacement of `fakeup.core:scale`."""
+
+    def scale(value, factor=2):  # type: ignore[no-untyped-def]
+        return original(value, factor) * 100
+
+    return scale
+
+
+class Upstream:
+    """The fake upstream on disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, **files: str) -> None:
+        """Write modules given as `core="source"`, or all default files."""
+        given = {f"fakeup/{name}.py": text for name, text in files.items()} or FILES
+        for name, text in given.items():
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+        importlib.invalidate_caches()
+
+    def version(self, text: str) -> None:
+        """Set the version of the project."""
+        (self.root / "fakeup/version.txt").write_text(text)
+
+    def digest(self, site: str) -> str:
+        """Return the digest of a site as it stands on disk now."""
+        found = InstalledTree(str(self.root)).digest(site)
+        assert found, site
+        return found
+
+    def load(self, name: str = "fakeup.core") -> ModuleType:
+        """Import a module."""
+        return importlib.import_module(name)
+
+    def patch(
+        self,
+        sites: dict[str, Any] | None = None,
+        *,
+        name: str = "fakeup.scale",
+        versions: str = ">=1,<2",
+        removal: str | None = "2.0",
+        extra: tuple[Variant, ...] = (),
+        **more: Any,
+    ) -> Patch:
+        """Return a patch for the sources as they stand on disk now."""
+        sites = {"fakeup.core:scale": triple} if sites is None else sites
+        variant = Variant(
+            name="1",
+            versions=versions,
+            shape=tuple(Known(site=site, digests=(self.digest(site),)) for site in sites),
+            replacements=tuple(Replacement(site=site, make=make) for site, make in sites.items()),
+        )
+        return Patch(
+            id=name,
+            revision=3,
+            summary="Scale rightly",
+            why="Because.",
+            upstream=("fake/up#1",),
+            remove=Removal(version=removal, when="When it is right.", test="tests/test_it.py"),
+            targets=(Target(project=PROJECT, variants=(variant, *extra)), *more.pop("others", ())),
+            **more,
+        )
+
+
+def forget() -> None:
+    """Forget every module of the fake upstream."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        del sys.modules[name]

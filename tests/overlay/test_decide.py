@@ -1,0 +1,185 @@
+"""One test per verdict, and what lies between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlay._decide import decide, in_order, settle
+from overlay._plan import make_plan, plan_digest
+from overlay._source import MemoryTree
+from overlay.patch import Absent, Known, Patch, Present, Project, Removal, Replacement, Target, Variant
+from overlay.verdict import LOUD, VERDICTS
+
+FILES = {
+    "lib/__init__.py": "",
+    "lib/VERSION": "1.2.0",
+    "lib/core.py": "def f(x):\n    return x\n\nclass A:\n    def g(self):\n        return 1\n",
+}
+PROJECT = Project(name="lib", distributions=("lib",), marker="lib.core", read_version=lambda read: read("lib/VERSION"))
+OTHER = Project(name="other", distributions=("other",), marker="other", read_version=lambda read: read("other/VERSION"))
+
+
+def tree(**changes: str) -> MemoryTree:
+    names = {"version": "lib/VERSION", "core": "lib/core.py", "new": "lib/new.py"}
+    return MemoryTree({**FILES, **{names[key]: text for key, text in changes.items()}})
+
+
+def known(site: str = "lib.core:f") -> Known:
+    return Known(site=site, digests=(tree().digest(site) or "",))
+
+
+def never(original: Any, module: Any) -> Any:
+    raise AssertionError
+
+
+def variant(**fields: Any) -> Variant:
+    site = fields.pop("site", "lib.core:f")
+    defaults: dict[str, Any] = {"name": "1", "versions": ">=1,<2", "shape": (known(site),)}
+    if fields.get("verdict", "apply") == "apply":
+        defaults["replacements"] = (Replacement(site=site, make=never),)
+    return Variant(**{**defaults, **fields})
+
+
+def patch(*variants: Variant, name: str = "lib.f", others: tuple[Target, ...] = (), **fields: Any) -> Patch:
+    return Patch(
+        id=name, revision=1, summary="s", why="w", upstream=("a/b#1",),
+        remove=Removal(version="2.0", when="It is right.", test="t"),
+        targets=(Target(project=PROJECT, variants=variants or (variant(),)), *others), **fields,
+    )  # fmt: skip
+
+
+GONE = variant(name="2", versions=">=2", shape=(Absent(site="lib.core:f"), Present(site="lib.new")), verdict="superseded", reason="moved")
+
+
+def test_apply() -> None:
+    verdict = decide(patch(), tree())
+    assert verdict.verdict == "apply"
+    assert verdict.where() == "lib 1.2.0"
+    assert verdict.targets[0].variant == "1"
+
+
+def test_fixed_upstream() -> None:
+    fixed = variant(verdict="fixed-upstream", reason="since 1.2")
+    assert decide(patch(fixed), tree()).verdict == "fixed-upstream"
+
+
+def test_superseded() -> None:
+    verdict = decide(patch(variant(), GONE), tree(version="2.1", core="", new=""))
+    assert (verdict.verdict, verdict.reason) == ("superseded", "moved")
+
+
+def test_not_affected() -> None:
+    old = variant(name="0", versions="<1", shape=(Absent(site="lib.core:f"),), verdict="not-affected", reason="no f yet")
+    assert decide(patch(variant(), old), tree(version="0.9", core="")).verdict == "not-affected"
+
+
+def test_not_installed() -> None:
+    assert decide(patch(), MemoryTree({})).verdict == "not-installed"
+
+
+def test_unsupported_shape_names_the_site_and_what_was_found() -> None:
+    verdict = decide(patch(), tree(core="def f(x):\n    return -x\n"))
+    assert verdict.verdict == "unsupported"
+    assert verdict.loud
+    assert "lib.core:f has an unknown digest" in verdict.reason
+    assert "overlay explain lib.f" in verdict.reason
+
+
+def test_unsupported_version() -> None:
+    verdict = decide(patch(), tree(version="0.9"))
+    assert verdict.verdict == "unsupported"
+    assert "lib 0.9 is outside the versions that the patch knows (>=1,<2)" in verdict.reason
+
+
+@pytest.mark.parametrize("version", ["", "unknown", "1.2.x"])
+def test_a_version_that_cannot_be_told_is_never_a_match(version: str) -> None:
+    assert decide(patch(), tree(version=version)).verdict == "unsupported"
+
+
+def test_source_that_does_not_parse_is_unsupported() -> None:
+    verdict = decide(patch(), tree(core="def f(:\n"))
+    assert verdict.verdict == "unsupported"
+    assert "does not parse" in verdict.reason
+
+
+def test_expired() -> None:
+    verdict = decide(patch(variant(), GONE), tree(version="2.1"))
+    assert verdict.verdict == "expired"
+    assert verdict.loud
+    assert decide(patch(), tree(version="2.0")).verdict == "expired"
+    assert decide(patch(), tree(version="2.0rc1")).verdict == "expired"
+
+
+def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
+    one, two = patch(), patch(name="lib.other")
+    verdicts = make_plan([one, two], ["lib.f", "lib.other"], tree()).verdicts
+    assert [verdict.verdict for verdict in verdicts] == ["conflict", "conflict"]
+    assert "lib.other claims lib.core:f too" in verdicts[0].reason
+    method, whole = patch(variant(site="lib.core:A.g"), name="lib.method"), patch(variant(site="lib.core:A"), name="lib.whole")
+    settled = settle([method, whole], {p.id: decide(p, tree()) for p in (method, whole)})
+    assert {verdict.verdict for verdict in settled.values()} == {"conflict"}
+    apart = settle([one, method], {p.id: decide(p, tree()) for p in (one, method)})
+    assert {verdict.verdict for verdict in apart.values()} == {"apply"}
+
+
+def test_not_selected() -> None:
+    plan = make_plan([patch()], [], tree())
+    assert plan.verdicts[0].verdict == "not-selected"
+    assert plan.loud == ()
+
+
+def test_every_verdict_has_a_test_here() -> None:
+    here = Path(__file__).read_text()
+    for verdict in VERDICTS:
+        assert f"def test_{verdict.replace('-', '_')}" in here
+    assert set(VERDICTS) >= LOUD
+
+
+def test_a_requirement_that_does_not_apply() -> None:
+    one, two = patch(requires=("lib.other",)), patch(variant(site="lib.core:A.g", versions="<1"), name="lib.other")
+    plan = make_plan([one, two], ["lib.f", "lib.other"], tree())
+    assert [verdict.patch for verdict in plan.verdicts] == ["lib.other", "lib.f"]
+    assert plan.verdicts[1].verdict == "unsupported"
+    assert "needs lib.other, which is unsupported" in plan.verdicts[1].reason
+    assert make_plan([one, two], ["lib.f"], tree()).verdicts[-1].reason == "it needs lib.other, which is not-selected"
+    assert in_order({"a": patch(name="a", requires=("a",))}) == ["a"]
+
+
+def test_an_optional_target_counts_only_if_it_is_there() -> None:
+    shape = (Known(site="other:h", digests=(MemoryTree({"other.py": "def h(): pass\n"}).digest("other:h") or "",)),)
+    target = Target(project=OTHER, optional=True, variants=(variant(name="o", shape=shape, versions=">=1"),))
+    both = patch(others=(target,))
+    assert decide(both, tree()).verdict == "apply"
+    there = {**FILES, "other.py": "def h(): pass\n", "other/VERSION": "1.0"}
+    assert decide(both, MemoryTree(there)).where() == "lib 1.2.0, other 1.0"
+    changed = decide(both, MemoryTree({**there, "other.py": "def h(): return 1\n"}))
+    assert changed.verdict == "unsupported"
+    assert changed.reason.startswith("other 1.0: ")
+    needed = patch(others=(target.replace(optional=False),))
+    assert decide(needed, tree()).verdict == "not-installed"
+
+
+@pytest.mark.parametrize("version", ["1.2.0rc1", "1.2.0.dev3", "1.2.0+local.7"])
+def test_pre_releases_and_local_versions_are_in_range(version: str) -> None:
+    assert decide(patch(), tree(version=version)).verdict == "apply"
+
+
+def test_metadata_that_disagrees_with_the_source_is_reported() -> None:
+    stale = MemoryTree(FILES, {"lib": "1.1.0"})
+    assert decide(patch(), stale).targets[0].metadata_version == "1.1.0"
+    assert decide(patch(), MemoryTree(FILES, {"lib": "1.2.0"})).targets[0].metadata_version == ""
+
+
+def test_the_digest_of_a_plan_is_that_of_what_runs() -> None:
+    one = make_plan([patch()], ["lib.f"], tree())
+    assert one.digest == make_plan([patch()], ["lib.f"], tree()).digest
+    assert one.digest == make_plan([patch(), patch(name="lib.left-out")], ["lib.f"], tree()).digest
+    assert one.digest != make_plan([patch().replace(revision=2)], ["lib.f"], tree()).digest
+    assert one.digest != make_plan([patch()], ["lib.f"], tree(version="1.2.1")).digest
+    assert one.digest != make_plan([patch()], [], tree()).digest
+    changed = Known(site="lib.core:f", digests=(*known().digests, tree(core="def f(x): return 2").digest("lib.core:f") or ""))
+    loose = patch(variant(shape=(changed,)))
+    assert plan_digest([decide(loose, tree())]) != plan_digest([decide(loose, tree(core="def f(x): return 2"))])

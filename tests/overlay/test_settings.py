@@ -1,0 +1,75 @@
+"""What the arguments and the environment ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from overlay import _settings
+from overlay.errors import SelectionError
+
+IDS = ["megatron.recompute", "slime.loss-memory", "verl.dynamic-cp-loss", "verl.sft-balance"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", IDS),
+        ("all", IDS),
+        ("none", []),
+        ("verl.sft-balance", ["verl.sft-balance"]),
+        ("verl.*", ["verl.dynamic-cp-loss", "verl.sft-balance"]),
+        ("-verl.*", ["megatron.recompute", "slime.loss-memory"]),
+        ("all,-slime.loss-memory", ["megatron.recompute", "verl.dynamic-cp-loss", "verl.sft-balance"]),
+        ("verl.* -verl.sft-balance", ["verl.dynamic-cp-loss"]),
+        ("-verl.*, verl.sft-balance", ["megatron.recompute", "slime.loss-memory", "verl.sft-balance"]),
+        (" megatron.recompute ,, ", ["megatron.recompute"]),
+    ],
+)
+def test_selection(text: str, expected: list[str]) -> None:
+    assert list(_settings.select(IDS, environ={"OVERLAY_PATCHES": text})) == expected
+    if text.strip():
+        assert list(_settings.select(IDS, text)) == expected
+        assert list(_settings.select(IDS, text.replace(",", " ").split())) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("verl.sft-balanse", "verl.sft-balance"),
+        ("sft-balance", "verl.sft-balance"),
+        ("-verl.sft-balanse", "verl.sft-balance"),
+        ("nonsense", "there are: megatron.recompute"),
+        ("verl.x*", "'verl.x*' names no patch"),
+        ("none,verl.*", "'none' does not go with other terms"),
+        ("-", "names no patch"),
+    ],
+)
+def test_a_term_that_names_nothing_is_an_error_with_a_way_out(text: str, words: str) -> None:
+    with pytest.raises(SelectionError) as caught:
+        _settings.select(IDS, environ={"OVERLAY_PATCHES": text})
+    assert words in str(caught.value)
+    assert "OVERLAY_PATCHES" in str(caught.value)
+
+
+@pytest.mark.parametrize("patches", [[], [3], [""], ["a b"], 7, ""])
+def test_a_selection_of_the_wrong_kind_is_an_error(patches: Any) -> None:
+    with pytest.raises(SelectionError):
+        _settings.select(IDS, patches)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("on", True), ("", False), ("0", False), ("off", False)])  # fmt: skip
+def test_strict(text: str, value: bool) -> None:  # noqa: FBT001
+    assert _settings.strict(None, {"OVERLAY_STRICT": text}) is value
+    assert _settings.strict(not value, {"OVERLAY_STRICT": text}) is not value
+
+
+def test_values_that_mean_nothing_are_errors() -> None:
+    with pytest.raises(SelectionError, match="OVERLAY_STRICT='maybe'"):
+        _settings.strict(None, {"OVERLAY_STRICT": "maybe"})
+    with pytest.raises(SelectionError, match="strict must be"):
+        _settings.strict(1)  # type: ignore[arg-type]
+    with pytest.raises(SelectionError, match="OVERLAY_LOG='loud'"):
+        _settings.log_level({"OVERLAY_LOG": "loud"})
+    assert _settings.log_level({}) == "info"
