@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,12 +26,18 @@ def typed_tree(root: Path) -> Path:
     """Lay out the packages as they are imported, and return the folder that holds `overlay`.
 
     The folders `patches/` and `compat/` are imported as `overlay.patches` and `overlay.compat`. setuptools
-    knows, mypy cannot be told, so it gets a tree of links.
+    knows, mypy cannot be told, so it gets a tree of links. The same goes for the modules that tests share:
+    pytest puts the folder of each test on the path.
     """
     package = root / TYPED / "overlay"
     package.mkdir(parents=True, exist_ok=True)
-    for old in package.iterdir():
-        old.unlink()
+    for old in [*package.iterdir(), *package.parent.iterdir()]:
+        if old.is_symlink():
+            old.unlink()
+    for path in (root / "tests").rglob("*.py"):
+        link = package.parent / path.name
+        if not path.name.startswith(("test_", "conftest", "__")) and not link.is_symlink():
+            link.symlink_to(path)
     wanted = [path for path in (root / "overlay").iterdir() if path.name != "__pycache__"]
     for path in [*wanted, root / "patches", root / "compat"]:
         (package / path.name).symlink_to(path)
@@ -74,7 +82,7 @@ def main(arguments: list[str]) -> int:
     os.chdir(ROOT)
     failed = []
     if not arguments:
-        checks = {
+        checks: dict[str, Callable[[], int]] = {
             "ruff check": lambda: ruff(ROOT, "check"),
             "ruff format": lambda: ruff(ROOT, "format", "--check"),
             "mypy": lambda: mypy(ROOT),
