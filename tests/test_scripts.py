@@ -24,6 +24,8 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 STARTERS = ("demo", "test", "bench")
+#: What runs before the environment exists.
+BEFORE = (*STARTERS, "environment.py", "setup_base.py", "setup_pip.py", "setup_python.py")
 
 
 def load(name: str) -> Any:
@@ -32,11 +34,14 @@ def load(name: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(SCRIPTS), *sys.path])
+        spec.loader.exec_module(module)
     return module
 
 
 environment = load("environment")
+setup_pip = load("setup_pip")
 
 
 @pytest.fixture
@@ -69,7 +74,7 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         asked.append(name)
 
     monkeypatch.setattr(environment, "find_python", lambda: sys.executable)
-    monkeypatch.setattr(environment, "_output", lambda command: "")
+    monkeypatch.setattr(environment, "output", lambda command: "")
     monkeypatch.setattr(environment.subprocess, "run", make)
     monkeypatch.setattr(environment, "pip_install", install)
     return asked
@@ -315,7 +320,7 @@ def test_settings_for_other_environments_are_out_of_the_way(
     ],
 )
 def test_progress_says_what_pip_does(tail: str, doing: str) -> None:
-    assert environment._doing(tail) == doing
+    assert setup_pip.doing(tail) == doing
 
 
 def test_progress_off_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +374,7 @@ def test_names_a_python_that_cannot_make_environments(tmp_path: Path) -> None:
 # The scripts themselves -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*STARTERS, "environment.py"])
+@pytest.mark.parametrize("name", BEFORE)
 def test_starts_with_an_old_python(name: str) -> None:
     ast.parse((SCRIPTS / name).read_text(), feature_version=(3, 8))
 
@@ -379,14 +384,16 @@ def test_is_executable(name: str) -> None:
     assert os.access(ROOT / name, os.X_OK)
 
 
-def test_environment_needs_the_standard_library_only() -> None:
+def test_set_up_needs_the_standard_library_only() -> None:
     names: set[str] = set()
-    for node in ast.walk(ast.parse((SCRIPTS / "environment.py").read_text())):
-        if isinstance(node, ast.Import):
-            names.update(alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            names.add(str(node.module).split(".")[0])
-    assert names <= sys.stdlib_module_names
+    for file in BEFORE:
+        for node in ast.walk(ast.parse((SCRIPTS / file).read_text())):
+            if isinstance(node, ast.Import):
+                names.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                names.add(str(node.module).split(".")[0])
+    own = {file.partition(".")[0] for file in BEFORE}
+    assert names <= sys.stdlib_module_names | own
 
 
 def test_arguments_reach_the_script(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
