@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 def doing(log_tail: str) -> str:
-    """Say in a few words what pip is doing, from the end of its log."""
-    for line in reversed(log_tail.splitlines()):
+    """Say in a few words what the last pip is doing, from the end of the log."""
+    for line in reversed(log_tail.rsplit("\n$ ", 1)[-1].splitlines()):
         words = line.strip()
         if words.startswith(("Collecting ", "Downloading ", "Using cached ", "Building ", "Preparing ")):
             return words.split(" (from ")[0]
         if words.startswith("Installing collected packages"):
-            return f"installing {words.count(',') + 1} packages"
+            count = words.count(",") + 1
+            return f"installing {count} package{'s' if count > 1 else ''}"
     return "starting pip"
 
 

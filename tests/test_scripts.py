@@ -317,6 +317,8 @@ def test_settings_for_other_environments_are_out_of_the_way(
         ),
         ("Collecting a (from b)\n  noise\n", "Collecting a"),
         ("Downloading x\nInstalling collected packages: a, b, c\n", "installing 3 packages"),
+        ("Installing collected packages: a\n", "installing 1 package"),
+        ("Installing collected packages: a\n$ python -m pip\n", "starting pip"),
     ],
 )
 def test_progress_says_what_pip_does(tail: str, doing: str) -> None:
