@@ -56,9 +56,9 @@ def status(item: Status) -> str:
 
 def explanation(patch: Patch, verdict: Verdict) -> str:
     """Return what `overlay explain` prints."""
-    lines = [f"{patch.id}@{patch.revision}: {patch.summary}", "", _wrap(patch.why), ""]
+    lines = [_wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", _wrap(patch.why), ""]
     lines.append(_wrap(f"Upstream: {', '.join(patch.upstream)}"))
-    lines.append(_wrap(f"Removal: {patch.remove.when} Test: {patch.remove.test}"))
+    lines.append(_wrap(f"Removal: {patch.remove.when}. Test: {patch.remove.test}"))
     if patch.requires:
         lines.append(f"Requires: {', '.join(patch.requires)}")
     for target in patch.targets:
@@ -68,7 +68,8 @@ def explanation(patch: Patch, verdict: Verdict) -> str:
         ]
         kind = " (optional)" if target.optional else ""
         lines += ["", f"{target.project.name}{kind}", _table(("variant", "versions", "verdict"), rows)]
-    lines += ["", f"Here: {verdict.verdict}" + (f", {_detail(verdict)}" if _detail(verdict) else "")]
+    detail = _detail(verdict)
+    lines += ["", _wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
     return "\n".join(lines)
 

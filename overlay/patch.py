@@ -98,7 +98,7 @@ class Removal(Record):
     #: First version of the first target's project that no longer needs the patch, or `None` while no
     #: such release exists.
     version: str | None
-    #: A sentence on what must have happened upstream.
+    #: What must have happened upstream, without a full stop.
     when: str
     #: The test that passes on upstream alone once the patch is not needed (a pytest node id).
     test: str

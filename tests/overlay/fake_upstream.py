@@ -122,7 +122,7 @@ class Upstream:
             summary="Scale rightly",
             why="Because.",
             upstream=("fake/up#1",),
-            remove=Removal(version=removal, when="When it is right.", test="tests/test_it.py"),
+            remove=Removal(version=removal, when="it is right", test="tests/test_it.py"),
             targets=(Target(project=PROJECT, variants=(variant, *extra)), *more.pop("others", ())),
             **more,
         )

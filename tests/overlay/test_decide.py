@@ -46,7 +46,7 @@ def variant(**fields: Any) -> Variant:
 def patch(*variants: Variant, name: str = "lib.f", others: tuple[Target, ...] = (), **fields: Any) -> Patch:
     return Patch(
         id=name, revision=1, summary="s", why="w", upstream=("a/b#1",),
-        remove=Removal(version="2.0", when="It is right.", test="t"),
+        remove=Removal(version="2.0", when="it is right", test="t"),
         targets=(Target(project=PROJECT, variants=variants or (variant(),)), *others), **fields,
     )  # fmt: skip
 

@@ -1,0 +1,118 @@
+"""The command line, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def overlay(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
+    return subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "overlay", *arguments],
+        capture_output=True, text=True, timeout=120, env={**clean, **environ}, check=False,
+    )  # fmt: skip
+
+
+def read(*arguments: str, code: int = 0, **environ: str) -> Any:
+    done = overlay(*arguments, "--json", **environ)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+IDS = ["megatron.recompute", "verl.dynamic-cp-loss"]
+
+
+def test_list() -> None:
+    assert set(IDS) <= {patch["id"] for patch in read("list")}
+    text = overlay("list").stdout
+    assert all(name in text for name in IDS)
+
+
+def test_tables_fit_a_terminal(tmp_path: Path) -> None:
+    for arguments in (["list"], ["plan", "--site", str(tmp_path)], ["status"], ["explain", IDS[0], "--site", str(tmp_path)]):
+        done = overlay(*arguments)
+        assert done.returncode == 0, done.stderr
+        long = [line for line in done.stdout.splitlines() if len(line) > 80 and " in /" not in line and "/" not in line]
+        assert long == [], arguments
+        assert "\x1b" not in done.stdout
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_explain(name: str, tmp_path: Path) -> None:
+    data = read("explain", name, "--site", str(tmp_path))
+    assert data["patch"]["id"] == name
+    assert data["verdict"]["verdict"] == "not-installed"
+    assert f"{name}@" in overlay("explain", name).stdout
+
+
+def test_explain_an_unknown_patch() -> None:
+    done = overlay("explain", "verl.dynamic-cp-los")
+    assert done.returncode == 2
+    assert "the nearest: verl.dynamic-cp-loss" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_plan_of_an_empty_folder(tmp_path: Path) -> None:
+    data = read("plan", "--site", str(tmp_path))
+    assert {verdict["verdict"] for verdict in data["verdicts"]} == {"not-installed"}
+    chosen = read("plan", "--site", str(tmp_path), OVERLAY_PATCHES="verl.*")
+    assert "not-selected" in {verdict["verdict"] for verdict in chosen["verdicts"]}
+    audited = read("audit", "--site", str(tmp_path), OVERLAY_PATCHES="verl.*")
+    assert {verdict["verdict"] for verdict in audited["verdicts"]} == {"not-installed"}
+
+
+def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
+    (tmp_path / "verl/version").mkdir(parents=True)
+    (tmp_path / "verl/version/version").write_text("0.8.0\n")
+    (tmp_path / "verl/protocol.py").write_text("")
+    data = read("audit", "--site", str(tmp_path), code=1)
+    verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
+    assert verdicts["verl.dynamic-cp-loss"] == "unsupported"
+    done = overlay("audit", "--site", str(tmp_path))
+    assert done.returncode == 1
+    assert "does not exist" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "words"),
+    [
+        (["plan", "--site", "/nowhere/at/all"], {}, "does not exist"),
+        (["plan"], {"OVERLAY_PATCHES": "verl.dynamic"}, "OVERLAY_PATCHES: 'verl.dynamic' names no patch"),
+        (["plan", "--patches", "x"], {}, "names no patch"),
+        (["status"], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
+        (["status"], {"OVERLAY_LOG": "perhaps"}, "OVERLAY_LOG='perhaps'"),
+        ([], {}, "usage"),
+        (["frobnicate"], {}, "invalid choice"),
+    ],
+)
+def test_what_cannot_be_understood_is_exit_code_2(arguments: list[str], environ: dict[str, str], words: str) -> None:
+    done = overlay(*arguments, **environ)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_status_arms_what_the_environment_says() -> None:
+    data = read("status", OVERLAY_PATCHES="megatron.*")
+    assert [patch["patch"] for patch in data["patches"]] == ["megatron.recompute"]
+
+
+def test_digest(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("def f(): pass\n")
+    assert read("digest", "m:f", "--site", str(tmp_path))["m:f"]
+    assert overlay("digest", "m:g", "--site", str(tmp_path)).returncode == 1
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    command = f"{sys.executable} -m overlay list --json | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603, S607
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,96 @@
+"""The rules of the house that a machine can hold."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {"overlay": ROOT / "overlay", "overlay.compat": ROOT / "compat", "overlay.patches": ROOT / "patches"}
+#: What each room may import of ours.
+ALLOWED = {
+    "overlay": {"overlay"},
+    "overlay.compat": {"overlay", "overlay.compat"},
+    "overlay.patches": {"overlay", "overlay.compat", "overlay.patches"},
+}
+UPSTREAMS = ("megatron", "verl", "slime", "torch", "ray", "transformers")
+
+
+def files(room: str) -> list[Path]:
+    return sorted(path for path in ROOMS[room].rglob("*.py"))
+
+
+def imports(path: Path) -> list[str]:
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def room_of(name: str) -> str | None:
+    if name.partition(".")[0] != "overlay":
+        return None
+    return next((room for room in ("overlay.compat", "overlay.patches") if f"{name}.".startswith(f"{room}.")), "overlay")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_arrows_never_point_back(room: str) -> None:
+    for path in files(room):
+        rooms = {found for name in imports(path) if (found := room_of(name))}
+        assert rooms <= ALLOWED[room], path
+
+
+def test_the_engine_knows_no_upstream() -> None:
+    for path in files("overlay"):
+        assert not [name for name in imports(path) if name.partition(".")[0] in UPSTREAMS], path
+        tree = ast.parse(path.read_text())
+        documented = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
+                words = re.findall(r"[a-z]+", node.value.lower())
+                said = "Version-gated runtime patches"  # the description of the whole package may name them
+                assert said in node.value or not any(name in words for name in UPSTREAMS[:4]), (path, node.value)
+
+
+def test_files_stay_small() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for room in ROOMS for path in files(room)}
+    assert statistics.median(lengths.values()) <= 200
+    assert {path: length for path, length in lengths.items() if length > 600} == {}
+
+
+def run(code: str) -> str:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, env=environ
+    )
+    return done.stdout
+
+
+def test_enable_imports_neither_an_upstream_nor_what_is_slow() -> None:
+    code = "import sys; before = set(sys.modules); import overlay; overlay.enable(); print(*set(sys.modules) - before)"
+    loaded = {name.partition(".")[0] for name in run(code).split()}
+    slow = {"wrapt", "packaging", "typing", "dataclasses", "inspect", "ast", "logging", "importlib_metadata", "re"}
+    before = {name.partition(".")[0] for name in run("import sys; print(*sys.modules)").split()}
+    assert loaded & {*UPSTREAMS, *slow} - before == set()
+
+
+def test_a_plan_imports_no_upstream() -> None:
+    code = "import sys, overlay; overlay.plan(); print(*sys.modules)"
+    assert {name.partition(".")[0] for name in run(code).split()} & set(UPSTREAMS) == set()
