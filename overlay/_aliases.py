@@ -17,160 +17,165 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    Undo = Callable[[], None]
+
+class Rebinding:
+    """Replaces one original by its replacement wherever a reference to it can be rebound."""
+
+    def __init__(self, original: object, replacement: object) -> None:
+        self.original = original
+        self.replacement = replacement
+        #: References that hold the replacement now.
+        self.rebound: list[str] = []
+        #: References that still hold the original.
+        self.stale: list[str] = []
+        #: What puts the original back, for each rebound reference.
+        self.undo: list[Callable[[], None]] = []
+
+    def visit(self, holder: Any) -> None:
+        """Rebind the references in one container, or note them as stale."""
+        for kind, visit in _VISITS:
+            if isinstance(holder, kind):
+                visit(self, holder)
+                return
+        inside = _dict_of(holder)
+        names = [name for name, value in inside.items() if value is self.original] if inside else []
+        self.stale += [f"attribute {name} of a {type(holder).__qualname__}" for name in names]
+
+    def _is(self, value: object) -> bool:
+        return value is self.original
+
+    def _done(self, what: str, undo: Callable[[], None]) -> None:
+        self.rebound.append(what)
+        self.undo.append(undo)
+
+    def _dict(self, holder: dict[Any, Any]) -> None:
+        keys = [key for key, value in list(holder.items()) if self._is(value)]
+        owner = _owner_of_dict(holder) if keys else None
+        for key in keys:
+            if isinstance(owner, type):
+                setattr(owner, key, self.replacement)
+                what = f"{owner.__module__}:{owner.__qualname__}.{key}"
+                self._done(
+                    what, functools.partial(_restore_class, owner, key, self.replacement, self.original)
+                )
+            elif isinstance(owner, (ModuleType, FunctionType)):
+                holder[key] = self.replacement
+                what = f"{owner.__name__}:{key}"
+                if isinstance(owner, FunctionType):
+                    what = f"the default of {key} in {owner.__module__}:{owner.__qualname__}"
+                self._done(
+                    what, functools.partial(_restore_item, holder, key, self.replacement, self.original)
+                )
+            elif owner is not None:
+                self.stale.append(f"attribute {key} of a {type(owner).__qualname__}")
+            else:
+                self.stale.append(f"the entry {key!r} of a dict")
+
+    def _tuple(self, holder: tuple[Any, ...]) -> None:
+        """Rebind a tuple that is the defaults of a function or the arguments of a partial."""
+        if not any(self._is(item) for item in holder):
+            return
+        changed = tuple(self.replacement if self._is(item) else item for item in holder)
+        before = len(self.rebound)
+        for owner in gc.get_referrers(holder):
+            if isinstance(owner, FunctionType) and owner.__defaults__ is holder:
+                owner.__defaults__ = changed
+                what = f"a default of {owner.__module__}:{owner.__qualname__}"
+                self._done(what, functools.partial(setattr, owner, "__defaults__", holder))
+            elif isinstance(owner, functools.partial) and owner.args is holder:
+                _set_partial(owner, owner.func, changed)
+                what = "an argument of a functools.partial"
+                self._done(what, functools.partial(_set_partial, owner, owner.func, holder))
+        if len(self.rebound) == before:
+            self.stale.append("an item of a tuple")
+
+    def _partial(self, holder: functools.partial[Any]) -> None:
+        if self._is(holder.func):
+            undo = functools.partial(_set_partial, holder, self.original, holder.args)
+            _set_partial(holder, self.replacement, holder.args)
+            self._done("a functools.partial", undo)
+
+    def _cell(self, holder: CellType) -> None:
+        if self._is(_content(holder)):
+            self.stale.append(f"the closure of {_owner_of_cell(holder)}")
+
+    def _method(self, holder: MethodType) -> None:
+        if self._is(holder.__func__):
+            self.stale.append(f"a bound method of {type(holder.__self__).__qualname__}")
+
+    def _items(self, holder: list[object] | set[object]) -> None:
+        if any(self._is(item) for item in holder):
+            self.stale.append(f"an item of a {type(holder).__name__}")
+
+    def _nothing(self, holder: object) -> None:
+        """Pass over what is no alias.
+
+        A running frame that was handed the original keeps it for that one call; a function or a module is
+        met through its dictionary; the raw attribute of a static or class method is an original of its own.
+        """
 
 
-class Aliases:
-    """The references to a set of originals that were found."""
+_VISITS: tuple[tuple[Any, Any], ...] = (
+    (dict, Rebinding._dict),  # noqa: SLF001
+    (tuple, Rebinding._tuple),  # noqa: SLF001
+    (functools.partial, Rebinding._partial),  # noqa: SLF001
+    (CellType, Rebinding._cell),  # noqa: SLF001
+    (MethodType, Rebinding._method),  # noqa: SLF001
+    ((list, set), Rebinding._items),  # noqa: SLF001
+    ((FrameType, FunctionType, ModuleType, staticmethod, classmethod), Rebinding._nothing),  # noqa: SLF001
+)
 
-    def __init__(self) -> None:
-        #: Per original (by position): references that now hold the replacement.
-        self.rebound: dict[int, list[str]] = {}
-        #: Per original: references that could not be rebound.
-        self.stale: dict[int, list[str]] = {}
-        self.undo: list[Undo] = []
 
-
-def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> Aliases:
+def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Rebinding]:
     """Replace each original by its replacement wherever a reference to it can be rebound.
 
     `pairs` are (original, replacement); `ignore` are containers of the caller's own that hold originals.
+    One pass over the heap serves all pairs.
     """
-    found = Aliases()
+    rebindings = [Rebinding(original, replacement) for original, replacement in pairs]
     originals = [original for original, _ in pairs]
-    mine = {id(item) for item in (pairs, originals, ignore, *pairs, *ignore)}
-    mine |= {id(item) for _, replacement in pairs for item in _inside(replacement)}
+    own = [pairs, *pairs, originals, ignore, *ignore, rebindings, *rebindings]
+    own += [vars(rebinding) for rebinding in rebindings]
+    own += [part for _, replacement in pairs for part in _inside(replacement)]
+    skip = {id(item) for item in own}
     holders = {id(item): item for item in gc.get_referrers(*originals)}
     # `gc.freeze()`, which servers call, hides older objects from the collector: ask the modules themselves.
-    holders |= {id(item): item for item in _module_dicts()}
-    for holder in [item for key, item in holders.items() if key not in mine]:
-        if isinstance(holder, FrameType):
-            continue  # a running function that was handed the original keeps it for that one call
-        for index, (original, replacement) in enumerate(pairs):
-            _rebind_in(holder, original, replacement, found, index)
-    return found
-
-
-def _module_dicts() -> list[object]:
-    return [inside for module in list(sys.modules.values()) if isinstance(inside := _dict_of(module), dict)]
+    holders |= {id(inside): inside for module in list(sys.modules.values()) if (inside := _dict_of(module))}
+    for key, holder in holders.items():
+        if key not in skip:
+            for rebinding in rebindings:
+                rebinding.visit(holder)
+    return rebindings
 
 
 def _inside(replacement: object) -> list[object]:
-    """Return what holds the original inside our own replacement."""
+    """Return what holds the original inside our own replacement, or a function that it is made of."""
     function = getattr(replacement, "__func__", replacement)
     if not isinstance(function, FunctionType):
         return []
     cells = list(function.__closure__ or ())
-    nested = [
-        part
-        for cell in cells
-        if isinstance(content := _content(cell), FunctionType) and content.__module__ == function.__module__
-        for part in (*(content.__closure__ or ()), content.__dict__)
-    ]
-    return [function.__dict__, *cells, *nested]
+    helpers = [content for cell in cells if isinstance(content := _content(cell), FunctionType)]
+    own = [helper for helper in helpers if helper.__module__ == function.__module__]
+    return [function.__dict__, *cells, *(cell for helper in own for cell in helper.__closure__ or ())]
 
 
 def _content(cell: CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:
+    except ValueError:  # not assigned yet
         return None
-
-
-def _rebind_in(holder: Any, original: object, replacement: object, found: Aliases, index: int) -> None:
-    rebound = found.rebound.setdefault(index, [])
-    stale = found.stale.setdefault(index, [])
-    if isinstance(holder, dict):
-        for key in [key for key, value in list(holder.items()) if value is original]:
-            _rebind_item(holder, key, original, replacement, found, (rebound, stale))
-    elif isinstance(holder, tuple):
-        if any(item is original for item in holder):
-            _rebind_tuple(holder, original, replacement, found, (rebound, stale))
-    elif isinstance(holder, functools.partial):
-        if holder.func is original:
-            _set_partial(holder, replacement, holder.args)
-            found.undo.append(functools.partial(_set_partial, holder, original, holder.args))
-            rebound.append("a functools.partial")
-    elif isinstance(holder, CellType):
-        if _content(holder) is original:
-            stale.append(f"the closure of {_owner_of_cell(holder)}")
-    elif isinstance(holder, MethodType):
-        if holder.__func__ is original:
-            stale.append(f"a bound method of {type(holder.__self__).__qualname__}")
-    elif isinstance(holder, (staticmethod, classmethod)):
-        pass  # the raw attribute itself, or its copy elsewhere, which is a pair of its own
-    elif isinstance(holder, (list, set)):
-        if any(item is original for item in holder):
-            stale.append(f"an item of a {type(holder).__name__}")
-    elif not isinstance(holder, (FunctionType, ModuleType)):
-        names = [name for name, value in _attributes(holder) if value is original]
-        stale.extend(f"attribute {name} of a {type(holder).__qualname__}" for name in names)
-
-
-def _rebind_item(
-    holder: dict[Any, Any],
-    key: Any,
-    original: object,
-    replacement: object,
-    found: Aliases,
-    lists: tuple[list[str], list[str]],
-) -> None:
-    rebound, stale = lists
-    owner = _owner_of_dict(holder)
-    if isinstance(owner, ModuleType):
-        holder[key] = replacement
-        found.undo.append(functools.partial(_restore_item, holder, key, replacement, original))
-        rebound.append(f"{owner.__name__}:{key}")
-    elif isinstance(owner, type):
-        setattr(owner, key, replacement)
-        found.undo.append(functools.partial(_restore_attribute, owner, key, replacement, original))
-        rebound.append(f"{owner.__module__}:{owner.__qualname__}.{key}")
-    elif isinstance(owner, FunctionType):  # keyword defaults
-        holder[key] = replacement
-        found.undo.append(functools.partial(_restore_item, holder, key, replacement, original))
-        rebound.append(f"the default of {key} in {owner.__module__}:{owner.__qualname__}")
-    elif owner is not None:
-        stale.append(f"attribute {key} of a {type(owner).__qualname__}")
-    else:
-        stale.append(f"the entry {key!r} of a dict")
-
-
-def _rebind_tuple(
-    holder: tuple[Any, ...],
-    original: object,
-    replacement: object,
-    found: Aliases,
-    lists: tuple[list[str], list[str]],
-) -> None:
-    """Rebind a tuple that is the defaults of a function or the arguments of a partial."""
-    rebound, stale = lists
-    changed = tuple(replacement if item is original else item for item in holder)
-    owned = False
-    for owner in gc.get_referrers(holder):
-        if isinstance(owner, FunctionType) and owner.__defaults__ is holder:
-            owner.__defaults__ = changed
-            found.undo.append(functools.partial(setattr, owner, "__defaults__", holder))
-            rebound.append(f"a default of {owner.__module__}:{owner.__qualname__}")
-            owned = True
-        elif isinstance(owner, functools.partial) and owner.args is holder:
-            _set_partial(owner, owner.func, changed)
-            found.undo.append(functools.partial(_set_partial, owner, owner.func, holder))
-            rebound.append("an argument of a functools.partial")
-            owned = True
-    if not owned:
-        stale.append("an item of a tuple")
 
 
 def _owner_of_dict(holder: dict[Any, Any]) -> object:
     """Return the module, class, function or instance whose dictionary this is, `None` for a plain dict."""
     name = holder.get("__name__")
-    if isinstance(name, str):
-        module = sys.modules.get(name)
-        if isinstance(module, ModuleType) and _dict_of(module) is holder:
-            return module
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    if module is not None and _dict_of(module) is holder:
+        return module
     for item in gc.get_referrers(holder):
         if isinstance(item, type):
-            if any(inner is holder for inner in gc.get_referents(item.__dict__)):
+            # `__dict__` of a class is a view; what it views is the dictionary itself.
+            if any(inside is holder for inside in gc.get_referents(item.__dict__)):
                 return item
         elif isinstance(item, FunctionType):
             if item.__kwdefaults__ is holder:
@@ -180,16 +185,13 @@ def _owner_of_dict(holder: dict[Any, Any]) -> object:
     return None
 
 
-def _dict_of(item: object) -> object:
+def _dict_of(item: object) -> dict[str, object] | None:
+    """Return the dictionary of an object, without waking a module that loads itself on first use."""
     try:
-        return object.__getattribute__(item, "__dict__")
+        inside = object.__getattribute__(item, "__dict__")
     except AttributeError:
         return None
-
-
-def _attributes(holder: object) -> list[tuple[str, object]]:
-    inside = _dict_of(holder)
-    return list(inside.items()) if isinstance(inside, dict) else []
+    return inside if isinstance(inside, dict) else None
 
 
 def _owner_of_cell(cell: CellType) -> str:
@@ -210,6 +212,6 @@ def _restore_item(holder: dict[Any, Any], key: Any, ours: object, original: obje
         holder[key] = original
 
 
-def _restore_attribute(owner: type, key: str, ours: object, original: object) -> None:
+def _restore_class(owner: type, key: str, ours: object, original: object) -> None:
     if owner.__dict__.get(key) is ours:
         setattr(owner, key, original)

@@ -36,12 +36,14 @@ def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict]) -> dict[st
     settled = dict(verdicts)
     by_id = {patch.id: patch for patch in patches}
     claims = {
-        name: _claims(by_id[name], verdict) for name, verdict in verdicts.items() if verdict.verdict == "apply"
+        name: _claims(by_id[name], verdict)
+        for name, verdict in verdicts.items()
+        if verdict.verdict == "apply"
     }
     for name, sites in claims.items():
         for other, others in claims.items():
-            shared = sorted(site for site in sites for taken in others if _overlap(site, taken)) if name != other else []
-            if shared:
+            shared = sorted(site for site in sites for taken in others if _overlap(site, taken))
+            if shared and name != other:
                 settled[name] = settled[name].replace(
                     verdict="conflict",
                     reason=f"{other} claims {shared[0]} too: select one of them (OVERLAY_PATCHES=-{other})",
@@ -96,7 +98,9 @@ def _decide_target(patch: Patch, target: Target, tree: Tree) -> TargetVerdict:
     verdict = "expired" if past else "unsupported"
     if best is None:
         ranges = ", ".join(variant.versions for variant in target.variants if variant.verdict == "apply")
-        return blank.replace(verdict=verdict, reason=_outside(patch, project.name, version, ranges, past=past))
+        return blank.replace(
+            verdict=verdict, reason=_outside(patch, project.name, version, ranges, past=past)
+        )
     variant, findings = best
     wrong = [finding for finding in findings if not finding.holds]
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
@@ -109,7 +113,8 @@ def _decide_target(patch: Patch, target: Target, tree: Tree) -> TargetVerdict:
 
 def _outside(patch: Patch, project: str, version: str, ranges: str, *, past: bool) -> str:
     if past:
-        return f"the patch ends before {project} {patch.remove.version} ({patch.remove.when}), and {version} is new to it"
+        end = f"{project} {patch.remove.version} ({patch.remove.when})"
+        return f"the patch ends before {end}, and {version} is new to it"
     return f"{project} {version} is outside the versions that the patch knows ({ranges or 'none'})"
 
 
@@ -136,10 +141,18 @@ def _look(condition: Known | Present | Absent, tree: Tree) -> SiteFinding:
             return SiteFinding(site=site, expects="known", holds=holds, digest=found or "", found=text)
         exists = tree.has(site)
     except SourceError as error:
-        kind = "known" if isinstance(condition, Known) else "present" if isinstance(condition, Present) else "absent"
+        kind = (
+            "known"
+            if isinstance(condition, Known)
+            else "present"
+            if isinstance(condition, Present)
+            else "absent"
+        )
         return SiteFinding(site=site, expects=kind, holds=False, found=f"cannot be checked: {error}")
     if isinstance(condition, Present):
-        return SiteFinding(site=site, expects="present", holds=exists, found="" if exists else "does not exist")
+        return SiteFinding(
+            site=site, expects="present", holds=exists, found="" if exists else "does not exist"
+        )
     return SiteFinding(site=site, expects="absent", holds=not exists, found="exists" if exists else "")
 
 
@@ -169,7 +182,12 @@ def _reached(removal: str | None, version: Version) -> bool:
 
 def _claims(patch: Patch, verdict: Verdict) -> set[str]:
     variants = [variant_of(patch, target) for target in verdict.targets]
-    return {replacement.site for variant in variants if variant is not None for replacement in variant.replacements}
+    return {
+        replacement.site
+        for variant in variants
+        if variant is not None
+        for replacement in variant.replacements
+    }
 
 
 def _overlap(one: str, other: str) -> bool:

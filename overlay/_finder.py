@@ -49,7 +49,7 @@ class WatchingFinder:
             self._asking.discard(key)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             self.hooked.add(fullname)
-            spec.loader = HookedLoader(spec.loader, self._imported)  # type: ignore[assignment]
+            spec.loader = HookedLoader(spec.loader, self._imported)
         return spec
 
     def _ask_others(
@@ -95,7 +95,7 @@ class HookedLoader:
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module, then report it."""
         spec = module.__spec__
-        if spec is not None and spec.loader is self:  # type: ignore[comparison-overlap]
+        if spec is not None:
             spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
@@ -125,6 +125,14 @@ def when_executed(module: ModuleType, imported: Imported) -> None:
             if name == "_initializing" and not value:
                 object.__setattr__(self, "__class__", plain)
                 if sys.modules.get(module.__name__) is module:  # not if its execution failed
-                    imported(module)
+                    self._report()
 
-    spec.__class__ = ListeningSpec  # type: ignore[assignment]
+        def _report(self) -> None:
+            try:
+                imported(module)
+            except BaseException:
+                # The import fails, as from a loader, and must fail again when it is tried again.
+                del sys.modules[module.__name__]
+                raise
+
+    spec.__class__ = ListeningSpec

@@ -50,6 +50,12 @@ class Installed:
         """Whether the site still holds what was put there."""
         return vars(self.parent).get(self.name) is self.after
 
+    def check_untouched(self) -> None:
+        """Raise `ConflictError` if somebody changed the site since it was looked at."""
+        if vars(self.parent).get(self.name) is not self.before:
+            msg = f"{self.site} was replaced by someone else at this very moment"
+            raise ConflictError(msg)
+
     def put(self) -> None:
         """Put the replacement in place."""
         setattr(self.parent, self.name, self.after)
@@ -69,7 +75,9 @@ class Installed:
         return True
 
 
-def prepare(owner: str, module: ModuleType, replacements: Sequence[Replacement], tree: Tree) -> list[Installed]:
+def prepare(
+    owner: str, module: ModuleType, replacements: Sequence[Replacement], tree: Tree
+) -> list[Installed]:
     """Look at every site of `owner` in `module` and build its replacement, without changing anything.
 
     Raises `OverlayError`, or whatever a factory raised.
@@ -82,9 +90,7 @@ def put(sites: Sequence[Installed]) -> None:
     done: list[Installed] = []
     try:
         for site in sites:
-            if vars(site.parent).get(site.name) is not site.before:
-                msg = f"{site.site} was replaced by someone else at this very moment"
-                raise ConflictError(msg)
+            site.check_untouched()
             done.append(site)
             site.put()
         _rebind_aliases(sites)
@@ -155,7 +161,9 @@ def _check_original(site: str, original: object, tree: Tree) -> None:
     name = getattr(code, "co_qualname", original.__qualname__)
     if original.__module__ != home or name != qualname or code.co_firstlineno not in lines:
         where = f"{original.__module__}:{name}, {code.co_filename}:{code.co_firstlineno}"
-        msg = f"{site} was replaced by someone else before overlay was enabled ({where}); enable overlay first"
+        msg = (
+            f"{site} was replaced by someone else before overlay was enabled ({where}); enable overlay first"
+        )
         raise ConflictError(msg)
 
 
@@ -217,8 +225,7 @@ def _rebind_aliases(sites: Sequence[Installed]) -> None:
             owners.append(site)
     ignore: list[object] = [vars(site) for site in sites]
     found = rebind(pairs, [*ignore, *sites])
-    for index, site in enumerate(owners):
-        site.rebound += tuple(found.rebound.get(index, ()))
-        site.stale += tuple(found.stale.get(index, ()))
-    if sites:
-        sites[0].remember(found.undo)
+    for site, rebinding in zip(owners, found, strict=True):
+        site.rebound += tuple(rebinding.rebound)
+        site.stale += tuple(rebinding.stale)
+        site.remember(rebinding.undo)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay._decide import in_order, decide, settle
+from overlay._decide import decide, in_order, settle
 from overlay._record import TYPE_CHECKING
 from overlay.verdict import Plan, Verdict
 

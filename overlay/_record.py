@@ -9,12 +9,13 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, ClassVar
 
     from typing_extensions import Self, dataclass_transform
 else:
 
-    def dataclass_transform(**_options):
+    def dataclass_transform(**_options: object) -> Callable[[type], type]:
         """Stand in for the typing decorator, which only a type checker reads."""
         return lambda cls: cls
 
@@ -29,7 +30,8 @@ class Record:
     _fields: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        own = tuple(name for name in cls.__dict__.get("__annotations__", {}) if not name.startswith("_"))
+        own = cls.__dict__.get("__annotations__", {})  # noqa: RUF063 -- `inspect` is what this module saves
+        own = tuple(name for name in own if not name.startswith("_"))
         cls._fields = cls._fields + own
 
     def __init__(self, **values: Any) -> None:

@@ -47,7 +47,11 @@ def plan(item: Plan, *, findings: bool) -> str:
 def status(item: Status) -> str:
     """Return the table of `overlay status`."""
     rows = [
-        (f"{patch.patch}@{patch.revision}", patch.state, patch.reason or f"{len(patch.sites)} sites decided on")
+        (
+            f"{patch.patch}@{patch.revision}",
+            patch.state,
+            patch.reason or f"{len(patch.sites)} sites decided on",
+        )
         for patch in item.patches
     ]
     head = f"overlay {item.version} on Python {item.python}, {'strict' if item.strict else 'not strict'}"
@@ -63,7 +67,11 @@ def explanation(patch: Patch, verdict: Verdict) -> str:
         lines.append(f"Requires: {', '.join(patch.requires)}")
     for target in patch.targets:
         rows = [
-            (variant.name, variant.versions, _variant_detail(variant.verdict, variant.reason, len(variant.replacements)))
+            (
+                variant.name,
+                variant.versions,
+                _variant_detail(variant.verdict, variant.reason, len(variant.replacements)),
+            )
             for variant in target.variants
         ]
         kind = " (optional)" if target.optional else ""

@@ -70,7 +70,9 @@ class Entry:
             state = waiting if site is None else "incomplete" if site.stale else "applied"
             rebound, stale = (site.rebound, site.stale) if site is not None else ((), ())
             sites.append(
-                SiteStatus(site=replacement.site, project=target.project, state=state, rebound=rebound, stale=stale)
+                SiteStatus(
+                    site=replacement.site, project=target.project, state=state, rebound=rebound, stale=stale
+                )
             )
         return sites
 
@@ -180,7 +182,9 @@ class Session:
         what = "failed"
         with self._lock:
             entry.revert()
-            entry.reason = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
+            entry.reason = (
+                str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
+            )
             entry.state = "failed"
             if isinstance(error, ConflictError):
                 what, entry.state = "conflict", "skipped"
@@ -201,7 +205,9 @@ class Session:
             elif entry.state == "armed" and _complete(entry, verdict, have):
                 entry.state = "applied"
         if stale:
-            _log.warning(f"incomplete {entry.label} on {verdict.where()}: {entry.reason}; enable overlay earlier")
+            _log.warning(
+                f"incomplete {entry.label} on {verdict.where()}: {entry.reason}; enable overlay earlier"
+            )
             self._refuse(entry, "incomplete", loud=True)
         else:
             _announce(entry, verdict, have)
@@ -220,7 +226,9 @@ class Session:
             tree = self._source()
             chosen = [entry.patch for entry in self.entries.values()]
             related = [other for other in chosen if _related(patch, other, chosen)]
-            self._verdicts[patch.id] = settle(related, {other.id: decide(other, tree) for other in related})[patch.id]
+            self._verdicts[patch.id] = settle(related, {other.id: decide(other, tree) for other in related})[
+                patch.id
+            ]
         return self._verdicts[patch.id]
 
     def _source(self) -> Tree:
@@ -236,7 +244,9 @@ def sites_of(patch: Patch, verdict: Verdict | None) -> list[tuple[TargetVerdict,
     found = []
     for target in verdict.targets if verdict is not None else ():
         variant = variant_of(patch, target)
-        found += [(target, replacement) for replacement in (variant.replacements if variant is not None else ())]
+        found += [
+            (target, replacement) for replacement in (variant.replacements if variant is not None else ())
+        ]
     return found
 
 

@@ -61,7 +61,7 @@ def select(
 def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) -> bool:
     """Return whether strict mode is asked for. Raises `SelectionError` for a value that is neither."""
     if value is not None:
-        if not isinstance(value, bool):
+        if value not in (True, False) or type(value) is not bool:
             msg = f"strict must be True, False or None, got {value!r}"
             raise SelectionError(msg)
         return value
@@ -94,7 +94,7 @@ def terms(patches: Iterable[str]) -> list[str]:
     except TypeError:
         given = [patches]  # type: ignore[list-item]
     for term in given:
-        if not isinstance(term, str) or _split(term) != [term.strip()]:
+        if type(term) is not str or _split(term) != [term.strip()]:
             msg = f"patches must be patch ids, got {term!r}"
             raise SelectionError(msg)
     return [term.strip() for term in given]

@@ -219,9 +219,10 @@ def _entry_finder(entry: str) -> Any:
     """Return a fresh finder for one folder or archive: the interpreter's own ones cache what they list."""
     for hook in sys.path_hooks:
         try:
-            return hook(entry)
-        except ImportError:
+            finder: Any = hook(entry)
+        except ImportError:  # noqa: PERF203 -- that is how a path hook says no
             continue
+        return finder
     return None
 
 
@@ -235,7 +236,7 @@ def _locations(spec: ModuleSpec | None) -> Iterator[str]:
 
 def _read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 -- pathlib is not worth its import here
+        with open(path, "rb") as file:
             return file.read()
     except OSError:
         pass

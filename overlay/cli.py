@@ -62,14 +62,18 @@ def _parser() -> argparse.ArgumentParser:
     explain = add("explain", _explain, "say all about one patch, and what is decided for it here")
     explain.add_argument("id", metavar="ID")
     plan = add("plan", _plan, "decide on the selected patches without importing anything")
-    audit = add("audit", _plan, "decide on all patches without importing anything, with the sites that decided")
+    audit = add(
+        "audit", _plan, "decide on all patches without importing anything, with the sites that decided"
+    )
     status = add("status", _status, "enable overlay in a fresh process, and show what is armed")
     digest = add("digest", _digest, "print the digest of a site's source (module:qualname)")
     digest.add_argument("sites", metavar="SITE", nargs="+")
     for sub in (explain, plan, audit, digest):
         sub.add_argument("--site", type=_folder, metavar="DIR", help="look in this folder (or wheel) only")
     for sub in (plan, audit, status):
-        sub.add_argument("--patches", metavar="SELECTION", help="what to select (default: OVERLAY_PATCHES, or all)")
+        sub.add_argument(
+            "--patches", metavar="SELECTION", help="what to select (default: OVERLAY_PATCHES, or all)"
+        )
     audit.set_defaults(all=True)
     plan.set_defaults(all=False)
     return parser
@@ -126,7 +130,9 @@ def _digest(_: Engine, arguments: argparse.Namespace) -> int:
 
     tree = InstalledTree(arguments.site)
     digests = {site: tree.digest(site) for site in arguments.sites}
-    _print(arguments, digests, lambda: "\n".join(f"{found or '-':<14}{site}" for site, found in digests.items()))
+    _print(
+        arguments, digests, lambda: "\n".join(f"{found or '-':<14}{site}" for site, found in digests.items())
+    )
     return EXIT_OK if all(digests.values()) else EXIT_LOUD
 
 

@@ -41,7 +41,10 @@ def imports(path: Path) -> list[str]:
 def room_of(name: str) -> str | None:
     if name.partition(".")[0] != "overlay":
         return None
-    return next((room for room in ("overlay.compat", "overlay.patches") if f"{name}.".startswith(f"{room}.")), "overlay")
+    return next(
+        (room for room in ("overlay.compat", "overlay.patches") if f"{name}.".startswith(f"{room}.")),
+        "overlay",
+    )
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -66,7 +69,10 @@ def test_the_engine_knows_no_upstream() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documented:
                 words = re.findall(r"[a-z]+", node.value.lower())
                 said = "Version-gated runtime patches"  # the description of the whole package may name them
-                assert said in node.value or not any(name in words for name in UPSTREAMS[:4]), (path, node.value)
+                assert said in node.value or not any(name in words for name in UPSTREAMS[:4]), (
+                    path,
+                    node.value,
+                )
 
 
 def test_files_stay_small() -> None:
@@ -77,16 +83,28 @@ def test_files_stay_small() -> None:
 
 def run(code: str) -> str:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, env=environ
     )
     return done.stdout
 
 
 def test_enable_imports_neither_an_upstream_nor_what_is_slow() -> None:
-    code = "import sys; before = set(sys.modules); import overlay; overlay.enable(); print(*set(sys.modules) - before)"
+    code = (
+        "import sys; old = set(sys.modules); import overlay; overlay.enable(); print(*set(sys.modules) - old)"
+    )
     loaded = {name.partition(".")[0] for name in run(code).split()}
-    slow = {"wrapt", "packaging", "typing", "dataclasses", "inspect", "ast", "logging", "importlib_metadata", "re"}
+    slow = {
+        "wrapt",
+        "packaging",
+        "typing",
+        "dataclasses",
+        "inspect",
+        "ast",
+        "logging",
+        "importlib_metadata",
+        "re",
+    }
     before = {name.partition(".")[0] for name in run("import sys; print(*sys.modules)").split()}
     assert loaded & {*UPSTREAMS, *slow} - before == set()
 

@@ -60,10 +60,10 @@ PROJECT = Project(
 )
 
 
-def triple(original: Any, module: ModuleType) -> Any:  # noqa: ARG001
+def triple(original: Any, module: ModuleType) -> Any:
     """Make the replacement of `fakeup.core:scale`."""
 
-    def scale(value, factor=2):  # type: ignore[no-untyped-def]
+    def scale(value: Any, factor: int = 2) -> Any:
         return original(value, factor) * 100
 
     return scale

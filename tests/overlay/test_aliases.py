@@ -44,7 +44,9 @@ def load(upstream: Upstream) -> Any:
     return upstream.load("fakeup.user")
 
 
-def test_modules_classes_defaults_and_partials_are_rebound_and_restored(upstream: Upstream, engines: Engines) -> None:
+def test_modules_classes_defaults_and_partials_are_rebound_and_restored(
+    upstream: Upstream, engines: Engines
+) -> None:
     user = load(upstream)
     core = upstream.load()
     original, defaults = core.scale, user.default.__defaults__
@@ -56,7 +58,8 @@ def test_modules_classes_defaults_and_partials_are_rebound_and_restored(upstream
     assert user.bound(1) == 500
     assert list(user.mapped([1])) == [200]
     assert set(status.sites[0].rebound) == {
-        "fakeup.user:scale", "fakeup.user:other", "fakeup.user:Holder.attribute", "a functools.partial", "an argument of a functools.partial",
+        "fakeup.user:scale", "fakeup.user:other", "fakeup.user:Holder.attribute", "a functools.partial",
+        "an argument of a functools.partial",
         "a default of fakeup.user:default", "the default of keyword in fakeup.user:default",
     }  # fmt: skip
     engine.disable()
@@ -80,7 +83,7 @@ def test_an_alias_in_the_module_itself(upstream: Upstream, engines: Engines) -> 
     [
         (lambda f: [f], "an item of a list"),
         (lambda f: {"k": f}, "the entry 'k' of a dict"),
-        (lambda f: lambda value: f(value), "the closure of"),
+        (lambda f: lambda value: f(value) + 1, "the closure of"),
         (lambda f: functools.partial(map, key=f), "the entry 'key' of a dict"),
         (lambda f: f.__get__(object()), "a bound method of object"),
         (lambda f: (f, 1), "an item of a tuple"),
@@ -119,7 +122,9 @@ def test_in_strict_mode_an_incomplete_patch_is_taken_out(upstream: Upstream, eng
     core = upstream.load()
     held = [core.scale]
     engine = engines(upstream.patch())
-    with pytest.raises(PatchError, match="incomplete: fakeup.core:scale is still held by an item of a list"):
+    with pytest.raises(
+        PatchError, match=r"incomplete: fakeup\.core:scale is still held by an item of a list"
+    ):
         engine.enable(strict=True)
     assert core.scale is held[0]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def overlay(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    return subprocess.run(  # noqa: S603
+    return subprocess.run(
         [sys.executable, "-m", "overlay", *arguments],
         capture_output=True, text=True, timeout=120, env={**clean, **environ}, check=False,
     )  # fmt: skip
@@ -38,10 +38,19 @@ def test_list() -> None:
 
 
 def test_tables_fit_a_terminal(tmp_path: Path) -> None:
-    for arguments in (["list"], ["plan", "--site", str(tmp_path)], ["status"], ["explain", IDS[0], "--site", str(tmp_path)]):
+    for arguments in (
+        ["list"],
+        ["plan", "--site", str(tmp_path)],
+        ["status"],
+        ["explain", IDS[0], "--site", str(tmp_path)],
+    ):
         done = overlay(*arguments)
         assert done.returncode == 0, done.stderr
-        long = [line for line in done.stdout.splitlines() if len(line) > 80 and " in /" not in line and "/" not in line]
+        long = [
+            line
+            for line in done.stdout.splitlines()
+            if len(line) > 80 and " in /" not in line and "/" not in line
+        ]
         assert long == [], arguments
         assert "\x1b" not in done.stdout
 
@@ -94,7 +103,9 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
         (["frobnicate"], {}, "invalid choice"),
     ],
 )
-def test_what_cannot_be_understood_is_exit_code_2(arguments: list[str], environ: dict[str, str], words: str) -> None:
+def test_what_cannot_be_understood_is_exit_code_2(
+    arguments: list[str], environ: dict[str, str], words: str
+) -> None:
     done = overlay(*arguments, **environ)
     assert done.returncode == 2
     assert words in done.stderr
@@ -114,5 +125,5 @@ def test_digest(tmp_path: Path) -> None:
 
 def test_a_closed_pipe_is_no_traceback() -> None:
     command = f"{sys.executable} -m overlay list --json | head -c 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603, S607
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)  # noqa: S607
     assert "Traceback" not in done.stderr

@@ -18,8 +18,12 @@ FILES = {
     "lib/VERSION": "1.2.0",
     "lib/core.py": "def f(x):\n    return x\n\nclass A:\n    def g(self):\n        return 1\n",
 }
-PROJECT = Project(name="lib", distributions=("lib",), marker="lib.core", read_version=lambda read: read("lib/VERSION"))
-OTHER = Project(name="other", distributions=("other",), marker="other", read_version=lambda read: read("other/VERSION"))
+PROJECT = Project(
+    name="lib", distributions=("lib",), marker="lib.core", read_version=lambda read: read("lib/VERSION")
+)
+OTHER = Project(
+    name="other", distributions=("other",), marker="other", read_version=lambda read: read("other/VERSION")
+)
 
 
 def tree(**changes: str) -> MemoryTree:
@@ -51,7 +55,13 @@ def patch(*variants: Variant, name: str = "lib.f", others: tuple[Target, ...] = 
     )  # fmt: skip
 
 
-GONE = variant(name="2", versions=">=2", shape=(Absent(site="lib.core:f"), Present(site="lib.new")), verdict="superseded", reason="moved")
+GONE = variant(
+    name="2",
+    versions=">=2",
+    shape=(Absent(site="lib.core:f"), Present(site="lib.new")),
+    verdict="superseded",
+    reason="moved",
+)
 
 
 def test_apply() -> None:
@@ -72,7 +82,9 @@ def test_superseded() -> None:
 
 
 def test_not_affected() -> None:
-    old = variant(name="0", versions="<1", shape=(Absent(site="lib.core:f"),), verdict="not-affected", reason="no f yet")
+    old = variant(
+        name="0", versions="<1", shape=(Absent(site="lib.core:f"),), verdict="not-affected", reason="no f yet"
+    )
     assert decide(patch(variant(), old), tree(version="0.9", core="")).verdict == "not-affected"
 
 
@@ -118,7 +130,10 @@ def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
     verdicts = make_plan([one, two], ["lib.f", "lib.other"], tree()).verdicts
     assert [verdict.verdict for verdict in verdicts] == ["conflict", "conflict"]
     assert "lib.other claims lib.core:f too" in verdicts[0].reason
-    method, whole = patch(variant(site="lib.core:A.g"), name="lib.method"), patch(variant(site="lib.core:A"), name="lib.whole")
+    method, whole = (
+        patch(variant(site="lib.core:A.g"), name="lib.method"),
+        patch(variant(site="lib.core:A"), name="lib.whole"),
+    )
     settled = settle([method, whole], {p.id: decide(p, tree()) for p in (method, whole)})
     assert {verdict.verdict for verdict in settled.values()} == {"conflict"}
     apart = settle([one, method], {p.id: decide(p, tree()) for p in (one, method)})
@@ -139,17 +154,25 @@ def test_every_verdict_has_a_test_here() -> None:
 
 
 def test_a_requirement_that_does_not_apply() -> None:
-    one, two = patch(requires=("lib.other",)), patch(variant(site="lib.core:A.g", versions="<1"), name="lib.other")
+    one, two = (
+        patch(requires=("lib.other",)),
+        patch(variant(site="lib.core:A.g", versions="<1"), name="lib.other"),
+    )
     plan = make_plan([one, two], ["lib.f", "lib.other"], tree())
     assert [verdict.patch for verdict in plan.verdicts] == ["lib.other", "lib.f"]
     assert plan.verdicts[1].verdict == "unsupported"
     assert "needs lib.other, which is unsupported" in plan.verdicts[1].reason
-    assert make_plan([one, two], ["lib.f"], tree()).verdicts[-1].reason == "it needs lib.other, which is not-selected"
+    assert (
+        make_plan([one, two], ["lib.f"], tree()).verdicts[-1].reason
+        == "it needs lib.other, which is not-selected"
+    )
     assert in_order({"a": patch(name="a", requires=("a",))}) == ["a"]
 
 
 def test_an_optional_target_counts_only_if_it_is_there() -> None:
-    shape = (Known(site="other:h", digests=(MemoryTree({"other.py": "def h(): pass\n"}).digest("other:h") or "",)),)
+    shape = (
+        Known(site="other:h", digests=(MemoryTree({"other.py": "def h(): pass\n"}).digest("other:h") or "",)),
+    )
     target = Target(project=OTHER, optional=True, variants=(variant(name="o", shape=shape, versions=">=1"),))
     both = patch(others=(target,))
     assert decide(both, tree()).verdict == "apply"
@@ -180,6 +203,11 @@ def test_the_digest_of_a_plan_is_that_of_what_runs() -> None:
     assert one.digest != make_plan([patch().replace(revision=2)], ["lib.f"], tree()).digest
     assert one.digest != make_plan([patch()], ["lib.f"], tree(version="1.2.1")).digest
     assert one.digest != make_plan([patch()], [], tree()).digest
-    changed = Known(site="lib.core:f", digests=(*known().digests, tree(core="def f(x): return 2").digest("lib.core:f") or ""))
+    changed = Known(
+        site="lib.core:f",
+        digests=(*known().digests, tree(core="def f(x): return 2").digest("lib.core:f") or ""),
+    )
     loose = patch(variant(shape=(changed,)))
-    assert plan_digest([decide(loose, tree())]) != plan_digest([decide(loose, tree(core="def f(x): return 2"))])
+    assert plan_digest([decide(loose, tree())]) != plan_digest(
+        [decide(loose, tree(core="def f(x): return 2"))]
+    )

@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     Engines = Callable[..., Engine]
 
 
-def wrap(original: Any, module: Any) -> Any:  # noqa: ARG001
-    def run(self, value):  # type: ignore[no-untyped-def]
+def wrap(original: Any, module: Any) -> Any:
+    def run(self: Any, value: Any) -> Any:
         return -original(self, value)
 
     return run
 
 
-def wrap_value(original: Any, module: Any) -> Any:  # noqa: ARG001
-    def fixed(value):  # type: ignore[no-untyped-def]
+def wrap_value(original: Any, module: Any) -> Any:
+    def fixed(value: Any) -> Any:
         return -original(value)
 
     return fixed
 
 
-def wrap_class(original: Any, module: Any) -> Any:  # noqa: ARG001
-    def named(cls, value):  # type: ignore[no-untyped-def]
+def wrap_class(original: Any, module: Any) -> Any:
+    def named(cls: Any, value: Any) -> Any:
         return ["patched", *original(cls, value)]
 
     return named
 
 
-def broken(original: Any, module: Any) -> Any:  # noqa: ARG001
+def broken(original: Any, module: Any) -> Any:
     msg = "no torch here"
     raise ImportError(msg)
 
@@ -54,12 +54,14 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def snapshot(module: Any) -> dict[str, int]:
-    """Return the identity of everything in a module and its class (not the objects: those would be aliases)."""
+    """Return the identity of everything in a module and its class (objects would be aliases)."""
     both = {**vars(module), **{f"Engine.{name}": value for name, value in vars(module.Engine).items()}}
     return {name: id(value) for name, value in both.items()}
 
 
-def test_apply_on_import_with_one_exact_line(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_apply_on_import_with_one_exact_line(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     engine = engines(upstream.patch())
     assert engine.enable().patches[0].state == "armed"
     assert lines(capsys) == []
@@ -72,11 +74,18 @@ def test_apply_on_import_with_one_exact_line(upstream: Upstream, engines: Engine
     assert (status.state, status.sites[0].state, status.sites[0].rebound) == ("applied", "applied", ())
 
 
-def test_replacements_are_plain_functions_that_look_like_the_original(upstream: Upstream, engines: Engines) -> None:
+def test_replacements_are_plain_functions_that_look_like_the_original(
+    upstream: Upstream, engines: Engines
+) -> None:
     engines(upstream.patch()).enable()
     core = upstream.load()
     scale = core.scale
-    assert (scale.__name__, scale.__qualname__, scale.__module__, scale.__doc__) == ("scale", "scale", "fakeup.core", "Scale.")
+    assert (scale.__name__, scale.__qualname__, scale.__module__, scale.__doc__) == (
+        "scale",
+        "scale",
+        "fakeup.core",
+        "Scale.",
+    )
     assert not hasattr(scale, "__wrapped__")
     assert str(inspect.signature(scale)) == "(value, factor=2)"
     assert pickle.loads(pickle.dumps(scale)) is scale  # noqa: S301
@@ -86,7 +95,11 @@ def test_replacements_are_plain_functions_that_look_like_the_original(upstream: 
 def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, engines: Engines) -> None:
     core = upstream.load()
     before = snapshot(core)
-    sites = {"fakeup.core:Engine.run": wrap, "fakeup.core:Engine.fixed": wrap_value, "fakeup.core:Engine.named": wrap_class}
+    sites = {
+        "fakeup.core:Engine.run": wrap,
+        "fakeup.core:Engine.fixed": wrap_value,
+        "fakeup.core:Engine.named": wrap_class,
+    }
     engine = engines(upstream.patch(sites))
     engine.enable()
     assert core.Engine().run(2) == -4
@@ -98,7 +111,9 @@ def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, engi
     assert before == after
 
 
-def test_a_thousand_times_is_once(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_thousand_times_is_once(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     engine = engines(upstream.patch())
     core = upstream.load()
     for _ in range(1000):
@@ -125,7 +140,9 @@ def test_enabling_again_with_other_settings_is_an_error(upstream: Upstream, engi
         engine.enable("fakeup.skale")
 
 
-def test_a_bad_selection_arms_nothing(upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_selection_arms_nothing(
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = engines(upstream.patch())
     monkeypatch.setenv("OVERLAY_PATCHES", "fakeup.skale")
     with pytest.raises(SelectionError, match=r"the nearest: fakeup\.scale"):
@@ -139,7 +156,9 @@ def test_a_bad_selection_arms_nothing(upstream: Upstream, engines: Engines, monk
     assert upstream.load().scale(1) == 2
 
 
-def test_all_sites_or_none_within_a_module(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_sites_or_none_within_a_module(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     core = upstream.load()
     before = snapshot(core)
     engine = engines(upstream.patch({"fakeup.core:Engine.run": wrap, "fakeup.core:scale": broken}))
@@ -147,11 +166,13 @@ def test_all_sites_or_none_within_a_module(upstream: Upstream, engines: Engines,
     assert status.patches[0].state == "failed"
     assert "ImportError: no torch here" in status.patches[0].reason
     assert snapshot(core) == before
-    assert lines(capsys) == ["overlay: NOT applied fakeup.scale@3 to fakeup 1.2.0: failed: ImportError: no torch here"]
+    assert lines(capsys) == [
+        "overlay: NOT applied fakeup.scale@3 to fakeup 1.2.0: failed: ImportError: no torch here"
+    ]
 
 
 def test_all_sites_or_none_across_modules(upstream: Upstream, engines: Engines) -> None:
-    def use(original: Any, module: Any) -> Any:  # noqa: ARG001
+    def use(original: Any, module: Any) -> Any:
         msg = "no"
         raise RuntimeError(msg)
 
@@ -165,38 +186,52 @@ def test_all_sites_or_none_across_modules(upstream: Upstream, engines: Engines) 
     assert engine.status().patches[0].state == "failed"
 
 
-@pytest.mark.parametrize("made", [print, None, len, type("C", (), {"__call__": lambda self, value, factor=2: 1})()])
+@pytest.mark.parametrize(
+    "made", [print, None, len, type("C", (), {"__call__": lambda self, value, factor=2: 1})()]
+)
 def test_only_plain_functions_are_installed(upstream: Upstream, engines: Engines, made: Any) -> None:
-    engine = engines(upstream.patch({"fakeup.core:scale": lambda original, module: made}))  # noqa: ARG005
+    engine = engines(upstream.patch({"fakeup.core:scale": lambda original, module: made}))
     engine.enable()
     assert upstream.load().scale(1) == 2
     assert "not a plain function" in engine.status().patches[0].reason
 
 
 def test_a_replacement_must_take_what_the_original_takes(upstream: Upstream, engines: Engines) -> None:
-    for made in (lambda value: 1, lambda value, factor=3: 1, lambda *args: 1):  # noqa: ARG005
-        engine = engines(upstream.patch({"fakeup.core:scale": lambda original, module, made=made: made}))  # noqa: ARG005
+    for made in (lambda value: 1, lambda value, factor=3: 1, lambda *args: 1):
+        engine = engines(upstream.patch({"fakeup.core:scale": lambda original, module, made=made: made}))
         engine.enable()
         assert upstream.load().scale(1) == 2
         assert "the replacement of fakeup.core:scale takes" in engine.status().patches[0].reason
         engine.disable()
 
 
-def test_unsupported_is_loud_and_touches_nothing(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_is_loud_and_touches_nothing(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     patch = upstream.patch()
     upstream.write(core="def scale(value, factor=2):\n    return value + factor\n")
     engine = engines(patch)
     engine.enable()
     assert upstream.load().scale(1) == 3
     (line,) = lines(capsys)
-    assert line.startswith("overlay: NOT applied fakeup.scale@3 to fakeup 1.2.0: unsupported: the source is not one")
+    assert line.startswith(
+        "overlay: NOT applied fakeup.scale@3 to fakeup 1.2.0: unsupported: the source is not one"
+    )
     assert engine.status().patches[0].state == "skipped"
 
 
-def test_a_quiet_verdict_is_logged_as_a_skip(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_verdict_is_logged_as_a_skip(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     from overlay.patch import Present, Variant
 
-    later = Variant(name="2", versions=">=2", verdict="superseded", shape=(Present(site="fakeup.core:scale"),), reason="2.0 does it")
+    later = Variant(
+        name="2",
+        versions=">=2",
+        verdict="superseded",
+        shape=(Present(site="fakeup.core:scale"),),
+        reason="2.0 does it",
+    )
     patch = upstream.patch(extra=(later,))
     upstream.version("2.0")
     engine = engines(patch)
@@ -212,18 +247,29 @@ def test_a_patch_that_is_not_selected_does_nothing(upstream: Upstream, engines: 
     assert engine.status().patches == ()
 
 
-def test_strict_mode_raises_from_enable_when_the_module_is_there(upstream: Upstream, engines: Engines) -> None:
+def test_strict_mode_raises_from_enable_when_the_module_is_there(
+    upstream: Upstream, engines: Engines
+) -> None:
     core = upstream.load()
     before = snapshot(core)
     good = upstream.patch({"fakeup.core:Engine.run": wrap}, name="fakeup.aaa")
-    engine = engines(good, upstream.patch({"fakeup.core:scale": broken}), upstream.patch({"fakeup.user:use": triple}, name="fakeup.zzz"))
-    with pytest.raises(PatchError, match=r"fakeup\.scale@3 is failed: ImportError: no torch here .*OVERLAY_PATCHES=-fakeup\.scale"):
+    engine = engines(
+        good,
+        upstream.patch({"fakeup.core:scale": broken}),
+        upstream.patch({"fakeup.user:use": triple}, name="fakeup.zzz"),
+    )
+    with pytest.raises(
+        PatchError,
+        match=r"fakeup\.scale@3 is failed: ImportError: no torch here .*OVERLAY_PATCHES=-fakeup\.scale",
+    ):
         engine.enable(strict=True)
     assert not engine.status().enabled
     assert snapshot(core) == before
 
 
-def test_someone_elses_replacement_is_named_and_left_alone(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_someone_elses_replacement_is_named_and_left_alone(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     core = upstream.load()
 
     def theirs(value: int, factor: int = 2) -> int:
@@ -250,7 +296,9 @@ def test_the_same_function_from_elsewhere_is_someone_elses(upstream: Upstream, e
     assert "was replaced by someone else" in engine.status().patches[0].reason
 
 
-def test_disable_leaves_what_others_put_on_top(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_disable_leaves_what_others_put_on_top(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
     engine = engines(upstream.patch())
     core = upstream.load()
     engine.enable()

@@ -57,7 +57,7 @@ def test_everything_else_does(other: str) -> None:
 
 
 def test_methods_and_assignments_from_outside() -> None:
-    source = "class A:\n    def f(self):\n        return 1\n    class B:\n        def f(self):\n            return 2\n"
+    source = "class A:\n    def f(self):\n        return 1\n    class B:\n        def f(self): return 2\n"
     assert of(source, "A.f") != of(source, "A.B.f")
     assert of(source + "A.f = g\n", "A.f") != of(source, "A.f")
     assert bindings(ast.parse(source), "A.g") == []

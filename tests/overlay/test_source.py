@@ -41,7 +41,9 @@ def test_nested_namespace_packages_are_walked_and_not_imported(namespaces: tuple
     assert not one.has("fakens.inner.right")
 
 
-def test_a_folder_alone_is_looked_at_alone(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_folder_alone_is_looked_at_alone(
+    upstream: Upstream, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     assert InstalledTree(str(upstream.root)).has("fakeup.core:scale")
     assert not InstalledTree(str(tmp_path_factory.mktemp("empty"))).has("fakeup.core")
     assert not InstalledTree(str(upstream.root)).has("json")
@@ -82,10 +84,19 @@ def test_source_that_cannot_be_decoded_or_parsed(upstream: Upstream) -> None:
 
 def test_memory_trees_answer_as_folders_do(upstream: Upstream) -> None:
     files = {
-        str(path.relative_to(upstream.root)): path.read_text() for path in upstream.root.rglob("*") if path.is_file()
+        str(path.relative_to(upstream.root)): path.read_text()
+        for path in upstream.root.rglob("*")
+        if path.is_file()
     }
     memory, folder = MemoryTree(files), InstalledTree(str(upstream.root))
-    for site in ("fakeup", "fakeup.core", "fakeup.core:scale", "fakeup.core:Engine.run", "fakeup.none", "fakeup.core:no"):
+    for site in (
+        "fakeup",
+        "fakeup.core",
+        "fakeup.core:scale",
+        "fakeup.core:Engine.run",
+        "fakeup.none",
+        "fakeup.core:no",
+    ):
         assert memory.has(site) == folder.has(site)
         assert memory.digest(site) == folder.digest(site)
     assert memory.is_package("fakeup") and folder.is_package("fakeup")  # noqa: PT018
