@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+import pytest
 
-    import pytest
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
 
 ROOT = Path(__file__).resolve().parent.parent
 TYPED = Path(".cache") / "typed"
@@ -70,8 +70,10 @@ class Closing:
         """Remember the checks that failed before pytest."""
         self.failed = failed
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the number of skipped tests, zero included, and the failed checks."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+        """Print how many tests were skipped, also none, and the failed checks, after all other summaries."""
+        yield
         terminalreporter.write_line(f"skipped tests: {len(terminalreporter.stats.get('skipped', []))}")
         if self.failed:
             terminalreporter.write_line(f"failed before the tests: {', '.join(self.failed)}", red=True)
@@ -92,8 +94,6 @@ def main(arguments: list[str]) -> int:
             if check():
                 failed.append(name)
         print("--- pytest", flush=True)
-    import pytest  # here, so that the linters' findings do not wait for it
-
     # This file's folder must not be importable from in the tests.
     sys.path[:] = [
         entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent
