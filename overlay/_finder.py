@@ -49,7 +49,7 @@ class WatchingFinder:
             self._asking.discard(key)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             self.hooked.add(fullname)
-            spec.loader = HookedLoader(spec.loader, self._imported)
+            spec.loader = HookedLoader(spec.loader, self._imported)  # type: ignore[assignment]
         return spec
 
     def _ask_others(
@@ -66,7 +66,7 @@ class WatchingFinder:
 
     def install(self) -> None:
         """Arm the finder, in front of all others."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
         """Disarm the finder."""
@@ -119,20 +119,21 @@ def when_executed(module: ModuleType, imported: Imported) -> None:
         raise TypeError(msg)
     plain = type(spec)
 
+    def report() -> None:
+        if sys.modules.get(module.__name__) is not module:
+            return  # its execution failed
+        try:
+            imported(module)
+        except BaseException:
+            # The import fails, as from a loader, and must fail again when it is tried again.
+            del sys.modules[module.__name__]
+            raise
+
     class ListeningSpec(plain):  # type: ignore[valid-type, misc]
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, value)
             if name == "_initializing" and not value:
                 object.__setattr__(self, "__class__", plain)
-                if sys.modules.get(module.__name__) is module:  # not if its execution failed
-                    self._report()
-
-        def _report(self) -> None:
-            try:
-                imported(module)
-            except BaseException:
-                # The import fails, as from a loader, and must fail again when it is tried again.
-                del sys.modules[module.__name__]
-                raise
+                report()
 
     spec.__class__ = ListeningSpec

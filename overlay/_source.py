@@ -202,7 +202,7 @@ def _ask_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
     portions: list[str] = []
     for entry in path:
         finder = _entry_finder(entry)
-        spec = finder.find_spec(module) if finder is not None else None
+        spec: ModuleSpec | None = finder.find_spec(module) if finder is not None else None
         if spec is None:
             continue
         if spec.loader is not None:
@@ -220,7 +220,7 @@ def _entry_finder(entry: str) -> Any:
     for hook in sys.path_hooks:
         try:
             finder: Any = hook(entry)
-        except ImportError:  # noqa: PERF203 -- that is how a path hook says no
+        except ImportError:  # that is how a path hook says no
             continue
         return finder
     return None
