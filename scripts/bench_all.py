@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import bench_audit
 import bench_call
 import bench_start
+import bench_timing
 
 if TYPE_CHECKING:
     from bench_timing import Row
@@ -46,6 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a target is missed")
+    parser.add_argument("--wall", action="store_true", help="wall clock in place of processor time")
     parser.add_argument("--turns", type=int, help="how often the candidates take turns")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(BENCHMARKS))
@@ -53,6 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     if options.turns is not None and options.turns < 1:
         parser.error("--turns must be at least 1")
+    bench_timing.WALL = options.wall
     rows: list[Row] = []
     failures: dict[str, str] = {}
     for name in options.names or BENCHMARKS:
@@ -62,7 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
             rows += measure(options.turns or turns)
         except RuntimeError as error:
             failures[name] = str(error)
-    about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}"
+    clock = "wall clock" if bench_timing.WALL else "processor time"
+    about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}, {clock}"
     if options.json:
         print(
             json.dumps(

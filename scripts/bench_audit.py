@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from bench_timing import Row, clean_environment, interpreter, summary, take_turns, wall_time
+from bench_timing import Row, clean_environment, interpreter, run_time, summary, take_turns
 
 AUDIT = interpreter("-m", "overlay", "audit", "--json")
 TARGET_MS = 1000.0
@@ -19,7 +19,7 @@ def measure(turns: int) -> list[Row]:
     except ValueError as error:
         raise RuntimeError(f"`overlay audit --json` printed no JSON:\n{done.stdout}{done.stderr}") from error
     empty = interpreter("-c", "pass")
-    pairs = take_turns(lambda: wall_time(empty), lambda: wall_time(AUDIT), turns)
+    pairs = take_turns(lambda: run_time(empty), lambda: run_time(AUDIT), turns)
     return [
         summary(
             "overlay audit / empty interpreter", "ms", pairs, scale=1e3, target=TARGET_MS, held="measured"

@@ -11,13 +11,13 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from importlib import import_module
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench_timing import Row, clean_environment, summary, take_turns
+import bench_timing
+from bench_timing import Row, clean_environment, seconds, summary, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,10 +137,10 @@ def seconds_per_call(module: object, name: str) -> Callable[[], float]:
 
     def run() -> float:
         here = module
-        begin = time.perf_counter()
+        begin = seconds()
         for _ in repeat(None, CALLS):
             here.NAME(1)  # type: ignore[attr-defined]
-        return (time.perf_counter() - begin) / CALLS
+        return (seconds() - begin) / CALLS
 
     # The name goes into the bytecode, as in a real caller; `getattr` would cost more than the call.
     names = tuple(name if each == "NAME" else each for each in run.__code__.co_names)
@@ -176,7 +176,7 @@ def measure(turns: int) -> list[Row]:
     """Measure in a fresh process and return its rows."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
-        command = [sys.executable, __file__, folder, str(turns)]
+        command = [sys.executable, __file__, folder, str(turns), *(["--wall"] if bench_timing.WALL else [])]
         done = subprocess.run(
             command, env=clean_environment(), stdout=subprocess.PIPE, text=True, check=False
         )
@@ -186,4 +186,5 @@ def measure(turns: int) -> list[Row]:
 
 
 if __name__ == "__main__":
+    bench_timing.WALL = "--wall" in sys.argv
     print(json.dumps(in_this_process(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from bench_timing import Row, clean_environment, interpreter, summary, take_turns, wall_time
+from bench_timing import Row, clean_environment, interpreter, run_time, summary, take_turns
 
 ENABLE = "import overlay; overlay.enable()"
 #: What must not have been imported by it: the upstreams, and what costs more than all the rest.
@@ -32,8 +32,6 @@ def measure(turns: int) -> list[Row]:
     if heavy:
         raise RuntimeError(f"enable() imports {', '.join(heavy)}")
     empty, enabled = interpreter("-c", "pass"), interpreter("-c", ENABLE)
-    take_turns(
-        lambda: wall_time(empty), lambda: wall_time(enabled), 3
-    )  # warm the disk cache and the bytecode
-    pairs = take_turns(lambda: wall_time(empty), lambda: wall_time(enabled), turns)
+    take_turns(lambda: run_time(empty), lambda: run_time(enabled), 3)  # warm the disk cache and the bytecode
+    pairs = take_turns(lambda: run_time(empty), lambda: run_time(enabled), turns)
     return [summary("start with enable() / empty interpreter", "ms", pairs, scale=1e3, target=TARGET_MS)]
