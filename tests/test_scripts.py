@@ -480,6 +480,48 @@ def test_types_are_checked_in_the_layout_of_the_imports(tmp_path: Path) -> None:
     assert not (module.typed_tree(tmp_path) / "overlay" / "old.py").is_symlink()
 
 
+# The benchmarks ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """scripts/bench_all.py with one benchmark, whose target is met, and one whose target is not."""
+    module = load("bench_all")
+    row = module.bench_start.Row("good", "ms", 10.0, 12.0, 2.0, 1.5, 15.0)
+    monkeypatch.setattr(
+        module,
+        "BENCHMARKS",
+        {"good": (lambda turns: [row], 3), "bad": (lambda turns: [row._replace(name="bad", target=1.0)], 3)},
+    )
+    return module
+
+
+def test_bench_fails_on_a_missed_target_if_asked_to(bench: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main([]) == 0
+    assert "MISSED" in capsys.readouterr().out
+    assert bench.main(["--check"]) == 1
+    assert bench.main(["--check", "good"]) == 0
+    capsys.readouterr()
+    assert bench.main(["--json", "good"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["ratio"], row["met"]) == (1.2, True)
+
+
+@pytest.mark.parametrize("arguments", [["fast"], ["--turns", "0"]])
+def test_bench_refuses_what_it_does_not_know(
+    bench: Any, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(arguments)
+    assert "error:" in capsys.readouterr().err
+
+
+def test_bench_measures_patches_that_are_applied() -> None:
+    names = [row.name for row in load("bench_call").measure(1)]
+    assert len(names) == 3
+    assert all("plain call" in name for name in names)
+
+
 # The pins ---------------------------------------------------------------------------------------------------
 
 
