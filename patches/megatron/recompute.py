@@ -1,0 +1,222 @@
+"""`megatron.recompute`: let go of a checkpoint's input once it has been recomputed, and of nothing else.
+
+What keeps it, measured on megatron-core 0.12 to 0.19: the recomputed forward leaves tensors with a graph in
+attributes of modules, for one `token_dispatcher.probs` of each MoE layer, which live until the next forward
+overwrites them. That graph ends in the `AccumulateGrad` node of the detached input, which holds the input
+and, in its `.grad`, the gradient. Nothing of it is a reference cycle.
+
+So the stock backward is called as it is, and afterwards each detached input gives up its gradient and its
+reference to the storage. That touches one tensor object which only autograd still knows. The storage is
+never resized: whatever else uses it, such as the tensor of which multi-token prediction got a view, keeps it.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from overlay.compat.projects import MEGATRON, VERL
+from overlay.errors import OverlayError
+from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+ID = "megatron.recompute"
+
+#: Every backward made here: what verl's patch must find in place before it may be skipped.
+_made: WeakSet[Callable[..., Any]] = WeakSet()
+
+
+def make_backward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `CheckpointFunction.backward`: the original, then `release` of the inputs it recomputed from.
+
+    The seam is `ctx.run_function`, which every original looks up to recompute: what it is called with are the
+    detached inputs of this very node. So a checkpoint inside the recomputation, on whatever thread, and
+    `CheckpointWithoutOutput`, which detaches for itself, never meet.
+    """
+    release = make_release()
+
+    def backward(ctx: Any, *args: Any) -> Any:
+        run_function = ctx.run_function
+        inputs: list[Any] = []
+
+        def recompute(*detached: Any) -> Any:
+            inputs.extend(detached)
+            return run_function(*detached)
+
+        ctx.run_function = recompute
+        try:
+            grads = original(ctx, *args)
+        finally:
+            # The graph may be kept for another backward.
+            ctx.run_function = run_function
+        release(inputs)
+        return grads
+
+    _made.add(backward)
+    return backward
+
+
+def make_release() -> Callable[[list[Any]], None]:
+    """Build the function that empties a list of detached inputs and lets go of what they hold.
+
+    It lets go of a tensor only if nothing but the list and autograd's `AccumulateGrad` node holds it: a hook
+    that captured a layer's input, a delayed weight gradient, a collective in flight or a saved tensor of a
+    part of the graph that has not run backward all keep it whole. Views of it and other aliases of its
+    storage are tensors of their own and lose nothing in any case.
+    """
+    import sys
+
+    import torch
+
+    # Not every torch counts the holders in C++; without it those in Python alone decide.
+    holders: Callable[[Any], int] = getattr(torch.Tensor, "_use_count", lambda _leaf: 0)
+
+    def ties(leaf: Any) -> tuple[int, int]:
+        """Count who holds a leaf in Python and in C++, while its `AccumulateGrad` node is alive."""
+        # Which of the two counts has the node in it depends on the version of torch, and whether the graph
+        # still has the node on the model. Holding the node here makes it count for one in any case.
+        with torch.enable_grad():
+            node = leaf.view_as(leaf).grad_fn.next_functions[0][0]
+        counts = sys.getrefcount(leaf), holders(leaf)
+        del node
+        return counts
+
+    # A tensor of no other holder says what the counts are here, rather than a number that some version of
+    # Python or torch will change.
+    with torch.inference_mode(mode=False):
+        lone = torch.empty(0, device="cpu", requires_grad=True)
+        alone = ties(lone)
+
+    def release(inputs: list[Any]) -> None:
+        while inputs:
+            leaf = inputs.pop()
+            # The storage of a subclass (quantised, distributed, jagged) is its own business.
+            if type(leaf) is not torch.Tensor or not leaf.requires_grad or leaf.layout is not torch.strided:
+                continue
+            if leaf.is_nested or ties(leaf) != alone:
+                continue
+            # The gradient has been returned: this drops a reference, and copies nothing.
+            leaf.grad = None
+            leaf.data = leaf.new_empty(0)
+
+    return release
+
+
+def make_verl_patch(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `apply_patch_megatron_recomputation_backward`, which leaves overlay's backward in place.
+
+    verl calls it from every Megatron engine to put its own backward there: one that frees the storage of the
+    inputs under all their aliases, without Megatron's checkpointing flags, and with a copy of each gradient.
+    """
+
+    def apply_patch_megatron_recomputation_backward() -> None:
+        from megatron.core.tensor_parallel.random import CheckpointFunction
+
+        backward = CheckpointFunction.backward
+        if backward in _made:
+            return
+        code = getattr(backward, "__code__", None)
+        where = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(backward)
+        msg = (
+            f"{ID} stands in for verl's recomputation patch, but Megatron's CheckpointFunction.backward is "
+            f"not overlay's ({where}). Call overlay.enable() before anything else patches it, or do without "
+            f"this patch: OVERLAY_PATCHES=-{ID}"
+        )
+        raise OverlayError(msg)
+
+    return apply_patch_megatron_recomputation_backward
+
+
+_BACKWARD = "megatron.core.tensor_parallel.random:CheckpointFunction.backward"
+_VERL_PATCH = "verl.models.mcore.patch:apply_patch_megatron_recomputation_backward"
+
+#: Digest of each known source, and the releases that have it.
+_PLAIN = "7ba2b46a5ade"  # megatron-core 0.12.0 to 0.15.3
+_FLAGGED = "9bc2baceb2bb"  # 0.16.0 to 0.19.2: marks the time of recomputation
+_CAPTURING = "629490c5e6a2"  # main and dev, August 2026: allowed while a CUDA graph is captured
+_RESIZING = "c9d46ace88d2"  # verl 0.8.0
+_GUARDED = "574f5a57f1a9"  # verl#5869: the same, behind a check that no Megatron passes
+_RESIZING_BUT_MTP = "edd09b20ad81"  # verl 0.9.0, 0.9.1 and main: spares closures over an MTP layer
+
+_REPLACED = (Replacement(site=_BACKWARD, make=make_backward),)
+_STOOD_IN = (Replacement(site=_VERL_PATCH, make=make_verl_patch),)
+
+PATCH = Patch(
+    id=ID,
+    revision=1,
+    summary="Release a recomputed layer's input after its backward, without touching its aliases",
+    why=(
+        "With full recomputation of MoE layers, the input of every layer and its gradient stay in memory "
+        "after the backward pass: an attribute that the recomputed forward set (token_dispatcher.probs) "
+        "keeps the graph, and with it the detached input. verl frees their storage by force instead, which "
+        "corrupts every alias of it (the output of the decoder under multi-token prediction, captured hidden "
+        "states, delayed weight gradients), copies each gradient and loses Megatron's checkpointing flags. "
+        "With the patch Megatron's own backward runs, and the detached inputs then drop their references, "
+        "unless something else still uses them."
+    ),
+    upstream=(
+        "NVIDIA/Megatron-LM#3221",
+        "NVIDIA/Megatron-LM#3267",
+        "NVIDIA/Megatron-LM#5197",
+        "verl-project/verl#5251",
+        "verl-project/verl#7328",
+    ),
+    remove=Removal(
+        version=None,
+        when=(
+            "CheckpointFunction.backward lets go of its detached inputs itself, or no module keeps a tensor "
+            "of the recomputed graph"
+        ),
+        test="tests/real/test_recompute_releases.py::test_upstream_retains_the_input",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                Variant(
+                    name="0.12",
+                    versions=">=0.12.0.dev0,<0.20.0.dev0",
+                    shape=(Known(site=_BACKWARD, digests=(_PLAIN, _FLAGGED, _CAPTURING)),),
+                    replacements=_REPLACED,
+                ),
+                # Not released: as on the main branch.
+                Variant(
+                    name="0.20",
+                    versions=">=0.20.0.dev0,<0.21.0.dev0",
+                    shape=(Known(site=_BACKWARD, digests=(_FLAGGED, _CAPTURING)),),
+                    replacements=_REPLACED,
+                ),
+            ),
+        ),
+        Target(
+            project=VERL,
+            optional=True,
+            variants=(
+                Variant(
+                    name="0.8",
+                    versions=">=0.8.0.dev0,<0.9.0.dev0",
+                    shape=(Known(site=_VERL_PATCH, digests=(_RESIZING, _GUARDED)),),
+                    replacements=_STOOD_IN,
+                ),
+                # Sparing MTP by the name of its class leaves every other alias, the flags and the copies.
+                Variant(
+                    name="0.9",
+                    versions=">=0.9.0.dev0,<0.11.0.dev0",
+                    shape=(Known(site=_VERL_PATCH, digests=(_RESIZING_BUT_MTP,)),),
+                    replacements=_STOOD_IN,
+                ),
+                Variant(
+                    name="0.7",
+                    versions="<0.9.0.dev0",
+                    verdict="not-affected",
+                    shape=(Absent(site=_VERL_PATCH),),
+                    reason="this verl does not patch Megatron's recomputation",
+                ),
+            ),
+        ),
+    ),
+)
