@@ -133,7 +133,7 @@ def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Reb
     One pass over the heap serves all pairs.
     """
     rebindings = [Rebinding(original, replacement) for original, replacement in pairs]
-    originals = [original for original, _ in pairs]
+    originals = tuple(original for original, _ in pairs)  # a tuple: the call below passes it on as it is
     own = [pairs, *pairs, originals, ignore, *ignore, rebindings, *rebindings]
     own += [vars(rebinding) for rebinding in rebindings]
     own += [part for _, replacement in pairs for part in _inside(replacement)]
