@@ -1,0 +1,365 @@
+"""`megatron.recompute` on a checkpoint of the tests' own, which does what Megatron's does and no more.
+
+Against real releases: tests/real/test_recompute_releases.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay.errors import OverlayError
+from overlay.patches.megatron.recompute import make_backward, make_verl_patch
+
+torch = pytest.importorskip("torch")
+reductions = pytest.importorskip("torch.multiprocessing.reductions")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODULE = ModuleType("megatron.core.tensor_parallel.random")
+SHAPE = (3, 4)
+
+
+class Checkpoint(torch.autograd.Function):
+    """Recompute in the backward: upstream's protocol, without its random states."""
+
+    @staticmethod
+    def forward(ctx: Any, run_function: Callable[..., Any], *args: Any) -> Any:
+        ctx.run_function = run_function
+        with torch.no_grad():
+            out = run_function(*args)
+        ctx.save_for_backward(*args)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *args: Any) -> Any:
+        inputs = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in ctx.saved_tensors]
+        with torch.enable_grad():
+            out = ctx.run_function(*inputs)
+        torch.autograd.backward([out], list(args))
+        return (None, *(tensor.grad for tensor in inputs))
+
+
+STOCK = Checkpoint.backward
+
+
+@pytest.fixture(params=["stock", "overlay"])
+def who(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "overlay":
+        monkeypatch.setattr(Checkpoint, "backward", staticmethod(make_backward(STOCK, MODULE)))
+    return str(request.param)
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpoint, "backward", staticmethod(make_backward(STOCK, MODULE)))
+
+
+def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
+    return Checkpoint.apply(function, *args)
+
+
+def source() -> Any:
+    """Return [3, 4] that needs a gradient."""
+    return torch.arange(1.0, 13.0).reshape(SHAPE).requires_grad_()
+
+
+def storage(tensor: Any) -> Any:
+    return reductions.StorageWeakRef(tensor.untyped_storage())
+
+
+class Recompute:
+    """A layer that keeps what its recomputation saw, like Megatron's token dispatcher."""
+
+    def __init__(self, *, keep: str = "") -> None:
+        self.keep = keep
+        self.kept: Any = None
+        self.seen: list[Any] = []
+
+    def __call__(self, x: Any) -> Any:
+        middle = (x * x).tanh()
+        if torch.is_grad_enabled():
+            self.seen.append(storage(x))
+            kept = {
+                "": lambda: None,
+                "graph": (x * 2.0).sum,
+                "input": lambda: x,
+                "view": lambda: x[1:],
+                "detached": x.detach,
+                "side loss": (x * x).sum,
+            }
+            self.kept = kept[self.keep]()
+        return middle * 3.0
+
+
+def test_the_input_of_a_kept_graph_is_released(who: str) -> None:
+    layer = Recompute(keep="graph")
+    x = source()
+    checkpoint(layer, x * 1.0).sum().backward()
+    assert layer.kept.grad_fn is not None
+    # Stock keeps it; the day it does not, the patch has no reason left.
+    assert layer.seen[0].expired() == (who == "overlay")
+
+
+def test_the_gradient_of_a_kept_graph_is_released(who: str) -> None:
+    layer = Recompute(keep="graph")
+    seen: list[Any] = []
+
+    def watch(grads: Any, _outputs: Any) -> None:
+        seen.append(storage(grads[0]))
+
+    hidden = source() * 1.0
+    out = checkpoint(layer, hidden)
+    out.grad_fn.register_hook(watch)
+    del hidden
+    out.sum().backward()
+    assert seen[0].expired() == (who == "overlay")
+
+
+def test_the_gradient_is_handed_over_without_a_copy(ours: None) -> None:
+    recomputed: list[int] = []
+    returned: list[int] = []
+
+    def run(x: Any) -> Any:
+        if torch.is_grad_enabled():
+            x.register_post_accumulate_grad_hook(lambda leaf: recomputed.append(leaf.grad.data_ptr()))
+        return x * 2.0
+
+    out = checkpoint(run, source() * 1.0)
+    out.grad_fn.register_hook(lambda grads, _outputs: returned.append(grads[0].data_ptr()))
+    out.sum().backward()
+    assert recomputed
+    assert recomputed == returned
+
+
+@pytest.mark.parametrize("keep", ["input", "view", "detached"])
+def test_what_somebody_else_holds_keeps_its_values(who: str, keep: str) -> None:
+    layer = Recompute(keep=keep)
+    x = source()
+    checkpoint(layer, x * 1.0).sum().backward()
+    expected = x.detach()[1:] if keep == "view" else x.detach()
+    assert torch.equal(layer.kept, expected)
+    if keep == "input":
+        assert layer.kept.grad is not None
+        assert torch.equal(layer.kept.grad, x.grad)
+
+
+def test_a_backward_that_comes_later_finds_what_it_saved(who: str) -> None:
+    layer = Recompute(keep="side loss")
+    checkpoint(layer, source() * 1.0).sum().backward()
+    layer.kept.backward()  # through x * x, which saved the input itself
+
+
+def test_a_tensor_that_only_an_object_in_cpp_holds_is_left_alone(ours: None) -> None:
+    # As a collective in flight holds what it sends. Here: the values that another graph saved.
+    saved: list[Any] = []
+    weight = torch.ones(SHAPE, requires_grad=True)
+
+    def run(x: Any) -> Any:
+        if torch.is_grad_enabled():
+            saved.append(weight * x)
+        return x * 2.0
+
+    x = source()
+    checkpoint(run, x * 1.0).sum().backward()
+    saved[0].sum().backward()
+    assert torch.equal(weight.grad, x.detach())
+
+
+def test_an_alias_of_the_saved_input_keeps_its_storage(who: str) -> None:
+    whole = source() * 1.0
+    before = whole.detach().clone()
+    chunk = torch.chunk(whole, 2)[0]
+    checkpoint(Recompute(keep="graph"), chunk).sum().backward()
+    assert whole.untyped_storage().nbytes() == before.untyped_storage().nbytes()
+    assert torch.equal(whole, before)
+
+
+def test_a_tensor_of_a_subclass_is_left_alone(ours: None) -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    kept: list[Any] = []
+
+    def run(x: Any) -> Any:
+        if torch.is_grad_enabled():
+            assert type(x) is TwoTensor
+            kept.append(x * 2.0)
+        return x * 3.0
+
+    x = TwoTensor(torch.ones(SHAPE), torch.zeros(SHAPE)).requires_grad_()
+    checkpoint(run, x).sum().backward()
+    (node, _), *_ = kept[0].grad_fn.next_functions
+    assert node.variable.shape == SHAPE
+    assert node.variable.grad is not None
+
+
+def test_an_input_without_gradient_is_left_alone(ours: None) -> None:
+    mask = torch.ones(SHAPE)
+    kept: list[Any] = []
+
+    def run(x: Any, m: Any) -> Any:
+        if torch.is_grad_enabled():
+            kept.append(m)
+        return x * m
+
+    checkpoint(run, source() * 1.0, mask).sum().backward()
+    assert torch.equal(kept[0], mask)
+
+
+def test_checkpoints_nest(who: str) -> None:
+    inner, outer = Recompute(keep="graph"), Recompute(keep="graph")
+    x = source()
+    checkpoint(lambda y: checkpoint(inner, outer(y)), x * 1.0).sum().backward()
+    plain = source()
+    Recompute()(Recompute()(plain * 1.0)).sum().backward()
+    assert torch.equal(x.grad, plain.grad)
+    assert outer.seen[0].expired() == (who == "overlay")
+    assert inner.seen[0].expired() == (who == "overlay")
+
+
+def test_the_graph_can_be_kept_for_a_second_backward(who: str) -> None:
+    x = source()
+    out = checkpoint(Recompute(keep="graph"), x * 1.0).sum()
+    out.backward(retain_graph=True)
+    once = x.grad.clone()
+    out.backward()
+    assert torch.equal(x.grad, 2 * once)
+
+
+def test_an_exception_passes_through_and_leaves_the_node_as_it_was(ours: None) -> None:
+    kept: list[Any] = []
+    failing = True
+
+    def run(x: Any) -> Any:
+        if torch.is_grad_enabled():
+            kept.append(x)
+            if failing:
+                raise KeyError("upstream")
+        return x * 2.0
+
+    x = source()
+    out = checkpoint(run, x * 1.0).sum()
+    with pytest.raises(KeyError, match="upstream"):
+        out.backward(retain_graph=True)
+    assert torch.equal(kept[0], x.detach())
+    failing = False
+    out.backward()
+    assert torch.equal(x.grad, torch.full(SHAPE, 2.0))
+
+
+def test_many_threads_do_not_meet(ours: None) -> None:
+    problems: list[str] = []
+
+    def work(seed: int) -> None:
+        for step in range(20):
+            layer = Recompute(keep="graph")
+            x = (source().detach() * (seed + 1) / 100).requires_grad_()
+            plain = x.detach().clone().requires_grad_()
+            checkpoint(layer, x * 1.0).sum().backward()
+            Recompute()(plain * 1.0).sum().backward()
+            if not torch.equal(x.grad, plain.grad) or not layer.seen[0].expired():
+                problems.append(f"thread {seed}, step {step}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_the_parameters_are_those_of_the_original() -> None:
+    def kinds(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+        return [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
+
+    assert kinds(make_backward(STOCK, MODULE)) == kinds(STOCK)
+
+
+# --- the contract as a property ---
+
+#: What a layer keeps, and whether it is checkpointed inside the one around it.
+LAYERS = st.lists(
+    st.tuples(
+        st.sampled_from(["", "graph", "input", "view", "detached", "side loss"]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(layers=LAYERS, seed=st.integers(0, 2**16))
+def test_gradients_and_aliases_are_those_of_the_stock_backward(
+    layers: list[tuple[str, bool]], seed: int
+) -> None:
+    results = []
+    for backward in (STOCK, make_backward(STOCK, MODULE)):
+        Checkpoint.backward = staticmethod(backward)
+        try:
+            results.append(_train(layers, seed))
+        finally:
+            Checkpoint.backward = staticmethod(STOCK)
+    (gradient, kept, _), (our_gradient, our_kept, freed) = results
+    assert torch.equal(gradient, our_gradient)
+    for theirs, mine in zip(kept, our_kept, strict=True):
+        assert (theirs is None) == (mine is None)
+        if theirs is not None:
+            assert torch.equal(theirs, mine)
+    for (keep, _), gone in zip(layers, freed, strict=True):
+        assert gone == (keep in ("", "graph"))
+
+
+def _train(layers: list[tuple[str, bool]], seed: int) -> tuple[Any, list[Any], list[bool]]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(SHAPE, generator=generator, requires_grad=True)
+    made = [Recompute(keep=keep) for keep, _ in layers]
+
+    def run(index: int, hidden: Any) -> Any:
+        """Run the layers from `index` on; a nested one takes the rest of the stack inside it."""
+        if index == len(made):
+            return hidden
+        if layers[index][1]:
+            return checkpoint(lambda y: run(index + 1, made[index](y)), hidden)
+        return run(index + 1, checkpoint(made[index], hidden))
+
+    run(0, x * 1.0).sum().backward()
+    return x.grad, [layer.kept for layer in made], [layer.seen[-1].expired() for layer in made]
+
+
+# --- verl's own patch ---
+
+
+def fake_megatron(monkeypatch: pytest.MonkeyPatch, backward: Callable[..., Any]) -> None:
+    for name in ("megatron", "megatron.core", "megatron.core.tensor_parallel", MODULE.__name__):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    function = type("CheckpointFunction", (), {"backward": staticmethod(backward)})
+    sys.modules[MODULE.__name__].CheckpointFunction = function  # type: ignore[attr-defined]
+
+
+def original_verl_patch() -> None:
+    raise AssertionError("verl's own patch must not run")
+
+
+def test_verls_patch_does_nothing_while_ours_is_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    backward = make_backward(STOCK, MODULE)
+    fake_megatron(monkeypatch, backward)
+    replacement = make_verl_patch(original_verl_patch, ModuleType("verl.models.mcore.patch"))
+    replacement()
+    assert sys.modules[MODULE.__name__].CheckpointFunction.backward is backward
+    assert inspect.signature(replacement).parameters == inspect.signature(original_verl_patch).parameters
+
+
+def test_verls_patch_refuses_a_backward_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_megatron(monkeypatch, STOCK)
+    replacement = make_verl_patch(original_verl_patch, ModuleType("verl.models.mcore.patch"))
+    with pytest.raises(OverlayError, match=r"test_recompute\.py:\d+.*OVERLAY_PATCHES=-megatron\.recompute"):
+        replacement()
