@@ -1,0 +1,61 @@
+"""What the documents say runs, and what they point to is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from overlay import _settings
+from overlay.ledger import STATES
+from overlay.verdict import VERDICTS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=clean, check=False)
+
+
+@pytest.mark.parametrize("snippet", blocks("python"))
+def test_python_of_the_readme_runs(snippet: str) -> None:
+    done = run(sys.executable, "-W", "error", "-c", snippet)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("line", [line for block in blocks("console") for line in block.splitlines()])
+def test_commands_of_the_readme_run(line: str) -> None:
+    _, program, *arguments = shlex.split(line)
+    assert program == "overlay"
+    done = run(sys.executable, "-m", "overlay", *arguments)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_names_every_verdict_setting_and_patch() -> None:
+    from overlay._registry import load_patches
+
+    for word in [*VERDICTS, *load_patches(), *_settings.LOG_LEVELS]:
+        assert f"`{word}`" in README, word
+    decides = (ROOT / "docs/how-it-decides.md").read_text()
+    for state in STATES:
+        assert f"`{state}`" in decides, state
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_links_and_paths_exist(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+    for command in re.findall(r"^(\./scripts/\w+)", page.read_text(), re.MULTILINE):
+        assert os.access(ROOT / command, os.X_OK), command
