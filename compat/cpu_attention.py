@@ -7,6 +7,7 @@ micro-batch's own context parallel group, and their gradients are summed back on
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ def rows_by_rank(bounds: list[int], ranks: int) -> list[list[int]]:
     if ranks == 1:
         return [list(range(bounds[-1]))]
     rows: list[list[int]] = [[] for _ in range(ranks)]
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in itertools.pairwise(bounds):
         chunk = (end - start) // (2 * ranks)
         for rank, own in enumerate(rows):
             for index in (rank, 2 * ranks - 1 - rank):

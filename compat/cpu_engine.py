@@ -12,6 +12,8 @@ import contextlib
 import importlib.util
 import sys
 import warnings
+import zlib
+from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -42,27 +44,31 @@ VOCABULARY, HIDDEN, HEADS, LAYERS = 24, 16, 4, 2
 
 
 @contextlib.contextmanager
-def cpu_ranks(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
-    """Start gloo and Megatron's parallel state for the ranks that torchrun started, and end both.
+def cpu_ranks(timeout: float = 120.0) -> Iterator[None]:
+    """Start gloo for the ranks that torchrun started, and end it.
 
     Args:
-        tensor: Tensor parallel size.
-        pipeline: Pipeline parallel size. All other ranks are data parallel.
+        timeout: Seconds after which a collective that not all ranks enter is an error.
 
     """
     with cuda_on_cpu(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
         try:
-            with parallel_state(tensor, pipeline):
-                yield
+            yield
         finally:
             dist.destroy_process_group()
 
 
 @contextlib.contextmanager
 def parallel_state(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
-    """Lay out the running ranks as Megatron's groups, with the dynamic ones, for as long as this lasts."""
+    """Lay out the running ranks as Megatron's groups, with the dynamic ones, for as long as this lasts.
+
+    Args:
+        tensor: Tensor parallel size.
+        pipeline: Pipeline parallel size. All other ranks are data parallel.
+
+    """
     mpu.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False)
     try:
         with dynamic_groups():
@@ -92,7 +98,7 @@ def dynamic_groups() -> Iterator[None]:
                 if dist.get_rank() in part:
                     own[size] = handle
 
-    def get_dynamic_data_context_parallel_groups(check_initialized: bool = True, group_size: int = 1) -> Any:  # noqa: FBT001, FBT002 - upstream's signature
+    def get_dynamic_data_context_parallel_groups(check_initialized: bool = True, group_size: int = 1) -> Any:
         """Return this rank's group of `group_size` neighbours."""
         del check_initialized
         return own[group_size]
@@ -123,7 +129,8 @@ def build_engine(
         settings: Further fields of verl's `McoreEngineConfig`.
 
     """
-    tensor, pipeline = mpu.get_tensor_model_parallel_world_size(), mpu.get_pipeline_model_parallel_world_size()
+    tensor = mpu.get_tensor_model_parallel_world_size()
+    pipeline = mpu.get_pipeline_model_parallel_world_size()
     torch.manual_seed(seed)
     config = TransformerConfig(
         num_layers=LAYERS,
@@ -141,7 +148,7 @@ def build_engine(
         pipeline_model_parallel_size=pipeline,
         pipeline_dtype=torch.float32,
         variable_seq_lengths=True,
-        moe_token_dispatcher_type="alltoall",
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 - no password
         # verl tells the model the widest context parallelism it can meet
         context_parallel_size=mpu.get_data_parallel_world_size() if dynamic else 1,
         calculate_per_token_loss=per_token_loss,
@@ -289,9 +296,7 @@ def gradients_of(engine: Any) -> dict[str, torch.Tensor]:
     return full_tensors(engine, lambda parameter: parameter.main_grad)
 
 
-def compare(
-    gradients: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]
-) -> tuple[float, float]:
+def compare(gradients: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> tuple[float, float]:
     """Return |g| / |g_ref| and |g - g_ref| / |g_ref|, over all parameters as one vector, in float64."""
     if gradients.keys() != reference.keys():
         msg = f"not the same parameters: {sorted(gradients.keys() ^ reference.keys())}"
@@ -305,10 +310,10 @@ def compare(
 def _web_servers() -> Iterator[None]:
     """Let verl's workers be imported where the web servers of its inference engines are not installed."""
     with contextlib.ExitStack() as undo:
-        for name, content in (("uvicorn", {"Server": object, "Config": object}), ("fastapi", {"FastAPI": object})):
+        for name, contents in (("uvicorn", ("Server", "Config")), ("fastapi", ("FastAPI",))):
             if name not in sys.modules and importlib.util.find_spec(name) is None:
                 module = ModuleType(name)
-                vars(module).update(content)
+                vars(module).update(dict.fromkeys(contents, object))
                 sys.modules[name] = module
                 undo.callback(sys.modules.pop, name)
         yield
@@ -329,7 +334,8 @@ def _randomise(model: Any) -> None:
         if parameter.dim() == 1:
             sharded = getattr(parameter, "tensor_model_parallel", False)
             shard = mpu.get_tensor_model_parallel_rank() if sharded else 0
-            key = f"{_global_name(model, name)}/{shard}"
-            random = torch.Generator().manual_seed(sum(ord(letter) * (at + 7) for at, letter in enumerate(key)))
+            # From the name, as a pipeline stage does not know how much the others have drawn.
+            seed = zlib.crc32(f"{_global_name(model, name)}/{shard}".encode())
+            random = torch.Generator().manual_seed(seed)
             noise = torch.randn(parameter.shape, generator=random) * 0.2
             parameter.data.add_(noise.to(parameter.dtype))

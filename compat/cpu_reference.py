@@ -35,9 +35,11 @@ def log_probs(weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, head
     layer = 0
     while f"decoder.layers.{layer}.mlp.linear_fc1.weight" in weights:
         prefix = f"decoder.layers.{layer}."
-        hidden = hidden + _attention(weights, prefix, _norm(weights, prefix + "input_layernorm", hidden), heads)
-        inner = _linear(weights, prefix + "mlp.linear_fc1", _norm(weights, prefix + "pre_mlp_layernorm", hidden))
-        hidden = hidden + _linear(weights, prefix + "mlp.linear_fc2", F.gelu(inner))
+        normed = _norm(weights, prefix + "input_layernorm", hidden)
+        hidden = hidden + _attention(weights, prefix, normed, heads)
+        normed = _norm(weights, prefix + "pre_mlp_layernorm", hidden)
+        inner = F.gelu(_linear(weights, prefix + "mlp.linear_fc1", normed))
+        hidden = hidden + _linear(weights, prefix + "mlp.linear_fc2", inner)
         layer += 1
     logits = _norm(weights, "decoder.final_layernorm", hidden) @ weights["output_layer.weight"].T
     return logits[:-1].log_softmax(dim=-1).gather(-1, tokens[1:, None]).squeeze(-1)

@@ -101,7 +101,7 @@ def _averaging(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
         tensor: Any,
         op: Any = dist.ReduceOp.SUM,
         group: Any = None,
-        async_op: bool = False,  # noqa: FBT001, FBT002 - the signature of the original
+        async_op: bool = False,
     ) -> Any:
         if op != dist.ReduceOp.AVG:
             return all_reduce(tensor, op=op, group=group, async_op=async_op)

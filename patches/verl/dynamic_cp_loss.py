@@ -67,9 +67,9 @@ def check_longest(lengths: Sequence[int], ranks: int, cap: int) -> None:
         raise ValueError(msg)
     if max(lengths) > ranks * cap:
         msg = (
-            f"a sequence of {max(lengths)} tokens is too long for dynamic context parallelism: W={ranks} data "
-            f"parallel ranks hold max_seqlen_per_dp_cp_rank={cap} tokens each, {ranks * cap} together. Raise "
-            "max_seqlen_per_dp_cp_rank, use more data parallel ranks, or shorten or drop the sequence."
+            f"a sequence of {max(lengths)} tokens is too long for dynamic context parallelism: W={ranks} "
+            f"data parallel ranks hold max_seqlen_per_dp_cp_rank={cap} tokens each, {ranks * cap} together. "
+            "Raise max_seqlen_per_dp_cp_rank, use more data parallel ranks, or shorten or drop the sequence."
         )
         raise ValueError(msg)
 
@@ -112,7 +112,7 @@ def plan_split(
 
 
 def _balance(lengths: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
-    """Deal the sequences out to `count` groups: the longest first, each to the group with the least tokens."""
+    """Deal the sequences out to `count` groups: the longest first, each to where there are least tokens."""
     groups: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
     for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
@@ -151,13 +151,13 @@ def make_prepare(original: Callable[..., Any], _module: ModuleType) -> Callable[
     """Wrap the making of micro-batches: W ranks share the token budget, and losses are scaled for W ranks."""
     from verl.utils import tensordict_utils as tu
 
-    def prepare_micro_batches(  # noqa: PLR0913 - the signature of the original
+    def prepare_micro_batches(
         data: Any,
         dp_group: Any = None,
         num_batches_divided_by: int | None = None,
-        same_micro_num_in_dp: bool = True,  # noqa: FBT001, FBT002
+        same_micro_num_in_dp: bool = True,
         min_num_micro_batch: int | None = None,
-        use_dynamic_bsz_balance: bool = True,  # noqa: FBT001, FBT002
+        use_dynamic_bsz_balance: bool = True,
     ) -> Any:
         scale = _scale.get()
         if scale is not None:
@@ -184,7 +184,7 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
         self: Any,
         data: Any,
         loss_function: Any,
-        forward_only: bool = False,  # noqa: FBT001, FBT002 - the signature of the original
+        forward_only: bool = False,
     ) -> Any:
         if not self.engine_config.dynamic_context_parallel:
             return original(self, data, loss_function, forward_only)
@@ -207,16 +207,16 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
 
 
 def make_postprocess(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap what is kept of a micro-batch: a rank's share of the losses, and outputs only where they are used."""
+    """Wrap what is kept of a micro-batch: a rank's share of the losses, and outputs only if they are used."""
     from megatron.core import parallel_state as mpu
     from verl.utils import tensordict_utils as tu
     from verl.utils.metric import AggregationType, Metric
 
-    def postprocess_micro_batch_func(  # noqa: PLR0913 - the signature of the original
+    def postprocess_micro_batch_func(
         self: Any,
         output: Any,
         data: Any,
-        forward_only: bool,  # noqa: FBT001
+        forward_only: bool,
         loss_function: Any,
         local_cp_size: int | None = None,
     ) -> Any:
@@ -287,47 +287,58 @@ def _refuse(engine: Any, data: Any, module: ModuleType) -> None:
 
     config, model = engine.engine_config, engine.model_config
     is_value_model = getattr(engine, "is_value_model", False)
+    static = config.context_parallel_size
+    replay = config.router_replay.mode
     refusals = (
         (
             is_value_model or isinstance(engine, module.MegatronEngineWithValueHead),
-            "a value head (each rank would compute the whole batch); set dynamic_context_parallel=False for the critic",
+            "a value head, of which each rank would compute the whole batch",
+            "dynamic_context_parallel=False for the critic",
         ),
         (
             config.use_fused_kernels or told("use_fused_kernels"),
-            "use_fused_kernels=True (the fused forward ignores it); set use_fused_kernels=False",
+            "use_fused_kernels=True: the fused forward ignores it",
+            "use_fused_kernels=False",
         ),
         (
             not config.use_remove_padding,
-            "use_remove_padding=False (padded batches cannot be split); set use_remove_padding=True",
+            "use_remove_padding=False: padded batches cannot be split",
+            "use_remove_padding=True",
         ),
         (
-            config.context_parallel_size != 1,
-            f"context_parallel_size={config.context_parallel_size} (the two multiply nowhere); set "
+            static != 1,
+            f"context_parallel_size={static}: a sequence is shared by either the static or a dynamic group",
             "context_parallel_size=1",
         ),
-        (model.mtp.enable, "mtp.enable=True (it shifts tokens within the static group); set mtp.enable=False"),
         (
-            config.router_replay.mode != "disabled",
-            f"router_replay.mode={config.router_replay.mode} (it lays out tokens for the static group); set it to "
-            "'disabled'",
+            model.mtp.enable,
+            "mtp.enable=True: it shifts tokens within the static group",
+            "mtp.enable=False",
+        ),
+        (
+            replay != "disabled",
+            f"router_replay.mode={replay!r}: it lays tokens out for the static group",
+            "router_replay.mode='disabled'",
         ),
         (
             told("distillation_use_topk"),
-            "top-k distillation (it lays out tokens for the static group); use a distillation loss without top-k",
+            "top-k distillation: it lays tokens out for the static group",
+            "a distillation loss without top-k",
         ),
         (
             hasattr(model.hf_config, "vision_config"),
-            "a vision model (it splits sequences over the static group by itself); set dynamic_context_parallel=False",
+            "a vision model, which splits sequences over the static group by itself",
+            "dynamic_context_parallel=False",
         ),
     )
-    for refused, why in refusals:
+    for refused, why, way_out in refusals:
         if refused:
-            msg = f"dynamic_context_parallel=True does not work with {why}"
+            msg = f"dynamic_context_parallel=True does not work with {why}. Set {way_out}."
             raise NotImplementedError(msg)
     if config.max_seqlen_per_dp_cp_rank is None:
         msg = (
-            "dynamic_context_parallel=True needs max_seqlen_per_dp_cp_rank; set it to the number of tokens of one "
-            "sequence that a rank can hold"
+            "dynamic_context_parallel=True needs max_seqlen_per_dp_cp_rank. Set it to the number of tokens "
+            "of one sequence that a rank can hold."
         )
         raise ValueError(msg)
 
@@ -438,14 +449,20 @@ PATCH = Patch(
     revision=1,
     summary="right gradients, losses and outputs under dynamic context parallelism",
     why=(
-        "With dynamic_context_parallel=True, verl 0.8 trains with a gradient that is W times (few sequences) or "
-        "W squared times too small on W data parallel ranks, reports a loss that is wrong by another factor, fails "
-        "when a subgroup gets no sequence, runs small batches without context parallelism, and collects outputs W "
-        "times. With the patch every micro-batch is split so that each subgroup has work, every scale is right "
-        "for any mix of context parallel sizes, and outputs, losses and metrics are collected once. Settings that "
-        "dynamic context parallelism cannot honour are refused instead of computed wrongly."
+        "With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient "
+        "that is W times (few sequences) or W squared times too small, reports a loss that is wrong by "
+        "another factor, fails when a subgroup gets no sequence, runs small batches without context "
+        "parallelism, and collects outputs W times. With the patch every micro-batch is split so that "
+        "each subgroup has work, every scale is right for any mix of context parallel sizes, and outputs, "
+        "losses and metrics are collected once. Settings that dynamic context parallelism cannot honour "
+        "are refused, not computed wrongly."
     ),
-    upstream=("verl-project/verl#5057", "verl-project/verl#5869", "verl-project/verl#6786", "verl-project/verl#6555"),
+    upstream=(
+        "verl-project/verl#5057",
+        "verl-project/verl#5869",
+        "verl-project/verl#6786",
+        "verl-project/verl#6555",
+    ),
     remove=Removal(
         version="0.9.0",
         when="verl 0.9.0 schedules dynamic context parallelism with Megatron's own scheduler instead",
@@ -483,7 +500,7 @@ PATCH = Patch(
                         Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
                         Present(site="verl.utils.dynamic_cp_scheduler"),
                     ),
-                    reason="verl 0.9 plans dynamic context parallelism with Megatron's own scheduler, and scales for it",
+                    reason="verl 0.9 has replaced the split and its scales by Megatron's own scheduler",
                 ),
                 Variant(
                     name="0.7",
