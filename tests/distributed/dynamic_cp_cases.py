@@ -1,0 +1,451 @@
+"""Cases of dynamic context parallelism, run on every rank of a gloo job (see `rank_main`).
+
+Each returns figures, and asserts nothing: judging is up to `test_dynamic_cp`. Inputs are drawn afresh
+from `OVERLAY_TEST_SEED`, which the test sets and reports; all ranks draw the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state as mpu
+from verl.utils import tensordict_utils as tu
+from verl.workers.config import ActorConfig
+from verl.workers.engine.megatron import transformer_impl
+from verl.workers.utils.losses import ppo_loss, sft_loss
+
+import overlay
+from overlay.compat import cpu_engine, cpu_reference
+from overlay.patches.verl import dynamic_cp_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Case = tuple[str, int, int, "Callable[[], Any]"]
+
+
+def cases(world: int) -> list[Case]:
+    """Return the cases for a world of this size, by layout."""
+    flat: list[Case] = [(name, 1, 1, case) for name, case in _flat_cases(world)]
+    if world == 4:
+        flat += [(name, 1, 1, functools.partial(_sft, **case)) for name, case in TABLE.items()]
+        flat += [(f"pipeline/{name}", 1, 2, case) for name, case in _model_parallel_cases()]
+    if world in (6, 8):
+        flat += [(f"tensor/{name}", 2, 1, case) for name, case in _model_parallel_cases()]
+    return flat
+
+
+#: The cases that were measured upstream, on 4 ranks.
+_C2, _C1 = [5, 9, 4, 7, 3, 6, 8, 4], [5, 3, 4, 2, 3, 6, 6, 4]
+TABLE: dict[str, dict[str, Any]] = {
+    "table/C 2": {"lengths": _C2, "cap": 6},
+    "table/C 1": {"lengths": _C1, "cap": 6},
+    "table/C 2 and 1": {"lengths": _C2 + _C1, "cap": 6, "micro_batch_size_per_gpu": 8},
+    "table/few": {"lengths": [20, 3], "cap": 6},
+    "table/uneven": {"lengths": [5, 4, 3, 4, 2], "cap": 6},
+}
+
+
+def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
+    draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/{world}")
+    fresh = [_draw(draw, world) for _ in range(4)]
+    mixed = {"lengths": [4 * world, *[3] * (2 * world - 1)], "cap": 4, "micro_batch_size_per_gpu": world}
+    named: list[tuple[str, Callable[[], Any]]] = [
+        (f"fresh/{index}", functools.partial(_sft, **case)) for index, case in enumerate(fresh)
+    ]
+    named += [
+        ("mixed", functools.partial(_sft, **mixed)),
+        ("one sequence", functools.partial(_sft, lengths=[3 * world], cap=4)),
+        ("fewer sequences than ranks", functools.partial(_sft, lengths=[3] * (world - 1), cap=4)),
+        ("per token loss", functools.partial(_sft, **mixed, per_token_loss=True)),
+        ("token budget", _token_budget),
+        ("too long", _too_long),
+        ("after too long", functools.partial(_sft, **mixed)),
+        ("ppo token-mean", functools.partial(_ppo, draw, "token-mean")),
+        ("ppo seq-mean-token-sum", functools.partial(_ppo, draw, "seq-mean-token-sum")),
+        ("ppo per token loss", functools.partial(_ppo, draw, "token-mean", per_token_loss=True)),
+        ("outputs", functools.partial(_outputs, **mixed)),
+        ("outputs, dynamic micro-batches", functools.partial(_outputs, **fresh[0])),
+        ("roles", _roles),
+        ("collectives in training", functools.partial(_collectives, **mixed)),
+        ("signatures", _signatures),
+        ("refusals", _refusals),
+        ("off, passed through", _passed_through),
+        ("off, untouched", _untouched),
+    ]
+    return named
+
+
+def _model_parallel_cases() -> list[tuple[str, Callable[[], Any]]]:
+    mixed = {"lengths": [9, 3, 3, 3, 5, 2, 4, 3], "cap": 5, "micro_batch_size_per_gpu": 4}
+    return [
+        ("mixed", functools.partial(_sft, **mixed)),
+        ("outputs", functools.partial(_outputs, **mixed)),
+        ("roles", _roles),
+        ("too long", _too_long),
+        ("after too long", functools.partial(_sft, **mixed)),
+    ]
+
+
+def _draw(draw: random.Random, world: int) -> dict[str, Any]:
+    """Draw a batch of any mix of lengths that the ranks can hold, cut into micro-batches in either way."""
+    cap = draw.randint(2, 8)
+    longest = world * cap
+    count = draw.randint(1, 3 * world)
+    lengths = [draw.choice([2, draw.randint(2, cap), draw.randint(2, longest)]) for _ in range(count)]
+    if draw.random() < 0.5:
+        sizes = [size for size in range(1, count + 1) if count % size == 0]
+        return {"lengths": lengths, "cap": cap, "micro_batch_size_per_gpu": draw.choice(sizes)}
+    return {
+        "lengths": lengths,
+        "cap": cap,
+        "use_dynamic_bsz": True,
+        "max_token_len_per_gpu": draw.randint(cap, 3 * cap),
+    }
+
+
+def _seed() -> int:
+    return random.Random(os.environ["OVERLAY_TEST_SEED"]).randrange(2**31)
+
+
+def _watched(loss: Callable[..., Any], seen: list[dict[str, Any]]) -> Callable[..., Any]:
+    """Return the loss function, which then notes the size and the load of each micro-batch it is given."""
+
+    def watched(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        seen.append(
+            {
+                "size": tu.get_non_tensor_data(data, "local_cp_size", default=None),
+                "tokens": int(data["input_ids"].values().numel()),
+                "sequences": len(data),
+            }
+        )
+        return loss(model_output=model_output, data=data, dp_group=dp_group)
+
+    return watched
+
+
+def _sft(*, lengths: list[int], cap: int, per_token_loss: bool = False, **settings: Any) -> dict[str, Any]:
+    engine = cpu_engine.build_engine(cap=cap, seed=_seed(), per_token_loss=per_token_loss)
+    batch = cpu_engine.random_batch(lengths, seed=_seed() + 1, **settings)
+    loss, reference = cpu_reference.loss_and_gradient(
+        cpu_engine.weights_of(engine),
+        batch["input_ids"].unbind(),
+        cpu_reference.token_mean_loss(batch["loss_mask"].unbind()),
+        heads=cpu_engine.HEADS,
+    )
+    seen: list[dict[str, Any]] = []
+    output = cpu_engine.train(engine, batch, _watched(functools.partial(sft_loss, None), seen))
+    return _judged(engine, output, reference, loss, seen, case={"lengths": lengths, "cap": cap, **settings})
+
+
+def _judged(
+    engine: Any,
+    output: dict[str, Any],
+    reference: dict[str, torch.Tensor],
+    loss: float,
+    seen: list[dict[str, Any]],
+    **more: Any,
+) -> dict[str, Any]:
+    ratio, error = cpu_engine.compare(cpu_engine.gradients_of(engine), reference)
+    source = engine.is_mp_src_rank_with_outputs()
+    metrics = cpu_engine.reported_metrics(engine, output) if source else {}
+    return {
+        "ratio": ratio,
+        "error": error,
+        "seen": seen,
+        "source": source,
+        "loss": loss,
+        "loss everywhere": sum(output["loss"]) if output else None,
+        "reported": metrics.get("loss"),
+        "model outputs": sorted(output.get("model_output", {})),
+        **more,
+    }
+
+
+def _token_budget() -> dict[str, Any]:
+    """Run with a budget that leaves no room: a rank of its own for each sequence would break it."""
+    lengths = [8] * (3 * dist.get_world_size())
+    return _sft(lengths=lengths, cap=8, use_dynamic_bsz=True, max_token_len_per_gpu=12)
+
+
+def _too_long() -> dict[str, Any]:
+    ranks = mpu.get_data_parallel_world_size()
+    return _sft(lengths=[3, 4 * ranks + 1, 2], cap=4, micro_batch_size_per_gpu=1)
+
+
+def _ppo(draw: random.Random, mode: str, *, per_token_loss: bool = False) -> dict[str, Any]:
+    world = dist.get_world_size()
+    prompts = [draw.randint(1, 4) for _ in range(2 * world)]
+    responses = [draw.randint(1, 4) for _ in prompts]
+    responses[0] = 3 * world
+    engine = cpu_engine.build_engine(cap=5, seed=_seed(), per_token_loss=per_token_loss)
+    lengths = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
+    batch = cpu_engine.random_batch(lengths, seed=_seed() + 2, micro_batch_size_per_gpu=world)
+    weights = cpu_engine.weights_of(engine)
+    tokens = batch["input_ids"].unbind()
+
+    noise = torch.Generator().manual_seed(_seed() + 3)
+
+    def per_response(make: Callable[[int], torch.Tensor]) -> Any:
+        return cpu_engine.nested([make(length) for length in responses])
+
+    now = [cpu_reference.log_probs(weights, row, heads=cpu_engine.HEADS).detach() for row in tokens]
+    masks = [torch.randint(0, 2, (length,), generator=noise) for length in responses]
+    for mask in masks:
+        mask[0] = 1
+    batch["prompts"] = cpu_engine.nested([row[:size] for row, size in zip(tokens, prompts, strict=True)])
+    batch["responses"] = cpu_engine.nested([row[size:] for row, size in zip(tokens, prompts, strict=True)])
+    batch["response_mask"] = batch["loss_mask"] = cpu_engine.nested(masks)
+    batch["advantages"] = per_response(lambda length: torch.randn(length, generator=noise))
+    # Far enough from the policy that some tokens are clipped, on both sides.
+    batch["old_log_probs"] = cpu_engine.nested(
+        [
+            row[-length:].float() + 0.4 * torch.randn(length, generator=noise)
+            for row, length in zip(now, responses, strict=True)
+        ]
+    )
+    config = ActorConfig(strategy="megatron", rollout_n=1, loss_agg_mode=mode, ppo_micro_batch_size_per_gpu=1)
+    advantages, old = batch["advantages"].unbind(), batch["old_log_probs"].unbind()
+
+    def policy_terms(per_sequence: Any) -> torch.Tensor:
+        terms = []
+        for row, advantage, before, mask in zip(per_sequence, advantages, old, masks, strict=True):
+            change = (row[-len(mask) :] - before.double()).exp()
+            clipped = change.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
+            worst = torch.maximum(-advantage * change, -advantage * clipped)
+            bounded = torch.where(
+                advantage < 0, torch.minimum(worst, -advantage * config.clip_ratio_c), worst
+            )
+            terms.append(bounded * mask)
+        return torch.cat(terms)
+
+    # The terms of a policy loss cancel: its rounding error is relative to their size, not to their sum.
+    sizes: list[float] = []
+
+    def loss(per_sequence: Any) -> torch.Tensor:
+        terms = policy_terms(per_sequence)
+        divisor = sum(int(mask.sum()) for mask in masks) if mode == "token-mean" else len(masks)
+        sizes.append(terms.detach().abs().sum().item() / divisor)
+        return terms.sum() / divisor
+
+    value, reference = cpu_reference.loss_and_gradient(weights, tokens, loss, heads=cpu_engine.HEADS)
+    seen: list[dict[str, Any]] = []
+    output = cpu_engine.train(engine, batch, _watched(functools.partial(ppo_loss, config), seen))
+    metrics = output["metrics"]
+    return _judged(
+        engine,
+        output,
+        reference,
+        value,
+        seen,
+        size=sizes[0],
+        pg_loss=metrics["actor/pg_loss"].aggregate(),
+        clipped=metrics["actor/pg_clipfrac"].aggregate(),
+        values=len(metrics["actor/ppo_kl"].values),
+    )
+
+
+def _outputs(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, Any]:
+    """Compare the outputs of a forward pass with those of one process, sequence by sequence."""
+    engine = cpu_engine.build_engine(cap=cap, seed=_seed())
+    batch = cpu_engine.random_batch(lengths, seed=_seed() + 4, calculate_sum_pi_squared=True, **settings)
+    weights = {name: value.double() for name, value in cpu_engine.weights_of(engine).items()}
+    tokens = batch["input_ids"].unbind()
+    want = [cpu_reference.log_probs(weights, row, heads=cpu_engine.HEADS) for row in tokens]
+    loss = cpu_reference.token_mean_loss(batch["loss_mask"].unbind())(want)
+    found: dict[str, Any] = {"loss": loss.item()}
+    for name, function in (("without loss", None), ("with loss", functools.partial(sft_loss, None))):
+        output = cpu_engine.infer(engine, batch.clone(), function)
+        if not output:  # not the last pipeline stage
+            continue
+        rows = output["model_output"]["log_probs"].unbind()
+        errors = [
+            ((row[:-1].double() - right).abs().max() / right.abs().max()).item()
+            for row, right in zip(rows, want, strict=True)
+        ]
+        found[name] = {
+            "error": max(errors),
+            "lengths": [len(row) for row in rows],
+            "dtype": str(rows[0].dtype),
+            "names": sorted(output["model_output"]),
+            "squares": [float(row.sum()) for row in output["model_output"]["sum_pi_squared"].unbind()],
+            "losses": output["loss"],
+        }
+    found["lengths"] = lengths
+    return found
+
+
+def _roles() -> dict[str, Any]:
+    engine = cpu_engine.build_engine(cap=4)
+    return {
+        "source": engine.is_mp_src_rank_with_outputs(),
+        "group": dist.get_world_size(engine.get_data_parallel_group()),
+        "first": mpu.get_data_parallel_rank() == 0
+        and mpu.get_tensor_model_parallel_rank() == 0
+        and mpu.is_pipeline_last_stage(),
+    }
+
+
+def _collectives(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, Any]:
+    """Count, by name, the collectives of the data parallel group that a training batch starts in verl."""
+    counted: dict[str, int] = {}
+    group = mpu.get_data_parallel_group()
+
+    def counting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        def count(*args: Any, **kwargs: Any) -> Any:
+            caller = inspect.currentframe()
+            assert caller is not None
+            assert caller.f_back is not None
+            module = caller.f_back.f_globals.get("__name__", "")
+            if (
+                signature.bind(*args, **kwargs).arguments.get("group") is group
+                and "megatron.core" not in module
+            ):
+                counted[name] = counted.get(name, 0) + 1
+            return original(*args, **kwargs)
+
+        return count
+
+    engine = cpu_engine.build_engine(cap=cap)
+    batch = cpu_engine.random_batch(lengths, seed=_seed(), **settings)
+    names = ("all_reduce", "all_gather", "all_gather_object", "all_gather_into_tensor", "broadcast")
+    before = {name: getattr(dist, name) for name in names}
+    try:
+        for name, original in before.items():
+            setattr(dist, name, counting(name, original))
+        output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
+    finally:
+        for name, original in before.items():
+            setattr(dist, name, original)
+    return {"counted": counted, "model outputs": sorted(output["model_output"])}
+
+
+def _sites() -> list[tuple[str, Any, str]]:
+    """Return the name of each replaced function, what holds it, and its name there."""
+    engine, head = transformer_impl.MegatronEngine, transformer_impl.MegatronEngineWithLMHead
+    return [
+        ("make_prepare", transformer_impl, "prepare_micro_batches"),
+        ("make_forward_backward", engine, "forward_backward_batch"),
+        ("make_postprocess", head, "postprocess_micro_batch_func"),
+        ("make_is_source", engine, "is_mp_src_rank_with_outputs"),
+        ("make_group", engine, "get_data_parallel_group"),
+    ]
+
+
+def _signatures() -> dict[str, Any]:
+    """Compare the parameters of each replacement with those of what it replaces."""
+    return {
+        name: str(inspect.signature(getattr(holder, name)))
+        == str(inspect.signature(getattr(holder, name).__overlay_original__))
+        for _, holder, name in _sites()
+    }
+
+
+def _passed_through() -> dict[str, Any]:
+    """With dynamic context parallelism off, each wrapper returns the very object that the original does."""
+    engine = cpu_engine.build_engine(cap=4, dynamic=False)
+    found = {}
+    for factory, holder, name in _sites():
+        result = object()
+        calls: list[Any] = []
+        parameters = inspect.signature(getattr(holder, name)).parameters
+
+        def original(*args: Any, _result: object = result, _calls: list[Any] = calls) -> object:
+            _calls.append(args)
+            return _result
+
+        wrapper = getattr(dynamic_cp_loss, factory)(original, transformer_impl)
+        given = [
+            engine if parameter == "self" else None if parameter == "local_cp_size" else object()
+            for parameter in parameters
+        ]
+        passed = wrapper(*given) is result
+        found[name] = passed and len(calls) == 1 and all(a is b for a, b in zip(calls[0], given, strict=True))
+    return found
+
+
+def _untouched() -> dict[str, Any]:
+    """Train with dynamic context parallelism off, with overlay and without: bit for bit the same."""
+    world = mpu.get_data_parallel_world_size()
+    rank = mpu.get_data_parallel_rank()
+    runs = []
+    for enabled in (True, False):
+        if not enabled:
+            overlay.disable()
+        try:
+            engine = cpu_engine.build_engine(cap=None, dynamic=False, seed=_seed())
+            # Data parallelism as usual: each rank has sequences of its own.
+            batch = cpu_engine.random_batch([4, 6, 3, 5], seed=_seed() + rank, micro_batch_size_per_gpu=2)
+            output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
+            forward = cpu_engine.infer(engine, batch)["model_output"]["log_probs"]
+            runs.append((output["loss"], cpu_engine.gradients_of(engine), forward, batch))
+        finally:
+            if not enabled:
+                overlay.enable()
+    (losses, gradients, outputs, batch), (plain_losses, plain_gradients, plain_outputs, _) = runs
+    every: list[Any] = [None] * world
+    dist.all_gather_object(
+        every, [[row.tolist() for row in batch[key].unbind()] for key in ("input_ids", "loss_mask")]
+    )
+    tokens = [torch.tensor(row) for part in every for row in part[0]]
+    masks = [torch.tensor(row) for part in every for row in part[1]]
+    _, reference = cpu_reference.loss_and_gradient(
+        cpu_engine.weights_of(engine), tokens, cpu_reference.token_mean_loss(masks), heads=cpu_engine.HEADS
+    )
+    return {
+        "losses": losses == plain_losses,
+        "gradients": all(torch.equal(gradients[name], plain_gradients[name]) for name in plain_gradients),
+        "outputs": torch.equal(outputs.values(), plain_outputs.values()),
+        "error": cpu_engine.compare(gradients, reference)[1],
+    }
+
+
+def _refusals() -> dict[str, Any]:
+    """Return, by setting, the error that each one raises, and the number of collectives before it."""
+    told: dict[str, tuple[dict[str, Any], dict[str, Any], Callable[[Any], None]]] = {
+        "fused, engine": ({"use_fused_kernels": True}, {}, lambda engine: None),
+        "fused, batch": ({}, {"use_fused_kernels": True}, lambda engine: None),
+        "padded": ({"use_remove_padding": False}, {}, lambda engine: None),
+        "static": ({"context_parallel_size": 2}, {}, lambda engine: None),
+        "no cap": ({}, {}, lambda engine: _set(engine, max_seqlen_per_dp_cp_rank=None)),
+        "cap 0": ({}, {}, lambda engine: _set(engine, max_seqlen_per_dp_cp_rank=0)),
+        "value model": ({}, {}, lambda engine: vars(engine).update(is_value_model=True)),
+        "value head": (
+            {"engine_class": transformer_impl.MegatronEngineWithValueHead},
+            {},
+            lambda engine: None,
+        ),
+        "mtp": ({}, {}, lambda engine: vars(engine.model_config.mtp).update(enable=True)),
+        "replay": (
+            {},
+            {},
+            lambda engine: object.__setattr__(engine.engine_config.router_replay, "mode", "R2"),
+        ),
+        "distillation": ({}, {"distillation_use_topk": True}, lambda engine: None),
+        "vision": ({}, {}, lambda engine: vars(engine.model_config.hf_config).update(vision_config={})),
+    }
+    found = {}
+    for name, (settings, data, change) in told.items():
+        engine = cpu_engine.build_engine(cap=4, **settings)
+        change(engine)
+        batch = cpu_engine.random_batch([3, 4], seed=1, **data)
+        try:
+            cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
+        except (NotImplementedError, ValueError) as error:
+            found[name] = [type(error).__name__, str(error)]
+        else:
+            found[name] = ["nothing", ""]
+    return found
+
+
+def _set(engine: Any, **fields: Any) -> None:
+    engine.engine_config = dataclasses.replace(engine.engine_config, **fields)

@@ -1,0 +1,65 @@
+"""Starts real ranks with torchrun, runs cases on them, and brings back what each rank found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def run_cases(
+    world: int,
+    module: str,
+    folder: Path,
+    *,
+    overlay: bool = True,
+    timeout: float = 420.0,
+) -> dict[str, list[Any]]:
+    """Run all cases of a module on `world` ranks.
+
+    Args:
+        world: Number of ranks.
+        module: A module beside this file, with `cases(world)` (see `rank_main`).
+        folder: Where the ranks write.
+        overlay: Whether overlay is enabled on the ranks.
+        timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
+
+    Returns:
+        For each case that was started, what each rank returned: `{"error": ...}` if it raised, and `None` if
+        it did not come back.
+
+    """
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(world), str(HERE / "rank_main.py"), module, str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
+    environment["OVERLAY_PATCHES"] = "verl.dynamic-cp-loss" if overlay else "none"
+    log = folder / "log.txt"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, stdout=stream, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # torchrun and its ranks are one session: nothing of it outlives the test.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    found: dict[str, list[Any]] = {}
+    for rank in range(world):
+        path = folder / f"rank{rank}.jsonl"
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            name, result = json.loads(line)
+            found.setdefault(name, [None] * world)[rank] = result
+    if not found:
+        message = f"no rank has come as far as the first case:\n{log.read_text(errors='replace')[-4000:]}"
+        raise RuntimeError(message)
+    return found

@@ -1,0 +1,51 @@
+"""What torchrun starts on every rank: runs the cases of a module, one after the other.
+
+Arguments: the module's name, and a folder. A module has `cases(world)`, which returns an ordered list of
+(name, tensor parallel size, pipeline parallel size, function). A function is run on all ranks and
+returns something that JSON can hold.
+"""
+
+from __future__ import annotations
+
+import overlay
+
+overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
+
+import faulthandler  # noqa: E402
+import importlib  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+from overlay.compat import cpu_engine  # noqa: E402
+
+
+def main(module: str, folder: Path) -> None:
+    """Run the cases; after one that not all ranks survive alike, the rest is not tried."""
+    cases = importlib.import_module(module).cases(int(os.environ["WORLD_SIZE"]))
+    layouts = list(dict.fromkeys(case[1:3] for case in cases))
+    with (
+        (folder / f"rank{os.environ['RANK']}.jsonl").open("w", encoding="utf-8") as report,
+        cpu_engine.cpu_ranks(),
+    ):
+        for layout in layouts:
+            with cpu_engine.parallel_state(*layout):
+                for name, tensor, pipeline, case in cases:
+                    if (tensor, pipeline) != layout:
+                        continue
+                    try:
+                        result = case()
+                    except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
+                        result = {"error": type(error).__name__, "message": str(error)}
+                        if not isinstance(error, (NotImplementedError, ValueError)):
+                            import traceback
+
+                            result["trace"] = traceback.format_exc()
+                    report.write(json.dumps([name, result]) + "\n")
+                    report.flush()
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    main(sys.argv[1], Path(sys.argv[2]))
