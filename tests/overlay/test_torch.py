@@ -1,0 +1,166 @@
+"""What torch does with a replacement: compiled, scripted, pickled, as an autograd function."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fake_upstream import Upstream
+
+    from overlay._engine import Engine
+
+    Engines = Callable[..., Engine]
+
+SOURCE = """
+import torch
+
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+class Layer(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+class Root(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return scale(self.layer(x))
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad
+
+square = Square.apply
+"""
+
+
+def wrap_scale(original: Any, module: Any) -> Any:
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return original(x) * 100
+
+    return scale
+
+
+def replace_scale(original: Any, module: Any) -> Any:
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * 200
+
+    return scale
+
+
+def wrap_forward(original: Any, module: Any) -> Any:
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return original(self, x) + 10
+
+    return forward
+
+
+def wrap_backward(original: Any, module: Any) -> Any:
+    def backward(ctx: Any, grad: Any) -> Any:
+        return original(ctx, grad) * 7
+
+    return backward
+
+
+SITES = {
+    "fakeup.core:scale": wrap_scale,
+    "fakeup.core:Layer.forward": wrap_forward,
+    "fakeup.core:Square.backward": wrap_backward,
+}
+
+
+@pytest.fixture
+def core(upstream: Upstream, engines: Engines) -> Any:
+    torch.compiler.reset()
+    upstream.write(core=SOURCE)
+    engine = engines(upstream.patch(SITES))
+    engine.enable(strict=True)
+    loaded = upstream.load()
+    assert engine.status().patches[0].state == "applied"
+    return loaded
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own tracing
+@pytest.mark.parametrize("name", ["root", "callee", "method", "autograd"])
+def test_compiled_code_runs_the_patch(core: Any, name: str) -> None:
+    """With `fullgraph` and a transparent proxy in place, torch would run the original and say nothing."""
+
+    def through_callee(x: Any) -> Any:
+        return core.scale(x) + 0
+
+    calls = {"root": core.scale, "callee": through_callee, "method": core.Root(), "autograd": core.square}
+    compiled = torch.compile(calls[name], backend="eager", fullgraph=True)
+    x = torch.tensor([1.0], requires_grad=True)
+    result = compiled(x).sum()
+    expected = {"root": 200, "callee": 200, "method": 2400, "autograd": 1}[name]
+    assert result.item() == calls[name](x).item() == expected
+    if name == "autograd":
+        result.backward()
+        assert x.grad is not None
+        assert x.grad.item() == 14
+
+
+def test_enabling_after_compiling_is_seen_too(upstream: Upstream, engines: Engines) -> None:
+    torch.compiler.reset()
+    upstream.write(core=SOURCE)
+    core = upstream.load()
+    root = core.Root()
+    compiled = torch.compile(root, backend="eager", fullgraph=True)
+    assert float(compiled(torch.tensor([1.0]))) == 4
+    engine = engines(upstream.patch(SITES))
+    engine.enable()
+    assert float(compiled(torch.tensor([1.0]))) == 2400
+    engine.disable()
+    assert float(compiled(torch.tensor([1.0]))) == 4
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script:DeprecationWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+def test_scripted_code_runs_the_patch(upstream: Upstream, engines: Engines) -> None:
+    upstream.write(core=SOURCE)
+    engines(upstream.patch({"fakeup.core:scale": replace_scale})).enable(strict=True)
+    scripted = torch.jit.script(upstream.load().scale)
+    assert float(scripted(torch.tensor([1.0]))) == 200
+
+
+def test_autograd_functions_see_it_through_old_aliases(upstream: Upstream, engines: Engines) -> None:
+    upstream.write(core=SOURCE)
+    core = upstream.load()
+    apply = core.Square.apply
+    engines(upstream.patch(SITES)).enable()
+    x = torch.tensor([1.0], requires_grad=True)
+    (grad,) = torch.autograd.grad(apply(x), x)
+    assert float(grad) == 14
+
+
+def test_pickle_deepcopy_and_save(core: Any) -> None:
+    x = torch.tensor([1.0])
+    for copied in (pickle.loads(pickle.dumps(core.scale)), copy.deepcopy(core.scale)):  # noqa: S301
+        assert copied is core.scale
+    bound = pickle.loads(pickle.dumps(core.Layer().forward))  # noqa: S301
+    assert float(bound(x)) == 12
+    assert float(copy.deepcopy(core.Root())(x)) == 2400
+    file = io.BytesIO()
+    torch.save(core.Root(), file)
+    file.seek(0)
+    assert float(torch.load(file, weights_only=False)(x)) == 2400
