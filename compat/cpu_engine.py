@@ -114,7 +114,7 @@ def build_engine(
     dynamic: bool = True,
     seed: int = 0,
     per_token_loss: bool = False,
-    engine_class: type[Any] = MegatronEngineWithLMHead,
+    engine_class: Any = MegatronEngineWithLMHead,
     **settings: Any,
 ) -> Any:
     """Return verl's engine around a fresh tiny model, without optimizer and checkpoints.
@@ -189,13 +189,13 @@ def build_engine(
     return engine
 
 
-def random_batch(lengths: Sequence[int], *, seed: int, prompt: int = 1, **settings: Any) -> TensorDict:
-    """Return a batch for verl's engine: random tokens, and a random loss mask behind each prompt.
+def random_batch(lengths: Sequence[int], *, seed: int, silent: int = 0, **settings: Any) -> TensorDict:
+    """Return a batch for verl's engine: random tokens, and a random loss mask behind a prompt of one token.
 
     Args:
-        lengths: Tokens per sequence, each more than `prompt`.
+        lengths: Tokens per sequence, at least 2.
         seed: Of tokens and mask. The same on all ranks.
-        prompt: Leading tokens of each sequence that never count in the loss.
+        silent: Sequences, the last ones, of which no token counts in the loss.
         settings: verl's own settings of a batch, such as `micro_batch_size_per_gpu`.
 
     """
@@ -203,8 +203,10 @@ def random_batch(lengths: Sequence[int], *, seed: int, prompt: int = 1, **settin
     tokens = [torch.randint(0, VOCABULARY, (length,), generator=random) for length in lengths]
     masks = [torch.randint(0, 2, (length,), generator=random) for length in lengths]
     for mask in masks:
-        mask[:prompt] = 0
+        mask[0] = 0
         mask[-1] = 1
+    for mask in masks[len(masks) - silent :]:
+        mask[:] = 0
     batch = TensorDict({"input_ids": nested(tokens), "loss_mask": nested(masks)}, batch_size=len(lengths))
     defaults = {
         "temperature": 1.0,

@@ -87,8 +87,11 @@ def _device_mode() -> Any:
             kwargs: dict[str, Any] | None = None,
         ) -> Any:
             del types
+            given = tuple(map(moved, args))
             named = {name: moved(value) for name, value in (kwargs or {}).items()}
-            return func(*map(moved, args), **named)
+            if func is torch.device and cpu in (*given, *named.values()):
+                return cpu  # whatever the index was
+            return func(*given, **named)
 
     return CpuForCuda()
 

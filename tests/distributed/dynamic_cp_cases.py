@@ -56,7 +56,11 @@ TABLE: dict[str, dict[str, Any]] = {
 def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
     draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/{world}")
     fresh = [_draw(draw, world) for _ in range(4)]
-    mixed = {"lengths": [4 * world, *[3] * (2 * world - 1)], "cap": 4, "micro_batch_size_per_gpu": world}
+    mixed: dict[str, Any] = {
+        "lengths": [4 * world, *[3] * (2 * world - 1)],
+        "cap": 4,
+        "micro_batch_size_per_gpu": world,
+    }
     named: list[tuple[str, Callable[[], Any]]] = [
         (f"fresh/{index}", functools.partial(_sft, **case)) for index, case in enumerate(fresh)
     ]
@@ -64,6 +68,8 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
         ("mixed", functools.partial(_sft, **mixed)),
         ("one sequence", functools.partial(_sft, lengths=[3 * world], cap=4)),
         ("fewer sequences than ranks", functools.partial(_sft, lengths=[3] * (world - 1), cap=4)),
+        ("ranks with padding only", functools.partial(_sft, lengths=[2], cap=2)),
+        ("ranks without loss tokens", functools.partial(_sft, lengths=[4] * world, cap=4, silent=world - 1)),
         ("per token loss", functools.partial(_sft, **mixed, per_token_loss=True)),
         ("token budget", _token_budget),
         ("too long", _too_long),
@@ -84,7 +90,7 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
 
 
 def _model_parallel_cases() -> list[tuple[str, Callable[[], Any]]]:
-    mixed = {"lengths": [9, 3, 3, 3, 5, 2, 4, 3], "cap": 5, "micro_batch_size_per_gpu": 4}
+    mixed: dict[str, Any] = {"lengths": [9, 3, 3, 3, 5, 2, 4, 3], "cap": 5, "micro_batch_size_per_gpu": 4}
     return [
         ("mixed", functools.partial(_sft, **mixed)),
         ("outputs", functools.partial(_outputs, **mixed)),

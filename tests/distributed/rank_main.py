@@ -22,7 +22,7 @@ from overlay.compat import cpu_engine  # noqa: E402
 
 
 def main(module: str, folder: Path) -> None:
-    """Run the cases; after one that not all ranks survive alike, the rest is not tried."""
+    """Run the cases, and write what each of them returned or raised."""
     cases = importlib.import_module(module).cases(int(os.environ["WORLD_SIZE"]))
     layouts = list(dict.fromkeys(case[1:3] for case in cases))
     with (

@@ -27,6 +27,8 @@ SFT = [
     "mixed",
     "one sequence",
     "fewer sequences than ranks",
+    "ranks with padding only",
+    "ranks without loss tokens",
     "per token loss",
     "token budget",
     "after too long",
