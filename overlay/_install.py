@@ -215,14 +215,21 @@ def _dress(owner: str, made: FunctionType, original: Any) -> None:
 
 
 def _rebind_aliases(sites: Sequence[Installed]) -> None:
+    """Give the replacement to everybody who took the original before, or note who could not be given it."""
     pairs: list[tuple[object, object]] = []
     owners: list[Installed] = []
     for site in sites:
+        if function_of(site.before).__module__ != split_site(site.site)[0]:
+            # The site is a name that its module imported. That name alone was asked for: where the function
+            # is defined, and wherever else it is used, it stays what it is.
+            continue
         pairs.append((function_of(site.before), function_of(site.after)))
         owners.append(site)
         if site.before is not function_of(site.before):
             pairs.append((site.before, site.after))
             owners.append(site)
+    if not pairs:
+        return
     ignore: list[object] = [vars(site) for site in sites]
     found = rebind(pairs, [*ignore, *sites])
     for site, rebinding in zip(owners, found, strict=True):

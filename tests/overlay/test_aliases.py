@@ -7,6 +7,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_upstream import triple
 
 from overlay.errors import PatchError
 
@@ -68,6 +69,19 @@ def test_modules_classes_defaults_and_partials_are_rebound_and_restored(
     assert user.default(1) == (2, 2)
     assert user.bound(1) == 5
     assert user.bound.func is user.mapped.args[0] is original
+
+
+def test_a_site_that_is_an_imported_name_is_that_name_alone(upstream: Upstream, engines: Engines) -> None:
+    user, core = load(upstream), upstream.load()
+    original = core.scale
+    engine = engines(upstream.patch({"fakeup.user:scale": triple}))
+    status = engine.enable().patches[0]
+    assert status.state == "applied"
+    assert status.sites[0].rebound == ()
+    assert user.scale(1) == 200
+    assert core.scale is user.other is original
+    engine.disable()
+    assert user.scale is original
 
 
 def test_an_alias_in_the_module_itself(upstream: Upstream, engines: Engines) -> None:
