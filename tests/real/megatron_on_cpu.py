@@ -1,0 +1,180 @@
+"""A Megatron MoE layer on a CPU, for the programs of this folder: what `cuda_on_cpu` lacks for it.
+
+Programs import this before Megatron. They run in a process of their own, with one release first on the
+path, so nothing here is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING, Any
+
+#: Megatron compiles its activations. Nothing that is tested here depends on that, and it takes a compiler.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
+import torch
+import torch._dynamo
+import torch.distributed as dist
+
+from overlay.compat.cuda_on_cpu import cuda_on_cpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Tokens of a sequence, sequences, hidden size. Each has a value of its own.
+TOKENS, SEQUENCES, HIDDEN = 64, 2, 32
+EXPERTS = 4
+
+
+class _Event:
+    """An event on a device that has always finished."""
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def record(self, *_args: object) -> None:
+        pass
+
+    def wait(self, *_args: object) -> None:
+        pass
+
+
+class _Stream:
+    """A stream on a device that does everything at once."""
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+    def wait_stream(self, _stream: object) -> None:
+        pass
+
+    def wait_event(self, _event: object) -> None:
+        pass
+
+    def record_event(self, _event: object = None) -> _Event:
+        return _Event()
+
+    def synchronize(self) -> None:
+        pass
+
+
+class _Anything(types.ModuleType):
+    """A module that has whatever is asked of it; nothing of it is ever called but decorators."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in ("jit", "autotune", "heuristics"):
+            return lambda function=None, **_options: function if callable(function) else lambda made: made
+        return type(name, (), {})
+
+
+class _NoTracker:
+    """Megatron's tracker of random states on the device, with none to track."""
+
+    def get_states(self) -> dict[str, object]:
+        return {}
+
+    def set_states(self, _states: object) -> None:
+        pass
+
+    def is_initialized(self) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def fork(self, _name: str = "") -> Any:
+        yield
+
+
+@contextlib.contextmanager
+def megatron() -> Iterator[None]:
+    """Stand in for the device and for Triton, and run Megatron's parallel state of a single rank."""
+    with cuda_on_cpu():
+        _stand_in_for_streams()
+        _stand_in_for_triton()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            _start_megatron()
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+def _stand_in_for_streams() -> None:
+    for name, value in {
+        "Event": _Event,
+        "Stream": _Stream,
+        "current_stream": _Stream,
+        "stream": lambda _stream: contextlib.nullcontext(),
+    }.items():
+        setattr(torch.cuda, name, value)
+    torch.cuda.random.get_rng_state = lambda device="cuda": torch.zeros(1, dtype=torch.uint8)
+    torch.Tensor.cuda = lambda self, *_args, **_kwargs: self  # type: ignore[method-assign]
+    torch.Tensor.record_stream = lambda _self, _stream: None  # type: ignore[method-assign]
+
+
+def _start_megatron() -> None:
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import moe_utils
+
+    parallel_state.initialize_model_parallel()
+    random._set_cuda_rng_state = lambda *_args, **_kwargs: None
+    random.initialize_rng_tracker()
+    random._CUDA_RNG_STATE_TRACKER = _NoTracker()
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None  # some releases forget to define it without Transformer Engine
+
+
+def moe_layer(dispatcher: str) -> Any:
+    """Build Megatron's transformer layer with four experts; the same weights at each call."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.spec_utils import build_module
+
+    torch.manual_seed(1)
+    config = TransformerConfig(
+        num_layers=1,
+        hidden_size=HIDDEN,
+        num_attention_heads=2,
+        ffn_hidden_size=4 * HIDDEN,
+        moe_ffn_hidden_size=4 * HIDDEN,
+        num_moe_experts=EXPERTS,
+        moe_router_topk=2,
+        moe_token_dispatcher_type=dispatcher,
+        moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=0.01,
+        add_bias_linear=False,
+        gated_linear_unit=True,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        use_cpu_initialization=True,
+    )
+    spec = get_gpt_layer_local_spec(num_experts=EXPERTS, moe_grouped_gemm=False)
+    return build_module(spec, config=config, layer_number=1)
+
+
+def causal_mask() -> torch.Tensor:
+    """Return [1, 1, tokens, tokens], true where a token may not look."""
+    return torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).triu(1)
+
+
+def _stand_in_for_triton() -> None:
+    """Let releases that import Triton without a guard be imported where it is not installed."""
+    try:
+        import triton  # noqa: F401
+    except ModuleNotFoundError:
+        for name in ("triton", "triton.language"):
+            module = _Anything(name)
+            module.__spec__ = ModuleSpec(name, None)
+            sys.modules[name] = module
+        # Older than anything that Megatron would use on a device.
+        sys.modules["triton"].__version__ = "3.0.0"  # type: ignore[attr-defined]
+        sys.modules["triton"].language = sys.modules["triton.language"]  # type: ignore[attr-defined]

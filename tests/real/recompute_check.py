@@ -1,0 +1,312 @@
+"""Measure recomputation on the megatron-core that is first on the path, and print the findings as JSON.
+
+    python recompute_check.py [--verl NAME=patch.py ...]
+
+A mode is who makes `CheckpointFunction.backward`: `stock`, `overlay`, or the patch of a verl release (its
+file `verl/models/mcore/patch.py`, loaded by itself).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import hashlib
+import importlib.util
+import inspect
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import megatron_on_cpu as cpu
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+PATCH = "megatron.recompute"
+
+
+class Storages(TorchDispatchMode):
+    """Remember every storage that an operation returns, without keeping it, to count what is left of them.
+
+    Args:
+        given: Tensors that are there before and after, and do not count.
+
+    """
+
+    def __init__(self, given: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._given = {StorageWeakRef(tensor.untyped_storage()).cdata for tensor in given}
+        self._seen: dict[int, StorageWeakRef] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for value in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(value, torch.Tensor):
+                reference = StorageWeakRef(value.untyped_storage())
+                if reference.cdata not in self._given:
+                    self._seen[reference.cdata] = reference
+        return out
+
+    def live_bytes(self) -> int:
+        """Return the bytes of the storages that someone still holds, Python or not."""
+        return sum(
+            torch.UntypedStorage._new_with_weak_ptr(reference.cdata).nbytes()
+            for reference in self._seen.values()
+            if not reference.expired()
+        )
+
+
+@contextlib.contextmanager
+def mode(name: str, verl_files: dict[str, Path]) -> Iterator[None]:
+    """Run with the backward of `name` in place, and with the stock one again afterwards."""
+    from megatron.core.tensor_parallel.random import CheckpointFunction
+
+    stock = CheckpointFunction.__dict__["backward"]
+    try:
+        if name == "overlay":
+            overlay.enable([PATCH], strict=True)
+        elif name != "stock":
+            load_verl_patch(verl_files[name]).apply_patch_megatron_recomputation_backward()
+        yield
+    finally:
+        if name == "overlay":
+            overlay.disable()
+        elif name != "stock":
+            CheckpointFunction.backward = stock
+        assert CheckpointFunction.__dict__["backward"] is stock
+
+
+def load_verl_patch(path: Path) -> Any:
+    """Load one file of verl without the package around it, which wants one certain Megatron."""
+    spec = importlib.util.spec_from_file_location("verl_patch_of_a_release", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
+    """Run `function` under Megatron's checkpoint."""
+    from megatron.core.tensor_parallel.random import checkpoint
+
+    return checkpoint(function, False, *args)
+
+
+def layer_run(dispatcher: str) -> dict[str, Any]:
+    """Train one step of two checkpointed MoE layers; tell what stays, and what the gradients are."""
+    layers = [cpu.moe_layer(dispatcher).train() for _ in range(2)]
+    mask = cpu.causal_mask()
+    torch.manual_seed(2)
+    embedding = torch.nn.Parameter(torch.randn(cpu.TOKENS, cpu.SEQUENCES, cpu.HIDDEN))
+    parameters = [embedding, *(p for layer in layers for p in layer.parameters())]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)  # as with Megatron's gradient buffers: there beforehand
+    with Storages([*parameters, mask, *standing(parameters)]) as storages:
+        hidden = embedding * 1.0
+        for layer in layers:
+            hidden = checkpointed(lambda x, layer=layer: layer(x, attention_mask=mask)[0], hidden)
+        loss = (hidden * hidden).sum()
+        del hidden
+        loss.backward()
+        del loss
+    digest = hashlib.sha256()
+    for parameter in parameters:
+        assert parameter.grad is not None
+        digest.update(parameter.grad.numpy().tobytes())
+    graphs = sorted(
+        {
+            f"{type(owner).__name__}.{name}"
+            for layer in layers
+            for owner in holders(layer)
+            for name, value in vars(owner).items()
+            if isinstance(value, torch.Tensor) and value.grad_fn is not None
+        }
+    )
+    input_bytes = embedding.numel() * embedding.element_size()
+    return {
+        "retained": storages.live_bytes(),
+        "input": input_bytes,
+        "gradients": digest.hexdigest(),
+        "graphs_in": graphs,
+    }
+
+
+def standing(parameters: list[Any]) -> list[torch.Tensor]:
+    """Return what Megatron keeps on purpose: gradients, and a buffer for attention scores once it is made."""
+    from megatron.core.parallel_state import get_global_memory_buffer
+
+    return [*(p.grad for p in parameters), *get_global_memory_buffer().buffer.values()]
+
+
+def holders(layer: Any) -> Iterator[Any]:
+    """Yield the modules of a layer, and the token dispatchers, which are none."""
+    for module in layer.modules():
+        yield module
+        dispatcher = vars(module).get("token_dispatcher")
+        if dispatcher is not None:
+            yield dispatcher
+
+
+def retained_without(dispatcher: str, attribute: str) -> dict[str, Any]:
+    """Show that one attribute of one object is what keeps the input: drop it, and the input is gone."""
+    layer = cpu.moe_layer(dispatcher).train()
+    mask = cpu.causal_mask()
+    parameters = list(layer.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    with Storages([*parameters, mask, *standing(parameters)]) as storages:
+        hidden = torch.randn(cpu.TOKENS, cpu.SEQUENCES, cpu.HIDDEN, requires_grad=True) * 1.0
+        out = checkpointed(lambda x: layer(x, attention_mask=mask)[0], hidden)
+        del hidden
+        out.sum().backward()
+        del out
+        before = storages.live_bytes()
+        setattr(layer.mlp.token_dispatcher, attribute, None)
+        return {"before": before, "after": storages.live_bytes()}
+
+
+def flags() -> list[bool] | None:
+    """Return Megatron's flag in the forward, in the recomputation and afterwards; `None` without a flag."""
+    from megatron.core.tensor_parallel import random
+
+    if not hasattr(random, "is_checkpointing"):
+        return None
+    seen: list[bool] = []
+
+    def watched(x: torch.Tensor) -> torch.Tensor:
+        seen.append(random.is_checkpointing())
+        return x * 2.0
+
+    checkpointed(watched, torch.ones(3, requires_grad=True)).sum().backward()
+    seen.append(random.is_checkpointing())
+    return seen
+
+
+def alias_run() -> dict[str, Any]:
+    """Checkpoint a view of a tensor that others need after it, as multi-token prediction does.
+
+    The decoder's output is cut into chunks; a chunk of it goes through the extra layer, whose backward comes
+    first. Afterwards nobody may have taken the storage of the output away.
+    """
+    torch.manual_seed(3)
+    weight = torch.randn(6, 6, requires_grad=True)
+    decoder = weight @ weight
+    before = decoder.detach().clone()
+    chunk = torch.chunk(decoder, 1)[0]
+    out = checkpointed(lambda x: (x * x).tanh(), chunk)
+    left: list[int] = []
+    # Stands for the backward of the decoder, which reads its saved output: after the checkpoint's own.
+    decoder.register_hook(lambda _grad: left.append(decoder.untyped_storage().nbytes()))
+    out.sum().backward()
+    whole = decoder.untyped_storage().nbytes() == before.untyped_storage().nbytes()
+    return {
+        "bytes": before.untyped_storage().nbytes(),
+        "bytes_when_needed": left[0],
+        "unchanged": whole and bool(torch.equal(decoder, before)),
+    }
+
+
+def without_output_inside() -> list[float]:
+    """Recompute an output-discarding checkpoint inside a checkpoint, and return the gradient."""
+    from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
+
+    # Without Transformer Engine there is no FP8, which releases from 0.13 on must be told.
+    no_fp8 = {"fp8": None} if "fp8" in inspect.signature(CheckpointWithoutOutput).parameters else {}
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        discarding = CheckpointWithoutOutput(**no_fp8)
+        middle = discarding.checkpoint(lambda y: y * y, x)
+        out = middle * middle
+        if torch.is_grad_enabled():
+            discarding.discard_output_and_register_recompute(out)
+        return out
+
+    x = torch.tensor([1.5, -2.0], requires_grad=True)
+    checkpointed(inner, x * 1.0).sum().backward()
+    assert x.grad is not None
+    return list(x.grad.tolist())
+
+
+def dels_in_unpermute(dispatcher: str) -> dict[str, int]:
+    """Compare what stays with and without the `del` statements of NVIDIA/Megatron-LM#5197."""
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
+
+    stock = moe_utils.unpermute
+    source = inspect.getsource(stock)
+    last = "    return output_tokens.to(dtype=input_dtype)\n"
+    if last not in source:
+        return {}
+    dels = "    del output_tokens, permuted_tokens, sorted_indices\n    return out\n"
+    names: dict[str, Any] = {}
+    code = source.replace(last, "    out = output_tokens.to(dtype=input_dtype)\n" + dels)
+    exec(compile("from __future__ import annotations\n" + code, "<#5197>", "exec"), vars(moe_utils), names)  # noqa: S102
+    without = layer_run(dispatcher)["retained"]
+    bound = [module for module in (moe_utils, token_dispatcher) if vars(module).get("unpermute") is stock]
+    for module in bound:
+        module.unpermute = names["unpermute"]
+    try:
+        return {"without": without, "with": layer_run(dispatcher)["retained"]}
+    finally:
+        for module in bound:
+            module.unpermute = stock
+
+
+def report(verl_files: dict[str, Path]) -> dict[str, Any]:
+    """Return all findings, by name and mode."""
+    from megatron.core import package_info
+    from megatron.core.tensor_parallel.random import CheckpointFunction
+
+    stock = CheckpointFunction.backward
+    layer_run("alltoall")  # what is made once is made now
+    modes = ("stock", "overlay", *verl_files)
+    out: dict[str, Any] = {
+        "version": package_info.__version__,
+        "path": package_info.__file__,
+        "dels": dels_in_unpermute("alltoall"),
+        "attribute": retained_without("alltoall", "probs"),
+    }
+    for name in modes:
+        with mode(name, verl_files):
+            now = CheckpointFunction.backward
+            out[name] = {
+                "replaced": now is not stock,
+                "same_signature": inspect.signature(now) == inspect.signature(stock),
+                "flags": flags(),
+                "alias": alias_run(),
+                "without_output": without_output_inside(),
+                "layers": {dispatcher: layer_run(dispatcher) for dispatcher in ("alltoall", "allgather")},
+            }
+    return out
+
+
+def main() -> None:
+    """Print the report."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--verl", action="append", default=[], metavar="NAME=FILE")
+    options = parser.parse_args()
+    verl_files = {name: Path(path) for name, _, path in (item.partition("=") for item in options.verl)}
+    gc.disable()  # so that nothing is found to be released which the collector would have to find first
+    warnings.simplefilter("error")
+    # What releases say of themselves where there is no GPU, Apex or Transformer Engine.
+    warnings.filterwarnings("ignore", module=r"megatron\.")
+    warnings.filterwarnings("ignore", category=SyntaxWarning, message="assertion is always true")
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message="invalid escape sequence")
+    with cpu.megatron():
+        print(json.dumps(report(verl_files)))
+
+
+if __name__ == "__main__":
+    main()

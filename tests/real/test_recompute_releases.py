@@ -1,0 +1,163 @@
+"""`megatron.recompute` on every megatron-core from 0.12 to 0.19, with a real MoE layer, without a GPU.
+
+Each release runs once, in a process of its own with that release first on the path; the tests ask what was
+found there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from overlay.verdict import Verdict
+
+pytestmark = pytest.mark.real
+
+ID = "megatron.recompute"
+HERE = Path(__file__).resolve().parent
+
+#: Every release of the range that was published.
+ALL_RELEASES = (
+    *("0.12.0", "0.12.1", "0.12.2", "0.12.3"),
+    *("0.13.0", "0.13.1"),
+    *("0.14.0",),
+    *("0.15.0", "0.15.1", "0.15.2", "0.15.3"),
+    *("0.16.0", "0.16.1"),
+    *("0.17.0", "0.17.1"),
+    *("0.18.0", "0.18.1", "0.18.2"),
+    *("0.19.0", "0.19.1", "0.19.2"),
+)
+#: The last of each minor version runs; the others have the same source at the site.
+RUN = ("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
+VERLS = ("verl-0.8.0", "verl-0.9.1")
+DISPATCHERS = ("alltoall", "allgather")
+
+
+@pytest.fixture(scope="session")
+def reports() -> dict[str, dict[str, Any]]:
+    return {}
+
+
+@pytest.fixture(params=RUN)
+def found(
+    request: pytest.FixtureRequest, release: Callable[[str], Path], reports: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """What `recompute_check.py` found on one release."""
+    version = str(request.param)
+    if version not in reports:
+        folder = release(f"megatron-core=={version}")
+        command = [sys.executable, str(HERE / "recompute_check.py")]
+        for verl in VERLS:
+            file = release(verl.replace("-", "==")) / "verl" / "models" / "mcore" / "patch.py"
+            command += ["--verl", f"{verl}={file}"]
+        path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        done = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": path, "OVERLAY_PATCHES": "none"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        report = json.loads(done.stdout.splitlines()[-1])
+        assert Path(report["path"]).is_relative_to(folder)
+        reports[version] = report
+    return reports[version]
+
+
+def test_upstream_retains_the_input(found: dict[str, Any]) -> None:
+    # Why the patch is there. When this fails on a new release, that release no longer needs it.
+    for dispatcher in DISPATCHERS:
+        layers = found["stock"]["layers"][dispatcher]
+        # Two layers, of each the input and its gradient.
+        assert layers["retained"] >= 4 * layers["input"]
+
+
+def test_the_retained_input_hangs_on_one_attribute(found: dict[str, Any]) -> None:
+    layers = found["stock"]["layers"]
+    assert layers["alltoall"]["graphs_in"] == ["MoEAlltoAllTokenDispatcher.probs"]
+    assert layers["allgather"]["graphs_in"] == ["MoEAllGatherTokenDispatcher.local_probs"]
+    attribute = found["attribute"]
+    assert attribute["before"] - attribute["after"] >= 2 * layers["alltoall"]["input"]
+    assert attribute["after"] < layers["alltoall"]["input"]
+
+
+def test_deleting_locals_of_unpermute_changes_nothing(found: dict[str, Any]) -> None:
+    # What NVIDIA/Megatron-LM#5197 does.
+    assert found["dels"]["with"] == found["dels"]["without"]
+
+
+def test_the_input_and_its_gradient_are_released(found: dict[str, Any]) -> None:
+    for dispatcher in DISPATCHERS:
+        stock, ours = (found[name]["layers"][dispatcher] for name in ("stock", "overlay"))
+        assert stock["retained"] - ours["retained"] == 4 * stock["input"]
+        for verl in VERLS:
+            assert ours["retained"] <= found[verl]["layers"][dispatcher]["retained"]
+
+
+def test_gradients_are_bit_identical(found: dict[str, Any]) -> None:
+    for dispatcher in DISPATCHERS:
+        stock, ours = (found[name]["layers"][dispatcher] for name in ("stock", "overlay"))
+        assert ours["gradients"] == stock["gradients"]
+    assert found["overlay"]["without_output"] == found["stock"]["without_output"]
+
+
+def test_the_flag_is_set_while_recomputing(found: dict[str, Any]) -> None:
+    flags = found["overlay"]["flags"]
+    assert flags == found["stock"]["flags"]
+    assert flags in (None, [True, True, False])
+    if flags is not None:
+        for verl in VERLS:
+            assert found[verl]["flags"] == [True, False, False]
+
+
+def test_an_alias_keeps_its_storage(found: dict[str, Any]) -> None:
+    alias = found["overlay"]["alias"]
+    assert alias["bytes_when_needed"] == alias["bytes"]
+    assert alias["unchanged"]
+
+
+@pytest.mark.parametrize("verl", VERLS)
+def test_verls_patch_takes_the_storage_from_an_alias(found: dict[str, Any], verl: str) -> None:
+    assert found[verl]["alias"]["bytes_when_needed"] == 0
+
+
+def test_the_patch_was_in_place_and_reads_like_the_original(found: dict[str, Any]) -> None:
+    assert not found["stock"]["replaced"]
+    assert found["overlay"]["replaced"]
+    assert found["overlay"]["same_signature"]
+
+
+def decided(folder: Path) -> Verdict:
+    """Return the verdict on the patch for what lies in a folder."""
+    plan = overlay.plan([ID], site=str(folder))
+    return next(verdict for verdict in plan.verdicts if verdict.patch == ID)
+
+
+@pytest.mark.parametrize("version", ALL_RELEASES)
+def test_every_release_is_known(release: Callable[[str], Path], version: str) -> None:
+    verdict = decided(release(f"megatron-core=={version}"))
+    assert verdict.verdict == "apply", verdict.reason
+    assert verdict.targets[0].version == version
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.7.1", "not-affected"), ("0.8.0", "apply"), ("0.9.0", "apply"), ("0.9.1", "apply")],
+)
+def test_every_verl_is_known(release: Callable[[str], Path], version: str, expected: str) -> None:
+    verdict = decided(release(f"verl=={version}"))
+    target = next(target for target in verdict.targets if target.project == "verl")
+    assert target.verdict == expected, target.reason
