@@ -115,7 +115,7 @@ def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tre
         msg = f"the factory of {site} returned {made!r}, not a plain function of its own"
         raise OverlayError(msg)
     _check_parameters(site, original, made)
-    _dress(owner, made, original)
+    _dress(owner, made, original, site)
     kind = type(raw) if isinstance(raw, _METHOD_KINDS) else None
     after = kind(made) if kind is not None else made
     return Installed(site, parent, name, raw, after)
@@ -199,15 +199,14 @@ def _check_parameters(site: str, original: Callable[..., Any], made: Callable[..
         raise OverlayError(msg)
 
 
-def _dress(owner: str, made: FunctionType, original: Any) -> None:
-    """Give a replacement the name of the original, so that it pickles by reference and reads well.
+def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
+    """Give a replacement the name that it is found under, so that it pickles by reference and reads well.
 
     Never `__wrapped__`, which `torch.jit.script` follows back to the original, and never its `__dict__`,
     in which `torch.compile` keeps marks of its own.
     """
     made.__name__ = original.__name__
-    made.__qualname__ = original.__qualname__
-    made.__module__ = original.__module__
+    made.__module__, made.__qualname__ = split_site(site)
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
     setattr(made, ORIGINAL, original)

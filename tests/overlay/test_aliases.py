@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,6 +81,7 @@ def test_a_site_that_is_an_imported_name_is_that_name_alone(upstream: Upstream, 
     assert status.sites[0].rebound == ()
     assert user.scale(1) == 200
     assert core.scale is user.other is original
+    assert pickle.loads(pickle.dumps(user.scale)) is user.scale  # noqa: S301
     engine.disable()
     assert user.scale is original
 
