@@ -65,6 +65,13 @@ class _Stream:
         pass
 
 
+class _Thing:
+    """What a module that has everything has: a class that can be made, and is never used."""
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+
 class _Anything(types.ModuleType):
     """A module that has whatever is asked of it; nothing of it is ever called but decorators."""
 
@@ -73,7 +80,7 @@ class _Anything(types.ModuleType):
             raise AttributeError(name)
         if name in ("jit", "autotune", "heuristics"):
             return lambda function=None, **_options: function if callable(function) else lambda made: made
-        return type(name, (), {})
+        return _Thing
 
 
 class _NoTracker:
@@ -99,7 +106,8 @@ def megatron() -> Iterator[None]:
     with cuda_on_cpu():
         _stand_in_for_streams()
         _stand_in_for_triton()
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             _start_megatron()
             yield
@@ -117,7 +125,7 @@ def _stand_in_for_streams() -> None:
         setattr(torch.cuda, name, value)
     torch.cuda.random.get_rng_state = lambda device="cuda": torch.zeros(1, dtype=torch.uint8)
     torch.Tensor.cuda = lambda self, *_args, **_kwargs: self  # type: ignore[method-assign]
-    torch.Tensor.record_stream = lambda _self, _stream: None  # type: ignore[method-assign]
+    torch.Tensor.record_stream = lambda self, s: None  # type: ignore[method-assign]
 
 
 def _start_megatron() -> None:

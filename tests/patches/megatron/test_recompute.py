@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from overlay.errors import OverlayError
 from overlay.patches.megatron.recompute import make_backward, make_verl_patch
 
-torch = pytest.importorskip("torch")
-reductions = pytest.importorskip("torch.multiprocessing.reductions")
+torch: Any = pytest.importorskip("torch")
+reductions: Any = pytest.importorskip("torch.multiprocessing.reductions")
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,10 +227,12 @@ def test_checkpoints_nest(who: str) -> None:
 
 def test_the_graph_can_be_kept_for_a_second_backward(who: str) -> None:
     x = source()
-    out = checkpoint(Recompute(keep="graph"), x * 1.0).sum()
-    out.backward(retain_graph=True)
+    layer = Recompute(keep="graph")
+    out = checkpoint(layer, x * 1.0)
+    out.sum().backward(retain_graph=True)
     once = x.grad.clone()
-    out.backward()
+    assert out.grad_fn.run_function is layer
+    out.sum().backward()
     assert torch.equal(x.grad, 2 * once)
 
 
@@ -246,12 +248,13 @@ def test_an_exception_passes_through_and_leaves_the_node_as_it_was(ours: None) -
         return x * 2.0
 
     x = source()
-    out = checkpoint(run, x * 1.0).sum()
+    out = checkpoint(run, x * 1.0)
     with pytest.raises(KeyError, match="upstream"):
-        out.backward(retain_graph=True)
+        out.sum().backward(retain_graph=True)
     assert torch.equal(kept[0], x.detach())
+    assert out.grad_fn.run_function is run
     failing = False
-    out.backward()
+    out.sum().backward()
     assert torch.equal(x.grad, torch.full(SHAPE, 2.0))
 
 
@@ -303,11 +306,11 @@ def test_gradients_and_aliases_are_those_of_the_stock_backward(
 ) -> None:
     results = []
     for backward in (STOCK, make_backward(STOCK, MODULE)):
-        Checkpoint.backward = staticmethod(backward)
+        Checkpoint.backward = staticmethod(backward)  # type: ignore[method-assign]
         try:
             results.append(_train(layers, seed))
         finally:
-            Checkpoint.backward = staticmethod(STOCK)
+            Checkpoint.backward = staticmethod(STOCK)  # type: ignore[method-assign]
     (gradient, kept, _), (our_gradient, our_kept, freed) = results
     assert torch.equal(gradient, our_gradient)
     for theirs, mine in zip(kept, our_kept, strict=True):
