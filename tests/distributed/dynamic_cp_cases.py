@@ -64,7 +64,10 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
     named: list[tuple[str, Callable[[], Any]]] = [
         (f"fresh/{index}", functools.partial(_sft, **case)) for index, case in enumerate(fresh)
     ]
+    pairs: dict[str, Any] = {"lengths": [3, 7] * world, "cap": 4}
     named += [
+        ("pairs", functools.partial(_sft, **pairs)),
+        ("outputs, pairs", functools.partial(_outputs, **pairs)),
         ("mixed", functools.partial(_sft, **mixed)),
         ("one sequence", functools.partial(_sft, lengths=[3 * world], cap=4)),
         ("fewer sequences than ranks", functools.partial(_sft, lengths=[3] * (world - 1), cap=4)),

@@ -25,6 +25,7 @@ FRESH = [f"fresh/{index}" for index in range(4)]
 SFT = [
     *FRESH,
     "mixed",
+    "pairs",
     "one sequence",
     "fewer sequences than ranks",
     "ranks with padding only",
@@ -131,7 +132,7 @@ def test_policy_gradient_and_its_metrics_are_those_of_one_process(world: int, ca
         assert result["clipped"] == found[0]["clipped"]
 
 
-@pytest.mark.parametrize("case", ["outputs", "outputs, dynamic micro-batches"])
+@pytest.mark.parametrize("case", ["outputs", "outputs, pairs", "outputs, dynamic micro-batches"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_outputs_are_those_of_one_process_in_order(world: int, case: str) -> None:
     assert_outputs(on_ranks(world, case))
