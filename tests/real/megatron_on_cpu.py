@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Tokens of a sequence, sequences, hidden size. Each has a value of its own.
 TOKENS, SEQUENCES, HIDDEN = 64, 2, 32
-EXPERTS = 4
+EXPERTS, VOCABULARY = 4, 48
 
 
 class _Event:
@@ -144,11 +144,42 @@ def _start_megatron() -> None:
 def moe_layer(dispatcher: str) -> Any:
     """Build Megatron's transformer layer with four experts; the same weights at each call."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.spec_utils import build_module
 
     torch.manual_seed(1)
-    config = TransformerConfig(
+    spec = get_gpt_layer_local_spec(num_experts=EXPERTS, moe_grouped_gemm=False)
+    config = _config(
+        moe_token_dispatcher_type=dispatcher,
+        moe_router_load_balancing_type="aux_loss",
+        moe_aux_loss_coeff=0.01,
+    )
+    return build_module(spec, config=config, layer_number=1)
+
+
+def mtp_model() -> Any:
+    """Build Megatron's GPT model with multi-token prediction and full recomputation; weights as above."""
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
+
+    torch.manual_seed(1)
+    config = _config(
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 -- no password
+        moe_router_load_balancing_type="none",  # Megatron's log of such losses has room for one kind of model
+        recompute_granularity="full",
+        recompute_method="uniform",
+        recompute_num_layers=1,
+        mtp_num_layers=1,
+        mtp_loss_scaling_factor=0.1,
+    )
+    spec = get_gpt_layer_local_spec(num_experts=EXPERTS, moe_grouped_gemm=False)
+    extra = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+    return GPTModel(config, spec, VOCABULARY, TOKENS, mtp_block_spec=extra, position_embedding_type="rope")
+
+
+def _config(**options: Any) -> Any:
+    from megatron.core.transformer import TransformerConfig
+
+    return TransformerConfig(
         num_layers=1,
         hidden_size=HIDDEN,
         num_attention_heads=2,
@@ -156,17 +187,13 @@ def moe_layer(dispatcher: str) -> Any:
         moe_ffn_hidden_size=4 * HIDDEN,
         num_moe_experts=EXPERTS,
         moe_router_topk=2,
-        moe_token_dispatcher_type=dispatcher,
-        moe_router_load_balancing_type="aux_loss",
-        moe_aux_loss_coeff=0.01,
         add_bias_linear=False,
         gated_linear_unit=True,
         attention_dropout=0.0,
         hidden_dropout=0.0,
         use_cpu_initialization=True,
+        **options,
     )
-    spec = get_gpt_layer_local_spec(num_experts=EXPERTS, moe_grouped_gemm=False)
-    return build_module(spec, config=config, layer_number=1)
 
 
 def causal_mask() -> torch.Tensor:

@@ -219,6 +219,38 @@ def alias_run() -> dict[str, Any]:
     }
 
 
+def mtp_run() -> dict[str, Any] | None:
+    """Train one step of Megatron's own model with multi-token prediction, whose checkpoint gets such a view.
+
+    Returns:
+        What is left of the decoder's output when its backward begins; `None` where a release fails by itself.
+
+    """
+    model = cpu.mtp_model().train()
+    tokens = torch.randint(cpu.VOCABULARY, (1, cpu.TOKENS), generator=torch.Generator().manual_seed(2))
+    left: list[int] = []
+    sizes: list[int] = []
+
+    def watch(_decoder: Any, _inputs: Any, output: torch.Tensor) -> None:
+        sizes.append(output.untyped_storage().nbytes())
+        output.register_hook(lambda _grad: left.append(output.untyped_storage().nbytes()))
+
+    model.decoder.register_forward_hook(watch)
+    mask = torch.ones(1, cpu.TOKENS)
+    try:
+        loss = model(tokens, torch.arange(cpu.TOKENS)[None], cpu.causal_mask(), labels=tokens, loss_mask=mask)
+    except TypeError as error:
+        if "padding_mask" in str(error):  # 0.18 cannot recompute multi-token prediction
+            return None
+        raise
+    loss.sum().backward()
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            digest.update(parameter.grad.numpy().tobytes())
+    return {"bytes": sizes[0], "bytes_when_needed": left[0], "gradients": digest.hexdigest()}
+
+
 def without_output_inside() -> list[float]:
     """Recompute an output-discarding checkpoint inside a checkpoint, and return the gradient."""
     from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
@@ -286,6 +318,7 @@ def report(verl_files: dict[str, Path]) -> dict[str, Any]:
                 "same_signature": inspect.signature(now) == inspect.signature(stock),
                 "flags": flags(),
                 "alias": alias_run(),
+                "mtp": mtp_run(),
                 "without_output": without_output_inside(),
                 "layers": {dispatcher: layer_run(dispatcher) for dispatcher in ("alltoall", "allgather")},
             }
