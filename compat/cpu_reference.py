@@ -31,6 +31,20 @@ def log_probs(weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, head
         [length - 1]: entry i belongs to token i + 1.
 
     """
+    return _next_token(weights, tokens, heads).gather(-1, tokens[1:, None]).squeeze(-1)
+
+
+def log_probs_and_entropy(
+    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int
+) -> torch.Tensor:
+    """Return [2, length - 1]: `log_probs`, and the entropy of the distribution that each is taken from."""
+    distribution = _next_token(weights, tokens, heads)
+    chosen = distribution.gather(-1, tokens[1:, None]).squeeze(-1)
+    return torch.stack([chosen, -(distribution.exp() * distribution).sum(dim=-1)])
+
+
+def _next_token(weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return [length - 1, vocabulary]: the log-probabilities of all tokens at each place but the last."""
     hidden = F.embedding(tokens, weights["embedding.word_embeddings.weight"])
     layer = 0
     while f"decoder.layers.{layer}.mlp.linear_fc1.weight" in weights:
@@ -42,7 +56,7 @@ def log_probs(weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, head
         hidden = hidden + _linear(weights, prefix + "mlp.linear_fc2", inner)
         layer += 1
     logits = _norm(weights, "decoder.final_layernorm", hidden) @ weights["output_layer.weight"].T
-    return logits[:-1].log_softmax(dim=-1).gather(-1, tokens[1:, None]).squeeze(-1)
+    return logits[:-1].log_softmax(dim=-1)
 
 
 def loss_and_gradient(
@@ -51,18 +65,20 @@ def loss_and_gradient(
     loss: Loss,
     *,
     heads: int,
+    outputs: Callable[..., torch.Tensor] = log_probs,
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Return the loss of the whole batch and its gradient by weight, computed in float64.
 
     Args:
         weights: The full weights, of any floating type.
         sequences: Token ids, one tensor of shape [length] per sequence.
-        loss: Loss of the batch, given each sequence's `log_probs`.
+        loss: Loss of the batch, given each sequence's outputs.
         heads: Number of attention heads.
+        outputs: What the loss is made of: `log_probs` or `log_probs_and_entropy`.
 
     """
     exact = {name: value.detach().double().requires_grad_() for name, value in weights.items()}
-    total = loss([log_probs(exact, tokens, heads=heads) for tokens in sequences])
+    total = loss([outputs(exact, tokens, heads=heads) for tokens in sequences])
     gradients = torch.autograd.grad(total, list(exact.values()))
     return total.item(), dict(zip(exact, gradients, strict=True))
 

@@ -59,3 +59,26 @@ def test_links_and_paths_exist(page: Path) -> None:
         assert (page.parent / target).exists(), target
     for command in re.findall(r"^(\./scripts/\w+)", page.read_text(), re.MULTILINE):
         assert os.access(ROOT / command, os.X_OK), command
+
+
+def figures() -> list[str]:
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("figures", ROOT / "scripts/figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return [command for page in module.documents() for command in module.commands(page.read_text())]
+
+
+def test_quoted_figures_name_a_command_that_prints_them() -> None:
+    commands = figures()
+    assert commands
+    for command in commands:
+        script = next(word for word in shlex.split(command) if "scripts/" in word)
+        assert (ROOT / script).is_file(), command
+    for page in DOCS:
+        text = page.read_text()
+        assert text.count("<!-- printed by:") == text.count("<!-- end of print -->")
+        assert "<!-- end of print -->" not in text or "```text\n$ " in text, f"{page.name} was never printed"

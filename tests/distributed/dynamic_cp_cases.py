@@ -35,7 +35,7 @@ def cases(world: int) -> list[Case]:
     """Return the cases for a world of this size, by layout."""
     flat: list[Case] = [(name, 1, 1, case) for name, case in _flat_cases(world)]
     if world == 4:
-        flat += [(name, 1, 1, functools.partial(_sft, **case)) for name, case in TABLE.items()]
+        flat += [(name, 1, 1, functools.partial(run_sft, **case)) for name, case in TABLE.items()]
         flat += [(f"pipeline/{name}", 1, 2, case) for name, case in _model_parallel_cases()]
     if world in (6, 8):
         flat += [(f"tensor/{name}", 2, 1, case) for name, case in _model_parallel_cases()]
@@ -62,24 +62,32 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
         "micro_batch_size_per_gpu": world,
     }
     named: list[tuple[str, Callable[[], Any]]] = [
-        (f"fresh/{index}", functools.partial(_sft, **case)) for index, case in enumerate(fresh)
+        (f"fresh/{index}", functools.partial(run_sft, **case)) for index, case in enumerate(fresh)
     ]
     pairs: dict[str, Any] = {"lengths": [3, 7] * world, "cap": 4}
     named += [
-        ("pairs", functools.partial(_sft, **pairs)),
+        ("pairs", functools.partial(run_sft, **pairs)),
         ("outputs, pairs", functools.partial(_outputs, **pairs)),
-        ("mixed", functools.partial(_sft, **mixed)),
-        ("one sequence", functools.partial(_sft, lengths=[3 * world], cap=4)),
-        ("fewer sequences than ranks", functools.partial(_sft, lengths=[3] * (world - 1), cap=4)),
-        ("ranks with padding only", functools.partial(_sft, lengths=[2], cap=2)),
-        ("ranks without loss tokens", functools.partial(_sft, lengths=[4] * world, cap=4, silent=world - 1)),
-        ("per token loss", functools.partial(_sft, **mixed, per_token_loss=True)),
+        ("mixed", functools.partial(run_sft, **mixed)),
+        ("one sequence", functools.partial(run_sft, lengths=[3 * world], cap=4)),
+        ("fewer sequences than ranks", functools.partial(run_sft, lengths=[3] * (world - 1), cap=4)),
+        ("ranks with padding only", functools.partial(run_sft, lengths=[2], cap=2)),
+        (
+            "ranks without loss tokens",
+            functools.partial(run_sft, lengths=[4] * world, cap=4, silent=world - 1),
+        ),
+        ("per token loss", functools.partial(run_sft, **mixed, per_token_loss=True)),
         ("token budget", _token_budget),
         ("too long", _too_long),
-        ("after too long", functools.partial(_sft, **mixed)),
+        ("after too long", functools.partial(run_sft, **mixed)),
         ("ppo token-mean", functools.partial(_ppo, draw, "token-mean")),
         ("ppo seq-mean-token-sum", functools.partial(_ppo, draw, "seq-mean-token-sum")),
         ("ppo per token loss", functools.partial(_ppo, draw, "token-mean", per_token_loss=True)),
+        ("ppo entropy and KL", functools.partial(_ppo, draw, "token-mean", entropy=0.3, kl=0.7)),
+        (
+            "ppo seq-mean-token-mean",
+            functools.partial(_ppo, draw, "seq-mean-token-mean", entropy=0.3, kl=0.7),
+        ),
         ("outputs", functools.partial(_outputs, **mixed)),
         ("outputs, dynamic micro-batches", functools.partial(_outputs, **fresh[0])),
         ("roles", _roles),
@@ -95,11 +103,11 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
 def _model_parallel_cases() -> list[tuple[str, Callable[[], Any]]]:
     mixed: dict[str, Any] = {"lengths": [9, 3, 3, 3, 5, 2, 4, 3], "cap": 5, "micro_batch_size_per_gpu": 4}
     return [
-        ("mixed", functools.partial(_sft, **mixed)),
+        ("mixed", functools.partial(run_sft, **mixed)),
         ("outputs", functools.partial(_outputs, **mixed)),
         ("roles", _roles),
         ("too long", _too_long),
-        ("after too long", functools.partial(_sft, **mixed)),
+        ("after too long", functools.partial(run_sft, **mixed)),
     ]
 
 
@@ -140,7 +148,8 @@ def _watched(loss: Callable[..., Any], seen: list[dict[str, Any]]) -> Callable[.
     return watched
 
 
-def _sft(*, lengths: list[int], cap: int, per_token_loss: bool = False, **settings: Any) -> dict[str, Any]:
+def run_sft(*, lengths: list[int], cap: int, per_token_loss: bool = False, **settings: Any) -> dict[str, Any]:
+    """Train one step of supervised fine-tuning, and compare it with one process."""
     engine = cpu_engine.build_engine(cap=cap, seed=_seed(), per_token_loss=per_token_loss)
     batch = cpu_engine.random_batch(lengths, seed=_seed() + 1, **settings)
     loss, reference = cpu_reference.loss_and_gradient(
@@ -181,15 +190,17 @@ def _judged(
 def _token_budget() -> dict[str, Any]:
     """Run with a budget that leaves no room: a rank of its own for each sequence would break it."""
     lengths = [8] * (3 * dist.get_world_size())
-    return _sft(lengths=lengths, cap=8, use_dynamic_bsz=True, max_token_len_per_gpu=12)
+    return run_sft(lengths=lengths, cap=8, use_dynamic_bsz=True, max_token_len_per_gpu=12)
 
 
 def _too_long() -> dict[str, Any]:
     ranks = mpu.get_data_parallel_world_size()
-    return _sft(lengths=[3, 4 * ranks + 1, 2], cap=4, micro_batch_size_per_gpu=1)
+    return run_sft(lengths=[3, 4 * ranks + 1, 2], cap=4, micro_batch_size_per_gpu=1)
 
 
-def _ppo(draw: random.Random, mode: str, *, per_token_loss: bool = False) -> dict[str, Any]:
+def _ppo(
+    draw: random.Random, mode: str, *, per_token_loss: bool = False, entropy: float = 0.0, kl: float = 0.0
+) -> dict[str, Any]:
     world = dist.get_world_size()
     prompts = [draw.randint(1, 4) for _ in range(2 * world)]
     responses = [draw.randint(1, 4) for _ in prompts]
@@ -208,43 +219,67 @@ def _ppo(draw: random.Random, mode: str, *, per_token_loss: bool = False) -> dic
     now = [cpu_reference.log_probs(weights, row, heads=cpu_engine.HEADS).detach() for row in tokens]
     masks = [torch.randint(0, 2, (length,), generator=noise) for length in responses]
     for mask in masks:
-        mask[0] = 1
+        mask[:2] = 1
     batch["prompts"] = cpu_engine.nested([row[:size] for row, size in zip(tokens, prompts, strict=True)])
     batch["responses"] = cpu_engine.nested([row[size:] for row, size in zip(tokens, prompts, strict=True)])
     batch["response_mask"] = batch["loss_mask"] = cpu_engine.nested(masks)
-    batch["advantages"] = per_response(lambda length: torch.randn(length, generator=noise))
-    # Far enough from the policy that some tokens are clipped, on both sides.
-    batch["old_log_probs"] = cpu_engine.nested(
-        [
-            row[-length:].float() + 0.4 * torch.randn(length, generator=noise)
-            for row, length in zip(now, responses, strict=True)
-        ]
+    gains = [torch.randn(length, generator=noise) for length in responses]
+    # Far enough from the policy that some tokens are clipped, on both sides: whatever is drawn, the first
+    # token of the first sequence is, and its second is not.
+    shifts = [0.4 * torch.randn(length, generator=noise) for length in responses]
+    gains[0][0], shifts[0][0], shifts[0][1] = 1.0, -1.0, 0.0
+    batch["advantages"] = cpu_engine.nested(gains)
+    before = [row[-len(shift) :].float() + shift for row, shift in zip(now, shifts, strict=True)]
+    batch["old_log_probs"] = cpu_engine.nested(before)
+    batch["ref_log_prob"] = per_response(lambda length: -2 + torch.randn(length, generator=noise))
+    if entropy:
+        tu.assign_non_tensor(batch, calculate_entropy=True)
+    config = ActorConfig(
+        strategy="megatron",
+        rollout_n=1,
+        loss_agg_mode=mode,
+        ppo_micro_batch_size_per_gpu=1,
+        entropy_coeff=entropy,
+        use_kl_loss=bool(kl),
+        kl_loss_coef=kl,
+        kl_loss_type="mse",
     )
-    config = ActorConfig(strategy="megatron", rollout_n=1, loss_agg_mode=mode, ppo_micro_batch_size_per_gpu=1)
     advantages, old = batch["advantages"].unbind(), batch["old_log_probs"].unbind()
+    anchors = batch["ref_log_prob"].unbind()
 
-    def policy_terms(per_sequence: Any) -> torch.Tensor:
+    def token_terms(per_sequence: Any) -> list[torch.Tensor]:
         terms = []
-        for row, advantage, before, mask in zip(per_sequence, advantages, old, masks, strict=True):
-            change = (row[-len(mask) :] - before.double()).exp()
+        for both, advantage, before, anchor, mask in zip(
+            per_sequence, advantages, old, anchors, masks, strict=True
+        ):
+            row, spread = both[:, -len(mask) :]
+            change = (row - before.double()).exp()
             clipped = change.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
             worst = torch.maximum(-advantage * change, -advantage * clipped)
             bounded = torch.where(
                 advantage < 0, torch.minimum(worst, -advantage * config.clip_ratio_c), worst
             )
-            terms.append(bounded * mask)
-        return torch.cat(terms)
+            terms.append((bounded - entropy * spread + kl * 0.5 * (row - anchor).square()) * mask)
+        return terms
 
     # The terms of a policy loss cancel: its rounding error is relative to their size, not to their sum.
     sizes: list[float] = []
 
     def loss(per_sequence: Any) -> torch.Tensor:
-        terms = policy_terms(per_sequence)
+        terms = token_terms(per_sequence)
+        if mode == "seq-mean-token-mean":
+            terms = [term / mask.sum() for term, mask in zip(terms, masks, strict=True)]
         divisor = sum(int(mask.sum()) for mask in masks) if mode == "token-mean" else len(masks)
-        sizes.append(terms.detach().abs().sum().item() / divisor)
-        return terms.sum() / divisor
+        sizes.append(torch.cat(terms).detach().abs().sum().item() / divisor)
+        return torch.cat(terms).sum() / divisor
 
-    value, reference = cpu_reference.loss_and_gradient(weights, tokens, loss, heads=cpu_engine.HEADS)
+    value, reference = cpu_reference.loss_and_gradient(
+        weights,
+        tokens,
+        loss,
+        heads=cpu_engine.HEADS,
+        outputs=cpu_reference.log_probs_and_entropy,
+    )
     seen: list[dict[str, Any]] = []
     output = cpu_engine.train(engine, batch, _watched(functools.partial(ppo_loss, config), seen))
     metrics = output["metrics"]
@@ -255,7 +290,9 @@ def _ppo(draw: random.Random, mode: str, *, per_token_loss: bool = False) -> dic
         value,
         seen,
         size=sizes[0],
-        pg_loss=metrics["actor/pg_loss"].aggregate(),
+        pg_loss=metrics["actor/pg_loss"].aggregate()
+        - entropy * (metrics["actor/entropy_loss"].aggregate() if entropy else 0.0)
+        + kl * (metrics["kl_loss"].aggregate() if kl else 0.0),
         clipped=metrics["actor/pg_clipfrac"].aggregate(),
         values=len(metrics["actor/ppo_kl"].values),
     )

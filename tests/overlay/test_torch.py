@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 if TYPE_CHECKING:
+    import torch
     from collections.abc import Callable
 
     from fake_upstream import Upstream
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from overlay._engine import Engine
 
     Engines = Callable[..., Engine]
+else:
+    torch = pytest.importorskip("torch")
 
 SOURCE = """
 import torch

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 from itertools import chain
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -131,21 +128,6 @@ def test_a_sequence_too_long_names_its_length_the_cap_and_the_way_out() -> None:
 def test_a_micro_batch_without_sequences_is_an_error() -> None:
     with pytest.raises(ValueError, match="without sequences"):
         plan_split([], 2, 1)
-
-
-@pytest.mark.real
-@pytest.mark.xfail(
-    strict=True, reason="verl 0.8 splits batches itself; once this passes, the patch has had its day"
-)
-def test_upstream_no_longer_splits_batches_itself() -> None:
-    found = importlib.util.find_spec("verl")
-    assert found is not None
-    assert found.submodule_search_locations
-    source = Path(found.submodule_search_locations[0], "utils", "megatron_utils.py").read_text(
-        encoding="utf-8"
-    )
-    functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    assert "dynamic_cp_split_batch" not in functions
 
 
 def test_each_replaced_site_is_one_whose_source_is_known() -> None:
