@@ -21,7 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(
-    r"(?P<head><!-- printed by: (?P<command>[^\n]+?) -->\n)(?P<body>.*?)(?P<tail><!-- end of print -->)", re.DOTALL
+    r"(?P<head><!-- printed by: (?P<command>[^\n]+?) -->\n)(?P<body>.*?)(?P<tail><!-- end of print -->)",
+    re.DOTALL,
 )
 
 
@@ -48,7 +49,9 @@ def rewrite(path: Path, printed: dict[str, str]) -> None:
         command = match["command"]
         if command not in printed:
             print(f"running {command}", file=sys.stderr, flush=True)
-            done = subprocess.run(shlex.split(command), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+            done = subprocess.run(
+                shlex.split(command), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+            )
             printed[command] = done.stdout
         return match["head"] + quoted(command, printed[command]) + match["tail"]
 

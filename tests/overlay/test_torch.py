@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    import torch
     from collections.abc import Callable
 
+    import torch
     from fake_upstream import Upstream
 
     from overlay._engine import Engine
