@@ -81,11 +81,20 @@ def found(
 
 
 def test_upstream_retains_the_input(found: dict[str, Any]) -> None:
-    # Why the patch is there. When this fails on a new release, that release no longer needs it.
+    # Why the patch is there.
     for dispatcher in DISPATCHERS:
         layers = found["stock"]["layers"][dispatcher]
         # Two layers, of each the input and its gradient.
         assert layers["retained"] >= 4 * layers["input"]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="once this passes on a release, megatron.recompute has had its day there"
+)
+def test_upstream_alone_lets_go_of_the_input(found: dict[str, Any]) -> None:
+    for dispatcher in DISPATCHERS:
+        layers = found["stock"]["layers"][dispatcher]
+        assert layers["retained"] < layers["input"]
 
 
 def test_the_retained_input_hangs_on_one_attribute(found: dict[str, Any]) -> None:
