@@ -10,6 +10,8 @@ on, and applied, when its modules are.
 
 from __future__ import annotations
 
+import _thread
+
 from overlay._version import __version__
 from overlay.errors import OverlayError, PatchError, SelectionError, SourceError
 
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _engine_here: Engine | None = None
+_engine_lock = _thread.allocate_lock()
 
 
 def _here() -> Engine:
@@ -41,7 +44,9 @@ def _here() -> Engine:
     if _engine_here is None:
         from overlay._engine import Engine
 
-        _engine_here = Engine()
+        with _engine_lock:
+            if _engine_here is None:
+                _engine_here = Engine()
     return _engine_here
 
 

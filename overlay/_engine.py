@@ -5,11 +5,12 @@ from __future__ import annotations
 import _thread
 import os
 import sys
+from _weakref import ref
 
 from overlay import _log, _settings
 from overlay._record import TYPE_CHECKING
 from overlay._registry import load_patches
-from overlay._session import Session
+from overlay._session import PATIENCE, Session
 from overlay._version import __version__
 from overlay.errors import OverlayError
 from overlay.ledger import Status
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
     from overlay.verdict import Plan
 
 
+_engines: list[ref[Engine]] = []
+
+
+def _renew_locks() -> None:
+    for reference in _engines:
+        engine = reference()
+        if engine is not None:
+            engine.renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
 class Engine:
     """Enables a set of patches in this interpreter. The package has one; tests make their own."""
 
@@ -31,6 +46,13 @@ class Engine:
         self._patches: dict[str, Patch] | None = None
         self._session: Session | None = None
         self._last: tuple[PatchStatus, ...] = ()
+        _engines.append(ref(self))
+
+    def renew_locks(self) -> None:
+        """Make new locks in the child of a fork: a thread that held one is not there any more."""
+        self._lock = _thread.RLock()
+        if self._session is not None:
+            self._session.renew_locks()
 
     def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
         """Arm the selected patches, and apply those whose modules are there already."""
@@ -51,7 +73,7 @@ class Engine:
                     None if strict is None else _settings.strict(strict),
                 )
         try:
-            session.catch_up()
+            session.catch_up(PATIENCE)
         except BaseException:
             if opened:
                 self.disable()

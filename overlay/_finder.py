@@ -1,8 +1,8 @@
-"""The import hook: tells the engine about each watched module as soon as it has been executed.
+"""The import hook: tells a session about each watched module as soon as it has been executed.
 
 It stands first on `sys.meta_path`, stays armed until it is taken out, and serves reloads and second
 imports as well (wrapt's hooks fire once and are lost when one of them raises). A module that is being
-executed when the hook arrives is reported when it is done.
+executed when the hook arrives, or that is loaded lazily, is reported when it has been executed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    Imported = Callable[[ModuleType], None]
+    #: Called with the name under which a module was imported, and the module.
+    Imported = Callable[[str, object], None]
 
 
 class WatchingFinder:
@@ -37,6 +38,8 @@ class WatchingFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a watched module by way of the other finders, and hook its loader."""
+        if sys.meta_path[0] is not self and self in sys.meta_path:
+            self.install()  # somebody came first, who might answer for a watched module one day
         if fullname not in self._names:
             return None
         key = (_thread.get_ident(), fullname)
@@ -49,28 +52,40 @@ class WatchingFinder:
             self._asking.discard(key)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             self.hooked.add(fullname)
-            spec.loader = HookedLoader(spec.loader, self._imported)  # type: ignore[assignment]
+            spec.loader = HookedLoader(spec.loader, fullname, self._imported)  # type: ignore[assignment]
         return spec
 
     def _ask_others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
-            find_spec = getattr(finder, "find_spec", None)
-            if finder is self or find_spec is None:
+            if finder is self:
                 continue
-            spec: ModuleSpec | None = find_spec(fullname, path, target)
+            find_spec = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find_spec(fullname, path, target) if find_spec else None
+            if spec is None and find_spec is None and sys.version_info < (3, 12):
+                spec = _find_as_before(finder, fullname, path)
             if spec is not None:
                 return spec
         return None
 
     def install(self) -> None:
         """Arm the finder, in front of all others."""
-        sys.meta_path.insert(0, self)
+        # In one step: another thread may be walking along the path.
+        sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
 
     def remove(self) -> None:
         """Disarm the finder."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+
+def _find_as_before(finder: Any, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Ask a finder that only knows `find_module`, which Python 3.12 stopped asking."""
+    from importlib.util import spec_from_loader
+
+    find_module = getattr(finder, "find_module", None)
+    loader = find_module(fullname, path) if find_module else None
+    return spec_from_loader(fullname, loader) if loader is not None else None
 
 
 class HookedLoader:
@@ -79,11 +94,14 @@ class HookedLoader:
     It stands in for the real loader only until then: modules keep the loader that they would have had.
     """
 
-    def __init__(self, loader: Any, imported: Imported) -> None:
+    def __init__(self, loader: Any, name: str, imported: Imported) -> None:
         self._loader = loader
+        self._name = name
         self._overlay_imported = imported
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copying and pickling ask for these before there is anything to ask
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -94,46 +112,99 @@ class HookedLoader:
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module, then report it."""
-        spec = module.__spec__
+        spec = _spec_of(module)
         if spec is not None:
             spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._overlay_imported(module)
+        if is_lazy(module):
+            when_awake(module, self._name, self._overlay_imported)
+        else:
+            # A module may have put another one in its place.
+            self._overlay_imported(self._name, sys.modules.get(self._name, module))
+
+    def load_module(self, name: str) -> Any:
+        """Load the module in the way that importlib has deprecated, and report it."""
+        module = self._loader.load_module(name)
+        self._overlay_imported(self._name, module)
+        return module
 
 
-def is_executing(module: ModuleType) -> bool:
+def _spec_of(module: object) -> ModuleSpec | None:
+    """Return the spec of a module without waking it, and without asking a stranger's `__getattr__`."""
+    try:
+        spec = object.__getattribute__(module, "__dict__").get("__spec__")
+    except AttributeError:
+        return None
+    return spec if isinstance(spec, ModuleSpec) else None
+
+
+def is_executing(module: object) -> bool:
     """Return whether a module in `sys.modules` is still being executed (a circular import, say)."""
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    return bool(getattr(_spec_of(module), "_initializing", False))
 
 
-def when_executed(module: ModuleType, imported: Imported) -> None:
+def is_lazy(module: object) -> bool:
+    """Return whether a module waits for its first use to be executed (`importlib.util.LazyLoader`)."""
+    return type(module).__name__ == "_LazyModule" and type(module).__module__ == "importlib.util"
+
+
+def when_awake(module: object, name: str, imported: Imported) -> None:
+    """Report a lazy module once it has been executed."""
+    spec = _spec_of(module)
+    if spec is not None and not isinstance(spec.loader, HookedLoader):
+        spec.loader = HookedLoader(spec.loader, name, imported)  # type: ignore[assignment]
+
+
+def when_executed(module: object, name: str, imported: Imported) -> None:
     """Report a module that is being executed as soon as it is done.
 
     The import system ends by clearing a flag on the module's spec, and tells nobody. The spec gets a class
     that listens for that, and has its own class back afterwards.
     """
-    spec = module.__spec__
-    if not isinstance(spec, ModuleSpec):
-        msg = f"{module.__name__} is being imported in a way that cannot be followed"
-        raise TypeError(msg)
-    plain = type(spec)
+    spec = _spec_of(module)
+    if spec is None:
+        return
 
     def report() -> None:
-        if sys.modules.get(module.__name__) is not module:
+        found = sys.modules.get(name)
+        if found is None:
             return  # its execution failed
         try:
-            imported(module)
+            imported(name, found)
         except BaseException:
             # The import fails, as from a loader, and must fail again when it is tried again.
-            del sys.modules[module.__name__]
+            sys.modules.pop(name, None)
             raise
 
-    class ListeningSpec(plain):  # type: ignore[valid-type, misc]
+    waiting = vars(spec).setdefault(_WAITING, [])
+    waiting.append(report)
+    if len(waiting) == 1:
+        vars(spec)[_PLAIN] = type(spec)
+        spec.__class__ = _listening(type(spec))
+    if not getattr(spec, "_initializing", False) and waiting:
+        _tell(spec)  # another thread came to the end of it in the meantime
+
+
+_WAITING = "_overlay_waiting"
+_PLAIN = "_overlay_plain"
+
+
+def _listening(plain: type[ModuleSpec]) -> type[ModuleSpec]:
+    class ListeningSpec(plain):  # type: ignore[misc, valid-type]
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, value)
             if name == "_initializing" and not value:
-                object.__setattr__(self, "__class__", plain)
-                report()
+                _tell(self)
 
-    spec.__class__ = ListeningSpec
+    return ListeningSpec
+
+
+def _tell(spec: ModuleSpec) -> None:
+    """Give a spec its own class back, and tell those who waited for it."""
+    waiting = vars(spec).pop(_WAITING, [])
+    plain = vars(spec).pop(_PLAIN, None)
+    if plain is not None:
+        object.__setattr__(spec, "__class__", plain)
+    for report in waiting:
+        report()

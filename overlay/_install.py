@@ -1,7 +1,7 @@
-"""Installing the sites of one patch in one module: all of them, or none.
+"""Installing the sites of one patch in one module, and taking sites out again.
 
 Plain functions only. A transparent proxy would be skipped by `torch.compile`, by `torch.jit.script` and by
-pickle, without a word, so the replacement is a function of its own that carries the original's name.
+pickle, without a word, so the replacement is a function of its own that carries the name of its site.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import FunctionType
 
 from overlay._aliases import rebind
+from overlay._live import OWNER, ConflictError, check_original, function_of, kind_of, resolve
 from overlay._record import TYPE_CHECKING
 from overlay._shape import split_site
 from overlay.errors import OverlayError
@@ -21,19 +22,16 @@ if TYPE_CHECKING:
     from overlay._source import Tree
     from overlay.patch import Replacement
 
-#: Where a replacement keeps what it replaced, and whose it is.
+#: Where a replacement keeps what it replaced.
 ORIGINAL = "__overlay_original__"
-OWNER = "__overlay_patch__"
 
-_METHOD_KINDS = (staticmethod, classmethod)
-
-
-class ConflictError(OverlayError):
-    """Someone else's object stands at a site."""
+#: Of what a function carries with it, what a replacement must not take over: by it `torch.jit.script` and
+#: `inspect` find their way back to the original.
+_NOT_COPIED = frozenset({"__wrapped__", ORIGINAL, OWNER})
 
 
 class Installed:
-    """One site in place, with all that is needed to take it out again."""
+    """One site that was replaced, with all that is needed to take the replacement out again."""
 
     def __init__(self, site: str, parent: Any, name: str, before: object, after: object) -> None:
         self.site = site
@@ -43,36 +41,29 @@ class Installed:
         self.after = after
         self.rebound: tuple[str, ...] = ()
         self.stale: tuple[str, ...] = ()
-        self._undo: list[Callable[[], None]] = []
+        self.undo: list[Callable[[], None]] = []
+        #: Whether the module has been executed again since, so that this site is history.
+        self.past = False
 
     @property
     def in_place(self) -> bool:
         """Whether the site still holds what was put there."""
         return vars(self.parent).get(self.name) is self.after
 
-    def check_untouched(self) -> None:
-        """Raise `ConflictError` if somebody changed the site since it was looked at."""
-        if vars(self.parent).get(self.name) is not self.before:
-            msg = f"{self.site} was replaced by someone else at this very moment"
-            raise ConflictError(msg)
+    @property
+    def searched(self) -> bool:
+        """Whether references elsewhere mean this site.
 
-    def put(self) -> None:
-        """Put the replacement in place."""
-        setattr(self.parent, self.name, self.after)
+        If the site is a name that its module imported, that name alone was asked for: where the function is
+        defined, and wherever else it is used, it stays what it is.
+        """
+        home: object = function_of(self.before).__module__
+        return home == split_site(self.site)[0]
 
-    def remember(self, undo: list[Callable[[], None]]) -> None:
-        """Add what restores the aliases of this site."""
-        self._undo += undo
-
-    def revert(self) -> bool:
-        """Put the original back, the very object. Return whether the site was still ours to restore."""
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
-        if not self.in_place:
-            return False
-        setattr(self.parent, self.name, self.before)
-        return True
+    def pairs(self) -> list[tuple[object, object]]:
+        """Return what to search for, and what to put instead: functions, and raw attributes around them."""
+        before, after = function_of(self.before), function_of(self.after)
+        return [(before, after)] if before is self.before else [(before, after), (self.before, self.after)]
 
 
 def prepare(
@@ -90,106 +81,75 @@ def put(sites: Sequence[Installed]) -> None:
     done: list[Installed] = []
     try:
         for site in sites:
-            site.check_untouched()
+            _check_untouched(site)
             done.append(site)
-            site.put()
-        _rebind_aliases(sites)
+            setattr(site.parent, site.name, site.after)
+        _rebind_aliases([site for site in sites if site.searched])
     except BaseException:
-        for site in reversed(done):
-            site.revert()
+        take_out(done)
         raise
 
 
-def function_of(raw: object) -> Any:
-    """Return the function behind a raw class or module attribute."""
-    return raw.__func__ if isinstance(raw, _METHOD_KINDS) else raw
+def take_out(sites: Sequence[Installed]) -> list[str]:
+    """Put the originals back, the very objects, also in references that were taken since.
+
+    Returns what could not be: sites that somebody else replaced on top, references that cannot be rebound.
+    """
+    left: list[str] = []
+    for site in reversed(sites):
+        for undo in reversed(site.undo):
+            undo()
+        site.undo.clear()
+        if site.in_place:
+            setattr(site.parent, site.name, site.before)
+        elif not site.past:
+            left.append(f"{site.site}: somebody replaced it since")
+    searched = [site for site in sites if site.searched]
+    pairs = [(after, before) for site in searched for before, after in site.pairs()]
+    if pairs:
+        owners = [site for site in searched for _ in site.pairs()]
+        found = rebind(pairs, [*map(vars, sites), *sites])
+        for site, rebinding in zip(owners, found, strict=True):
+            left += [f"{site.site}: its replacement is still held by {holder}" for holder in rebinding.stale]
+    return left
+
+
+def _check_untouched(site: Installed) -> None:
+    if vars(site.parent).get(site.name) is not site.before:
+        msg = f"{site.site} was replaced by someone else at this very moment"
+        raise ConflictError(msg)
+
+
+def _rebind_aliases(sites: Sequence[Installed]) -> None:
+    """Give the replacement to everybody who took the original before, or note who could not be given it."""
+    pairs = [pair for site in sites for pair in site.pairs()]
+    if not pairs:
+        return
+    owners = [site for site in sites for _ in site.pairs()]
+    found = rebind(pairs, [*map(vars, sites), *sites])
+    for site, rebinding in zip(owners, found, strict=True):
+        site.rebound += tuple(rebinding.rebound)
+        site.stale += tuple(rebinding.stale)
+        site.undo += rebinding.undo
 
 
 def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> Installed:
     site = replacement.site
-    parent, name, raw = _resolve(module, site)
+    parent, name, raw = resolve(module, site)
     original = function_of(raw)
-    _check_original(site, original, tree)
+    check_original(site, original, tree)
     made = replacement.make(original, module)
-    if not isinstance(made, FunctionType) or made is original:
+    if type(made) is not FunctionType or made is original or getattr(made, OWNER, None) is not None:
         msg = f"the factory of {site} returned {made!r}, not a plain function of its own"
         raise OverlayError(msg)
     _check_parameters(site, original, made)
     _dress(owner, made, original, site)
-    kind = type(raw) if isinstance(raw, _METHOD_KINDS) else None
-    after = kind(made) if kind is not None else made
-    return Installed(site, parent, name, raw, after)
-
-
-def _resolve(module: ModuleType, site: str) -> tuple[Any, str, object]:
-    """Return the object that holds a site, the attribute's name and its raw value."""
-    # Imported here: by now a target is really there, and the cost of wrapt no longer shows.
-    from wrapt import resolve_path
-
-    _, qualname = split_site(site)
-    try:
-        parent, name, raw = resolve_path(module, qualname)
-    except AttributeError as error:
-        msg = f"{site} does not exist in the imported module, although its source defines it: {error}"
-        raise OverlayError(msg) from error
-    if name not in vars(parent):
-        msg = f"{site} is inherited, not defined there"
-        raise OverlayError(msg)
-    return parent, name, raw
-
-
-def _check_original(site: str, original: object, tree: Tree) -> None:
-    """Raise unless the live object is the function that the source defines.
-
-    The source was recognised; this makes sure that nobody has put something else in its place since.
-    """
-    if not isinstance(original, FunctionType):
-        msg = f"{site} is a {type(original).__name__} in the imported module, not a plain function"
-        raise ConflictError(msg)
-    foreign = getattr(original, OWNER, None)
-    if foreign is not None:
-        msg = f"{site} is already replaced by {foreign}"
-        raise ConflictError(msg)
-    home, qualname = _defined_at(site, tree)
-    lines = {node.lineno for node in tree.nodes(f"{home}:{qualname}") if hasattr(node, "lineno")}
-    lines |= {
-        decorator.lineno
-        for node in tree.nodes(f"{home}:{qualname}")
-        for decorator in getattr(node, "decorator_list", [])
-    }
-    code = original.__code__
-    name = getattr(code, "co_qualname", original.__qualname__)
-    if original.__module__ != home or name != qualname or code.co_firstlineno not in lines:
-        where = f"{original.__module__}:{name}, {code.co_filename}:{code.co_firstlineno}"
-        msg = (
-            f"{site} was replaced by someone else before overlay was enabled ({where}); enable overlay first"
-        )
-        raise ConflictError(msg)
-
-
-def _defined_at(site: str, tree: Tree) -> tuple[str, str]:
-    """Return the module and qualified name where a site's function is defined: it may be a `from` import."""
-    import ast
-
-    for _ in range(8):  # a chain of re-exports; real ones have one link
-        module, qualname = split_site(site)
-        nodes = tree.nodes(site)
-        if len(nodes) != 1 or not isinstance(nodes[0], ast.ImportFrom):
-            return module, qualname
-        imported = nodes[0]
-        base = imported.module or ""
-        if imported.level:
-            package = module.split(".")
-            if not tree.is_package(module):
-                package.pop()
-            package = package[: len(package) - imported.level + 1]
-            base = ".".join([*package, base] if base else package)
-        site = f"{base}:{imported.names[0].name}"
-    return split_site(site)
+    kind = kind_of(raw)
+    return Installed(site, parent, name, raw, made if kind is None else kind(made))
 
 
 def _check_parameters(site: str, original: Callable[..., Any], made: Callable[..., Any]) -> None:
-    from inspect import signature
+    from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 
     def shape(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
         return [(p.name, p.kind, p.default) for p in signature(function).parameters.values()]
@@ -197,41 +157,18 @@ def _check_parameters(site: str, original: Callable[..., Any], made: Callable[..
     if shape(original) != shape(made):
         msg = f"the replacement of {site} takes {signature(made)}, the original {signature(original)}"
         raise OverlayError(msg)
+    for kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction):
+        if kind(original) != kind(made):
+            msg = f"the replacement of {site} and the original differ in being what {kind.__name__} says"
+            raise OverlayError(msg)
 
 
 def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
-    """Give a replacement the name that it is found under, so that it pickles by reference and reads well.
-
-    Never `__wrapped__`, which `torch.jit.script` follows back to the original, and never its `__dict__`,
-    in which `torch.compile` keeps marks of its own.
-    """
+    """Give a replacement the name that it is found under, so that it pickles by reference and reads well."""
     made.__name__ = original.__name__
     made.__module__, made.__qualname__ = split_site(site)
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
+    made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
     setattr(made, ORIGINAL, original)
     setattr(made, OWNER, owner)
-
-
-def _rebind_aliases(sites: Sequence[Installed]) -> None:
-    """Give the replacement to everybody who took the original before, or note who could not be given it."""
-    pairs: list[tuple[object, object]] = []
-    owners: list[Installed] = []
-    for site in sites:
-        if function_of(site.before).__module__ != split_site(site.site)[0]:
-            # The site is a name that its module imported. That name alone was asked for: where the function
-            # is defined, and wherever else it is used, it stays what it is.
-            continue
-        pairs.append((function_of(site.before), function_of(site.after)))
-        owners.append(site)
-        if site.before is not function_of(site.before):
-            pairs.append((site.before, site.after))
-            owners.append(site)
-    if not pairs:
-        return
-    ignore: list[object] = [vars(site) for site in sites]
-    found = rebind(pairs, [*ignore, *sites])
-    for site, rebinding in zip(owners, found, strict=True):
-        site.rebound += tuple(rebinding.rebound)
-        site.stale += tuple(rebinding.stale)
-        site.remember(rebinding.undo)

@@ -50,6 +50,7 @@ def _write(level: str, message: str) -> None:
         logger.addHandler(_stderr_handler())
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
+    logger.disabled = False  # `logging.config` disables every logger that it was not told of
     logger.log(_ORDER[level], "overlay: %s", message)
 
 

@@ -9,72 +9,26 @@ from __future__ import annotations
 
 import _thread
 import sys
+from types import ModuleType
 
 from overlay import _log
-from overlay._decide import decide, in_order, settle, variant_of
-from overlay._finder import WatchingFinder, is_executing, when_executed
+from overlay._decide import decide, in_order, settle
+from overlay._entry import ENDED, Entry
+from overlay._finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay._record import TYPE_CHECKING
 from overlay.errors import OverlayError, PatchError
-from overlay.ledger import PatchStatus, SiteStatus
+from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import ModuleType
 
-    from overlay._install import Installed
     from overlay._source import Tree
-    from overlay.patch import Patch, Replacement
-    from overlay.verdict import TargetVerdict, Verdict
+    from overlay.ledger import PatchStatus
+    from overlay.patch import Patch, Target
 
-
-class Entry:
-    """What the ledger holds of one selected patch."""
-
-    def __init__(self, patch: Patch) -> None:
-        self.patch = patch
-        self.verdict: Verdict | None = None
-        self.state = "armed"
-        self.reason = ""
-        self.installed: list[Installed] = []
-        self.announced: set[str] = set()
-
-    @property
-    def label(self) -> str:
-        """Return the patch as the log names it."""
-        return f"{self.patch.id}@{self.patch.revision}"
-
-    def revert(self) -> None:
-        """Take out every site, the last one first."""
-        for site in reversed(self.installed):
-            if not site.revert():
-                _log.warning(f"left {site.site} alone: somebody replaced it after {self.label}")
-        self.installed.clear()
-
-    def status(self) -> PatchStatus:
-        """Return this entry as data."""
-        return PatchStatus(
-            patch=self.patch.id,
-            revision=self.patch.revision,
-            state=self.state,
-            reason=self.reason,
-            verdict=self.verdict,
-            sites=tuple(self._sites()),
-        )
-
-    def _sites(self) -> list[SiteStatus]:
-        installed = {site.site: site for site in self.installed}
-        waiting = self.state if self.state in ("failed", "skipped", "reverted") else "armed"
-        sites = []
-        for target, replacement in sites_of(self.patch, self.verdict):
-            site = installed.get(replacement.site)
-            state = waiting if site is None else "incomplete" if site.stale else "applied"
-            rebound, stale = (site.rebound, site.stale) if site is not None else ((), ())
-            sites.append(
-                SiteStatus(
-                    site=replacement.site, project=target.project, state=state, rebound=rebound, stale=stale
-                )
-            )
-        return sites
+#: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
+#: may be waiting for an import of ours.
+PATIENCE = 10.0
 
 
 class Session:
@@ -85,18 +39,22 @@ class Session:
         self.selection = tuple(sorted(by_id))
         self.strict = strict
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
-        self._lock = _thread.RLock()
         self._closed = False
         self._tree: Tree | None = None
         self._verdicts: dict[str, Verdict] = {}
-        self._seen: dict[str, ModuleType] = {}
-        self._busy: dict[str, _thread.RLock] = {}
+        self._seen: dict[str, object] = {}
         self._watched: dict[str, list[Entry]] = {}
+        self.renew_locks()
         for entry in self.entries.values():
             for module in _modules(entry.patch):
                 self._watched.setdefault(module, []).append(entry)
         self._finder = WatchingFinder(frozenset(self._watched), self._imported)
         self._finder.install()
+
+    def renew_locks(self) -> None:
+        """Make the locks: at first, and in the child of a fork, where a thread that held one is gone."""
+        self._lock = _thread.RLock()
+        self._busy: dict[str, _thread.RLock] = {}
 
     def close(self) -> None:
         """Take everything out again."""
@@ -105,112 +63,153 @@ class Session:
             self._finder.remove()
             for entry in reversed(self.entries.values()):
                 entry.revert()
-                if entry.state in ("applied", "incomplete", "armed"):
+                if entry.state not in ENDED:
                     entry.state = "reverted"
 
     def status(self) -> tuple[PatchStatus, ...]:
-        """Return the ledger."""
+        """Return the ledger, with each site as it is now."""
         with self._lock:
+            for entry in self.entries.values():
+                entry.settle()
             return tuple(entry.status() for entry in self.entries.values())
 
-    def catch_up(self) -> None:
+    def catch_up(self, patience: float = 0.0) -> None:
         """Handle watched modules that were imported before the hook was there, or past it."""
         for name in self._watched:
             module = sys.modules.get(name)
-            if module is None or self._seen.get(name) is module or self._closed:
+            if module is None or self._closed:
                 continue
-            if not is_executing(module):
-                self._imported(module)
-            elif name not in self._finder.hooked:  # else another thread imports it, and the hook reports it
-                self._seen[name] = module
-                when_executed(module, self._imported)
+            if is_lazy(module):
+                when_awake(module, name, self._imported)
+            elif is_executing(module):
+                # If the hook has seen it, another thread is importing it right now, and the hook reports it.
+                if name not in self._finder.hooked and self._seen.get(name) is not module:
+                    self._seen[name] = module
+                    when_executed(module, name, self._imported)
+            else:
+                self._imported(name, module, patience)
 
     # -- applying ------------------------------------------------------------------------------------
 
-    def _imported(self, module: ModuleType) -> None:
-        """Apply what waits for a module that has just been executed.
+    def _imported(self, name: str, module: object, patience: float | None = None) -> None:
+        """Apply what waits for a module that has been executed.
 
-        Never raises an `ImportError`, and in strict mode raises again if the import is tried again.
+        Never raises an `ImportError`, and in strict mode raises again if the import is tried again. With
+        `patience` it is no import that calls: then it gives up if another thread is busy with the module for
+        longer than that, and leaves alone what it has seen.
         """
-        name = module.__name__
         if self._closed:
             return
         with self._lock:
             busy = self._busy.setdefault(name, _thread.RLock())
-        with busy:
-            for entry in self._watched.get(name, ()):
-                self._apply(entry, module)
-            self._seen[name] = module
-
-    def _apply(self, entry: Entry, module: ModuleType) -> None:
-        verdict = entry.verdict = entry.verdict or self._decide(entry.patch)
-        if verdict.verdict != "apply":
-            if entry.state == "armed":
-                entry.state, entry.reason = "skipped", verdict.reason
-                _announce_skip(entry, verdict)
-            self._refuse(entry, verdict.verdict, loud=verdict.loud)
-        elif entry.state == "failed":
-            self._refuse(entry, "failed", loud=True)
-        else:
-            self._install(entry, verdict, module)
-
-    def _install(self, entry: Entry, verdict: Verdict, module: ModuleType) -> None:
-        from overlay._install import prepare, put
-
-        mine = [item for _, item in sites_of(entry.patch, verdict) if _module_of(item) == module.__name__]
-        with self._lock:  # an earlier life of this module (before a reload) is history
-            entry.installed = [site for site in entry.installed if site.in_place]
-            there = {site.site for site in entry.installed if _lives_in(site, module)}
-        if there.issuperset(replacement.site for replacement in mine):
+        if not busy.acquire(timeout=-1 if patience is None else patience):
             return
         try:
-            sites = prepare(entry.label, module, mine, self._source())
+            again = self._seen.get(name) is module
+            if name in self._seen and not (again and patience is not None):
+                # Executed once more: from another source, perhaps.
+                self._forget()
+                for entry in self._watched.get(name, ()):
+                    entry.grow_old(name)
+            for entry in self._watched.get(name, ()):
+                self._apply(entry, name, module)
+            self._seen[name] = module
+        finally:
+            busy.release()
+
+    def _forget(self) -> None:
+        """Read and decide anew from now on, where nothing has been put in place."""
+        with self._lock:
+            self._tree = None
+            self._verdicts.clear()
+
+    def _apply(self, entry: Entry, name: str, module: object) -> None:
+        verdict = self._verdict_on(entry, name)
+        if entry.state in ENDED:
+            loud = entry.state == "failed" or verdict.loud
+            self._refuse(entry, verdict.verdict if entry.state == "skipped" else "failed", loud=loud)
+            return
+        if verdict.verdict != "apply":
+            entry.end("skipped", verdict.reason)
+            _announce_skip(entry, verdict)
+            self._refuse(entry, verdict.verdict, loud=verdict.loud)
+            return
+        for needed in entry.patch.requires:
+            if self.entries[needed].state in ENDED:
+                self._fail(entry, OverlayError(f"it needs {needed}, which is {self.entries[needed].state}"))
+                return
+        if not isinstance(module, ModuleType):
+            self._fail(
+                entry, OverlayError(f"{name} in sys.modules is a {type(module).__qualname__}, no module")
+            )
+            return
+        self._install(entry, name, module)
+
+    def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
+        from overlay._install import prepare, put
+        from overlay._live import ConflictError
+
+        with self._lock:
+            mine = [item for _, item in entry.sites() if item.site.partition(":")[0] == name]
+            missing = [item for item in mine if not entry.holds(module, item.site)]
+            known = {site.site for site in entry.installed if not site.past}
+        if not missing:
+            return
+        try:
+            sites = prepare(entry.label, module, missing, self._source())
             with self._lock:
                 if self._closed:
                     return
+                if entry.state in ENDED:  # another of its sites has failed in the meantime
+                    self._refuse(entry, entry.state, loud=True)
+                    return
                 put(sites)
                 entry.installed += sites
-        except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError
-            self._fail(entry, verdict, error)
+        except PatchError:
+            raise
+        except ConflictError as error:
+            if known.issuperset(item.site for item in missing):
+                entry.settle()  # somebody came after us: that is said, and the rest stays
+                return
+            self._fail(entry, error)
             return
-        self._record(entry, verdict, sites)
+        except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError
+            self._fail(entry, error)
+            return
+        self._record(entry)
 
-    def _fail(self, entry: Entry, verdict: Verdict, error: Exception) -> None:
-        """Take out all of a patch after one of its sites could not be put in place."""
-        from overlay._install import ConflictError
+    def _fail(self, entry: Entry, error: Exception) -> None:
+        """Take out all of a patch after one of its sites could not be put in place, and what needs it."""
+        from overlay._live import ConflictError
 
-        what = "failed"
+        conflict = isinstance(error, ConflictError)
         with self._lock:
-            entry.revert()
-            entry.reason = (
-                str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
-            )
-            entry.state = "failed"
-            if isinstance(error, ConflictError):
-                what, entry.state = "conflict", "skipped"
-                entry.verdict = verdict.replace(verdict="conflict", reason=entry.reason)
-        _log.warning(f"NOT applied {entry.label} to {verdict.where()}: {what}: {entry.reason}")
+            reason = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
+            entry.end("skipped" if conflict else "failed", reason)
+            if conflict and entry.verdict is not None:
+                entry.verdict = entry.verdict.replace(verdict="conflict", reason=reason)
+        what = "conflict" if conflict else "failed"
+        where = entry.verdict.where() if entry.verdict is not None else ""
+        _log.warning(f"NOT applied {entry.label} to {where}: {what}: {reason}")
+        for other in self.entries.values():
+            if entry.patch.id in other.patch.requires and other.state not in ENDED and other.installed:
+                self._fail(other, OverlayError(f"it needs {entry.patch.id}, which is {entry.state}"))
         self._refuse(entry, what, loud=True)
 
-    def _record(self, entry: Entry, verdict: Verdict, sites: Sequence[Installed]) -> None:
+    def _record(self, entry: Entry) -> None:
         """Say what became of the sites that were just put in place."""
-        stale = [f"{site.site} is still held by {holder}" for site in sites for holder in site.stale]
         with self._lock:
-            have = {site.site for site in entry.installed}
-            if stale:
-                entry.state, entry.reason = "incomplete", "; ".join(stale)
-                if self.strict:
-                    entry.revert()
-                    entry.state = "failed"
-            elif entry.state == "armed" and _complete(entry, verdict, have):
-                entry.state = "applied"
-        if stale:
-            _log.warning(
-                f"incomplete {entry.label} on {verdict.where()}: {entry.reason}; enable overlay earlier"
-            )
+            before = entry.reason
+            entry.settle()
+            incomplete, reason = entry.state == "incomplete", entry.reason
+            if incomplete and self.strict:
+                entry.end("failed", reason)
+        if incomplete and reason != before:
+            where = entry.verdict.where() if entry.verdict is not None else ""
+            _log.warning(f"incomplete {entry.label} on {where}: {reason}; enable overlay earlier")
             self._refuse(entry, "incomplete", loud=True)
-        else:
-            _announce(entry, verdict, have)
+        elif not incomplete:
+            entry.announce()
 
     def _refuse(self, entry: Entry, what: str, *, loud: bool) -> None:
         if loud and self.strict:
@@ -220,76 +219,69 @@ class Session:
 
     # -- deciding ------------------------------------------------------------------------------------
 
+    def _verdict_on(self, entry: Entry, name: str) -> Verdict:
+        """Return the verdict on a patch, one of whose modules has been executed under `name`."""
+        if entry.verdict is None or entry.state not in ENDED:
+            entry.verdict = self._decide(entry.patch)
+        owner = next(target.project.name for target in entry.patch.targets if name in _modules_of(target))
+        if _absent(entry.verdict, owner):
+            # It was not there when that was decided, and it is now.
+            self._forget()
+            entry.verdict = self._decide(entry.patch)
+            if _absent(entry.verdict, owner):
+                reason = f"{name} has been imported, and {owner} cannot be found"
+                entry.verdict = entry.verdict.replace(verdict="unsupported", reason=reason)
+            if entry.state == "skipped":
+                entry.state, entry.reason = "armed", ""
+        return entry.verdict
+
     def _decide(self, patch: Patch) -> Verdict:
         """Return the verdict on a patch, with those it has to do with taken into account."""
-        if patch.id not in self._verdicts:
-            tree = self._source()
-            chosen = [entry.patch for entry in self.entries.values()]
-            related = [other for other in chosen if _related(patch, other, chosen)]
-            self._verdicts[patch.id] = settle(related, {other.id: decide(other, tree) for other in related})[
-                patch.id
-            ]
-        return self._verdicts[patch.id]
+        known = self._verdicts.get(patch.id)
+        if known is None:
+            try:
+                chosen = [entry.patch for entry in self.entries.values()]
+                related = _related(patch, chosen)
+                tree = self._source()
+                known = settle(related, {other.id: decide(other, tree) for other in related})[patch.id]
+            except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
+                reason = f"it cannot be decided on: {type(error).__name__}: {error}"
+                known = Verdict(patch=patch.id, revision=patch.revision, verdict="unsupported", reason=reason)
+            self._verdicts[patch.id] = known
+        return known
 
     def _source(self) -> Tree:
         from overlay._source import InstalledTree
 
-        if self._tree is None:
-            self._tree = InstalledTree()
-        return self._tree
+        tree = self._tree
+        if tree is None:
+            tree = self._tree = InstalledTree()
+        return tree
 
 
-def sites_of(patch: Patch, verdict: Verdict | None) -> list[tuple[TargetVerdict, Replacement]]:
-    """Return what is to be replaced according to a verdict, target by target."""
-    found = []
-    for target in verdict.targets if verdict is not None else ():
-        variant = variant_of(patch, target)
-        found += [
-            (target, replacement) for replacement in (variant.replacements if variant is not None else ())
-        ]
-    return found
+def _absent(verdict: Verdict, project: str) -> bool:
+    return any(target.project == project and target.verdict == "not-installed" for target in verdict.targets)
 
 
 def _modules(patch: Patch) -> list[str]:
     """Return the modules that a patch would change in any variant, in the order of the file."""
-    variants = [variant for target in patch.targets for variant in target.variants]
-    return list(dict.fromkeys(_module_of(item) for variant in variants for item in variant.replacements))
+    return list(dict.fromkeys(name for target in patch.targets for name in _modules_of(target)))
 
 
-def _module_of(replacement: Replacement) -> str:
-    return replacement.site.partition(":")[0]
+def _modules_of(target: Target) -> list[str]:
+    variants = target.variants
+    return [item.site.partition(":")[0] for variant in variants for item in variant.replacements]
 
 
-def _complete(entry: Entry, verdict: Verdict, have: set[str]) -> bool:
-    """Return whether all sites of all targets that are not optional are in place."""
-    return all(item.site in have for target, item in sites_of(entry.patch, verdict) if not target.optional)
-
-
-def _related(patch: Patch, other: Patch, chosen: Sequence[Patch]) -> bool:
-    """Return whether a verdict on `patch` can depend on `other`: shared modules, or a requirement."""
-    if other is patch or set(_modules(patch)) & set(_modules(other)):
-        return True
-    reach, needed = set[str](), set(patch.requires)
-    while needed - reach:
-        reach |= needed
-        needed = {name for candidate in chosen if candidate.id in reach for name in candidate.requires}
-    return other.id in reach
-
-
-def _lives_in(site: Installed, module: ModuleType) -> bool:
-    """Return whether a site belongs to this very module object, and not to one that was imported before."""
-    parent = site.parent
-    return parent is module or sys.modules.get(getattr(parent, "__module__", "")) is module
-
-
-def _announce(entry: Entry, verdict: Verdict, have: set[str]) -> None:
-    """Log each target once, when the last of its sites is in place."""
-    for target in verdict.targets:
-        sites = [item.site for owner, item in sites_of(entry.patch, verdict) if owner is target]
-        if sites and target.project not in entry.announced and have.issuperset(sites):
-            entry.announced.add(target.project)
-            count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
-            _log.info(f"applied {entry.label} to {target.project} {target.version} ({count})")
+def _related(patch: Patch, chosen: Sequence[Patch]) -> list[Patch]:
+    """Return the patches on which a verdict on `patch` can depend: by shared modules, or by requirement."""
+    found = [patch]
+    for one in found:  # grows while it is walked
+        for other in chosen:
+            linked = other.id in one.requires or set(_modules(one)) & set(_modules(other))
+            if linked and other not in found:
+                found.append(other)
+    return found
 
 
 def _announce_skip(entry: Entry, verdict: Verdict) -> None:

@@ -1,0 +1,161 @@
+"""Live objects: where a site is in an imported module, and whether it is what the source says.
+
+The source of a site has been recognised by the time that this is asked. The file may have changed since it
+was imported, and somebody may have put something else in its place, so the code that would run is compared
+with the code that the source compiles to.
+"""
+
+from __future__ import annotations
+
+import ast
+from types import CodeType, FunctionType
+
+from overlay._shape import split_site
+from overlay.errors import OverlayError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from overlay._source import Tree
+
+#: By this a replacement says whose it is.
+OWNER = "__overlay_patch__"
+
+_METHOD_KINDS = (staticmethod, classmethod)
+
+
+class ConflictError(OverlayError):
+    """Someone else's object stands at a site."""
+
+
+def function_of(raw: object) -> Any:
+    """Return the function behind a raw class or module attribute."""
+    return raw.__func__ if isinstance(raw, _METHOD_KINDS) else raw
+
+
+def kind_of(raw: object) -> type | None:
+    """Return `staticmethod` or `classmethod` if a raw attribute is one."""
+    return type(raw) if isinstance(raw, _METHOD_KINDS) else None
+
+
+def resolve(module: ModuleType, site: str) -> tuple[Any, str, object]:
+    """Return the object that holds a site, the attribute's name and its raw value. Raises `OverlayError`."""
+    # Imported here: by now a target is really there, and the cost of wrapt no longer shows.
+    from wrapt import resolve_path
+
+    _, qualname = split_site(site)
+    try:
+        parent, name, raw = resolve_path(module, qualname)
+    except AttributeError as error:
+        msg = f"{site} does not exist in the imported module, although its source defines it: {error}"
+        raise OverlayError(msg) from error
+    if name not in vars(parent):
+        msg = f"{site} is inherited, not defined there"
+        raise OverlayError(msg)
+    return parent, name, raw
+
+
+def current(module: object, site: str) -> tuple[Any, object]:
+    """Return the object that holds a site and the raw value there now, `None` for what is missing."""
+    parent: Any = module
+    *path, name = split_site(site)[1].split(".")
+    for step in path:
+        parent = _own(parent, step)
+    return parent, _own(parent, name)
+
+
+def _own(parent: object, name: str) -> Any:
+    try:
+        return object.__getattribute__(parent, "__dict__").get(name)
+    except AttributeError:
+        # The dictionary of a class is no instance attribute.
+        return vars(parent).get(name) if isinstance(parent, type) else None
+
+
+def describe(value: object) -> str:
+    """Say what stands at a site, so that a person finds it."""
+    function = function_of(value)
+    owner = getattr(function, OWNER, None)
+    if isinstance(owner, str):
+        return f"{owner} of overlay"
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return f"a {type(value).__qualname__}"
+    name = getattr(code, "co_qualname", getattr(function, "__qualname__", code.co_name))
+    return f"{getattr(function, '__module__', '?')}:{name}, {code.co_filename}:{code.co_firstlineno}"
+
+
+def check_original(site: str, original: object, tree: Tree) -> None:
+    """Raise `ConflictError` unless the live object is the function that the source defines."""
+    if not isinstance(original, FunctionType):
+        msg = f"{site} is a {type(original).__name__} in the imported module, not a plain function"
+        raise ConflictError(msg)
+    if getattr(original, OWNER, None) is not None:
+        msg = f"{site} is already replaced by {describe(original)}"
+        raise ConflictError(msg)
+    home, qualname = _defined_at(site, tree)
+    running = original.__code__
+    codes = _compiled(tree, home, qualname, running.co_filename)
+    if original.__module__ == home and any(_same(code, running) for code in codes):
+        return
+    msg = (
+        f"{site} was replaced by someone else, or its file has changed since it was imported "
+        f"({describe(original)}); enable overlay first"
+    )
+    raise ConflictError(msg)
+
+
+def _defined_at(site: str, tree: Tree) -> tuple[str, str]:
+    """Return the module and qualified name where a site's function is defined: it may be a `from` import."""
+    for _ in range(8):  # a chain of re-exports; real ones have one link
+        module, _ = split_site(site)
+        nodes = tree.nodes(site)
+        if len(nodes) != 1 or not isinstance(nodes[0], ast.ImportFrom):
+            break
+        imported = nodes[0]
+        base = imported.module or ""
+        if imported.level:
+            package = module.split(".")
+            if not tree.is_package(module):
+                package.pop()
+            package = package[: len(package) - imported.level + 1]
+            base = ".".join([*package, base] if base else package)
+        site = f"{base}:{imported.names[0].name}"
+    return split_site(site)
+
+
+def _compiled(tree: Tree, home: str, qualname: str, filename: str) -> list[CodeType]:
+    """Return the code objects that a module's source compiles to under a qualified name.
+
+    The whole module is compiled: how a call is compiled depends on what the module imports.
+    """
+    found = [compile(node, filename, "exec", dont_inherit=True) for node in tree.nodes(home)]  # type: ignore[call-overload]
+    for name in qualname.split("."):
+        inside = [constant for code in found for constant in code.co_consts]
+        found = [code for code in inside if isinstance(code, CodeType) and code.co_name == name]
+    return found
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    """Return whether two code objects do the same, wherever they come from."""
+    return (
+        one.co_code == other.co_code
+        and one.co_names == other.co_names
+        and one.co_varnames == other.co_varnames
+        and one.co_freevars == other.co_freevars
+        and one.co_cellvars == other.co_cellvars
+        and one.co_argcount == other.co_argcount
+        and one.co_kwonlyargcount == other.co_kwonlyargcount
+        and len(one.co_consts) == len(other.co_consts)
+        and all(map(_same_constant, one.co_consts, other.co_consts))
+    )
+
+
+def _same_constant(one: object, other: object) -> bool:
+    if isinstance(one, CodeType) and isinstance(other, CodeType):
+        return _same(one, other)
+    if isinstance(one, frozenset) or isinstance(other, frozenset):
+        return one == other  # whose order is not that of the source
+    return type(one) is type(other) and ascii(one) == ascii(other)  # also for nan, and -0.0

@@ -1,0 +1,294 @@
+"""Modules and sites that come, go, and come again: the ledger says what is, and what was done is undone."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import PROJECT, triple
+
+from overlay.errors import PatchError
+from overlay.patch import Known, Project, Replacement, Target, Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fake_upstream import Upstream
+
+    from overlay._engine import Engine
+
+    Engines = Callable[..., Engine]
+
+CHANGED = "def scale(value, factor=2):\n    return value + factor\n"
+
+
+def negate(original: Any, module: Any) -> Any:
+    def run(self: Any, value: Any) -> Any:
+        return -original(self, value)
+
+    return run
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_methods_are_patched_again_after_a_reload_and_a_second_import(
+    upstream: Upstream, engines: Engines, strict: bool
+) -> None:
+    engine = engines(upstream.patch({"fakeup.core:Engine.run": negate}))
+    engine.enable(strict=strict)
+    core = upstream.load()
+    first = core.Engine
+    importlib.reload(core)
+    assert core.Engine is not first
+    assert core.Engine().run(1) == first().run(1) == -2
+    del sys.modules["fakeup.core"]
+    again = upstream.load()
+    assert again.Engine().run(1) == -2
+    assert engine.status().patches[0].state == "applied"
+    engine.disable()
+    assert {cls().run(1) for cls in (first, core.Engine, again.Engine)} == {2}
+
+
+def test_what_was_imported_after_the_patch_is_restored_too(upstream: Upstream, engines: Engines) -> None:
+    engine = engines(upstream.patch())
+    engine.enable()
+    core = upstream.load()
+    original = core.scale.__overlay_original__
+    user = upstream.load("fakeup.user")
+    assert user.use(1) == 200
+    engine.disable()
+    assert core.scale is user.scale is original
+
+
+def test_what_was_imported_between_two_sites_is_restored_if_the_second_fails(
+    upstream: Upstream, engines: Engines
+) -> None:
+    def fail(original: Any, module: Any) -> Any:
+        msg = "no"
+        raise RuntimeError(msg)
+
+    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": fail}))
+    engine.enable()
+    assert upstream.load("fakeup.user").use(1) == 2
+    assert engine.status().patches[0].state == "failed"
+
+
+def test_aliases_are_restored_across_a_reload(upstream: Upstream, engines: Engines) -> None:
+    core, user = upstream.load(), upstream.load("fakeup.user")
+    engine = engines(upstream.patch())
+    engine.enable()
+    importlib.reload(core)
+    assert core.scale(1) == user.use(1) == 200
+    engine.disable()
+    assert core.scale(1) == user.use(1) == 2
+
+
+def test_a_site_that_fails_inside_the_factory_of_another(upstream: Upstream, engines: Engines) -> None:
+    def reach(original: Any, module: Any) -> Any:
+        __import__("fakeup.user")
+        return triple(original, module)
+
+    def fail(original: Any, module: Any) -> Any:
+        msg = "no"
+        raise RuntimeError(msg)
+
+    engine = engines(upstream.patch({"fakeup.core:scale": reach, "fakeup.user:use": fail}))
+    engine.enable()
+    assert upstream.load().scale(1) == 2
+    status = engine.status().patches[0]
+    assert status.state == "failed"
+    assert {site.state for site in status.sites} <= {"failed"}
+
+
+def test_a_reload_from_another_source_is_decided_anew(upstream: Upstream, engines: Engines) -> None:
+    engine = engines(upstream.patch())
+    engine.enable()
+    core = upstream.load()
+    good = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=CHANGED)
+    importlib.reload(core)
+    assert core.scale(1) == 3
+    status = engine.status().patches[0]
+    assert status.verdict == engine.plan().verdicts[0]
+    assert (status.state, status.verdict and status.verdict.verdict) == ("skipped", "unsupported")
+    upstream.write(core=good)
+
+
+def test_a_reload_from_another_source_is_refused_in_strict_mode(upstream: Upstream, engines: Engines) -> None:
+    engine = engines(upstream.patch())
+    engine.enable(strict=True)
+    core = upstream.load()
+    upstream.write(core=CHANGED)
+    with pytest.raises(PatchError, match="unsupported"):
+        importlib.reload(core)
+
+
+def test_a_file_that_changed_after_it_was_imported(upstream: Upstream, engines: Engines) -> None:
+    """The file on disk is known; what runs is not what stands in it."""
+    good = (upstream.root / "fakeup/core.py").read_text()
+    patch = upstream.patch()
+    upstream.write(core=good.replace("value * factor", "value - factor"))
+    core = upstream.load()
+    upstream.write(core=good)
+    engine = engines(patch)
+    engine.enable()
+    assert core.scale(5) == 3
+    status = engine.status().patches[0]
+    assert status.verdict is not None
+    assert status.verdict.verdict == "conflict"
+    assert "its file has changed since it was imported" in status.reason
+
+
+def test_a_site_that_is_replaced_after_us_is_told(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": negate}))
+    engine.enable()
+    core = upstream.load()
+
+    def theirs(value: int, factor: int = 2) -> int:
+        return 0
+
+    core.scale = theirs  # type: ignore[attr-defined]
+    for _ in range(2):
+        status = engine.status().patches[0]
+        assert status.state == "incomplete"
+        assert "fakeup.core:scale was replaced since by test_lives:" in status.reason
+        assert [site.state for site in status.sites] == ["incomplete", "applied"]
+    assert (
+        capsys.readouterr().err.count("overlay: lost fakeup.scale@3: fakeup.core:scale was replaced since by")
+        == 1
+    )
+    assert core.scale is theirs
+    core.Engine = type("Engine", (), {"run": lambda self, value: 0})  # type: ignore[attr-defined]
+    assert [site.state for site in engine.status().patches[0].sites] == ["incomplete", "incomplete"]
+
+
+LATE = Project(name="latepkg", distributions=("latepkg",), marker="latepkg", read_version=lambda read: "1.0")
+
+
+def test_a_project_that_becomes_importable_later(upstream: Upstream, engines: Engines, tmp_path: Any) -> None:
+    folder = tmp_path / "later"
+    folder.mkdir()
+    (folder / "latepkg.py").write_text("def g(value):\n    return value\n")
+
+    def wrap(original: Any, module: Any) -> Any:
+        def g(value: Any) -> Any:
+            return -original(value)
+
+        return g
+
+    from overlay._source import InstalledTree
+
+    digest = InstalledTree(str(folder)).digest("latepkg:g")
+    assert digest
+    variant = Variant(
+        name="1",
+        versions=">=1",
+        shape=(Known(site="latepkg:g", digests=(digest,)),),
+        replacements=(Replacement(site="latepkg:g", make=wrap),),
+    )
+    engine = engines(upstream.patch(others=(Target(project=LATE, variants=(variant,), optional=True),)))
+    engine.enable()
+    assert upstream.load().scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+    sys.path.insert(0, str(folder))
+    try:
+        late = importlib.import_module("latepkg")
+        assert late.g(1) == -1
+        assert [site.state for site in engine.status().patches[0].sites] == ["applied", "applied"]
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("latepkg", None)
+
+
+def test_a_project_that_cannot_be_found_although_it_is_imported(upstream: Upstream, engines: Engines) -> None:
+    hidden = PROJECT.replace(marker="fakeup.hidden")
+    patch = upstream.patch()
+    target = patch.targets[0].replace(project=hidden)
+    engine = engines(patch.replace(targets=(target,)))
+    engine.enable()
+    assert upstream.load().scale(1) == 2
+    status = engine.status().patches[0]
+    assert status.verdict is not None
+    assert status.verdict.loud, status
+
+
+def test_lazy_modules_are_patched_when_they_wake(upstream: Upstream, engines: Engines) -> None:
+    def lazily(name: str) -> Any:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        assert spec.loader is not None
+        loader = importlib.util.LazyLoader(spec.loader)
+        spec.loader = loader
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        loader.exec_module(module)
+        return module
+
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=text + "\nimport fakeup\nfakeup.executed = True\n")
+    patch = upstream.patch()
+    for enable_first in (True, False):
+        package = upstream.load("fakeup")
+        engine = engines(patch)
+        if enable_first:
+            engine.enable()
+        core = lazily("fakeup.core")
+        engine.enable()
+        engine.status()
+        assert not hasattr(package, "executed")
+        assert core.scale(1) == 200
+        engine.disable()
+        for name in ("fakeup.core", "fakeup"):
+            del sys.modules[name]
+
+
+def test_requirements_hold_while_things_happen(upstream: Upstream, engines: Engines) -> None:
+    def fail(original: Any, module: Any) -> Any:
+        msg = "no"
+        raise RuntimeError(msg)
+
+    needed = upstream.patch({"fakeup.user:use": fail}, name="fakeup.needed")
+    needing = upstream.patch(
+        {"fakeup.core:scale": triple}, name="fakeup.needing", requires=("fakeup.needed",)
+    )
+    for order in (("fakeup.core", "fakeup.user"), ("fakeup.user", "fakeup.core")):
+        engine = engines(needed, needing)
+        engine.enable()
+        for name in order:
+            upstream.load(name)
+        assert {status.patch: status.state for status in engine.status().patches} == {
+            "fakeup.needed": "failed",
+            "fakeup.needing": "failed",
+        }
+        assert sys.modules["fakeup.core"].scale(1) == 2  # type: ignore[attr-defined]
+        engine.disable()
+        for name in ("fakeup.core", "fakeup.user"):
+            del sys.modules[name]
+
+
+def test_functions_keep_what_upstream_hung_on_them(upstream: Upstream, engines: Engines) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=text + "\nscale.calls = 7\n")
+    engines(upstream.patch()).enable()
+    assert upstream.load().scale.calls == 7
+
+
+def test_a_finder_that_comes_first_does_not_stay_first(upstream: Upstream, engines: Engines) -> None:
+    from importlib.machinery import PathFinder
+
+    engine = engines(upstream.patch())
+    engine.enable()
+    sys.meta_path.insert(0, types.SimpleNamespace(find_spec=lambda *_: None))  # type: ignore[arg-type]
+    upstream.load("fakeup.user")  # asks for something while another one is first
+    sys.meta_path.insert(0, PathFinder)
+    try:
+        assert importlib.util.find_spec("no_such_module") is None
+    finally:
+        sys.meta_path.remove(PathFinder)
+    assert getattr(sys.meta_path[0], "overlay_finder", False)
+    assert engine.status().patches[0].state == "applied"
