@@ -1,24 +1,35 @@
-"""Shapes: finding a site in source text, and the digest of what stands there.
+"""Shapes: what of a module's syntax tree a site depends on.
 
-A digest is made from the syntax tree, never from the text: comments, layout and docstrings do not change
-it, and neither does the minor version of the Python that parses it (`ast.dump` would: it prints fields
-that come and go between releases).
+What a name means at run time can depend on more than its definition: on a second one under `if`, on a
+decorator of its class, on an assignment from outside. All of that belongs to the shape, so that a digest
+that is known stands for one meaning.
 """
 
 from __future__ import annotations
 
 import ast
 
+from overlay._bindings import find, is_star, star_imports
+from overlay._digest import DIGEST_LENGTH, digest
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-#: Length of a digest in hexadecimal digits (48 bits: enough against accidents, short enough to read).
-DIGEST_LENGTH = 12
+    from overlay._source import Tree
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: Fields that carry no meaning at run time, or that not every Python writes.
-_IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores", "lineno", "col_offset"})
+__all__ = [
+    "DIGEST_LENGTH",
+    "bindings",
+    "defined_at",
+    "digest",
+    "doubt",
+    "exists",
+    "import_chain",
+    "shape",
+    "split_site",
+    "star_of",
+]
 
 
 def split_site(site: str) -> tuple[str, str]:
@@ -28,123 +39,93 @@ def split_site(site: str) -> tuple[str, str]:
 
 
 def bindings(tree: ast.Module, qualname: str) -> list[ast.AST]:
-    """Return what binds `qualname` in a module, in the order of the source.
+    """Return what binds `qualname` in a module or bears on it, nothing if nothing binds it.
 
     That is every definition, import, assignment or deletion of the name, at any depth of `if`, `try`,
-    `with` and loops, and assignments from outside the class (`Class.method = f`). More than one means that
-    it is decided at run time, so all of them belong to the shape.
+    `with`, `match` and loops, also in functions that declare it `global`; what is done to it from outside
+    (`Class.method = f`, `setattr`, `f.__code__ = c`); a second life of its class (`Class = deco(Class)`); and
+    star imports below it. More than one means that it is decided at run time, so all belong to the shape.
     """
-    found: list[ast.AST] = []
-    scopes: list[list[ast.stmt]] = [tree.body]
-    names = qualname.split(".")
-    for depth, name in enumerate(names):
-        here = [node for body in scopes for node in _binding(body, name)]
-        if depth == len(names) - 1:
-            found += here
-        scopes = [node.body for node in here if isinstance(node, ast.ClassDef)]
-    if len(names) > 1:
-        found += [node for node in _statements(tree.body) if qualname in _attribute_targets(node)]
-    return found
+    return [found.node for found in find(tree, qualname)]
 
 
-def digest(nodes: list[ast.AST]) -> str:
-    """Return the digest of one or more nodes."""
-    from hashlib import sha256
+def shape(tree: ast.Module, qualname: str) -> list[object]:
+    """Return what the digest of a site is made of, nothing if there is no such site.
 
-    out: list[str] = []
+    Beside the bindings that is what they stand in: the decorators and keywords of their classes, which can
+    put something else there, and if there are several bindings, what decides between them. The bases of a
+    class change nothing about what it defines itself.
+    """
+    found = find(tree, qualname)
+    parts: list[object] = []
+    for item in found:
+        parts.append(item.node)
+        headers = item.headers(conditions=len(found) > 1)
+        if headers:
+            parts.append(headers)
+    return parts
+
+
+def exists(tree: ast.Module, qualname: str) -> bool:
+    """Return whether a site has a value once the module has been executed, as far as its source tells."""
+    there = False
+    for item in sorted(find(tree, qualname), key=lambda item: item.line):
+        if item.binds:
+            there = True
+        elif item.removes and not item.conditional:
+            there = False
+    return there
+
+
+def doubt(tree: ast.Module, qualname: str) -> str:
+    """Return why a site that does not exist may do so all the same, empty if it cannot."""
+    stars = star_of(star_imports(tree))
+    if stars:
+        return f"may come from `{stars}`"
+    outer = qualname.partition(".")[0]
+    others = [
+        item.node for item in find(tree, outer) if item.binds and not isinstance(item.node, ast.ClassDef)
+    ]
+    if outer != qualname and others:
+        return f"may exist: {outer} is more than a class of this module"
+    if any(item.by_function for item in find(tree, qualname)):
+        return "may be set by a function that declares it global"
+    return ""
+
+
+def star_of(nodes: Iterable[ast.AST]) -> str:
+    """Return the first star import among nodes as it is written, empty if there is none."""
     for node in nodes:
-        _write(node, out)
-    return sha256("".join(out).encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
+        if is_star(node):
+            return f"from {'.' * (node.level or 0)}{node.module or ''} import *"
+    return ""
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Walk the statements of a scope, and not into the scopes inside it."""
-    for node in body:
-        yield node
-        if isinstance(node, _DEFINITIONS):
-            continue
-        for field in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(node, field, None) or [])
-        for handler in getattr(node, "handlers", None) or []:
-            yield from _statements(handler.body)
-        for case in getattr(node, "cases", None) or []:
-            yield from _statements(case.body)
+def defined_at(site: str, tree: Tree) -> tuple[str, str]:
+    """Return the module and qualified name where a site is defined: it may be a `from` import.
+
+    Raises `SourceError` if one of the modules in between cannot be read.
+    """
+    return split_site(import_chain(site, tree)[-1])
 
 
-def _binding(body: list[ast.stmt], name: str) -> Iterator[ast.AST]:
-    for node in _statements(body):
-        if isinstance(node, _DEFINITIONS):
-            if node.name == name:
-                yield node
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                bound = alias.asname or alias.name.partition(".")[0]
-                if bound == name:
-                    # Other names of the same statement are no business of this site.
-                    yield _only(node, alias)
-        elif name in _name_targets(node):
-            yield node
-
-
-def _only(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> ast.AST:
-    if isinstance(node, ast.Import):
-        return ast.Import(names=[alias])
-    return ast.ImportFrom(module=node.module, names=[alias], level=node.level)
-
-
-def _targets(node: ast.stmt) -> list[ast.expr]:
-    if isinstance(node, (ast.Assign, ast.Delete)):
-        return node.targets
-    if isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor)):
-        return [node.target]
-    if isinstance(node, (ast.With, ast.AsyncWith)):
-        return [item.optional_vars for item in node.items if item.optional_vars is not None]
-    return []
-
-
-def _name_targets(node: ast.stmt) -> set[str]:
-    return {
-        leaf.id for target in _targets(node) for leaf in ast.walk(target)
-        if isinstance(leaf, ast.Name) and not isinstance(leaf.ctx, ast.Load)
-    }  # fmt: skip
-
-
-def _attribute_targets(node: ast.stmt) -> set[str]:
-    return {ast.unparse(target) for target in _targets(node) if isinstance(target, ast.Attribute)}
-
-
-def _write(value: object, out: list[str]) -> None:
-    """Append a text of `value` that is the same on every supported Python."""
-    if isinstance(value, ast.AST):
-        out.append(type(value).__name__)
-        out.append("(")
-        for name in value._fields:
-            field = getattr(value, name, None)
-            if name in _IGNORED or field is None or field == []:
-                continue
-            if name == "body" and isinstance(value, (*_DEFINITIONS, ast.Module)):
-                field = _without_docstring(field)
-            out.append(name)
-            out.append("=")
-            _write(field, out)
-            out.append(",")
-        out.append(")")
-    elif isinstance(value, list):
-        out.append("[")
-        for item in value:
-            _write(item, out)
-            out.append(",")
-        out.append("]")
-    else:
-        out.append(f"{type(value).__name__}:{value!r}")
-
-
-def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    first = body[0] if body else None
-    if (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
-    ):
-        return body[1:]
-    return body
+def import_chain(site: str, tree: Tree) -> list[str]:
+    """Return a site and, while it is a `from` import, the site that it is imported from."""
+    chain = [site]
+    while True:
+        module, _ = split_site(chain[-1])
+        nodes = tree.nodes(chain[-1])
+        if len(nodes) != 1 or not isinstance(nodes[0], ast.ImportFrom):
+            return chain
+        imported = nodes[0]
+        base = imported.module or ""
+        if imported.level:
+            package = module.split(".")
+            if not tree.is_package(module):
+                package.pop()
+            package = package[: len(package) - imported.level + 1]
+            base = ".".join([*package, base] if base else package)
+        origin = f"{base}:{imported.names[0].name}"
+        if origin in chain:  # two modules that import the name from each other
+            return chain
+        chain.append(origin)

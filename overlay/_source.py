@@ -10,14 +10,22 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from importlib.machinery import ModuleSpec
 
-from overlay._shape import bindings, digest, split_site
+from overlay._locate import (
+    ask_finders,
+    ask_path,
+    importable,
+    portions,
+    read_file,
+    source_text,
+    stated_version,
+)
+from overlay._shape import bindings, digest, doubt, exists, shape, split_site
 from overlay.errors import SourceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from importlib.machinery import ModuleSpec
     from typing import Any
 
     from overlay.patch import Project
@@ -57,12 +65,22 @@ class Tree:
         if not qualname:
             return self.source(module) is not None
         tree = self._parse(module)
-        return tree is not None and bool(bindings(tree, qualname))
+        return tree is not None and exists(tree, qualname)
+
+    def doubt(self, site: str) -> str:
+        """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        tree = self._parse(module) if qualname else None
+        return "" if tree is None else doubt(tree, qualname)
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
-        nodes = self.nodes(site)
-        return digest(nodes) if nodes else None
+        module, qualname = split_site(site)
+        tree = self._parse(module)
+        if tree is None:
+            return None
+        parts = shape(tree, qualname) if qualname else [tree]
+        return digest(parts) if parts else None
 
     def nodes(self, site: str) -> list[ast.AST]:
         """Return the syntax nodes that bind a site, none if there is no such site. Raises `SourceError`."""
@@ -77,8 +95,8 @@ class Tree:
             text = self.source(module)
             try:
                 self._parsed[module] = None if text is None else ast.parse(text)
-            except (SyntaxError, ValueError, RecursionError) as error:
-                msg = f"the source of {module} does not parse: {error}"
+            except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
+                msg = f"the source of {module} does not parse: {str(error) or type(error).__name__}"
                 raise SourceError(msg) from error
         return self._parsed[module]
 
@@ -114,6 +132,9 @@ class InstalledTree(Tree):
 
     def __init__(self, site: str | None = None) -> None:
         super().__init__()
+        if site is not None and not importable(site):
+            msg = f"{site!r} is neither a folder nor an archive that Python can import from"
+            raise SourceError(msg)
         self.site = os.path.abspath(site) if site else None
         self._specs: dict[str, ModuleSpec | None] = {}
 
@@ -123,16 +144,15 @@ class InstalledTree(Tree):
             return None
         if spec.loader is None:
             return ""  # a namespace package: exists, and has no source
-        get_source = getattr(spec.loader, "get_source", None)
         try:
-            text = get_source(module) if get_source else None
-        except (OSError, ImportError, SyntaxError, UnicodeDecodeError) as error:
-            msg = f"the source of {module} cannot be read: {error}"
+            text = source_text(module, spec)
+        except Exception as error:  # whatever a loader of someone else's raises
+            msg = f"the source of {module} cannot be read: {str(error) or type(error).__name__}"
             raise SourceError(msg) from error
         if text is None:
             msg = f"{module} is installed without its source ({spec.origin})"
             raise SourceError(msg)
-        return str(text)
+        return text
 
     def is_package(self, module: str) -> bool:
         spec = self._spec(module)
@@ -140,9 +160,10 @@ class InstalledTree(Tree):
 
     def read(self, path: str) -> str | None:
         folder, _, name = path.rpartition("/")
-        spec = self._spec(folder.replace("/", "."))
-        for location in _locations(spec):
-            data = _read_file(os.path.join(location, name), spec)
+        package = folder.replace("/", ".")
+        spec = self._spec(package)
+        for location in self._path_of(package):
+            data = read_file(os.path.join(location, name), spec)
             if data is not None:
                 return data.decode("utf-8", "replace")
         return None
@@ -153,7 +174,7 @@ class InstalledTree(Tree):
         where: dict[str, Any] = {"path": [self.site]} if self.site else {}
         for name in project.distributions:
             for found in distributions(name=name, **where):
-                version: str | None = found.version
+                version = stated_version(found)
                 if version:
                     return version
         return None
@@ -171,78 +192,21 @@ class InstalledTree(Tree):
                 return spec
         parent = module.rpartition(".")[0]
         if not parent:
-            return _ask_finders(module, None) if self.site is None else _ask_path(module, [self.site])
-        locations = list(_locations(self._spec(parent)))
+            return ask_finders(module, None) if self.site is None else ask_path(module, [self.site])
+        locations = self._path_of(parent)
         if not locations:
             return None
         if self.site is None:
-            spec = _ask_finders(module, locations)
+            spec = ask_finders(module, locations)
             if spec is not None:
                 return spec
-        return _ask_path(module, locations)
+        return ask_path(module, locations)
 
-
-def _ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Ask the interpreter's finders, those that arm patches excepted."""
-    for finder in list(sys.meta_path):
-        find_spec = getattr(finder, "find_spec", None)
-        if find_spec is None or getattr(finder, "overlay_finder", False):
-            continue
-        try:
-            spec: ModuleSpec | None = find_spec(module, path)
-        except Exception:  # noqa: BLE001, S112 -- a finder of someone else's that needs the parent imported
-            continue
-        if spec is not None:
-            return spec
-    return None
-
-
-def _ask_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
-    """Look in folders and archives only. Portions of a namespace package are put together."""
-    portions: list[str] = []
-    for entry in path:
-        finder = _entry_finder(entry)
-        spec: ModuleSpec | None = finder.find_spec(module) if finder is not None else None
-        if spec is None:
-            continue
-        if spec.loader is not None:
-            return spec
-        portions += spec.submodule_search_locations or []
-    if not portions:
-        return None
-    spec = ModuleSpec(module, None, is_package=True)
-    spec.submodule_search_locations = portions
-    return spec
-
-
-def _entry_finder(entry: str) -> Any:
-    """Return a fresh finder for one folder or archive: the interpreter's own ones cache what they list."""
-    for hook in sys.path_hooks:
-        try:
-            finder: Any = hook(entry)
-        except ImportError:  # that is how a path hook says no
-            continue
-        return finder
-    return None
-
-
-def _locations(spec: ModuleSpec | None) -> Iterator[str]:
-    if spec is None or spec.submodule_search_locations is None:
-        return
-    locations = spec.submodule_search_locations
-    # A namespace path recomputes itself through `sys.modules` when it is iterated; what it holds is enough.
-    yield from getattr(locations, "_path", None) or list(locations)
-
-
-def _read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        pass
-    get_data = getattr(spec and spec.loader, "get_data", None)
-    try:
-        data: bytes | None = get_data(path) if get_data else None
-    except OSError:
-        return None
-    return data
+    def _path_of(self, package: str) -> list[str]:
+        """Return where the submodules of a package lie."""
+        live = sys.modules.get(package) if self.site is None else None
+        # A package that has been imported may have added to its path, as `pkgutil.extend_path` does.
+        found = [*portions(getattr(live, "__path__", None))]
+        spec = self._spec(package)
+        found += [] if spec is None else portions(spec.submodule_search_locations)
+        return list(dict.fromkeys(found))

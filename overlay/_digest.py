@@ -1,0 +1,114 @@
+"""The digest of what stands at a site.
+
+It is made from the syntax tree, never from the text: comments, layout and docstrings do not change it, and
+neither does the Python that parses it. `ast.dump` would: it prints fields that come and go between releases,
+f-strings are cut into other pieces since 3.12, and `repr` escapes what the Unicode of the day cannot print.
+"""
+
+from __future__ import annotations
+
+import ast
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Length of a digest in hexadecimal digits (48 bits: enough against accidents, short enough to read).
+DIGEST_LENGTH = 12
+
+#: Fields that carry no meaning at run time, or that not every Python writes.
+_IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores", "lineno", "col_offset"})
+_WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+#: Beyond this, how many decimal digits Python is ready to print is a setting of the process.
+_WIDE = 1 << 10
+
+
+class _Text(str):
+    """What has been written already, among what is still to be."""
+
+    __slots__ = ()
+
+
+def digest(nodes: Sequence[object]) -> str:
+    """Return the digest of syntax nodes, strings, and lists of them."""
+    from hashlib import sha256
+
+    out: list[str] = []
+    for node in nodes:
+        _write(node, out)
+    return sha256("".join(out).encode()).hexdigest()[:DIGEST_LENGTH]
+
+
+def _write(root: object, out: list[str]) -> None:
+    """Append a text of `root` that is the same on every supported Python.
+
+    With a stack of its own: a sum of a thousand terms is a tree that is a thousand levels deep.
+    """
+    stack: list[object] = [root]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, _Text):
+            out.append(value)
+        elif isinstance(value, ast.AST):
+            parts: list[object] = [_Text(f"{type(value).__name__}(")]
+            for name, field in _fields(value):
+                parts += (_Text(f"{name}="), field, _Text(","))
+            stack += reversed([*parts, _Text(")")])
+        elif isinstance(value, list):
+            items = [part for item in value for part in (item, _Text(","))]
+            stack += reversed([_Text("["), *items, _Text("]")])
+        else:
+            out.append(f"{type(value).__name__}:{_constant(value)}")
+
+
+def _fields(node: ast.AST) -> list[tuple[str, object]]:
+    """Return what counts of a node, by name."""
+    found: list[tuple[str, object]] = []
+    for name in node._fields:
+        field = getattr(node, name, None)
+        if name in _IGNORED or field is None or field == []:
+            continue
+        if name == "body" and isinstance(node, _WITH_DOCSTRING):
+            field = _without_docstring(field)
+        elif isinstance(node, ast.JoinedStr):
+            field = _pieces(field)
+            if not field:
+                continue
+        elif name == "format_spec" and isinstance(field, ast.JoinedStr) and not _pieces(field.values):
+            continue
+        found.append((name, field))
+    return found
+
+
+def _pieces(values: list[ast.expr]) -> list[ast.expr]:
+    """Return the parts of an f-string: no empty text, and no text that follows on text."""
+    merged: list[ast.expr] = []
+    for value in values:
+        if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+            merged.append(value)
+            continue
+        before = merged[-1] if merged else None
+        if isinstance(before, ast.Constant) and isinstance(before.value, str):
+            merged[-1] = ast.Constant(before.value + value.value)
+        elif value.value:
+            merged.append(value)
+    return merged
+
+
+def _constant(value: object) -> str:
+    if isinstance(value, str):
+        return ascii(value)
+    if type(value) is int and value.bit_length() > _WIDE:
+        return hex(value)
+    return repr(value)
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0] if body else None
+    if (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    ):
+        return body[1:]
+    return body

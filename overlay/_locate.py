@@ -1,0 +1,118 @@
+"""Where modules, files and metadata lie: asking finders and folders without importing anything."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.metadata import Distribution
+    from typing import Any
+
+
+def importable(site: str) -> bool:
+    """Return whether a path is a folder or an archive that modules can be imported from."""
+    return os.path.isdir(site) or _entry_finder(site) is not None
+
+
+def source_text(module: str, spec: ModuleSpec) -> str | None:
+    """Return the source of a module, decoded as Python would. Raises whatever its loader raises."""
+    loader: Any = spec.loader
+    origin, extension = os.path.splitext(spec.origin or "")
+    if hasattr(loader, "archive") and hasattr(loader, "get_data") and extension in (".py", ".pyc"):
+        # The loader of archives takes everything for UTF-8, also what says otherwise or begins with a mark.
+        from importlib.util import decode_source
+
+        try:
+            return decode_source(loader.get_data(f"{origin}.py"))
+        except OSError:
+            return None
+    get_source = getattr(loader, "get_source", None)
+    text = get_source(module) if get_source is not None else None
+    return None if text is None else str(text)
+
+
+def stated_version(found: Distribution) -> str | None:
+    """Return the version in the metadata of a distribution, `None` if an interrupted installer left none.
+
+    Read by hand: for metadata that is missing, each version of the library has another answer or exception.
+    """
+    for name in ("METADATA", "PKG-INFO", ""):
+        text = found.read_text(name)
+        for line in (text or "").splitlines():
+            key, colon, value = line.partition(":")
+            if key.lower() == "version":
+                return value.strip()
+            if (not colon and not line[:1].isspace()) or not line.strip():
+                break  # the end of the headers
+    return None
+
+
+def ask_finders(module: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Ask the interpreter's finders, those that arm patches excepted."""
+    for finder in list(sys.meta_path):
+        find_spec = getattr(finder, "find_spec", None)
+        if find_spec is None or getattr(finder, "overlay_finder", False):
+            continue
+        try:
+            spec: ModuleSpec | None = find_spec(module, path)
+        except Exception:  # noqa: BLE001, S112 -- a finder of someone else's that needs the parent imported
+            continue
+        if spec is not None:
+            return spec
+    return None
+
+
+def ask_path(module: str, path: Sequence[str]) -> ModuleSpec | None:
+    """Look in folders and archives only. Portions of a namespace package are put together."""
+    found: list[str] = []
+    for entry in path:
+        finder = _entry_finder(entry)
+        spec: ModuleSpec | None = finder.find_spec(module) if finder is not None else None
+        if spec is None:
+            continue
+        if spec.loader is not None:
+            return spec
+        found += spec.submodule_search_locations or []
+    if not found:
+        return None
+    spec = ModuleSpec(module, None, is_package=True)
+    spec.submodule_search_locations = found
+    return spec
+
+
+def _entry_finder(entry: str) -> Any:
+    """Return a fresh finder for one folder or archive: the interpreter's own ones cache what they list."""
+    for hook in sys.path_hooks:
+        try:
+            finder: Any = hook(entry)
+        except ImportError:  # that is how a path hook says no
+            continue
+        return finder
+    return None
+
+
+def portions(path: Any) -> list[str]:
+    """Return the folders and archives of a package's path, none for what is no package."""
+    # A namespace path recomputes itself through `sys.modules` when it is iterated; what it holds is enough.
+    return list(getattr(path, "_path", None) or path or ())
+
+
+def read_file(path: str, spec: ModuleSpec | None) -> bytes | None:
+    """Return a file, also one inside an archive, `None` if there is no such file."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        return None  # a pipe would wait for who writes into it
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        pass
+    get_data = getattr(spec and spec.loader, "get_data", None)
+    try:
+        data: bytes | None = get_data(path) if get_data else None
+    except OSError:
+        return None
+    return data
