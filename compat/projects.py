@@ -25,8 +25,11 @@ def _megatron_version(read: ReadFile) -> str | None:
         return None
     parts: dict[str, object] = {}
     for node in body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
-            parts.update((name.id, node.value.value) for name in node.targets if isinstance(name, ast.Name))
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+            continue
+        value = node.value.value
+        if isinstance(value, (int, str)):
+            parts.update((name.id, value) for name in node.targets if isinstance(name, ast.Name))
     try:
         return f"{parts['MAJOR']}.{parts['MINOR']}.{parts['PATCH']}{parts['PRE_RELEASE']}"
     except KeyError:

@@ -7,9 +7,8 @@ what the audit says is what a trainer does.
 from __future__ import annotations
 
 from overlay._record import TYPE_CHECKING
-from overlay.errors import SourceError
-from overlay.patch import Known, Present
-from overlay.verdict import SiteFinding, TargetVerdict, Verdict
+from overlay.errors import OverlayError, SourceError
+from overlay.verdict import TargetVerdict, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,36 +16,48 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from overlay._source import Tree
-    from overlay.patch import Absent, Patch, Target, Variant
+    from overlay.patch import Patch, Target, Variant
+    from overlay.verdict import SiteFinding
 
 
 def decide(patch: Patch, tree: Tree) -> Verdict:
-    """Return the verdict on one patch for the source in `tree`, other patches left aside."""
+    """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises."""
     targets = tuple(_decide_target(patch, target, tree) for target in patch.targets)
     verdict, reason = _combine(targets)
     return Verdict(patch=patch.id, revision=patch.revision, verdict=verdict, reason=reason, targets=targets)
 
 
-def settle(patches: Iterable[Patch], verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-    """Return the verdicts with what patches mean for each other taken into account.
+def settle(
+    patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree | None = None
+) -> dict[str, Verdict]:
+    """Return the verdicts with what patches mean for each other taken into account. Never raises.
 
     Two patches that would both apply to one site (or one to a class and one to its method) conflict, and a
-    patch whose requirement does not apply is unsupported.
+    patch whose requirement does not apply is unsupported. With `tree`, a name that a module imported and what
+    it is imported from count as one site: which of them is replaced first would decide what runs.
     """
     settled = dict(verdicts)
     by_id = {patch.id: patch for patch in patches}
     claims = {
-        name: _claims(by_id[name], verdict)
+        name: _claims(by_id[name], verdict, tree)
         for name, verdict in verdicts.items()
         if verdict.verdict == "apply"
     }
     for name, sites in claims.items():
         for other, others in claims.items():
-            shared = sorted(site for site in sites for taken in others if _overlap(site, taken))
+            shared = sorted(
+                (mine, theirs)
+                for mine in sites
+                for theirs in others
+                if any(_overlap(mine, site) for site in others[theirs])
+                or any(_overlap(site, theirs) for site in sites[mine])
+            )
             if shared and name != other:
+                mine, theirs = shared[0]
+                what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
                 settled[name] = settled[name].replace(
                     verdict="conflict",
-                    reason=f"{other} claims {shared[0]} too: select one of them (OVERLAY_PATCHES=-{other})",
+                    reason=f"{other} claims {what}: select one of them (OVERLAY_PATCHES=-{other})",
                 )
     for name in in_order(by_id):
         for needed in by_id[name].requires:
@@ -67,15 +78,33 @@ def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:
 
 
 def _decide_target(patch: Patch, target: Target, tree: Tree) -> TargetVerdict:
-    project = target.project
-    blank = TargetVerdict(project=project.name, verdict="unsupported", optional=target.optional)
+    blank = TargetVerdict(project=target.project.name, verdict="unsupported", optional=target.optional)
     try:
-        if not tree.has(project.marker):
+        return _judge(patch, target, tree, blank)
+    except Exception as error:  # noqa: BLE001 -- nothing in an upstream's files may end the import of a module
+        # Also for a reason: an ImportError that left here would be taken for that of the upstream's module.
+        return blank.replace(version="of unknown version", reason=_told(error))
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
+
+
+def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> TargetVerdict:
+    """Return the verdict on a target, made from `blank`. Raises whatever its files make Python raise."""
+    project = target.project
+    if not _is_there(project.marker, tree):
+        trace = next((module for module in _modules(target) if _is_there(module, tree)), None)
+        if trace is None:
             return blank.replace(verdict="not-installed", reason=f"{project.name} is not installed")
-    except SourceError:
-        pass  # it is there; the shape says what of it cannot be read
-    stated = project.read_version(tree.read)
-    metadata = tree.metadata_version(project)
+        reason = f"{trace} is there, and {project.marker}, which every {project.name} has, is not"
+        return blank.replace(version="of unknown version", reason=reason)
+    try:
+        stated = project.read_version(tree.read)
+        metadata = tree.metadata_version(project)
+    except Exception as error:
+        msg = f"the version of {project.name} cannot be read: {_told(error)}"
+        raise OverlayError(msg) from error
     version = stated or metadata or ""
     blank = blank.replace(
         version=version or "of unknown version",
@@ -84,11 +113,22 @@ def _decide_target(patch: Patch, target: Target, tree: Tree) -> TargetVerdict:
     parsed = _parse_version(version)
     if parsed is None:
         return blank.replace(reason=f"the version of {project.name} cannot be told (found {version!r})")
+    return _match(patch, target, tree, blank, parsed)
+
+
+def _match(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, parsed: Version) -> TargetVerdict:
+    """Return the verdict of the variant whose version and shape are those of the tree."""
+    from overlay._conditions import look, obstacle
+
     candidates = [variant for variant in target.variants if _contains(variant.versions, parsed)]
     best: tuple[Variant, tuple[SiteFinding, ...]] | None = None
     for variant in candidates:
-        findings = tuple(_look(condition, tree) for condition in variant.shape)
+        findings = tuple(look(condition, tree) for condition in variant.shape)
         if all(finding.holds for finding in findings):
+            sites = [replacement.site for replacement in variant.replacements]
+            wrong = next(filter(None, (obstacle(site, tree) for site in sites)), "")
+            if wrong:
+                return blank.replace(reason=wrong, findings=findings)
             return blank.replace(
                 verdict=variant.verdict, variant=variant.name, reason=variant.reason, findings=findings
             )
@@ -99,16 +139,29 @@ def _decide_target(patch: Patch, target: Target, tree: Tree) -> TargetVerdict:
     if best is None:
         ranges = ", ".join(variant.versions for variant in target.variants if variant.verdict == "apply")
         return blank.replace(
-            verdict=verdict, reason=_outside(patch, project.name, version, ranges, past=past)
+            verdict=verdict, reason=_outside(patch, target.project.name, blank.version, ranges, past=past)
         )
     variant, findings = best
-    wrong = [finding for finding in findings if not finding.holds]
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    failed = [finding for finding in findings if not finding.holds]
+    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
     reason = (
-        f"the source is not one that the patch was written for: {wrong[0].site} {wrong[0].found}{more}; "
+        f"the source is not one that the patch was written for: {failed[0].site} {failed[0].found}{more}; "
         f"`overlay explain {patch.id}` lists the sites"
     )
     return blank.replace(verdict=verdict, reason=reason, findings=findings)
+
+
+def _is_there(module: str, tree: Tree) -> bool:
+    try:
+        return tree.has(module)
+    except SourceError:
+        return True  # and the shape says what of it cannot be read
+
+
+def _modules(target: Target) -> list[str]:
+    """Return the modules that a target's variants would change: a trace of its project, cheap to look for."""
+    sites = [replacement.site for variant in target.variants for replacement in variant.replacements]
+    return list(dict.fromkeys(site.partition(":")[0] for site in sites))
 
 
 def _outside(patch: Patch, project: str, version: str, ranges: str, *, past: bool) -> str:
@@ -131,38 +184,16 @@ def _combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
     return "apply", ""
 
 
-def _look(condition: Known | Present | Absent, tree: Tree) -> SiteFinding:
-    site = condition.site
-    try:
-        if isinstance(condition, Known):
-            found = tree.digest(site)
-            holds = found in condition.digests
-            text = "" if holds else "does not exist" if found is None else f"has an unknown digest {found}"
-            return SiteFinding(site=site, expects="known", holds=holds, digest=found or "", found=text)
-        exists = tree.has(site)
-    except SourceError as error:
-        kind = (
-            "known"
-            if isinstance(condition, Known)
-            else "present"
-            if isinstance(condition, Present)
-            else "absent"
-        )
-        return SiteFinding(site=site, expects=kind, holds=False, found=f"cannot be checked: {error}")
-    if isinstance(condition, Present):
-        return SiteFinding(
-            site=site, expects="present", holds=exists, found="" if exists else "does not exist"
-        )
-    return SiteFinding(site=site, expects="absent", holds=not exists, found="exists" if exists else "")
-
-
 def _misses(findings: tuple[SiteFinding, ...]) -> int:
     return sum(not finding.holds for finding in findings)
 
 
 def _parse_version(text: str) -> Version | None:
-    from packaging.version import InvalidVersion, Version
-
+    try:
+        from packaging.version import InvalidVersion, Version
+    except ImportError as error:
+        msg = f"the package `packaging`, by which versions are compared, cannot be imported: {error}"
+        raise OverlayError(msg) from error
     try:
         return Version(text)
     except InvalidVersion:
@@ -180,14 +211,26 @@ def _reached(removal: str | None, version: Version) -> bool:
     return removal is not None and _contains(f">={removal}.dev0", version)
 
 
-def _claims(patch: Patch, verdict: Verdict) -> set[str]:
+def _claims(patch: Patch, verdict: Verdict, tree: Tree | None) -> dict[str, list[str]]:
+    """Return the sites that a patch would replace, each with those that it is imported from."""
     variants = [variant_of(patch, target) for target in verdict.targets]
     return {
-        replacement.site
+        replacement.site: _origins(replacement.site, tree)
         for variant in variants
         if variant is not None
         for replacement in variant.replacements
     }
+
+
+def _origins(site: str, tree: Tree | None) -> list[str]:
+    if tree is None:
+        return [site]
+    from overlay._shape import import_chain
+
+    try:
+        return import_chain(site, tree)
+    except Exception:  # noqa: BLE001 -- what cannot be read has been said by `decide`
+        return [site]
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -17,7 +17,7 @@ def make_plan(patches: Iterable[Patch], selection: Sequence[str], tree: Tree, si
     """Decide on every patch, and freeze the result. Patches that are not selected are only named."""
     by_id = {patch.id: patch for patch in patches}
     chosen = {name: decide(by_id[name], tree) for name in selection}
-    settled = settle([by_id[name] for name in selection], chosen)
+    settled = settle([by_id[name] for name in selection], chosen, tree)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts, digest=plan_digest(verdicts))
 

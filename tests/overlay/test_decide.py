@@ -173,7 +173,11 @@ def test_an_optional_target_counts_only_if_it_is_there() -> None:
     shape = (
         Known(site="other:h", digests=(MemoryTree({"other.py": "def h(): pass\n"}).digest("other:h") or "",)),
     )
-    target = Target(project=OTHER, optional=True, variants=(variant(name="o", shape=shape, versions=">=1"),))
+    target = Target(
+        project=OTHER,
+        optional=True,
+        variants=(variant(name="o", site="other:h", shape=shape, versions=">=1"),),
+    )
     both = patch(others=(target,))
     assert decide(both, tree()).verdict == "apply"
     there = {**FILES, "other.py": "def h(): pass\n", "other/VERSION": "1.0"}
