@@ -21,26 +21,38 @@ PACK = "overlay.patches"
 def load_patches(pack: str = PACK) -> dict[str, Patch]:
     """Import every patch file of a pack and return the patches by id.
 
-    Raises `OverlayError` if a file defines no `PATCH`, or one whose id is not its place.
+    Raises `OverlayError` if there is none, or if a file defines no `PATCH`, or one whose id is not its place.
     """
     package = import_module(pack)
     patches: dict[str, Patch] = {}
     for folder in package.__path__:
-        for project in _listing(folder):
-            path = os.path.join(folder, project)
-            if project.startswith(("_", ".")) or not os.path.isdir(path):
-                continue
-            for file in _listing(path):
-                name, extension = os.path.splitext(file)
-                if extension != ".py" or name.startswith("_"):
-                    continue
+        for project in _listing(folder, packages=True):
+            for name in _listing(os.path.join(folder, project), packages=False):
                 patch = _load(f"{pack}.{project}.{name}", f"{project}.{name.replace('_', '-')}")
                 patches[patch.id] = patch
+    if not patches:
+        msg = f"{pack} holds no patches ({', '.join(package.__path__)}): overlay is not installed completely"
+        raise OverlayError(msg)
     return patches
 
 
-def _listing(folder: str) -> list[str]:
-    return sorted(os.listdir(folder))
+def _listing(folder: str, *, packages: bool) -> list[str]:
+    """Return the names of the packages, or of the modules, in a folder or an archive."""
+    try:
+        files = os.listdir(folder)
+    except NotADirectoryError:
+        # Inside an archive. `pkgutil` reads those too, but takes longer to import than `enable()` may.
+        from pkgutil import iter_modules
+
+        found = {module.name for module in iter_modules([folder]) if module.ispkg is packages}
+    else:
+        if packages:
+            found = {name for name in files if os.path.isdir(os.path.join(folder, name))}
+        else:
+            # An image that was slimmed has the compiled files alone.
+            split = [os.path.splitext(file) for file in files]
+            found = {name for name, extension in split if extension in (".py", ".pyc")}
+    return sorted(name for name in found if name.isidentifier() and not name.startswith("_"))
 
 
 def _load(module: str, expected: str) -> Patch:

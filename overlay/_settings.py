@@ -17,6 +17,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+#: Variables that mean something. The others are reserved: `OVERLAY` alone, the seed of the tests, and what
+#: the demo passes on.
+VARIABLES = ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG")
+_RESERVED = ("OVERLAY", "OVERLAY_TEST_SEED", "OVERLAY_DCP")
+
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 
 _TRUE = ("1", "true", "yes", "on")
@@ -37,13 +42,14 @@ def select(
     """
     ids = sorted(known)
     if patches is None:
-        wanted = _split((os.environ if environ is None else environ).get("OVERLAY_PATCHES", "")) or ["all"]
+        text = (os.environ if environ is None else environ).get("OVERLAY_PATCHES", "")
+        wanted = _split(text) if text else ["all"]
         source = "OVERLAY_PATCHES"
     else:
         wanted = _split(patches) if isinstance(patches, str) else terms(patches)
         source = "patches"
     if not wanted:
-        msg = "patches is empty: say 'all', 'none', or name patches"
+        msg = f"{source} is empty: say 'all', 'none', or name patches"
         raise SelectionError(msg)
     if wanted == ["none"]:
         return ()
@@ -81,6 +87,22 @@ def log_level(environ: Mapping[str, str] | None = None) -> str:
         msg = f"OVERLAY_LOG={text!r} is not a level: say {', '.join(LOG_LEVELS)}"
         raise SelectionError(msg)
     return text
+
+
+def unknown(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return a sentence for each variable that looks like a setting and is none, with the nearest one."""
+    known = (*VARIABLES, *_RESERVED)
+    found = []
+    for name in sorted(os.environ if environ is None else environ):
+        if name in known or not name.upper().startswith("OVERLAY_"):
+            continue
+        if not name.startswith("OVERLAY_") and name.upper() not in known:
+            continue  # in small letters, it may well be another program's
+        from difflib import get_close_matches
+
+        near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.0)
+        found.append(f"{name} is no setting of overlay's and does nothing; the nearest: {near[0]}")
+    return found
 
 
 def _split(text: str) -> list[str]:

@@ -1,12 +1,13 @@
 """The command line: `overlay` and `python -m overlay`.
 
 Exit codes: 0 all is well; 1 a selected patch has a loud verdict (unsupported, conflict, expired) or failed;
-2 the command, a setting or a folder cannot be understood.
+2 the command, a setting or a folder cannot be understood, or the output not be written.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -39,8 +40,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"overlay: {error}", file=sys.stderr)
         return EXIT_LOUD
     except BrokenPipeError:  # `overlay list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return EXIT_OK
+    except _OutputError as error:
+        _give_up_output()
+        print(f"overlay: the output cannot be written: {error}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+class _OutputError(Exception):
+    """Standard output takes no more."""
+
+
+def _give_up_output() -> None:
+    """Send what is still buffered to nowhere, or the interpreter would fail on it once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -71,17 +85,21 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (explain, plan, audit, digest):
         sub.add_argument("--site", type=_folder, metavar="DIR", help="look in this folder (or wheel) only")
     for sub in (plan, audit, status):
-        sub.add_argument(
-            "--patches", metavar="SELECTION", help="what to select (default: OVERLAY_PATCHES, or all)"
-        )
+        default = "all, whatever OVERLAY_PATCHES says" if sub is audit else "OVERLAY_PATCHES, or all"
+        sub.add_argument("--patches", metavar="SELECTION", help=f"what to select (default: {default})")
     audit.set_defaults(all=True)
     plan.set_defaults(all=False)
     return parser
 
 
 def _folder(text: str) -> str:
-    if not os.path.exists(text):
-        msg = f"{text!r} does not exist"
+    from overlay._locate import importable
+
+    if not importable(text):
+        what = (
+            "is neither a folder nor an archive to import from" if os.path.exists(text) else "does not exist"
+        )
+        msg = f"{text!r} {what}"
         raise argparse.ArgumentTypeError(msg)
     return text
 
@@ -111,7 +129,7 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
-    patches = arguments.patches or ("all" if arguments.all else None)
+    patches = "all" if arguments.patches is None and arguments.all else arguments.patches
     plan = engine.plan(patches, arguments.site)
     _print(arguments, plan.to_dict(), lambda: _render.plan(plan, findings=arguments.all))
     return EXIT_LOUD if plan.loud else EXIT_OK
@@ -137,4 +155,12 @@ def _digest(_: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _print(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
-    print(json.dumps(data, indent=2) if arguments.json else table())
+    text = json.dumps(data, indent=2) if arguments.json else table()
+    try:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be printable here
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _OutputError(error) from error
