@@ -87,7 +87,10 @@ def _decide_target(patch: Patch, target: Target, tree: Tree) -> TargetVerdict:
 
 
 def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
+    text = str(error)
+    if isinstance(error, OverlayError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> TargetVerdict:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def importable(site: str) -> bool:
     """Return whether a path is a folder or an archive that modules can be imported from."""
-    return os.path.isdir(site) or _entry_finder(site) is not None
+    return bool(site) and _entry_finder(site) is not None
 
 
 def source_text(module: str, spec: ModuleSpec) -> str | None:

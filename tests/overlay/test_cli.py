@@ -95,6 +95,12 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
     ("arguments", "environ", "words"),
     [
         (["plan", "--site", "/nowhere/at/all"], {}, "does not exist"),
+        (["audit", "--site", __file__], {}, "is neither a folder nor an archive to import from"),
+        (["audit", "--site", ""], {}, "does not exist"),
+        (["plan", "--patches", ""], {}, "patches is empty"),
+        (["audit", "--patches", ""], {}, "patches is empty"),
+        (["status", "--patches", ""], {}, "patches is empty"),
+        (["plan"], {"OVERLAY_PATCHES": ","}, "OVERLAY_PATCHES is empty"),
         (["plan"], {"OVERLAY_PATCHES": "verl.dynamic"}, "OVERLAY_PATCHES: 'verl.dynamic' names no patch"),
         (["plan", "--patches", "x"], {}, "names no patch"),
         (["status"], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
@@ -127,3 +133,31 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     command = f"{sys.executable} -m overlay list --json | head -c 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)  # noqa: S607
     assert "Traceback" not in done.stderr
+
+
+def test_output_that_cannot_be_encoded_is_escaped(tmp_path: Path) -> None:
+    for name in (os.fsdecode(b"b\xff d"), "na\u00efve"):
+        (tmp_path / name).mkdir()
+        for arguments in (["audit"], ["audit", "--json"], ["plan"]):
+            done = overlay(*arguments, "--site", str(tmp_path / name), PYTHONIOENCODING="ascii")
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.isascii()
+            assert "\\" in done.stdout or arguments == ["plan"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")  # noqa: PTH110
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--json"]])
+def test_a_full_device_is_exit_code_2(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "overlay", *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("overlay: the output cannot be written: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_default_selection_is_said() -> None:
+    assert "default: all, whatever" in " ".join(overlay("audit", "--help").stdout.split())
+    assert "default: OVERLAY_PATCHES, or all" in " ".join(overlay("plan", "--help").stdout.split())

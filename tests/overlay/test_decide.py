@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from overlay._decide import decide, in_order, settle
 from overlay._plan import make_plan, plan_digest
 from overlay._source import MemoryTree
 from overlay.patch import Absent, Known, Patch, Present, Project, Removal, Replacement, Target, Variant
-from overlay.verdict import LOUD, VERDICTS
+from overlay.verdict import LOUD, VERDICTS, Verdict
 
 FILES = {
     "lib/__init__.py": "",
@@ -215,3 +216,151 @@ def test_the_digest_of_a_plan_is_that_of_what_runs() -> None:
     assert plan_digest([decide(loose, tree())]) != plan_digest(
         [decide(loose, tree(core="def f(x): return 2"))]
     )
+
+
+class Broken(MemoryTree):
+    """A tree of which one question raises."""
+
+    def __init__(self, question: str, error: Exception) -> None:
+        super().__init__(FILES)
+
+        def fail(*_arguments: Any) -> Any:
+            raise error
+
+        setattr(self, question, fail)
+
+
+@pytest.mark.parametrize(
+    "question", ["source", "read", "metadata_version", "has", "digest", "nodes", "doubt"]
+)
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RecursionError("deep"), ModuleNotFoundError("no"), KeyError(3)]
+)
+def test_whatever_a_tree_raises_is_unsupported_with_a_reason(question: str, error: Exception) -> None:
+    verdict = decide(patch(variant(shape=(known(), Absent(site="lib.core:h")))), Broken(question, error))
+    assert verdict.verdict == "unsupported"
+    assert type(error).__name__ in verdict.reason
+    assert not verdict.reason.endswith(": ")
+    assert verdict.where() == "lib of unknown version"
+
+
+def test_the_version_that_cannot_be_read_says_so() -> None:
+    def read_version(read: Any) -> str:
+        raise ModuleNotFoundError("tomllib")
+
+    target = patch().targets[0]
+    broken = patch().replace(targets=(target.replace(project=PROJECT.replace(read_version=read_version)),))
+    verdict = decide(broken, tree())
+    assert verdict.verdict == "unsupported"
+    assert verdict.reason == "the version of lib cannot be read: ModuleNotFoundError: tomllib"
+
+
+def test_without_packaging_nothing_applies_and_the_reason_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "packaging.version", None)
+    verdict = decide(patch(), tree())
+    assert verdict.verdict == "unsupported"
+    assert "`packaging`, by which versions are compared, cannot be imported" in verdict.reason
+
+
+def test_an_expression_that_is_too_deep_is_unsupported() -> None:
+    for terms in (900, 200_000):
+        verdict = decide(patch(), tree(core=f"def f(x):\n    return {'+'.join(['x'] * terms)}\n"))
+        assert verdict.verdict == "unsupported"
+        assert "lib.core:f" in verdict.reason
+
+
+def test_a_project_without_its_marker_is_there_if_what_is_replaced_is() -> None:
+    marked = patch().targets[0].replace(project=PROJECT.replace(marker="lib.mark"))
+    verdict = decide(patch().replace(targets=(marked,)), tree())
+    assert verdict.verdict == "unsupported"
+    assert verdict.reason == "lib.core is there, and lib.mark, which every lib has, is not"
+    broken = decide(patch().replace(targets=(marked,)), tree(core="def f(:"))
+    assert broken.verdict == "unsupported"
+    optional = patch(others=(marked.replace(optional=True),))
+    assert decide(optional, tree()).verdict == "unsupported"
+
+
+CLASS = "class A:\n    {}\n    def g(self):\n        return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("core", "site", "words"),
+    [
+        ("@deco(1)\ndef f(x): pass\n", "lib.core:f", "is decorated (@deco), and what stands there"),
+        ("@a.b\nasync def f(x): pass\n", "lib.core:f", "(@a.b)"),
+        ("from .other import f\n", "lib.core:f", "is decorated (@deco)"),
+        (CLASS.format("@property"), "lib.core:A.g", "is a property"),
+        (CLASS.format("@g.setter"), "lib.core:A.g", "is a property"),
+        (CLASS.format("@staticmethod\n    @deco"), "lib.core:A.g", "is decorated (@deco)"),
+        ("class A:\n    def __g(self): pass\n", "lib.core:A.__g", "private name"),
+        ("from .none import f\n", "lib.core:f", ""),
+        ("def f(x): pass\n", "lib.core:f", ""),
+        ("def __f(x): pass\n", "lib.core:__f", ""),
+        (CLASS.format("@staticmethod"), "lib.core:A.g", ""),
+        (CLASS.format("@classmethod"), "lib.core:A.g", ""),
+        ("@deco\nclass A:\n    def __init__(self): pass\n", "lib.core:A.__init__", ""),
+    ],
+)
+def test_what_is_no_plain_function_at_run_time_is_unsupported(core: str, site: str, words: str) -> None:
+    files = {**FILES, "lib/core.py": core, "lib/other.py": "@deco\ndef f(x): pass\n"}
+    digest = MemoryTree(files).digest(site)
+    assert digest
+    shape = (Known(site=site, digests=(digest,)),)
+    verdict = decide(patch(variant(site=site, shape=shape)), MemoryTree(files))
+    assert verdict.verdict == ("unsupported" if words else "apply")
+    assert words in verdict.reason
+    if words:
+        assert site in verdict.reason
+        only_known = variant(site="lib.core:k", shape=(*shape, Known(site="lib.core:k", digests=(digest,))))
+        assert words not in decide(patch(only_known), MemoryTree(files)).reason
+
+
+def both(one: Patch, two: Patch, files: dict[str, str]) -> dict[str, Verdict]:
+    found = make_plan([one, two], [one.id, two.id], MemoryTree(files)).verdicts
+    return {verdict.patch: verdict for verdict in found}
+
+
+def test_a_name_that_is_imported_and_what_it_is_imported_from_are_one_site() -> None:
+    files = {
+        **FILES,
+        "lib/user.py": "from .core import f\n",
+        "lib/far.py": "from lib.user import f as h\n",
+        "lib/near.py": "from lib.core import f, A\n",
+    }
+
+    def claim(site: str) -> Patch:
+        shape = (Known(site=site, digests=(MemoryTree(files).digest(site) or "",)),)
+        return patch(variant(site=site, shape=shape), name=f"lib.{site.replace(':', '-').replace('.', '-')}")
+
+    core, user, far, near = (claim(f"lib.{site}") for site in ("core:f", "user:f", "far:h", "near:f"))
+    for one, two in ((core, user), (core, far), (user, far)):
+        verdicts = both(one, two, files)
+        assert {verdict.verdict for verdict in verdicts.values()} == {"conflict"}
+    assert (
+        "lib.lib-core-f claims lib.core:f, which bears on lib.user:f"
+        in both(core, user, files)[user.id].reason
+    )
+    for one, two in ((user, near), (far, near)):  # names of their own in modules of their own
+        assert {verdict.verdict for verdict in both(one, two, files).values()} == {"apply"}
+    without_tree = settle([core, user], {p.id: decide(p, MemoryTree(files)) for p in (core, user)})
+    assert {verdict.verdict for verdict in without_tree.values()} == {"apply"}
+
+
+def test_star_imports_leave_things_open_and_the_finding_says_so() -> None:
+    star = "from lib.other import *\n"
+    after, before = tree(core=FILES["lib/core.py"] + star), tree(core=star + FILES["lib/core.py"])
+    verdict = decide(patch(), after)
+    assert verdict.verdict == "unsupported"
+    assert "(`from lib.other import *` below it may bind it again)" in verdict.reason
+    assert decide(patch(), before).verdict == "apply"
+    gone = patch(variant(shape=(known(), Absent(site="lib.core:h"))))
+    assert decide(gone, tree()).verdict == "apply"
+    assert "lib.core:h may come from `from lib.other import *`" in decide(gone, before).reason
+
+
+def test_what_is_deleted_again_is_not_present() -> None:
+    wanted = patch(variant(shape=(known(), Present(site="lib.core:h"))))
+    core = FILES["lib/core.py"]
+    assert decide(wanted, tree(core=f"{core}def h(): pass\n")).verdict == "apply"
+    assert "lib.core:h does not exist" in decide(wanted, tree(core=f"{core}del h\n")).reason
+    assert decide(wanted, tree(core=f"{core}def h(): pass\ndel h\n")).verdict == "unsupported"

@@ -73,3 +73,24 @@ def test_values_that_mean_nothing_are_errors() -> None:
     with pytest.raises(SelectionError, match="OVERLAY_LOG='loud'"):
         _settings.log_level({"OVERLAY_LOG": "loud"})
     assert _settings.log_level({}) == "info"
+
+
+@pytest.mark.parametrize("text", [",", " ", " ,, ", "\n"])
+def test_a_selection_of_separators_only_is_an_error(text: str) -> None:
+    with pytest.raises(SelectionError, match="OVERLAY_PATCHES is empty"):
+        _settings.select(IDS, environ={"OVERLAY_PATCHES": text})
+
+
+def test_variables_that_are_no_settings_are_named() -> None:
+    known = (
+        "OVERLAY_PATCHES",
+        "OVERLAY_STRICT",
+        "OVERLAY_LOG",
+        "OVERLAY",
+        "OVERLAY_TEST_SEED",
+        "OVERLAY_DCP",
+    )
+    assert _settings.unknown(dict.fromkeys((*known, "OVERLAYFS", "PATH", "overlay_root"), "1")) == []
+    found = _settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
+    assert [line.split()[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
+    assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG"]

@@ -7,7 +7,8 @@ import textwrap
 
 import pytest
 
-from overlay._shape import bindings, digest
+from overlay._shape import bindings, defined_at, digest, doubt, exists, import_chain, shape
+from overlay._source import MemoryTree
 
 BASE = '''
 def f(x, y=1):
@@ -18,7 +19,7 @@ def f(x, y=1):
 
 
 def of(source: str, name: str = "f") -> str:
-    return digest(bindings(ast.parse(textwrap.dedent(source)), name))
+    return digest(shape(ast.parse(textwrap.dedent(source)), name))
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,156 @@ def test_imported_names_are_shapes_of_their_own() -> None:
 def test_the_digest_is_pinned() -> None:
     """The digests in the patches must mean the same on every Python: this is one of them, by hand."""
     assert of(BASE) == "10d3741707b9"
+
+
+METHOD = "class A(Base):\n    def f(self):\n        return 1\n"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "A = deco(A)\n",
+        'setattr(A, "f", g)\n',
+        'delattr(A, "f")\n',
+        "(A.f, A.g) = g, g\n",
+        "[A.g, *A.f] = g\n",
+        "A.f.__code__ = g.__code__\n",
+        "for A.f in gs:\n    pass\n",
+        "if (A := g()):\n    pass\n",
+        "def once():\n    global A\n    A = None\n",
+        "from elsewhere import *\n",
+        "del A\n",
+    ],
+)
+def test_what_is_done_to_a_method_from_outside_counts(after: str) -> None:
+    assert of(METHOD + after, "A.f") != of(METHOD, "A.f")
+    assert of(METHOD + after.replace("A", "B").replace("*", "b"), "A.f") == of(METHOD, "A.f")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "print(f := 1)\n",
+        "def g(x=(f := 1)): pass\n",
+        "try:\n    pass\nexcept E as f:\n    pass\n",
+        "match x:\n    case [f, *_]:\n        pass\n",
+        "match x:\n    case [_, *f]:\n        pass\n",
+        'match x:\n    case {"a": 1, **f}:\n        pass\n',
+        "def g():\n    if x:\n        global f\n        f = 1\n",
+        "class C:\n    def g(self):\n        global f\n        from h import f\n",
+        "f.__code__ = g.__code__\n",
+        'setattr(f, "__defaults__", ())\n',
+        "from elsewhere import *\n",
+        "if x:\n    from .elsewhere import *\n",
+        "try:\n    pass\nfinally:\n    f = 1\n",
+    ],
+)
+def test_whatever_may_bind_a_name_again_counts(after: str) -> None:
+    assert of(BASE + after) != of(BASE)
+    other = after.replace("f :=", "h :=").replace("as f", "as h").replace("[f", "[h").replace("*f", "*h")
+    other = (
+        other.replace("global f", "global h").replace("import f", "import h").replace("import *", "import h")
+    )
+    other = other.replace("f.__", "h.__").replace("(f,", "(h,").replace("f = 1", "h = 1")
+    assert of(BASE + other) == of(BASE)
+
+
+def test_what_is_local_to_something_else_does_not_count() -> None:
+    for after in (
+        "def g():\n    f = 1\n",
+        "g = lambda: (f := 1)\n",
+        "class C:\n    f = 1\n",
+        "def g():\n    global h\n    f = 1\n",
+    ):
+        assert of(BASE + after) == of(BASE)
+    assert of("from elsewhere import *\n" + BASE) == of(BASE)
+
+
+def test_what_decides_between_several_bindings_counts() -> None:
+    one = "if NEW:\n    def f(): return 1\nelse:\n    def f(): return 2\n"
+    assert of(one) != of(one.replace("NEW", "not NEW"))
+    assert of(one) != of(one.replace("else", "elif OLD"))
+    two = "try:\n    from a import f\nexcept ImportError:\n    f = None\n"
+    assert of(two) != of(two.replace("ImportError", "OSError"))
+    assert of(two) != of(two.replace("except ImportError", "finally"))
+    alone = "if NEW:\n    def f(): return 1\n"
+    assert of(alone) == of(alone.replace("NEW", "OLD"))
+
+
+def test_decorators_and_keywords_of_a_class_count_and_its_bases_do_not() -> None:
+    assert of(METHOD.replace("Base", "Other"), "A.f") == of(METHOD, "A.f")
+    assert of("@deco\n" + METHOD, "A.f") != of(METHOD, "A.f")
+    assert of(METHOD.replace("Base", "metaclass=M"), "A.f") != of(METHOD, "A.f")
+    around = "@deco\nclass B:\n" + textwrap.indent(METHOD, "    ")
+    assert of(around, "B.A.f") not in (of(METHOD, "A.f"), of(around.replace("deco", "other"), "B.A.f"))
+
+
+@pytest.mark.parametrize(
+    ("source", "there"),
+    [
+        ("del f\n", False),
+        ("def f(): pass\ndel f\n", False),
+        ("def f(): pass\nif x:\n    del f\n", True),
+        ("def f(): pass\ndel f\nf = 1\n", True),
+        ("f: int\n", False),
+        ("f: int = 1\n", True),
+        ("try:\n    pass\nexcept E as f:\n    pass\n", False),
+        ("def g():\n    global f\n    f = 1\n", False),
+        ("if x:\n    import f\n", True),
+    ],
+)
+def test_whether_a_name_exists(source: str, there: bool) -> None:
+    assert exists(ast.parse(source), "f") is there
+    inside = "class A:\n" + textwrap.indent(source, "    ")
+    assert exists(ast.parse(inside), "A.f") is (there and "global" not in source)
+
+
+def test_a_name_that_may_come_from_anywhere_is_not_absent_for_sure() -> None:
+    assert doubt(ast.parse("from .a import *\n"), "f") == "may come from `from .a import *`"
+    assert "global" in doubt(ast.parse("def g():\n    global f\n    f = 1\n"), "f")
+    assert "more than a class" in doubt(ast.parse("from a import A\n"), "A.f")
+    assert not doubt(ast.parse("class A: pass\ndef f(): pass\ndel f\n"), "A.f")
+    assert not doubt(ast.parse("def f(): pass\ndel f\n"), "f")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("f'{x:}'", "f'{x}'"),
+        ("f'a' 'b' f'{x}'", "f'ab{x}'"),
+        ("f'{x=}'", "f'x={x!r}'"),
+        ("f'{x:>{y}}' ''", "f'{x:>{y}}'"),
+    ],
+)
+def test_f_strings_are_what_they_print(one: str, other: str) -> None:
+    """Which pieces the parser cuts them into depends on the Python."""
+    assert of(f"def f(x, y): return {one}\n") == of(f"def f(x, y): return {other}\n")
+
+
+def test_digests_that_depended_on_the_python_are_pinned() -> None:
+    source = "def f(x, y):\n    return f'{x!r:>{y}} a' 'b' f'{x=}' f'{x:}' f'', '\U0001fae8 \u00e9', 0x%s\n"
+    assert of(source % ("f" * 5000)) == "a9b383f6f224"
+
+
+def test_no_source_is_too_deep() -> None:
+    chain = "if a: pass\n" + "elif b: f = 1\n" * 900
+    assert exists(ast.parse(chain), "f")
+    node: ast.expr = ast.Name(id="x", ctx=ast.Load())
+    for _ in range(5000):
+        node = ast.UnaryOp(op=ast.Not(), operand=node)
+    assert len(digest([node])) == 12
+
+
+def test_where_an_imported_name_is_defined() -> None:
+    tree = MemoryTree(
+        {
+            "p/__init__.py": "from .a import f\nfrom .loop import g\n",
+            "p/a.py": "from p.b.c import h as f\n",
+            "p/b/c.py": "def h(): pass\n",
+            "p/loop.py": "from . import g\n",
+        }
+    )
+    assert import_chain("p:f", tree) == ["p:f", "p.a:f", "p.b.c:h"]
+    assert defined_at("p:f", tree) == ("p.b.c", "h")
+    assert defined_at("p.b.c:h", tree) == ("p.b.c", "h")
+    assert defined_at("p:g", tree) == ("p.loop", "g")

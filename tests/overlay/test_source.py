@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -101,3 +103,92 @@ def test_memory_trees_answer_as_folders_do(upstream: Upstream) -> None:
         assert memory.digest(site) == folder.digest(site)
     assert memory.is_package("fakeup") and folder.is_package("fakeup")  # noqa: PT018
     assert not memory.is_package("fakeup.core") and not folder.is_package("fakeup.core")  # noqa: PT018
+
+
+SOURCE = "def scale(value):\n    return '\u00e9'\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SOURCE.encode(),
+        b"\xef\xbb\xbf" + SOURCE.encode(),
+        b"# -*- coding: latin-1 -*-\n" + SOURCE.encode("latin-1"),
+        SOURCE.replace("\n", "\r\n").encode(),
+    ],
+    ids=["plain", "mark", "cookie", "crlf"],
+)
+def test_source_is_decoded_in_archives_as_in_folders(upstream: Upstream, data: bytes) -> None:
+    (upstream.root / "fakeup/core.py").write_bytes(data)
+    archive = shutil.make_archive(str(upstream.root / "packed"), "zip", upstream.root, "fakeup")
+    expected = MemoryTree({"m.py": SOURCE}).digest("m:scale")
+    for tree in (InstalledTree(str(upstream.root)), InstalledTree(archive)):
+        assert tree.digest("fakeup.core:scale") == expected
+        assert PROJECT.read_version(tree.read) == "1.2.0"
+
+
+def test_an_archive_without_sources_says_so(tmp_path: Path) -> None:
+    import py_compile
+    import zipfile
+
+    (tmp_path / "m.py").write_text("def f(): pass\n")
+    py_compile.compile(str(tmp_path / "m.py"), cfile=str(tmp_path / "m.pyc"))
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.write(tmp_path / "m.pyc", "m.pyc")
+    with pytest.raises(SourceError, match="without its source"):
+        InstalledTree(str(tmp_path / "m.zip")).has("m:f")
+
+
+def test_a_site_that_nothing_can_be_imported_from_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "broken.whl").write_bytes(b"PK\x03\x04 broken")
+    for site in (tmp_path / "broken.whl", tmp_path / "nowhere", ""):
+        with pytest.raises(SourceError, match="neither a folder nor an archive"):
+            InstalledTree(str(site))
+
+
+@pytest.mark.parametrize("core", ["x" + "+x" * 200_000, "x = " + "-" * 100_000 + "1", "x = " + "(" * 1000])
+def test_source_that_no_parser_takes(upstream: Upstream, core: str) -> None:
+    upstream.write(core=core)
+    with pytest.raises(SourceError, match="does not parse"):
+        InstalledTree().has("fakeup.core:scale")
+
+
+def test_a_path_that_a_package_extends_when_it_is_imported(
+    upstream: Upstream, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "fakeup").mkdir()
+    (other / "fakeup/__init__.py").write_text("")
+    (other / "fakeup/mark.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(other)])
+    upstream.write(__init__="from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n")
+    assert not InstalledTree().has("fakeup.mark")
+    upstream.load()
+    assert InstalledTree().has("fakeup.mark")
+    assert InstalledTree().has("fakeup.core:scale")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "version"),
+    [
+        (None, None),
+        (b"", None),
+        (b"garbage\n\nVersion: 3\n", None),
+        (b"Metadata-Version: 2.1\nSummary: a\n  b\nVersion: 1.1\n\nVersion: 3\n", "1.1"),
+        (b"Name: x\n\n", None),
+    ],
+)
+def test_metadata_that_an_installer_did_not_finish(
+    upstream: Upstream, metadata: bytes | None, version: str | None
+) -> None:
+    info = upstream.root / "fakeup_dist-1.1.0.dist-info"
+    info.mkdir()
+    if metadata is not None:
+        (info / "METADATA").write_bytes(metadata)
+    assert InstalledTree(str(upstream.root)).metadata_version(PROJECT) == version
+
+
+def test_a_version_file_that_is_no_file_is_not_waited_for(upstream: Upstream) -> None:
+    (upstream.root / "fakeup/version.txt").unlink()
+    os.mkfifo(upstream.root / "fakeup/version.txt")
+    assert InstalledTree().read("fakeup/version.txt") is None

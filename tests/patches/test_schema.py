@@ -101,6 +101,9 @@ def test_what_is_replaced_is_known(patch: Patch) -> None:
             sites = [replacement.site for replacement in variant.replacements]
             assert len(sites) == len(set(sites))
             assert set(sites) <= {condition.site for condition in known}
+            # Inside a class Python stores a private name under another one.
+            names = [name for site in sites for name in site.partition(":")[2].split(".")[1:]]
+            assert not [name for name in names if name.startswith("__") and not name.endswith("__")]
 
 
 def test_variants_of_one_target_that_apply_do_not_overlap_in_version_and_shape(patch: Patch) -> None:

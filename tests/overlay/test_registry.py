@@ -1,0 +1,86 @@
+"""Patches are found wherever Python finds their modules."""
+
+from __future__ import annotations
+
+import compileall
+import importlib
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from overlay._registry import load_patches
+from overlay.errors import OverlayError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATCH = """
+from overlay.patch import Patch, Removal
+PATCH = Patch(id="lib.two-words", revision=1, summary="s", why="w", upstream=(), targets=(),
+              remove=Removal(version=None, when="w", test="t"))
+"""
+
+
+@pytest.fixture
+def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Write a pack of one patch, with what else may lie there."""
+    root = tmp_path / "root"
+    files = {
+        "fakepack/__init__.py": "",
+        "fakepack/lib/__init__.py": "",
+        "fakepack/lib/two_words.py": PATCH,
+        "fakepack/lib/_private.py": "raise AssertionError",
+        "fakepack/lib/.#two_words.py": "raise AssertionError",
+        "fakepack/lib/two_words.bak.py": "raise AssertionError",
+        "fakepack/lib/notes.txt": "",
+        "fakepack/.hidden/x.py": "raise AssertionError",
+    }
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    monkeypatch.syspath_prepend(str(root))
+    yield root
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fakepack"]:
+        del sys.modules[name]
+
+
+def test_sources(pack: Path) -> None:
+    assert list(load_patches("fakepack")) == ["lib.two-words"]
+
+
+def test_compiled_files_alone(pack: Path) -> None:
+    for path in [*pack.rglob("_private.py"), *pack.rglob("*.bak.py"), *pack.rglob(".#*")]:
+        path.unlink()
+    assert compileall.compile_dir(pack, quiet=1, legacy=True)
+    for path in pack.rglob("*.py"):
+        path.unlink()
+    importlib.invalidate_caches()
+    assert list(load_patches("fakepack")) == ["lib.two-words"]
+
+
+def test_an_archive(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = shutil.make_archive(str(pack.parent / "packed"), "zip", pack, "fakepack")
+    shutil.rmtree(pack)
+    monkeypatch.syspath_prepend(archive)
+    assert list(load_patches("fakepack")) == ["lib.two-words"]
+
+
+def test_a_pack_without_patches_is_an_error(pack: Path) -> None:
+    (pack / "fakepack/lib/two_words.py").unlink()
+    with pytest.raises(OverlayError, match="fakepack holds no patches"):
+        load_patches("fakepack")
+
+
+def test_a_file_that_is_no_patch_or_not_in_its_place_is_an_error(pack: Path) -> None:
+    (pack / "fakepack/lib/other.py").write_text("")
+    with pytest.raises(OverlayError, match="other defines no PATCH"):
+        load_patches("fakepack")
+    (pack / "fakepack/lib/other.py").write_text(PATCH)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fakepack"]:
+        del sys.modules[name]
+    importlib.invalidate_caches()
+    with pytest.raises(OverlayError, match="its place asks for"):
+        load_patches("fakepack")
