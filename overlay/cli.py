@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
-        epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied; 2 usage, settings or output.",
+        epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied; 2 usage, settings, output.",
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

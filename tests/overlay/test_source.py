@@ -146,7 +146,7 @@ def test_a_site_that_nothing_can_be_imported_from_is_an_error(tmp_path: Path) ->
             InstalledTree(str(site))
 
 
-@pytest.mark.parametrize("core", ["x" + "+x" * 200_000, "x = " + "-" * 100_000 + "1", "x = " + "(" * 1000])
+@pytest.mark.parametrize("core", ["x = " + "-" * 100_000 + "1", "x = " + "(" * 1000, "x = \0"])
 def test_source_that_no_parser_takes(upstream: Upstream, core: str) -> None:
     upstream.write(core=core)
     with pytest.raises(SourceError, match="does not parse"):
