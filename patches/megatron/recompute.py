@@ -12,8 +12,6 @@ never resized: whatever else uses it, such as the tensor of which multi-token pr
 
 from __future__ import annotations
 
-from weakref import WeakSet
-
 from overlay.compat.projects import MEGATRON, VERL
 from overlay.errors import OverlayError
 from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
@@ -26,8 +24,8 @@ if TYPE_CHECKING:
 
 ID = "megatron.recompute"
 
-#: Every backward made here: what verl's patch must find in place before it may be skipped.
-_made: WeakSet[Callable[..., Any]] = WeakSet()
+#: Mark of every backward made here: what verl's patch must find in place before it may be skipped.
+_MARK = "__overlay_recompute__"
 
 
 def make_backward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
@@ -56,7 +54,7 @@ def make_backward(original: Callable[..., Any], module: ModuleType) -> Callable[
         release(inputs)
         return grads
 
-    _made.add(backward)
+    setattr(backward, _MARK, ID)
     return backward
 
 
@@ -117,7 +115,7 @@ def make_verl_patch(original: Callable[..., Any], module: ModuleType) -> Callabl
         from megatron.core.tensor_parallel.random import CheckpointFunction
 
         backward = CheckpointFunction.backward
-        if backward in _made:
+        if getattr(backward, _MARK, None) == ID:
             return
         code = getattr(backward, "__code__", None)
         where = f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(backward)
