@@ -14,6 +14,7 @@ import pytest
 from fake_upstream import triple
 
 from overlay._aliases import rebind
+from overlay._calls import atexit_callbacks
 from overlay.errors import PatchError
 
 if TYPE_CHECKING:
@@ -288,7 +289,9 @@ def test_a_callback_of_atexit_is_named(held: Any) -> None:
         assert search_scale(held).stale == ["atexit"]
         assert atexit._ncallbacks() > 0
     finally:
-        atexit.unregister(vars(held).get("scale"))
+        for callback in atexit_callbacks():
+            if getattr(callback, "__module__", "") == held.__name__:
+                atexit.unregister(callback)  # type: ignore[arg-type]
 
 
 def test_objects_that_do_not_want_to_be_looked_at(held: Any) -> None:
