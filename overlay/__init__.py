@@ -92,6 +92,7 @@ def plan(patches: str | Iterable[str] | None = None, site: str | None = None) ->
 
     Raises:
         SelectionError: A term names no patch.
+        SourceError: `site` is nothing that modules can be found in.
     """
     return _here().plan(patches, site)
 

@@ -121,8 +121,6 @@ class Entry:
 
     def _sites(self) -> list[tuple[SiteStatus, str]]:
         """Return the state of each site as it is now, with what is wrong with it."""
-        from overlay._live import describe
-
         found = []
         for target, replacement in self.sites():
             site = replacement.site
@@ -139,6 +137,8 @@ class Entry:
                     state = "incomplete" if stale else "applied"
                     fault = f"is still held by {', '.join(stale)}" if stale else ""
                 else:
+                    from overlay._live import describe
+
                     state, fault = "incomplete", f"was replaced since by {describe(raw)}"
             status = SiteStatus(site=site, project=target.project, state=state, rebound=rebound, stale=stale)
             found.append((status, fault))

@@ -7,10 +7,9 @@ with the code that the source compiles to.
 
 from __future__ import annotations
 
-import ast
 from types import CodeType, FunctionType
 
-from overlay._shape import split_site
+from overlay._shape import defined_at, split_site
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
@@ -95,10 +94,9 @@ def check_original(site: str, original: object, tree: Tree) -> None:
     if getattr(original, OWNER, None) is not None:
         msg = f"{site} is already replaced by {describe(original)}"
         raise ConflictError(msg)
-    home, qualname = _defined_at(site, tree)
+    home, qualname = defined_at(site, tree)
     running = original.__code__
-    codes = _compiled(tree, home, qualname, running.co_filename)
-    if original.__module__ == home and any(_same(code, running) for code in codes):
+    if original.__module__ == home and any(_same(code, running) for code in _compiled(tree, home, qualname)):
         return
     msg = (
         f"{site} was replaced by someone else, or its file has changed since it was imported "
@@ -107,31 +105,9 @@ def check_original(site: str, original: object, tree: Tree) -> None:
     raise ConflictError(msg)
 
 
-def _defined_at(site: str, tree: Tree) -> tuple[str, str]:
-    """Return the module and qualified name where a site's function is defined: it may be a `from` import."""
-    for _ in range(8):  # a chain of re-exports; real ones have one link
-        module, _ = split_site(site)
-        nodes = tree.nodes(site)
-        if len(nodes) != 1 or not isinstance(nodes[0], ast.ImportFrom):
-            break
-        imported = nodes[0]
-        base = imported.module or ""
-        if imported.level:
-            package = module.split(".")
-            if not tree.is_package(module):
-                package.pop()
-            package = package[: len(package) - imported.level + 1]
-            base = ".".join([*package, base] if base else package)
-        site = f"{base}:{imported.names[0].name}"
-    return split_site(site)
-
-
-def _compiled(tree: Tree, home: str, qualname: str, filename: str) -> list[CodeType]:
-    """Return the code objects that a module's source compiles to under a qualified name.
-
-    The whole module is compiled: how a call is compiled depends on what the module imports.
-    """
-    found = [compile(node, filename, "exec", dont_inherit=True) for node in tree.nodes(home)]  # type: ignore[call-overload]
+def _compiled(tree: Tree, module: str, qualname: str) -> list[CodeType]:
+    """Return the code objects that a module's source compiles to under a qualified name."""
+    found = tree.code(module)
     for name in qualname.split("."):
         inside = [constant for code in found for constant in code.co_consts]
         found = [code for code in inside if isinstance(code, CodeType) and code.co_name == name]

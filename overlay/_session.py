@@ -236,19 +236,18 @@ class Session:
         return entry.verdict
 
     def _decide(self, patch: Patch) -> Verdict:
-        """Return the verdict on a patch, with those it has to do with taken into account."""
-        known = self._verdicts.get(patch.id)
-        if known is None:
+        """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
+        if patch.id not in self._verdicts:
+            chosen = [entry.patch for entry in self.entries.values()]
             try:
-                chosen = [entry.patch for entry in self.entries.values()]
-                related = _related(patch, chosen)
                 tree = self._source()
-                known = settle(related, {other.id: decide(other, tree) for other in related})[patch.id]
+                found = settle(chosen, {other.id: decide(other, tree) for other in chosen}, tree)
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
-                known = Verdict(patch=patch.id, revision=patch.revision, verdict="unsupported", reason=reason)
-            self._verdicts[patch.id] = known
-        return known
+                lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)
+                found = {other.id: lost.replace(patch=other.id, revision=other.revision) for other in chosen}
+            self._verdicts = found
+        return self._verdicts[patch.id]
 
     def _source(self) -> Tree:
         from overlay._source import InstalledTree
@@ -271,17 +270,6 @@ def _modules(patch: Patch) -> list[str]:
 def _modules_of(target: Target) -> list[str]:
     variants = target.variants
     return [item.site.partition(":")[0] for variant in variants for item in variant.replacements]
-
-
-def _related(patch: Patch, chosen: Sequence[Patch]) -> list[Patch]:
-    """Return the patches on which a verdict on `patch` can depend: by shared modules, or by requirement."""
-    found = [patch]
-    for one in found:  # grows while it is walked
-        for other in chosen:
-            linked = other.id in one.requires or set(_modules(one)) & set(_modules(other))
-            if linked and other not in found:
-                found.append(other)
-    return found
 
 
 def _announce_skip(entry: Entry, verdict: Verdict) -> None:

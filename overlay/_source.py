@@ -26,6 +26,7 @@ from overlay.errors import SourceError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
+    from types import CodeType
     from typing import Any
 
     from overlay.patch import Project
@@ -39,6 +40,7 @@ class Tree:
 
     def __init__(self) -> None:
         self._parsed: dict[str, ast.Module | None] = {}
+        self._compiled: dict[str, list[CodeType]] = {}
 
     def source(self, module: str) -> str | None:
         """Return the source of a module, `None` if there is no such module.
@@ -89,6 +91,21 @@ class Tree:
         if tree is None:
             return []
         return bindings(tree, qualname) if qualname else [tree]
+
+    def code(self, module: str) -> list[CodeType]:
+        """Return what a module compiles to, nothing if there is no such module. Raises `SourceError`.
+
+        The whole of it: how a call is compiled depends on what its module imports.
+        """
+        tree = self._parse(module)
+        if module not in self._compiled:
+            try:
+                code = [] if tree is None else [compile(tree, module, "exec", dont_inherit=True)]
+            except (SyntaxError, ValueError, RecursionError) as error:
+                msg = f"the source of {module} does not compile: {error}"
+                raise SourceError(msg) from error
+            self._compiled[module] = code
+        return self._compiled[module]
 
     def _parse(self, module: str) -> ast.Module | None:
         if module not in self._parsed:
