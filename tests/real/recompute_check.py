@@ -73,19 +73,34 @@ def mode(name: str, verl_files: dict[str, Path]) -> Iterator[None]:
     """Run with the backward of `name` in place, and with the stock one again afterwards."""
     from megatron.core.tensor_parallel.random import CheckpointFunction
 
-    stock = CheckpointFunction.__dict__["backward"]
+    # By its address: a variable that held the stock backward would go on calling it, and overlay says so.
+    stock = id(CheckpointFunction.__dict__["backward"])
+    with _overlay() if name == "overlay" else _verl(verl_files.get(name)):
+        yield
+    assert id(CheckpointFunction.__dict__["backward"]) == stock
+
+
+@contextlib.contextmanager
+def _overlay() -> Iterator[None]:
+    overlay.enable([PATCH], strict=True)
     try:
-        if name == "overlay":
-            overlay.enable([PATCH], strict=True)
-        elif name != "stock":
-            load_verl_patch(verl_files[name]).apply_patch_megatron_recomputation_backward()
         yield
     finally:
-        if name == "overlay":
-            overlay.disable()
-        elif name != "stock":
-            CheckpointFunction.backward = stock
-        assert CheckpointFunction.__dict__["backward"] is stock
+        overlay.disable()
+
+
+@contextlib.contextmanager
+def _verl(file: Path | None) -> Iterator[None]:
+    """Run with the backward of a verl release, or without a file with the stock one."""
+    from megatron.core.tensor_parallel.random import CheckpointFunction
+
+    stock = CheckpointFunction.__dict__["backward"]
+    if file is not None:
+        load_verl_patch(file).apply_patch_megatron_recomputation_backward()
+    try:
+        yield
+    finally:
+        CheckpointFunction.backward = stock
 
 
 def load_verl_patch(path: Path) -> Any:
@@ -301,7 +316,11 @@ def report(verl_files: dict[str, Path]) -> dict[str, Any]:
     from megatron.core import package_info
     from megatron.core.tensor_parallel.random import CheckpointFunction
 
-    stock = CheckpointFunction.backward
+    # What identifies a backward, and not the function itself: a variable would keep it in use.
+    def identity() -> tuple[int, inspect.Signature]:
+        return id(CheckpointFunction.backward), inspect.signature(CheckpointFunction.backward)
+
+    stock, signature = identity()
     layer_run("alltoall")  # what is made once is made now
     modes = ("stock", "overlay", *verl_files)
     out: dict[str, Any] = {
@@ -312,10 +331,10 @@ def report(verl_files: dict[str, Path]) -> dict[str, Any]:
     }
     for name in modes:
         with mode(name, verl_files):
-            now = CheckpointFunction.backward
+            now, parameters = identity()
             out[name] = {
-                "replaced": now is not stock,
-                "same_signature": inspect.signature(now) == inspect.signature(stock),
+                "replaced": now != stock,
+                "same_signature": parameters == signature,
                 "flags": flags(),
                 "alias": alias_run(),
                 "mtp": mtp_run(),
