@@ -12,7 +12,7 @@ from overlay._record import TYPE_CHECKING
 from overlay._registry import load_patches
 from overlay._session import PATIENCE, Session
 from overlay._version import __version__
-from overlay.errors import OverlayError
+from overlay.errors import OverlayError, PatchError
 from overlay.ledger import Status
 
 if TYPE_CHECKING:
@@ -106,7 +106,10 @@ class Engine:
         """Return the ledger. Modules that slipped past the import hook are caught up with first."""
         session = self._session
         if session is not None:
-            session.catch_up()
+            try:
+                session.catch_up()
+            except PatchError:
+                _log.debug("what was refused stays refused: the ledger says so")
         return Status(
             enabled=session is not None,
             strict=session is not None and session.strict,

@@ -121,7 +121,7 @@ class Session:
         """Read and decide anew from now on, where nothing has been put in place."""
         with self._lock:
             self._tree = None
-            self._verdicts.clear()
+            self._verdicts = {}
 
     def _apply(self, entry: Entry, name: str, module: object) -> None:
         verdict = self._verdict_on(entry, name)
@@ -224,7 +224,7 @@ class Session:
         if entry.verdict is None or entry.state not in ENDED:
             entry.verdict = self._decide(entry.patch)
         owner = next(target.project.name for target in entry.patch.targets if name in _modules_of(target))
-        if _absent(entry.verdict, owner):
+        if entry.verdict.verdict in ("apply", "not-installed") and _absent(entry.verdict, owner):
             # It was not there when that was decided, and it is now.
             self._forget()
             entry.verdict = self._decide(entry.patch)
@@ -237,7 +237,8 @@ class Session:
 
     def _decide(self, patch: Patch) -> Verdict:
         """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
-        if patch.id not in self._verdicts:
+        found = self._verdicts
+        if patch.id not in found:
             chosen = [entry.patch for entry in self.entries.values()]
             try:
                 tree = self._source()
@@ -247,7 +248,7 @@ class Session:
                 lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)
                 found = {other.id: lost.replace(patch=other.id, revision=other.revision) for other in chosen}
             self._verdicts = found
-        return self._verdicts[patch.id]
+        return found[patch.id]
 
     def _source(self) -> Tree:
         from overlay._source import InstalledTree
