@@ -96,7 +96,7 @@ class Engine:
         from overlay._source import InstalledTree
 
         session = self._session
-        if patches is None and site is None and session is not None:
+        if patches is None and session is not None:
             selection = session.selection
         else:
             selection = _settings.select(self.known(), patches)

@@ -95,18 +95,19 @@ class HookedLoader:
     """
 
     def __init__(self, loader: Any, name: str, imported: Imported) -> None:
-        self._loader = loader
+        #: The loader that the module would have had.
+        self.real = loader
         self._name = name
-        self._overlay_imported = imported
+        self._imported = imported
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copying and pickling ask for these before there is anything to ask
             raise AttributeError(name)
-        return getattr(self._loader, name)
+        return getattr(self.real, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Create the module as the real loader does."""
-        create = getattr(self._loader, "create_module", None)
+        create = getattr(self.real, "create_module", None)
         module: ModuleType | None = create(spec) if create else None
         return module
 
@@ -114,19 +115,20 @@ class HookedLoader:
         """Execute the module, then report it."""
         spec = _spec_of(module)
         if spec is not None:
-            spec.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        if is_lazy(module):
-            when_awake(module, self._name, self._overlay_imported)
+            spec.loader = self.real
+        module.__loader__ = self.real
+        self.real.exec_module(module)
+        if type(self.real).__name__ == "LazyLoader":
+            # That has executed nothing yet. (The module itself may look lazy until it has been executed.)
+            when_awake(module, self._name, self._imported)
         else:
             # A module may have put another one in its place.
-            self._overlay_imported(self._name, sys.modules.get(self._name, module))
+            self._imported(self._name, sys.modules.get(self._name, module))
 
     def load_module(self, name: str) -> Any:
         """Load the module in the way that importlib has deprecated, and report it."""
-        module = self._loader.load_module(name)
-        self._overlay_imported(self._name, module)
+        module = self.real.load_module(name)
+        self._imported(self._name, module)
         return module
 
 
@@ -152,8 +154,10 @@ def is_lazy(module: object) -> bool:
 def when_awake(module: object, name: str, imported: Imported) -> None:
     """Report a lazy module once it has been executed."""
     spec = _spec_of(module)
-    if spec is not None and not isinstance(spec.loader, HookedLoader):
-        spec.loader = HookedLoader(spec.loader, name, imported)  # type: ignore[assignment]
+    if spec is not None:
+        # Whoever waited before, such as a session that is closed by now, waits no longer.
+        loader = spec.loader.real if isinstance(spec.loader, HookedLoader) else spec.loader
+        spec.loader = HookedLoader(loader, name, imported)  # type: ignore[assignment]
 
 
 def when_executed(module: object, name: str, imported: Imported) -> None:

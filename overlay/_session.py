@@ -74,7 +74,11 @@ class Session:
             return tuple(entry.status() for entry in self.entries.values())
 
     def catch_up(self, patience: float = 0.0) -> None:
-        """Handle watched modules that were imported before the hook was there, or past it."""
+        """Handle watched modules that were imported before the hook was there, or past it.
+
+        Raises `PatchError` in strict mode, once all of them have been looked at.
+        """
+        refused: PatchError | None = None
         for name in self._watched:
             module = sys.modules.get(name)
             if module is None or self._closed:
@@ -87,7 +91,12 @@ class Session:
                     self._seen[name] = module
                     when_executed(module, name, self._imported)
             else:
-                self._imported(name, module, patience)
+                try:
+                    self._imported(name, module, patience)
+                except PatchError as error:
+                    refused = refused or error
+        if refused is not None:
+            raise refused
 
     # -- applying ------------------------------------------------------------------------------------
 

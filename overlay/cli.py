@@ -1,7 +1,8 @@
 """The command line: `overlay` and `python -m overlay`.
 
-Exit codes: 0 all is well; 1 a selected patch has a loud verdict (unsupported, conflict, expired) or failed;
-2 the command, a setting or a folder cannot be understood, or the output not be written.
+Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired) or
+failed, or a site that was asked for does not exist; 2 the command, a setting or a folder cannot be understood,
+or the output not be written.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
         {"patch": patch.to_dict(), "verdict": verdict.to_dict()},
         lambda: _render.explanation(patch, verdict),
     )
-    return EXIT_OK
+    return EXIT_LOUD if verdict.loud else EXIT_OK
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -139,8 +140,11 @@ def _status(engine: Engine, arguments: argparse.Namespace) -> int:
     status = engine.enable(arguments.patches)
     engine.disable()
     _print(arguments, status.to_dict(), lambda: _render.status(status))
-    failed = any(patch.state in ("failed", "incomplete") for patch in status.patches)
-    return EXIT_LOUD if failed else EXIT_OK
+    loud = any(
+        patch.state in ("failed", "incomplete") or (patch.verdict is not None and patch.verdict.loud)
+        for patch in status.patches
+    )
+    return EXIT_LOUD if loud else EXIT_OK
 
 
 def _digest(_: Engine, arguments: argparse.Namespace) -> int:

@@ -70,8 +70,11 @@ def make_release() -> Callable[[list[Any]], None]:
 
     import torch
 
-    # Not every torch counts the holders in C++; without it those in Python alone decide.
-    holders: Callable[[Any], int] = getattr(torch.Tensor, "_use_count", lambda _leaf: 0)
+    # Without it, what only C++ holds, such as a tensor saved for a later backward, could not be seen.
+    holders: Callable[[Any], int] | None = getattr(torch.Tensor, "_use_count", None)
+    if holders is None:
+        msg = f"torch {torch.__version__} does not tell who holds a tensor (Tensor._use_count)"
+        raise OverlayError(msg)
 
     def ties(leaf: Any) -> tuple[int, int]:
         """Count who holds a leaf in Python and in C++, while its `AccumulateGrad` node is alive."""

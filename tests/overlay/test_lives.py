@@ -253,6 +253,37 @@ def test_lazy_modules_are_patched_when_they_wake(upstream: Upstream, engines: En
             del sys.modules[name]
 
 
+def test_lazy_modules_of_an_earlier_session_belong_to_this_one(upstream: Upstream, engines: Engines) -> None:
+    upstream.load("fakeup")
+    first, second = engines(upstream.patch()), engines(upstream.patch())
+    first.enable()
+    spec = importlib.util.find_spec("fakeup.core")
+    assert spec is not None
+    assert spec.loader is not None
+    loader = importlib.util.LazyLoader(spec.loader)
+    spec.loader = loader
+    core = importlib.util.module_from_spec(spec)
+    sys.modules["fakeup.core"] = core
+    loader.exec_module(core)
+    first.disable()
+    second.enable(strict=True)
+    assert core.scale(1) == 200
+
+
+def test_a_refusal_does_not_keep_others_from_being_caught_up_with(upstream: Upstream, engines: Engines) -> None:
+    bad = upstream.patch({"fakeup.core:scale": triple}, name="fakeup.bad", versions=">=9")
+    good = upstream.patch({"fakeup.user:use": lambda original, module: lambda value: 7}, name="fakeup.good")
+    engine = engines(bad, good)
+    engine.enable(strict=True)
+    finders = list(sys.meta_path)
+    sys.meta_path[:] = [finder for finder in finders if not getattr(finder, "overlay_finder", False)]
+    user = upstream.load("fakeup.user")
+    sys.meta_path[:] = finders
+    states = {status.patch: status.state for status in engine.status().patches}
+    assert states == {"fakeup.bad": "skipped", "fakeup.good": "applied"}
+    assert user.use(1) == 7
+
+
 def test_requirements_hold_while_things_happen(upstream: Upstream, engines: Engines) -> None:
     def fail(original: Any, module: Any) -> Any:
         msg = "no"
