@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import functools
 import json
+import math
 import os
 import secrets
 import signal
@@ -162,11 +163,23 @@ def _row(case: str, found: dict[int, Row], ended: str) -> Row:
         crash = f"rank {raised[0][1]}: {raised[0][2]}" if raised else "no rank says why"
         verdict = f"hangs for {TIMEOUT:.0f} s" if ended == "timeout" and not raised else f"crashes: {crash}"
         return {**row, "crash": crash, "verdict": verdict}
-    row |= found[0]
-    # Every rank holds the whole gradient; the worst one counts.
-    row["error"] = max(result["error"] for result in found.values())
-    wrong_loss = abs(row["reported"] / row["true"] - 1) >= TOLERANCE
-    return {**row, "verdict": "wrong" if row["error"] >= TOLERANCE or wrong_loss else "right"}
+    row |= {name: found[0].get(name) for name in ("sizes", "ratio", "reported", "true")}
+    # Every rank holds the whole gradient; the worst one counts, and nothing is worse than no number.
+    errors = [_number(result.get("error")) for result in found.values()]
+    row["error"] = max(errors, key=lambda error: (math.isnan(error), error))
+    # A comparison with NaN is false: only what is known to be within the tolerance is right.
+    right = all(error < TOLERANCE for error in errors) and abs(_over_true(row) - 1) < TOLERANCE
+    return {**row, "verdict": "right" if right else "wrong"}
+
+
+def _over_true(row: Row) -> float:
+    """Return the reported loss over the true one, NaN if one of them is missing or the true one is 0."""
+    true = _number(row["true"])
+    return _number(row["reported"]) / true if true else math.nan
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 # --- on each rank ---
@@ -252,13 +265,15 @@ def _cells(row: Row) -> tuple[str, ...]:
     lengths = lengths if len(lengths) < 20 else f"{len(row['lengths'])} sequences"
     if "crash" in row:
         return (row["case"], lengths, "-", "-", "-", "-", row["verdict"])
-    sizes = " and ".join("none" if size is None else str(size) for size in row["sizes"])
-    loss = _factor(row["reported"] / row["true"])
-    return (row["case"], lengths, sizes, _factor(row["ratio"]), f"{row['error']:.1e}", loss, row["verdict"])
+    sizes = " and ".join("none" if size is None else str(size) for size in row["sizes"] or ()) or "-"
+    ratio, loss = _factor(_number(row["ratio"])), _factor(_over_true(row))
+    return (row["case"], lengths, sizes, ratio, f"{row['error']:.1e}", loss, row["verdict"])
 
 
 def _factor(value: float) -> str:
     """Return a factor as a simple fraction if it is one within the tolerance, else in digits."""
+    if not math.isfinite(value):
+        return str(value)
     near = Fraction(value).limit_denominator(64)
     return str(near) if near and abs(float(near) / value - 1) < TOLERANCE else f"{value:.4g}"
 
