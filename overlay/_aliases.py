@@ -42,13 +42,11 @@ from overlay._holders import (
     owner_of_dict,
     slots_of,
 )
+from overlay._live import ORIGINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-#: By this the replacement refers to the original (see `overlay._install`).
-_ORIGINAL = "__overlay_original__"
 
 
 def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Rebinding]:
@@ -323,7 +321,7 @@ def _is_of_ours(item: object) -> bool:
 
 def _is_replacement(function: FunctionType) -> bool:
     """Return whether a function is one of ours, or one that such a function is made of."""
-    return _ORIGINAL in function.__dict__ or is_ours(function.__globals__.get("__name__"))
+    return ORIGINAL in function.__dict__ or is_ours(function.__globals__.get("__name__"))
 
 
 def _inside(member: Any) -> list[object]:

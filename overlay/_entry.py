@@ -89,7 +89,8 @@ class Entry:
         elif statuses:
             self.state, self.reason = "applied", ""
         for status, text in statuses:
-            if text.startswith("was replaced") and status.site not in self._lost:
+            # Without a stale reference the fault is that somebody else stands there.
+            if text and not status.stale and status.site not in self._lost:
                 self._lost.add(status.site)
                 _log.warning(f"lost {self.label}: {status.site} {text}")
 

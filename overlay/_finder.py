@@ -156,7 +156,9 @@ def when_awake(module: object, name: str, imported: Imported) -> None:
     spec = _spec_of(module)
     if spec is not None:
         # Whoever waited before, such as a session that is closed by now, waits no longer.
-        loader = spec.loader.real if isinstance(spec.loader, HookedLoader) else spec.loader
+        loader: object = spec.loader
+        if isinstance(loader, HookedLoader):
+            loader = loader.real
         spec.loader = HookedLoader(loader, name, imported)  # type: ignore[assignment]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import FunctionType
 
 from overlay._aliases import rebind
-from overlay._live import OWNER, ConflictError, check_original, function_of, kind_of, resolve
+from overlay._live import ORIGINAL, OWNER, ConflictError, check_original, function_of, kind_of, resolve
 from overlay._record import TYPE_CHECKING
 from overlay._shape import split_site
 from overlay.errors import OverlayError
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from overlay._source import Tree
     from overlay.patch import Replacement
-
-#: Where a replacement keeps what it replaced.
-ORIGINAL = "__overlay_original__"
 
 #: Of what a function carries with it, what a replacement must not take over: by it `torch.jit.script` and
 #: `inspect` find their way back to the original.

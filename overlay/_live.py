@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from overlay._source import Tree
 
-#: By this a replacement says whose it is.
+#: By this a replacement says whose it is, and by this it keeps what it replaced.
 OWNER = "__overlay_patch__"
+ORIGINAL = "__overlay_original__"
 
 _METHOD_KINDS = (staticmethod, classmethod)
 

@@ -17,10 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something. The others are reserved: `OVERLAY` alone, the seed of the tests, and what
-#: the demo passes on.
+#: Variables that mean something here, and one that is set for tests.
 VARIABLES = ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG")
-_RESERVED = ("OVERLAY", "OVERLAY_TEST_SEED", "OVERLAY_DCP")
+_RESERVED = ("OVERLAY_TEST_SEED",)
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 

@@ -1,8 +1,8 @@
 """The command line: `overlay` and `python -m overlay`.
 
-Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired) or
-failed, or a site that was asked for does not exist; 2 the command, a setting or a folder cannot be understood,
-or the output not be written.
+Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
+or failed, or a site that was asked for does not exist; 2 the command, a setting or a folder cannot be
+understood, or the output not be written.
 """
 
 from __future__ import annotations

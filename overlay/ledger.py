@@ -9,8 +9,8 @@ from overlay.verdict import Verdict  # noqa: TC001 -- a field type
 STATES: dict[str, str] = {
     "armed": "selected; waits for its modules to be imported",
     "applied": "in place",
-    "incomplete": "in place, but somebody holds a reference to the original that cannot be rebound",
-    "failed": "could not be put in place; nothing of the patch is left",
+    "incomplete": "somebody holds the original and cannot be given the replacement, or replaced a site since",
+    "failed": "could not be put in place, or in strict mode not completely; nothing of the patch is left",
     "skipped": "decided against: the verdict says why",
     "reverted": "taken out again by `disable()`",
 }

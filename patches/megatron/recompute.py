@@ -138,10 +138,8 @@ _VERL_PATCH = "verl.models.mcore.patch:apply_patch_megatron_recomputation_backwa
 #: Digest of each known source, and the releases that have it.
 _PLAIN = "7ba2b46a5ade"  # megatron-core 0.12.0 to 0.15.3
 _FLAGGED = "9bc2baceb2bb"  # 0.16.0 to 0.19.2: marks the time of recomputation
-_CAPTURING = "629490c5e6a2"  # main and dev, August 2026: allowed while a CUDA graph is captured
 _RESIZING = "c9d46ace88d2"  # verl 0.8.0
-_GUARDED = "574f5a57f1a9"  # verl#5869: the same, behind a check that no Megatron passes
-_RESIZING_BUT_MTP = "edd09b20ad81"  # verl 0.9.0, 0.9.1 and main: spares closures over an MTP layer
+_RESIZING_BUT_MTP = "edd09b20ad81"  # verl 0.9.0, 0.9.1: spares closures over an MTP layer
 
 _REPLACED = (Replacement(site=_BACKWARD, make=make_backward),)
 _STOOD_IN = (Replacement(site=_VERL_PATCH, make=make_verl_patch),)
@@ -181,14 +179,7 @@ PATCH = Patch(
                 Variant(
                     name="0.12",
                     versions=">=0.12.0.dev0,<0.20.0.dev0",
-                    shape=(Known(site=_BACKWARD, digests=(_PLAIN, _FLAGGED, _CAPTURING)),),
-                    replacements=_REPLACED,
-                ),
-                # Not released: as on the main branch.
-                Variant(
-                    name="0.20",
-                    versions=">=0.20.0.dev0,<0.21.0.dev0",
-                    shape=(Known(site=_BACKWARD, digests=(_FLAGGED, _CAPTURING)),),
+                    shape=(Known(site=_BACKWARD, digests=(_PLAIN, _FLAGGED)),),
                     replacements=_REPLACED,
                 ),
             ),
@@ -200,14 +191,14 @@ PATCH = Patch(
                 Variant(
                     name="0.8",
                     versions=">=0.8.0.dev0,<0.9.0.dev0",
-                    shape=(Known(site=_VERL_PATCH, digests=(_RESIZING, _GUARDED)),),
+                    shape=(Known(site=_VERL_PATCH, digests=(_RESIZING,)),),
                     replacements=_STOOD_IN,
                 ),
                 # It spares a closure over an MTP layer, which Megatron has from 0.19 on only. Other aliases,
                 # the flags and the copies are left.
                 Variant(
                     name="0.9",
-                    versions=">=0.9.0.dev0,<0.11.0.dev0",
+                    versions=">=0.9.0.dev0,<0.10.0.dev0",
                     shape=(Known(site=_VERL_PATCH, digests=(_RESIZING_BUT_MTP,)),),
                     replacements=_STOOD_IN,
                 ),

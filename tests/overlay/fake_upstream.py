@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from overlay._source import InstalledTree
+from overlay._source import InstalledTree, Tree
 from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
 
 if TYPE_CHECKING:
@@ -132,3 +132,29 @@ def forget() -> None:
     """Forget every module of the fake upstream."""
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
         del sys.modules[name]
+
+
+class MemoryTree(Tree):
+    """A tree given as text: what the engine's own tests decide on."""
+
+    def __init__(self, files: dict[str, str], metadata: dict[str, str] | None = None) -> None:
+        super().__init__()
+        self._files = files
+        self._metadata = metadata or {}
+
+    def source(self, module: str) -> str | None:
+        path = module.replace(".", "/")
+        for candidate in (f"{path}.py", f"{path}/__init__.py"):
+            if candidate in self._files:
+                return self._files[candidate]
+        inside = any(name.startswith(f"{path}/") for name in self._files)
+        return "" if inside else None
+
+    def is_package(self, module: str) -> bool:
+        return f"{module.replace('.', '/')}.py" not in self._files
+
+    def read(self, path: str) -> str | None:
+        return self._files.get(path)
+
+    def metadata_version(self, project: Project) -> str | None:
+        return next((self._metadata[name] for name in project.distributions if name in self._metadata), None)

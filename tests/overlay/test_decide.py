@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_upstream import MemoryTree
 
 from overlay._decide import decide, in_order, settle
 from overlay._plan import make_plan, plan_digest
-from overlay._source import MemoryTree
 from overlay.patch import Absent, Known, Patch, Present, Project, Removal, Replacement, Target, Variant
 from overlay.verdict import LOUD, VERDICTS, Verdict
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import triple
 
-from overlay._install import ORIGINAL
+from overlay._live import ORIGINAL
 from overlay.errors import OverlayError, PatchError, SelectionError
 
 if TYPE_CHECKING:

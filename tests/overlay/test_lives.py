@@ -270,7 +270,7 @@ def test_lazy_modules_of_an_earlier_session_belong_to_this_one(upstream: Upstrea
     assert core.scale(1) == 200
 
 
-def test_a_refusal_does_not_keep_others_from_being_caught_up_with(upstream: Upstream, engines: Engines) -> None:
+def test_a_refusal_does_not_hold_up_others(upstream: Upstream, engines: Engines) -> None:
     bad = upstream.patch({"fakeup.core:scale": triple}, name="fakeup.bad", versions=">=9")
     good = upstream.patch({"fakeup.user:use": lambda original, module: lambda value: 7}, name="fakeup.good")
     engine = engines(bad, good)

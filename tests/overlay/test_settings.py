@@ -86,9 +86,7 @@ def test_variables_that_are_no_settings_are_named() -> None:
         "OVERLAY_PATCHES",
         "OVERLAY_STRICT",
         "OVERLAY_LOG",
-        "OVERLAY",
         "OVERLAY_TEST_SEED",
-        "OVERLAY_DCP",
     )
     assert _settings.unknown(dict.fromkeys((*known, "OVERLAYFS", "PATH", "overlay_root"), "1")) == []
     found = _settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})

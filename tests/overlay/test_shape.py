@@ -6,9 +6,9 @@ import ast
 import textwrap
 
 import pytest
+from fake_upstream import MemoryTree
 
 from overlay._shape import bindings, defined_at, digest, doubt, exists, import_chain, shape
-from overlay._source import MemoryTree
 
 BASE = '''
 def f(x, y=1):

@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from fake_upstream import PROJECT
+from fake_upstream import PROJECT, MemoryTree
 
-from overlay._source import InstalledTree, MemoryTree
+from overlay._source import InstalledTree
 from overlay.errors import SourceError
 
 if TYPE_CHECKING:
