@@ -2,8 +2,9 @@
 
 The engine, the loss functions, the schedule, data parallelism and the model are upstream's own. Replaced
 are: CUDA (`cuda_on_cpu`), the one attention layer that has no CPU version (`cpu_attention`), loading a
-checkpoint (the weights are random), and the getter of Megatron's dynamic context parallel groups, which no
-released megatron-core has (`dynamic_groups`).
+checkpoint (the engine is made without its `__init__`, the weights are random), Megatron's dynamic context
+parallel groups and their getter, which no released megatron-core has (`dynamic_groups`), and, where they
+are absent, the web servers that verl's training worker imports (`reported_metrics`).
 """
 
 from __future__ import annotations
@@ -79,17 +80,19 @@ def parallel_state(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
 
 @contextlib.contextmanager
 def dynamic_groups() -> Iterator[None]:
-    """Give Megatron's parallel state the getter of dynamic context parallel groups.
+    """Give Megatron's parallel state the getter of dynamic context parallel groups, and the groups.
 
-    Megatron's development branch builds them when it initialises. As there, a data parallel group of W
-    ranks is cut into runs of C neighbours, for each C that divides W, 1 and W included.
+    No released megatron-core has the getter. 0.16.1 has `get_hybrid_data_context_parallel_groups`, whose
+    groups start at two ranks; verl asks for groups of one rank too, and by the name that Megatron's
+    development branch has. A data parallel group of W ranks is cut into runs of C neighbours, for each C of
+    `group_sizes(W)` and no other: to ask for another is a `KeyError`, as it is with Megatron's own groups.
     """
     own: dict[int, Any] = {}
     members: list[list[int] | None] = [None] * dist.get_world_size()
     dist.all_gather_object(members, dist.get_process_group_ranks(mpu.get_data_parallel_group()))
     whole = sorted({tuple(group) for group in members if group})
     ranks = len(whole[0])
-    for size in (size for size in range(1, ranks + 1) if ranks % size == 0):
+    for size in group_sizes(ranks):
         for group in whole:
             for start in range(0, ranks, size):
                 # Creating a group is collective: all ranks create all of them, in the same order.
@@ -106,6 +109,12 @@ def dynamic_groups() -> Iterator[None]:
     name = "get_dynamic_data_context_parallel_groups"
     with replaced(mpu, name, get_dynamic_data_context_parallel_groups):
         yield
+
+
+def group_sizes(ranks: int) -> list[int]:
+    """Return the sizes C for which there are groups: the powers of two that divide W = `ranks`, and W."""
+    powers = {2**exponent for exponent in range(ranks.bit_length()) if ranks % 2**exponent == 0}
+    return sorted(powers | {ranks})
 
 
 def build_engine(

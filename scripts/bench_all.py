@@ -30,12 +30,12 @@ BENCHMARKS = {
 
 def table(rows: list[Row]) -> str:
     """Return the rows as text in columns."""
-    lines = [f"{'':44}{'plain':>9}{'with':>9}{'ratio':>8}{'more':>9}{'(min)':>9}{'target':>17}"]
+    lines = [f"{'':52}{'plain':>9}{'with':>9}{'ratio':>8}{'more':>9}{'(min)':>9}{'target':>17}"]
     words = {"more": "more", "more_min": "(min)", "measured": "with"}
     for row in rows:
         numbers = f"{row.baseline:9.1f}{row.measured:9.1f}{row.ratio:8.2f}{row.more:9.1f}{row.more_min:9.1f}"
         target = f"{words[row.held]} <= {row.target:g} {row.unit}"
-        lines.append(f"{row.name:44}{numbers}{target:>17}  {'ok' if row.met else 'MISSED'}")
+        lines.append(f"{row.name:52}{numbers}{target:>17}  {'ok' if row.met else 'MISSED'}")
     return "\n".join(lines)
 
 

@@ -522,6 +522,60 @@ def test_bench_measures_patches_that_are_applied() -> None:
     assert all("plain call" in name for name in names)
 
 
+def test_run_time_can_be_told_to_use_the_wall_clock() -> None:
+    timing = load("bench_timing")
+    sleep = timing.interpreter("-c", "import time; time.sleep(0.5)")
+    assert timing.run_time(sleep) < 0.5 <= timing.run_time(sleep, wall=True)
+
+
+@pytest.fixture
+def audit(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """scripts/bench_audit.py, with a list of what it does in place of its measurements."""
+    module = load("bench_audit")
+    module.calls = []
+
+    def run_time(command: list[str], *, wall: bool = False) -> float:
+        module.calls.append(("audit" if command == module.AUDIT else "empty", wall))
+        return 0.25
+
+    monkeypatch.setattr(module, "run_time", run_time)
+    monkeypatch.setattr(module, "evict", lambda paths: module.calls.append(len(paths)))
+    return module
+
+
+def test_bench_evicts_before_every_audit_and_looks_at_the_wall(audit: Any) -> None:
+    if not audit.can_evict():
+        pytest.skip("there is no posix_fadvise")
+    (row,) = audit.measure(2)
+    assert row.name == "overlay audit, cold, wall clock / empty interpreter"
+    assert (row.measured, row.held, row.target) == (250, "measured", 1000)
+    count = len(audit.files())
+    assert audit.calls == [("empty", True), count, ("audit", True), count, ("audit", True), ("empty", True)]
+    names = {path.name for path in audit.files()}
+    assert names >= {"_engine.py", "cpu_engine.py", "dynamic_cp_loss.py", "wrappers.py", "specifiers.py"}
+    assert {path.suffix for path in audit.files()} == {".py", ".pyc"}
+
+
+def test_bench_of_an_audit_that_cannot_be_cold_does_not_say_that_it_is(
+    audit: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    (row,) = audit.measure(1)
+    assert row.name.startswith("overlay audit, warm, wall clock / ")
+    assert "warm" in capsys.readouterr().err
+    assert audit.calls == [("empty", True), 0, ("audit", True)]
+
+
+def test_evicted_files_are_still_there(tmp_path: Path) -> None:
+    module = load("bench_audit")
+    if not module.can_evict():
+        pytest.skip("there is no posix_fadvise")
+    path = tmp_path / "module.py"
+    path.write_text("x = 1\n")
+    module.evict([path])
+    assert path.read_text() == "x = 1\n"
+
+
 # The pins ---------------------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,7 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
         ("outputs", functools.partial(_outputs, **mixed)),
         ("outputs, dynamic micro-batches", functools.partial(_outputs, **fresh[0])),
         ("roles", _roles),
+        ("groups", _groups),
         ("collectives in training", functools.partial(_collectives, **mixed)),
         ("signatures", _signatures),
         ("refusals", _refusals),
@@ -337,6 +338,22 @@ def _roles() -> dict[str, Any]:
         and mpu.get_tensor_model_parallel_rank() == 0
         and mpu.is_pipeline_last_stage(),
     }
+
+
+def _groups() -> dict[str, Any]:
+    """Ask the stand-in for a group of every size, and return who is in it, or what asking raises."""
+    found: dict[str, Any] = {"sizes": {}, "agree": True}
+    ranks = dist.get_world_size()
+    for size in range(1, 2 * ranks + 1):
+        try:
+            group = mpu.get_dynamic_data_context_parallel_groups(group_size=size)
+        except KeyError:
+            continue
+        found["sizes"][size] = dist.get_process_group_ranks(group)
+    for count in range(1, 100):
+        same = cpu_engine.group_sizes(count) == list(dynamic_cp_loss.allowed_sizes(count))
+        found["agree"] = found["agree"] and same
+    return found
 
 
 def _collectives(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, Any]:

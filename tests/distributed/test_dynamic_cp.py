@@ -189,6 +189,14 @@ def assert_roles(found: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_groups_that_stand_in_are_those_that_the_patch_may_use(world: int) -> None:
+    for rank, result in enumerate(on_ranks(world, "groups")):
+        runs = {size: [rank // size * size + index for index in range(size)] for size in SIZES[world]}
+        assert result["sizes"] == {str(size): ranks for size, ranks in sorted(runs.items())}
+        assert result["agree"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_training_merges_reports_once_and_collects_no_outputs(world: int) -> None:
     for result in on_ranks(world, "collectives in training"):
         assert result["counted"] == {"all_gather_object": 1}
