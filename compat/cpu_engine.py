@@ -4,7 +4,8 @@ The engine, the loss functions, the schedule, data parallelism and the model are
 are: CUDA (`cuda_on_cpu`), the one attention layer that has no CPU version (`cpu_attention`), loading a
 checkpoint (the engine is made without its `__init__`, the weights are random), Megatron's dynamic context
 parallel groups and their getter, which no released megatron-core has (`dynamic_groups`), and, where they
-are absent, the web servers that verl's training worker imports (`reported_metrics`).
+are absent, the web servers that verl's training worker imports (`reported_metrics`). With sequence
+parallelism, also the norms, whose version for the CPU refuses it (`cpu_norm`), and CUDA's random state.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from megatron.core.distributed import (
 )
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from megatron.core.transformer.transformer_config import TransformerConfig
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
@@ -35,6 +37,7 @@ from verl.workers.config import McoreEngineConfig
 from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
 
 from overlay.compat.cpu_attention import PackedAttention
+from overlay.compat.cpu_norm import with_sequence_parallel_norms
 from overlay.compat.cuda_on_cpu import cuda_on_cpu, replaced
 
 if TYPE_CHECKING:
@@ -72,7 +75,8 @@ def parallel_state(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
     """
     mpu.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False)
     try:
-        with dynamic_groups():
+        # Sequence parallelism keeps a random state of its own for dropout, on CUDA. Here nothing is dropped.
+        with dynamic_groups(), replaced(CudaRNGStatesTracker, "fork", _no_fork):
             yield
     finally:
         mpu.destroy_model_parallel()
@@ -123,6 +127,7 @@ def build_engine(
     dynamic: bool = True,
     seed: int = 0,
     per_token_loss: bool = False,
+    sequence_parallel: bool = False,
     engine_class: Any = MegatronEngineWithLMHead,
     **settings: Any,
 ) -> Any:
@@ -134,6 +139,7 @@ def build_engine(
         seed: Of the weights. The same on all ranks.
         per_token_loss: Megatron's `calculate_per_token_loss`, which makes data parallelism add up
             gradients instead of averaging them.
+        sequence_parallel: Whether tensor parallel ranks share the tokens between their layers.
         engine_class: The engine to build.
         settings: Further fields of verl's `McoreEngineConfig`.
 
@@ -155,6 +161,7 @@ def build_engine(
         bias_activation_fusion=False,
         tensor_model_parallel_size=tensor,
         pipeline_model_parallel_size=pipeline,
+        sequence_parallel=sequence_parallel,
         pipeline_dtype=torch.float32,
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 - no password
@@ -165,6 +172,8 @@ def build_engine(
     config.finalize_model_grads_func = finalize_model_grads
     layers = get_gpt_layer_local_spec()
     layers.submodules.self_attention.submodules.core_attention = PackedAttention
+    if sequence_parallel:
+        layers = with_sequence_parallel_norms(layers, config)
     model = GPTModel(
         config,
         layers,
@@ -192,7 +201,7 @@ def build_engine(
         max_seqlen_per_dp_cp_rank=cap,
         tensor_model_parallel_size=tensor,
         pipeline_model_parallel_size=pipeline,
-        sequence_parallel=False,
+        sequence_parallel=sequence_parallel,
         **{"use_remove_padding": True, **settings},
     )
     return engine
@@ -328,6 +337,11 @@ def _web_servers() -> Iterator[None]:
                 sys.modules[name] = module
                 undo.callback(sys.modules.pop, name)
         yield
+
+
+def _no_fork(tracker: Any, *names: str, **named: str) -> contextlib.nullcontext[None]:
+    """Stand in for the change to another random state of CUDA."""
+    return contextlib.nullcontext()
 
 
 def _global_name(model: Any, name: str) -> str:

@@ -39,6 +39,9 @@ def cases(world: int) -> list[Case]:
         flat += [(f"pipeline/{name}", 1, 2, case) for name, case in _model_parallel_cases()]
     if world in (6, 8):
         flat += [(f"tensor/{name}", 2, 1, case) for name, case in _model_parallel_cases()]
+    if world in (4, 6):
+        shared = _model_parallel_cases(sequence_parallel=True)
+        flat += [(f"sequence/{name}", 2, 1, case) for name, case in shared]
     return flat
 
 
@@ -101,14 +104,15 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
     return named
 
 
-def _model_parallel_cases() -> list[tuple[str, Callable[[], Any]]]:
+def _model_parallel_cases(*, sequence_parallel: bool = False) -> list[tuple[str, Callable[[], Any]]]:
     mixed: dict[str, Any] = {"lengths": [9, 3, 3, 3, 5, 2, 4, 3], "cap": 5, "micro_batch_size_per_gpu": 4}
+    shared: dict[str, Any] = {"sequence_parallel": sequence_parallel}
     return [
-        ("mixed", functools.partial(run_sft, **mixed)),
-        ("outputs", functools.partial(_outputs, **mixed)),
-        ("roles", _roles),
-        ("too long", _too_long),
-        ("after too long", functools.partial(run_sft, **mixed)),
+        ("mixed", functools.partial(run_sft, **mixed, **shared)),
+        ("outputs", functools.partial(_outputs, **mixed, **shared)),
+        ("roles", functools.partial(_roles, **shared)),
+        ("too long", functools.partial(_too_long, **shared)),
+        ("after too long", functools.partial(run_sft, **mixed, **shared)),
     ]
 
 
@@ -149,9 +153,18 @@ def _watched(loss: Callable[..., Any], seen: list[dict[str, Any]]) -> Callable[.
     return watched
 
 
-def run_sft(*, lengths: list[int], cap: int, per_token_loss: bool = False, **settings: Any) -> dict[str, Any]:
+def run_sft(
+    *,
+    lengths: list[int],
+    cap: int,
+    per_token_loss: bool = False,
+    sequence_parallel: bool = False,
+    **settings: Any,
+) -> dict[str, Any]:
     """Train one step of supervised fine-tuning, and compare it with one process."""
-    engine = cpu_engine.build_engine(cap=cap, seed=_seed(), per_token_loss=per_token_loss)
+    engine = cpu_engine.build_engine(
+        cap=cap, seed=_seed(), per_token_loss=per_token_loss, sequence_parallel=sequence_parallel
+    )
     batch = cpu_engine.random_batch(lengths, seed=_seed() + 1, **settings)
     loss, reference = cpu_reference.loss_and_gradient(
         cpu_engine.weights_of(engine),
@@ -194,9 +207,10 @@ def _token_budget() -> dict[str, Any]:
     return run_sft(lengths=lengths, cap=8, use_dynamic_bsz=True, max_token_len_per_gpu=12)
 
 
-def _too_long() -> dict[str, Any]:
+def _too_long(*, sequence_parallel: bool = False) -> dict[str, Any]:
     ranks = mpu.get_data_parallel_world_size()
-    return run_sft(lengths=[3, 4 * ranks + 1, 2], cap=4, micro_batch_size_per_gpu=1)
+    lengths = [3, 4 * ranks + 1, 2]
+    return run_sft(lengths=lengths, cap=4, sequence_parallel=sequence_parallel, micro_batch_size_per_gpu=1)
 
 
 def _ppo(
@@ -299,9 +313,11 @@ def _ppo(
     )
 
 
-def _outputs(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, Any]:
+def _outputs(
+    *, lengths: list[int], cap: int, sequence_parallel: bool = False, **settings: Any
+) -> dict[str, Any]:
     """Compare the outputs of a forward pass with those of one process, sequence by sequence."""
-    engine = cpu_engine.build_engine(cap=cap, seed=_seed())
+    engine = cpu_engine.build_engine(cap=cap, seed=_seed(), sequence_parallel=sequence_parallel)
     batch = cpu_engine.random_batch(lengths, seed=_seed() + 4, calculate_sum_pi_squared=True, **settings)
     weights = {name: value.double() for name, value in cpu_engine.weights_of(engine).items()}
     tokens = batch["input_ids"].unbind()
@@ -329,14 +345,15 @@ def _outputs(*, lengths: list[int], cap: int, **settings: Any) -> dict[str, Any]
     return found
 
 
-def _roles() -> dict[str, Any]:
-    engine = cpu_engine.build_engine(cap=4)
+def _roles(*, sequence_parallel: bool = False) -> dict[str, Any]:
+    engine = cpu_engine.build_engine(cap=4, sequence_parallel=sequence_parallel)
     return {
         "source": engine.is_mp_src_rank_with_outputs(),
         "group": dist.get_world_size(engine.get_data_parallel_group()),
         "first": mpu.get_data_parallel_rank() == 0
         and mpu.get_tensor_model_parallel_rank() == 0
         and mpu.is_pipeline_last_stage(),
+        "sequence parallel": engine.module[0].module.decoder.layers[0].mlp.linear_fc1.sequence_parallel,
     }
 
 

@@ -42,7 +42,7 @@ PPO = [
     "ppo per token loss",
     "ppo entropy and KL",
 ]
-MODEL_PARALLEL = [(4, "pipeline"), (6, "tensor"), (8, "tensor")]
+MODEL_PARALLEL = [(4, "pipeline"), (6, "tensor"), (8, "tensor"), (4, "sequence"), (6, "sequence")]
 SIZES = {2: {1, 2}, 4: {1, 2, 4}, 6: {1, 2, 6}, 8: {1, 2, 4, 8}}
 
 
@@ -260,4 +260,6 @@ def test_with_model_parallelism_gradient_loss_and_outputs_are_those_of_one_proce
     assert_right(on_ranks(world, f"{kind}/mixed"))
     assert_right(on_ranks(world, f"{kind}/after too long"))
     assert_outputs(on_ranks(world, f"{kind}/outputs"))
-    assert_roles(on_ranks(world, f"{kind}/roles"))
+    roles = on_ranks(world, f"{kind}/roles")
+    assert_roles(roles)
+    assert {result["sequence parallel"] for result in roles} == {kind == "sequence"}
