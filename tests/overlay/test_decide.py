@@ -208,6 +208,7 @@ def test_the_digest_of_a_plan_is_that_of_what_runs() -> None:
     assert one.digest != make_plan([patch().replace(revision=2)], ["lib.f"], tree()).digest
     assert one.digest != make_plan([patch()], ["lib.f"], tree(version="1.2.1")).digest
     assert one.digest != make_plan([patch()], [], tree()).digest
+    assert one.digest != make_plan([patch(variant(name="other"))], ["lib.f"], tree()).digest
     changed = Known(
         site="lib.core:f",
         digests=(*known().digests, tree(core="def f(x): return 2").digest("lib.core:f") or ""),

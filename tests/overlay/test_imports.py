@@ -118,6 +118,7 @@ def test_reload(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.count("applied") == 1
     engine.disable()
     assert core.scale(1) == 2
+    assert "left behind" not in capsys.readouterr().err
     importlib.reload(core)
     assert core.scale(1) == 2
 
@@ -156,6 +157,32 @@ def test_finders_that_ask_the_whole_path_again(upstream: Upstream, engines: Engi
     wrapt.register_post_import_hook(lambda module: called.append(module.__name__), "fakeup.user")
     assert upstream.load("fakeup.user").use(1) == 200
     assert called == ["fakeup.core", "fakeup.user"]
+
+
+def test_a_finder_that_asks_everybody_without_a_guard(upstream: Upstream, engines: Engines) -> None:
+    class Asking:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            others = (finder for finder in sys.meta_path if finder is not self)
+            return next((found for other in others if (found := other.find_spec(name, path, target))), None)
+
+    finder = Asking()
+    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    try:
+        engines(upstream.patch()).enable()
+        assert upstream.load().scale(1) == 200
+    finally:
+        sys.meta_path.remove(finder)  # type: ignore[arg-type]
+
+
+def test_a_module_that_is_done_at_this_very_moment_is_reported(upstream: Upstream) -> None:
+    """Another thread may end its import between the question and the waiting."""
+    from overlay._finder import when_executed
+
+    core = upstream.load()
+    told: list[str] = []
+    when_executed(core, "fakeup.core", lambda name, module: told.append(name))
+    assert told == ["fakeup.core"]
+    assert type(core.__spec__).__name__ == "ModuleSpec"
 
 
 def test_in_strict_mode_a_failed_target_stays_failed(upstream: Upstream, engines: Engines) -> None:
