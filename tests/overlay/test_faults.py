@@ -8,6 +8,7 @@ import logging.config
 import os
 import sys
 import threading
+import time
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pytest
 from fake_upstream import PROJECT, triple
 
 import overlay
+from overlay import _engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +29,13 @@ if TYPE_CHECKING:
 
 
 def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowEngine(_engine.Engine):
+        def __init__(self) -> None:
+            time.sleep(0.05)
+            super().__init__()
+
     monkeypatch.setattr(overlay, "_engine_here", None)
+    monkeypatch.setattr(_engine, "Engine", SlowEngine)
     barrier = threading.Barrier(8)
     found: list[int] = []
 
