@@ -166,12 +166,12 @@ def test_a_finder_that_asks_everybody_without_a_guard(upstream: Upstream, engine
             return next((found for other in others if (found := other.find_spec(name, path, target))), None)
 
     finder = Asking()
-    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, finder)
     try:
         engines(upstream.patch()).enable()
         assert upstream.load().scale(1) == 200
     finally:
-        sys.meta_path.remove(finder)  # type: ignore[arg-type]
+        sys.meta_path.remove(finder)
 
 
 def test_a_module_that_is_done_at_this_very_moment_is_reported(upstream: Upstream) -> None:
