@@ -41,6 +41,26 @@ def _verl_version(read: ReadFile) -> str | None:
     return text.strip() if text else None
 
 
+def _slime_version(read: ReadFile) -> str | None:
+    """Read the version in the `setup.py` beside the package: slime is run from a checkout.
+
+    It is what the checkout calls itself, which is not always its tag: v0.1.0 says 0.0.1, v0.2.4 says 0.2.3.
+    """
+    import ast
+
+    try:
+        tree = ast.parse(read("slime/../setup.py") or "")
+    except SyntaxError:
+        return None
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "setup":
+            continue
+        said = {word.arg: word.value.value for word in node.keywords if isinstance(word.value, ast.Constant)}
+        if said.get("name") == "slime" and isinstance(said.get("version"), str):
+            return str(said["version"])
+    return None
+
+
 MEGATRON = Project(
     name="megatron-core",
     distributions=("megatron-core",),
@@ -53,4 +73,11 @@ VERL = Project(
     distributions=("verl",),
     marker="verl.protocol",
     read_version=_verl_version,
+)
+
+SLIME = Project(
+    name="slime",
+    distributions=("slime",),
+    marker="slime.utils.seqlen_balancing",
+    read_version=_slime_version,
 )

@@ -50,7 +50,10 @@ class Tree:
         raise NotImplementedError
 
     def read(self, path: str) -> str | None:
-        """Return a file of the tree by its path relative to the top-level packages, or `None`."""
+        """Return a file of the tree by its path relative to the top-level packages, or `None`.
+
+        What lies beside a package, as `setup.py` does in a checkout, is asked for as `package/../setup.py`.
+        """
         raise NotImplementedError
 
     def metadata_version(self, project: Project) -> str | None:
@@ -151,6 +154,8 @@ class InstalledTree(Tree):
 
     def read(self, path: str) -> str | None:
         folder, _, name = path.rpartition("/")
+        while folder.endswith("/.."):
+            folder, name = folder[:-3], f"../{name}"
         package = folder.replace("/", ".")
         spec = self._spec(package)
         for location in self._path_of(package):

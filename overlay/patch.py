@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Factory = Callable[[Any, ModuleType], Callable[..., Any]]
 
     #: Reads a file of the upstream by its path relative to the folder that holds the top-level package,
-    #: `None` if there is no such file.
+    #: `None` if there is no such file. `package/../setup.py` is a file beside a package.
     ReadFile = Callable[[str], "str | None"]
 
 

@@ -28,16 +28,25 @@ def _script(name: str) -> Any:
 @pytest.fixture(scope="session")
 def release() -> Callable[[str], Path]:
     """Return the function that gets the folder of `name==version`, or skips the test that asks for it."""
-    fetch_release = _script("fetch_release")
+    return _getter(_script("fetch_release"))
+
+
+@pytest.fixture(scope="session")
+def slime() -> Callable[[str], Path]:
+    """Return the function that gets the folder of a revision of slime, or skips the test that asks for it."""
+    return _getter(_script("fetch_slime"))
+
+
+def _getter(script: Any) -> Callable[[str], Path]:
     missing: dict[str, str] = {}
 
-    def get(requirement: str) -> Path:
-        if requirement not in missing:
+    def get(name: str) -> Path:
+        if name not in missing:
             try:
-                return Path(fetch_release.fetch(requirement))
-            except fetch_release.FetchError as error:
+                return Path(script.fetch(name))
+            except script.FetchError as error:
                 # Asked once: without a network each further test would wait for it again.
-                missing[requirement] = str(error)
-        pytest.skip(missing[requirement])
+                missing[name] = str(error)
+        pytest.skip(missing[name])
 
     return get

@@ -1,0 +1,63 @@
+"""How each upstream tells its version, on files written here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from overlay._source import InstalledTree
+from overlay.compat.projects import SLIME
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETUP = """
+from setuptools import setup
+
+class Wheel:
+    version = "9.9"
+
+print(str(object="x"))
+setup(name="slime", version="0.2.3", packages=["slime"])
+"""
+
+
+def checkout(folder: Path, setup: str | None) -> InstalledTree:
+    utils = folder / "slime" / "utils"
+    utils.mkdir(parents=True)
+    (folder / "slime" / "__init__.py").touch()
+    (utils / "__init__.py").touch()
+    (utils / "seqlen_balancing.py").touch()
+    if setup is not None:
+        (folder / "setup.py").write_text(setup)
+    return InstalledTree(str(folder))
+
+
+def test_slime_says_its_version_beside_its_package(tmp_path: Path) -> None:
+    tree = checkout(tmp_path, SETUP)
+    assert tree.has(SLIME.marker)
+    assert SLIME.read_version(tree.read) == "0.2.3"
+
+
+def test_slime_linked_into_another_folder_is_that_of_its_checkout(tmp_path: Path) -> None:
+    checkout(tmp_path / "checkout", SETUP)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "slime").symlink_to(tmp_path / "checkout" / "slime")
+    assert SLIME.read_version(InstalledTree(str(tmp_path / "site")).read) == "0.2.3"
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        None,
+        "",
+        "this is no Python",
+        SETUP.replace('"slime"', '"other"', 1),
+        SETUP.replace('version="0.2.3"', "version=read()"),
+        SETUP.replace('version="0.2.3"', "version=3"),
+        SETUP.replace('version="0.2.3", ', ""),
+    ],
+)
+def test_a_setup_file_that_does_not_say_is_no_version(tmp_path: Path, setup: str | None) -> None:
+    assert SLIME.read_version(checkout(tmp_path, setup).read) is None

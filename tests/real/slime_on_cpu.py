@@ -1,0 +1,90 @@
+"""slime's real training modules without a GPU, Ray, SGLang or wandb.
+
+`import_slime("data", "loss")` returns modules of `slime.backends.megatron_utils` as they are in the revision
+that stands first on the path. What is stood in for:
+
+* packages of others that are not installed and that no tested function calls: importing them gives a module
+  whose every attribute is a mock;
+* the `__init__` of slime's own packages, which import the Ray actors and with them the rollout side.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Top-level packages that slime's modules import. Those that are installed are used as they are.
+_OTHERS = (
+    "PIL",
+    "datasets",
+    "httpx",
+    "pandas",
+    "pyarrow",
+    "ray",
+    "sglang",
+    "sglang_router",
+    "tensorboard",
+    "transformers",
+    "wandb",
+)
+
+#: Packages of slime whose `__init__` is left out.
+_BARE = ("slime.utils", "slime.backends.megatron_utils")
+
+#: Where all revisions have their `data` and their `loss`.
+TRAINING = "slime.backends.megatron_utils"
+
+
+class _Stand(ModuleType):
+    """A module of a package that is not installed."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return MagicMock(name=f"{self.__name__}.{name}")
+
+
+class _StandIns:
+    """Finder, asked last, for packages of others that are not installed."""
+
+    def find_spec(self, name: str, _path: Sequence[str] | None, _target: object = None) -> ModuleSpec | None:
+        if name.partition(".")[0] not in _OTHERS:
+            return None
+        return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # a loader by its methods
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Stand(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module empty: its attributes are made when they are asked for."""
+
+
+def stand_in() -> None:
+    """Put the stand-ins in place, once, in a process that runs slime and nothing else."""
+    if any(isinstance(finder, _StandIns) for finder in sys.meta_path):
+        return
+    sys.meta_path.append(_StandIns())
+    for name in _BARE:
+        parent, _, child = name.rpartition(".")
+        package = importlib.import_module(parent)
+        spec = PathFinder.find_spec(name, package.__path__)
+        if spec is None:
+            msg = f"{name} is not on the path"
+            raise ModuleNotFoundError(msg, name=name)
+        module = module_from_spec(spec)
+        sys.modules[name] = module
+        setattr(package, child, module)
+
+
+def import_slime(*names: str) -> list[ModuleType]:
+    """Import modules of slime's training side by their short names and return them."""
+    stand_in()
+    return [importlib.import_module(f"{TRAINING}.{name}") for name in names]
