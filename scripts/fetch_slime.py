@@ -4,8 +4,8 @@
     SLIME_REPO=~/slime python scripts/fetch_slime.py v0.2.4 v0.3.1
 
 prints one folder per revision; put it first on PYTHONPATH to import that revision. slime is in no package
-index: SLIME_REPO names a git repository of it on this machine, with or without a work tree. A revision that is
-already there is not unpacked again.
+index: SLIME_REPO names a git repository of it on this machine, with or without a work tree. A revision that
+is already there is not unpacked again.
 """
 
 from __future__ import annotations
