@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 #: `inspect` find their way back to the original.
 _NOT_COPIED = frozenset({"__wrapped__", ORIGINAL, OWNER})
 
+#: What stands at a site where nothing does.
+_NOTHING = object()
+
 
 class Installed:
     """One site that was replaced, with all that is needed to take the replacement out again."""
@@ -52,8 +55,10 @@ class Installed:
         """Whether references elsewhere mean this site.
 
         If the site is a name that its module imported, that name alone was asked for: where the function is
-        defined, and wherever else it is used, it stays what it is.
+        defined, and wherever else it is used, it stays what it is. Nobody has a reference to nothing.
         """
+        if self.before is _NOTHING:
+            return False
         home: object = function_of(self.before).__module__
         return home == split_site(self.site)[0]
 
@@ -98,7 +103,10 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
             undo()
         site.undo.clear()
         if site.in_place:
-            setattr(site.parent, site.name, site.before)
+            if site.before is _NOTHING:
+                delattr(site.parent, site.name)
+            else:
+                setattr(site.parent, site.name, site.before)
         elif not site.past:
             left.append(f"{site.site}: somebody replaced it since")
     searched = [site for site in sites if site.searched]
@@ -112,7 +120,7 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
 
 
 def _check_untouched(site: Installed) -> None:
-    if vars(site.parent).get(site.name) is not site.before:
+    if vars(site.parent).get(site.name, _NOTHING) is not site.before:
         msg = f"{site.site} was replaced by someone else at this very moment"
         raise ConflictError(msg)
 
@@ -132,27 +140,57 @@ def _rebind_aliases(sites: Sequence[Installed]) -> None:
 
 def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> Installed:
     site = replacement.site
+    if replacement.new:
+        return _prepare_new(owner, module, replacement)
     parent, name, raw = resolve(module, site)
     original = function_of(raw)
     check_original(site, original, tree)
-    made = replacement.make(original, module)
-    if type(made) is not FunctionType or made is original or getattr(made, OWNER, None) is not None:
-        msg = f"the factory of {site} returned {made!r}, not a plain function of its own"
-        raise OverlayError(msg)
-    _check_parameters(site, original, made)
+    made = _made(replacement, original, module)
+    _check_parameters(replacement, original, made)
     _dress(owner, made, original, site)
     kind = kind_of(raw)
     return Installed(site, parent, name, raw, made if kind is None else kind(made))
 
 
-def _check_parameters(site: str, original: Callable[..., Any], made: Callable[..., Any]) -> None:
-    from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
+def _prepare_new(owner: str, module: ModuleType, replacement: Replacement) -> Installed:
+    """Build a function for a name of the module that nothing has. Raises `OverlayError` if something has it."""
+    site = replacement.site
+    name = split_site(site)[1]
+    if "." in name or name in vars(module):
+        msg = f"{site} is there, and nothing should be" if "." not in name else f"{site} is not of a module"
+        raise ConflictError(msg)
+    made = _made(replacement, None, module)
+    made.__module__, made.__qualname__ = split_site(site)
+    made.__name__ = name
+    setattr(made, OWNER, owner)
+    return Installed(site, module, name, _NOTHING, made)
+
+
+def _made(replacement: Replacement, original: Any, module: ModuleType) -> FunctionType:
+    made = replacement.make(original, module)
+    if type(made) is not FunctionType or made is original or getattr(made, OWNER, None) is not None:
+        msg = f"the factory of {replacement.site} returned {made!r}, not a plain function of its own"
+        raise OverlayError(msg)
+    return made
+
+
+def _check_parameters(
+    replacement: Replacement, original: Callable[..., Any], made: Callable[..., Any]
+) -> None:
+    from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 
     def shape(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
         return [(p.name, p.kind, p.default) for p in signature(function).parameters.values()]
 
-    if shape(original) != shape(made):
-        msg = f"the replacement of {site} takes {signature(made)}, the original {signature(original)}"
+    site = replacement.site
+    added = [part for part in shape(made) if part[0] in replacement.adds]
+    optional = all(
+        kind is Parameter.KEYWORD_ONLY and default is not Parameter.empty for _, kind, default in added
+    )
+    own = [part for part in shape(made) if part not in added]
+    if shape(original) != own or len(added) != len(replacement.adds) or not optional:
+        more = f", with {', '.join(replacement.adds)} added as optional keywords" if replacement.adds else ""
+        msg = f"the replacement of {site} takes {signature(made)}, the original {signature(original)}{more}"
         raise OverlayError(msg)
     for kind in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction):
         if kind(original) != kind(made):

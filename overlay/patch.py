@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     #: Builds the function that takes the place of `original`. It is called once, when the target module
     #: has been imported, and may import whatever the upstream itself needs (torch included). It must
-    #: return a plain function with the parameters of `original`.
+    #: return a plain function with the parameters of `original`, and those that the replacement says it adds.
     Factory = Callable[[Any, ModuleType], Callable[..., Any]]
 
     #: Reads a file of the upstream by its path relative to the folder that holds the top-level package,
@@ -64,6 +64,12 @@ class Replacement(Record):
 
     site: str
     make: Factory
+    #: Keywords that it takes beyond those of the original, each with a default: what callers of a later
+    #: upstream pass, and look for with `inspect.signature`.
+    adds: tuple[str, ...] = ()
+    #: Whether nothing stands there yet, so that the factory gets `None` for the original. It takes the
+    #: place of nothing then, and `disable()` removes it.
+    new: bool = False
 
 
 class Variant(Record):

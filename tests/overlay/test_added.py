@@ -1,0 +1,137 @@
+"""Replacements that add something: a keyword, or a function where nothing stood."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.errors import PatchError
+from overlay.patch import Absent, Replacement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fake_upstream import Upstream
+
+    from overlay._engine import Engine
+    from overlay.patch import Patch
+
+    Engines = Callable[..., Engine]
+
+
+def with_keyword(original: Any, module: Any) -> Any:
+    def scale(value: Any, factor: int = 2, *, shift: int = 0) -> Any:
+        return original(value, factor) + shift
+
+    return scale
+
+
+def with_signature(original: Any, module: Any) -> Any:
+    def scale(*args: Any, shift: int = 0, **kwargs: Any) -> Any:
+        return original(*args, **kwargs) + shift
+
+    given = inspect.signature(original)
+    extra = inspect.Parameter("shift", inspect.Parameter.KEYWORD_ONLY, default=0)
+    vars(scale)["__signature__"] = given.replace(parameters=[*given.parameters.values(), extra])
+    return scale
+
+
+def without_default(original: Any, module: Any) -> Any:
+    def scale(value: Any, factor: int = 2, *, shift: int) -> Any:
+        return original(value, factor) + shift
+
+    return scale
+
+
+def new_function(original: Any, module: Any) -> Any:
+    assert original is None
+
+    def halve(value: Any) -> Any:
+        return module.scale(value, 1) / 2
+
+    return halve
+
+
+def replaced(upstream: Upstream, *replacements: Replacement) -> Patch:
+    """Return a patch with these replacements instead of its own."""
+    patch = upstream.patch()
+    variant = patch.targets[0].variants[0]
+    absent = tuple(Absent(site=item.site) for item in replacements if item.new)
+    variant = variant.replace(replacements=replacements, shape=(*variant.shape, *absent))
+    return patch.replace(targets=(patch.targets[0].replace(variants=(variant,)),))
+
+
+@pytest.mark.parametrize("make", [with_keyword, with_signature])
+def test_a_keyword_is_taken_and_seen(upstream: Upstream, engines: Engines, make: Any) -> None:
+    change = Replacement(site="fakeup.core:scale", make=make, adds=("shift",))
+    engine = engines(replaced(upstream, change))
+    engine.enable(strict=True)
+    core = upstream.load()
+    assert core.scale(2, shift=1) == 5
+    assert core.scale(2) == 4
+    assert str(inspect.signature(core.scale)) == "(value, factor=2, *, shift=0)" or make is with_keyword
+    assert "shift" in inspect.signature(core.scale).parameters
+    engine.disable()
+    assert "shift" not in inspect.signature(core.scale).parameters
+
+
+@pytest.mark.parametrize(
+    ("make", "adds"), [(with_keyword, ()), (with_keyword, ("shift", "lift")), (without_default, ("shift",))]
+)
+def test_a_parameter_that_was_not_announced_or_is_required_is_refused(
+    upstream: Upstream, engines: Engines, make: Any, adds: tuple[str, ...]
+) -> None:
+    change = Replacement(site="fakeup.core:scale", make=make, adds=adds)
+    engine = engines(replaced(upstream, change))
+    engine.enable()
+    core = upstream.load()
+    assert core.scale(1) == 2
+    status = engine.status().patches[0]
+    assert status.state == "failed"
+    assert "the replacement of fakeup.core:scale takes" in status.reason
+
+
+def test_a_function_comes_where_nothing_stood_and_goes_again(upstream: Upstream, engines: Engines) -> None:
+    core = upstream.load()
+    before = {name: id(value) for name, value in vars(core).items()}
+    engine = engines(replaced(upstream, Replacement(site="fakeup.core:halve", make=new_function, new=True)))
+    engine.enable(strict=True)
+    assert core.halve(4) == 2.0
+    assert pickle.loads(pickle.dumps(core.halve)) is core.halve  # noqa: S301
+    assert (core.halve.__module__, core.halve.__qualname__) == ("fakeup.core", "halve")
+    assert engine.status().patches[0].state == "applied"
+    engine.enable()
+    assert core.halve(4) == 2.0
+    engine.disable()
+    assert {name: id(value) for name, value in vars(core).items()} == before
+
+
+def test_a_function_that_somebody_else_put_there_is_a_conflict(upstream: Upstream, engines: Engines) -> None:
+    core = upstream.load()
+    theirs = core.halve = lambda value: value
+    engine = engines(replaced(upstream, Replacement(site="fakeup.core:halve", make=new_function, new=True)))
+    with pytest.raises(PatchError, match="fakeup.core:halve is there"):
+        engine.enable(strict=True)
+    assert core.halve is theirs
+
+
+def test_what_somebody_put_on_top_stays(upstream: Upstream, engines: Engines) -> None:
+    engine = engines(replaced(upstream, Replacement(site="fakeup.core:halve", make=new_function, new=True)))
+    core = upstream.load()
+    engine.enable()
+    theirs = core.halve = lambda value: value
+    assert engine.status().patches[0].state == "incomplete"
+    engine.disable()
+    assert core.halve is theirs
+
+
+def test_only_a_module_gets_what_is_new(upstream: Upstream, engines: Engines) -> None:
+    change = Replacement(site="fakeup.core:Engine.halve", make=new_function, new=True)
+    engine = engines(replaced(upstream, change))
+    engine.enable()
+    core = upstream.load()
+    assert not hasattr(core.Engine, "halve")
+    assert "not of a module" in engine.status().patches[0].reason
