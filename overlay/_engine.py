@@ -65,6 +65,7 @@ class Engine:
                 selection = _settings.select(known, patches)
                 wanted = _settings.strict(strict)
                 _log.set_level(_settings.log_level())
+                _settings.dynamic_cp()  # that it says something, before a job has run into it
                 for sentence in _settings.unknown():
                     _log.warning(sentence)
                 session = self._session = Session([known[name] for name in selection], strict=wanted)

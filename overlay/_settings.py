@@ -5,6 +5,7 @@
 | `OVERLAY_PATCHES` | `all`, `none`, ids, globs, and `-id` to drop, separated by commas or spaces | `all` |
 | `OVERLAY_STRICT` | `1`/`0`, `true`/`false`, `yes`/`no`, `on`/`off` | `0` |
 | `OVERLAY_LOG` | `debug`, `info`, `warning`, `error`, `off` | `info` |
+| `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: Variables that mean something here, and one that is set for tests.
-VARIABLES = ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG")
+VARIABLES = ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG", "OVERLAY_DCP")
 _RESERVED = ("OVERLAY_TEST_SEED",)
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
+DCP_MODES = ("uniform", "mixed")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
@@ -84,6 +86,18 @@ def log_level(environ: Mapping[str, str] | None = None) -> str:
     text = (os.environ if environ is None else environ).get("OVERLAY_LOG", "").strip().lower() or "info"
     if text not in LOG_LEVELS:
         msg = f"OVERLAY_LOG={text!r} is not a level: say {', '.join(LOG_LEVELS)}"
+        raise SelectionError(msg)
+    return text
+
+
+def dynamic_cp(environ: Mapping[str, str] | None = None) -> str:
+    """Return how a micro-batch is split under dynamic context parallelism.
+
+    Raises `SelectionError` for a way that does not exist.
+    """
+    text = (os.environ if environ is None else environ).get("OVERLAY_DCP", "").strip().lower() or "uniform"
+    if text not in DCP_MODES:
+        msg = f"OVERLAY_DCP={text!r} is no way to split a micro-batch: say {' or '.join(DCP_MODES)}"
         raise SelectionError(msg)
     return text
 

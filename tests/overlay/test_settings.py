@@ -73,6 +73,10 @@ def test_values_that_mean_nothing_are_errors() -> None:
     with pytest.raises(SelectionError, match="OVERLAY_LOG='loud'"):
         _settings.log_level({"OVERLAY_LOG": "loud"})
     assert _settings.log_level({}) == "info"
+    with pytest.raises(SelectionError, match="OVERLAY_DCP='best'.*uniform or mixed"):
+        _settings.dynamic_cp({"OVERLAY_DCP": "best"})
+    assert _settings.dynamic_cp({}) == "uniform"
+    assert _settings.dynamic_cp({"OVERLAY_DCP": " Mixed "}) == "mixed"
 
 
 @pytest.mark.parametrize("text", [",", " ", " ,, ", "\n"])
@@ -86,6 +90,7 @@ def test_variables_that_are_no_settings_are_named() -> None:
         "OVERLAY_PATCHES",
         "OVERLAY_STRICT",
         "OVERLAY_LOG",
+        "OVERLAY_DCP",
         "OVERLAY_TEST_SEED",
     )
     assert _settings.unknown(dict.fromkeys((*known, "OVERLAYFS", "PATH", "overlay_root"), "1")) == []
