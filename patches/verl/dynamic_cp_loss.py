@@ -1,8 +1,9 @@
 """`verl.dynamic-cp-loss`: right gradients, losses and outputs under dynamic context parallelism.
 
 W is the number of data parallel ranks, all of which see the whole batch. Each micro-batch is dealt out to
-W / C subgroups of C ranks, and a subgroup computes its sequences with context parallelism C. Three facts
-of upstream decide every factor below:
+subgroups of ranks, and a subgroup of C ranks computes its sequences with context parallelism C. C may differ
+from one subgroup to the next: nothing below takes it to be the same. Three facts of upstream decide every
+factor:
 
 * `postprocess_thd_engine` completes a sequence with the other ranks' detached outputs. So the loss of a rank
   is that of its whole subgroup, but its gradient is only that of its own shard, and the gradients of all
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
+from overlay._settings import dynamic_cp
 from overlay.compat.projects import VERL
 from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
+from overlay.patches._dynamic_cp.plan import check_longest, check_plan, part_of, plan_uniform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,100 +30,15 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-#: Under this key the plan of a micro-batch travels with a rank's part of it: the length of each sequence,
-#: and for each subgroup the indices of its sequences.
+    from overlay.patches._dynamic_cp.plan import Plan
+
+#: Under this key the plan of a micro-batch (`overlay.patches._dynamic_cp.plan`) travels with a rank's part of
+#: it, behind the length of each sequence of the whole.
 PLAN_KEY = "overlay_dynamic_cp_plan"
 
 #: While a batch runs under dynamic context parallelism: the ranks that share its token budget, and the
 #: `dp_size` with which its losses must be scaled.
 _scale: ContextVar[tuple[int, int] | None] = ContextVar("overlay_dynamic_cp_scale", default=None)
-
-
-# --- the plan: pure arithmetic on lengths, the same on all ranks ---
-
-
-def allowed_sizes(ranks: int) -> tuple[int, ...]:
-    """Return the context parallel sizes for which Megatron has groups: powers of two that divide, and all.
-
-    Args:
-        ranks: W, the number of data parallel ranks.
-
-    """
-    powers = tuple(1 << bit for bit in range(ranks.bit_length()) if ranks % (1 << bit) == 0)
-    return powers if powers[-1] == ranks else (*powers, ranks)
-
-
-def check_longest(lengths: Sequence[int], ranks: int, cap: int) -> None:
-    """Make sure that all ranks together can hold the longest sequence.
-
-    Args:
-        lengths: Tokens of each sequence.
-        ranks: W, the number of data parallel ranks.
-        cap: Tokens of one sequence that a rank can hold (`max_seqlen_per_dp_cp_rank`).
-
-    Raises:
-        ValueError: They cannot, or `cap` is not a positive number.
-
-    """
-    if cap < 1:
-        msg = f"max_seqlen_per_dp_cp_rank must be a positive number of tokens, not {cap}"
-        raise ValueError(msg)
-    if max(lengths) > ranks * cap:
-        msg = (
-            f"a sequence of {max(lengths)} tokens is too long for dynamic context parallelism: W={ranks} "
-            f"data parallel ranks hold max_seqlen_per_dp_cp_rank={cap} tokens each, {ranks * cap} together. "
-            "Raise max_seqlen_per_dp_cp_rank, use more data parallel ranks, or shorten or drop the sequence."
-        )
-        raise ValueError(msg)
-
-
-def plan_split(
-    lengths: Sequence[int],
-    ranks: int,
-    cap: int,
-    budget: int | None = None,
-) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """Decide how many ranks share a sequence of this micro-batch, and which subgroup gets which sequences.
-
-    Args:
-        lengths: Tokens of each sequence, at least one sequence.
-        ranks: W, the number of data parallel ranks.
-        cap: Tokens of one sequence that a rank can hold (`max_seqlen_per_dp_cp_rank`).
-        budget: Tokens of a whole micro-batch that a rank can hold, if that is limited. It is held wherever
-            any split holds it.
-
-    Returns:
-        C, the smallest allowed size whose C ranks can hold the longest sequence, whose W / C subgroups all
-        get a sequence, and with which no subgroup exceeds its budget; and the sequences' indices, in
-        ascending order, by subgroup. If no size holds the budget, C is W, which spreads the load best.
-
-    Raises:
-        ValueError: No subgroup can hold the longest sequence, or there is none.
-
-    """
-    if not lengths:
-        msg = "a micro-batch without sequences cannot be split"
-        raise ValueError(msg)
-    check_longest(lengths, ranks, cap)
-    for size in allowed_sizes(ranks):
-        if size * cap < max(lengths) or ranks // size > len(lengths):
-            continue
-        groups = _balance(lengths, ranks // size)
-        if budget is None or all(sum(lengths[i] for i in group) <= size * budget for group in groups):
-            return size, groups
-    return ranks, (tuple(range(len(lengths))),)
-
-
-def _balance(lengths: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
-    """Deal the sequences out to `count` groups: the longest first, each to where there are least tokens."""
-    groups: list[list[int]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        # The number of sequences breaks ties, so that no group stays empty even if lengths are 0.
-        lightest = min(range(count), key=lambda group: (loads[group], len(groups[group]), group))
-        groups[lightest].append(index)
-        loads[lightest] += lengths[index]
-    return tuple(tuple(sorted(group)) for group in groups)
 
 
 # --- the replacements ---
@@ -135,13 +53,15 @@ def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[.
         budget = None
         if tu.get_non_tensor_data(batch, "use_dynamic_bsz", default=True):
             budget = tu.get_non_tensor_data(batch, "max_token_len_per_gpu", default=None)
-        size, groups = plan_split(lengths, dp_size, engine_config.max_seqlen_per_dp_cp_rank, budget)
+        plan = make_plan(lengths, dp_size, engine_config.max_seqlen_per_dp_cp_rank, budget)
+        check_plan(plan, len(lengths), dp_size)
+        _, size, indices = part_of(plan, dp_rank)
         if size == dp_size:
             part = batch.clone(recurse=False)
         else:
-            part = tu.index_select_tensor_dict(batch, list(groups[dp_rank // size]))
+            part = tu.index_select_tensor_dict(batch, list(indices))
         tu.assign_non_tensor_data(part, "local_cp_size", size)
-        tu.assign_non_tensor_data(part, PLAN_KEY, (tuple(lengths), groups))
+        tu.assign_non_tensor_data(part, PLAN_KEY, (tuple(lengths), plan))
         return part
 
     return dynamic_cp_split_batch
@@ -232,8 +152,8 @@ def make_postprocess(original: Callable[..., Any], _module: ModuleType) -> Calla
         if not forward_only:
             report["model_output"] = {}
         elif local_cp_size < mpu.get_data_parallel_world_size():
-            lengths, groups = tu.get_non_tensor_data(data, PLAN_KEY, default=None)
-            report["model_output"] = _collect(report["model_output"], lengths, groups, local_cp_size)
+            lengths, plan = tu.get_non_tensor_data(data, PLAN_KEY, default=None)
+            report["model_output"] = _collect(report["model_output"], lengths, plan)
         return scaled_loss, report
 
     return postprocess_micro_batch_func
@@ -268,6 +188,15 @@ def make_group(original: Callable[..., Any], _module: ModuleType) -> Callable[..
 
 
 # --- what they share ---
+
+
+def make_plan(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
+    """Plan a micro-batch as `OVERLAY_DCP` says. See `plan_uniform` for the arguments."""
+    if dynamic_cp() == "uniform":
+        return plan_uniform(lengths, ranks, cap, budget)
+    from overlay.patches._dynamic_cp.mixed import plan_mixed
+
+    return plan_mixed(lengths, ranks, cap, budget)
 
 
 def _refuse(engine: Any, data: Any, module: ModuleType) -> None:
@@ -384,16 +313,15 @@ def _merge_reports(output: dict[str, Any], dp_size: int, group: Any) -> None:
 def _collect(
     outputs: dict[str, Any],
     lengths: Sequence[int],
-    groups: Sequence[Sequence[int]],
-    size: int,
+    plan: Plan,
 ) -> dict[str, Any]:
     """Return the outputs of the whole micro-batch, in the order of its sequences, on every rank.
 
     Args:
-        outputs: By name, nested tensors of this subgroup's sequences, [sequences, tokens, ...].
+        outputs: By name, nested tensors of this subgroup's sequences, [sequences, tokens, ...]. All ranks of
+            the subgroup have them.
         lengths: Tokens of each sequence of the micro-batch.
-        groups: Indices of the sequences of each subgroup.
-        size: C, the ranks per subgroup, all of which have the subgroup's outputs.
+        plan: Of the micro-batch.
 
     """
     import torch
@@ -404,13 +332,14 @@ def _collect(
     for length in lengths:
         offsets.append(offsets[-1] + length)
     rank, group = mpu.get_data_parallel_rank(), mpu.get_data_parallel_group()
+    start, _, indices = part_of(plan, rank)
     collected = {}
     for name in sorted(outputs):
         rows = outputs[name].detach()
         # One rank of each subgroup fills in its rows, all others add zeros: exact in every dtype.
         values = rows.values().new_zeros(offsets[-1], *rows.values().shape[1:])
-        if rank % size == 0:
-            for index, row in zip(groups[rank // size], rows.unbind(), strict=True):
+        if rank == start:
+            for index, row in zip(indices, rows.unbind(), strict=True):
                 values[offsets[index] : offsets[index + 1]] = row
         dist.all_reduce(values, group=group)
         bounds = torch.tensor(offsets, device=values.device)

@@ -23,6 +23,7 @@ from verl.workers.utils.losses import ppo_loss, sft_loss
 
 import overlay
 from overlay.compat import cpu_engine, cpu_reference
+from overlay.patches._dynamic_cp.plan import allowed_sizes
 from overlay.patches.verl import dynamic_cp_loss
 
 if TYPE_CHECKING:
@@ -368,7 +369,7 @@ def _groups() -> dict[str, Any]:
             continue
         found["sizes"][size] = dist.get_process_group_ranks(group)
     for count in range(1, 100):
-        same = cpu_engine.group_sizes(count) == list(dynamic_cp_loss.allowed_sizes(count))
+        same = cpu_engine.group_sizes(count) == list(allowed_sizes(count))
         found["agree"] = found["agree"] and same
     return found
 

@@ -1,19 +1,37 @@
-"""The plan of verl.dynamic-cp-loss: pure arithmetic on lengths, held to its contract on drawn inputs."""
+"""Plans of dynamic context parallelism: pure arithmetic on lengths, held to their contract on drawn inputs."""
 
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from overlay.patches.verl.dynamic_cp_loss import PATCH, allowed_sizes, check_longest, plan_split
+from overlay.patches._dynamic_cp.plan import (
+    allowed_sizes,
+    check_longest,
+    check_plan,
+    part_of,
+    plan_uniform,
+)
+from overlay.patches.verl.dynamic_cp_loss import PATCH
 
 RANKS = st.integers(min_value=1, max_value=64)
 LENGTHS = st.lists(st.integers(min_value=0, max_value=2000), min_size=1, max_size=80)
 CAPS = st.integers(min_value=1, max_value=3000)
 BUDGETS = st.none() | st.integers(min_value=1, max_value=5000)
+
+
+def plan_split(
+    lengths: list[int] | tuple[int, ...], ranks: int, cap: int, budget: int | None = None
+) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Return a uniform plan as its one size, and the sequences of each subgroup in the order of the ranks."""
+    plan = plan_uniform(lengths, ranks, cap, budget)
+    check_plan(plan, len(lengths), ranks)
+    (size,) = {size for _, size, _ in plan}
+    return size, tuple(indices for _, _, indices in plan)
 
 
 def fits(lengths: list[int], ranks: int, cap: int) -> bool:
@@ -128,6 +146,32 @@ def test_a_sequence_too_long_names_its_length_the_cap_and_the_way_out() -> None:
 def test_a_micro_batch_without_sequences_is_an_error() -> None:
     with pytest.raises(ValueError, match="without sequences"):
         plan_split([], 2, 1)
+
+
+MIXED = ((0, 2, (3,)), (2, 1, (0, 2)), (3, 1, (1,)))
+
+
+def test_every_rank_finds_its_part() -> None:
+    check_plan(MIXED, 4, 4)
+    assert [part_of(MIXED, rank)[0] for rank in range(4)] == [0, 0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("plan", "count", "ranks"),
+    [
+        (MIXED, 5, 4),  # a sequence is missing
+        (MIXED, 4, 8),  # ranks are missing
+        (((0, 2, (0,)), (2, 2, ())), 1, 4),  # ranks have no work
+        (((0, 2, (0,)), (2, 2, (0,))), 1, 4),  # a sequence is computed twice
+        (((0, 1, (0,)), (1, 2, (1,)), (3, 1, (2,))), 3, 4),  # Megatron has no group of the ranks 1 and 2
+        (((0, 3, (0,)), (3, 1, (1,))), 2, 4),  # nor of three
+        (((2, 2, (0,)), (0, 2, (1,))), 2, 4),  # not in order
+        ((), 0, 4),
+    ],
+)
+def test_what_is_no_plan_is_refused(plan: Any, count: int, ranks: int) -> None:
+    with pytest.raises(ValueError, match="plan|does not have"):
+        check_plan(plan, count, ranks)
 
 
 def test_each_replaced_site_is_one_whose_source_is_known() -> None:
