@@ -153,7 +153,7 @@ def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tre
 
 
 def _prepare_new(owner: str, module: ModuleType, replacement: Replacement) -> Installed:
-    """Build a function for a name of the module that nothing has. Raises `OverlayError` if something has it."""
+    """Build a function for a name that the module does not have. Raises `OverlayError` if it does."""
     site = replacement.site
     name = split_site(site)[1]
     if "." in name or name in vars(module):

@@ -111,9 +111,9 @@ def test_a_function_comes_where_nothing_stood_and_goes_again(upstream: Upstream,
 
 def test_a_function_that_somebody_else_put_there_is_a_conflict(upstream: Upstream, engines: Engines) -> None:
     core = upstream.load()
-    theirs = core.halve = lambda value: value
+    theirs = vars(core)["halve"] = lambda value: value
     engine = engines(replaced(upstream, Replacement(site="fakeup.core:halve", make=new_function, new=True)))
-    with pytest.raises(PatchError, match="fakeup.core:halve is there"):
+    with pytest.raises(PatchError, match="halve is there"):
         engine.enable(strict=True)
     assert core.halve is theirs
 
@@ -122,7 +122,7 @@ def test_what_somebody_put_on_top_stays(upstream: Upstream, engines: Engines) ->
     engine = engines(replaced(upstream, Replacement(site="fakeup.core:halve", make=new_function, new=True)))
     core = upstream.load()
     engine.enable()
-    theirs = core.halve = lambda value: value
+    theirs = vars(core)["halve"] = lambda value: value
     assert engine.status().patches[0].state == "incomplete"
     engine.disable()
     assert core.halve is theirs

@@ -73,7 +73,7 @@ def test_values_that_mean_nothing_are_errors() -> None:
     with pytest.raises(SelectionError, match="OVERLAY_LOG='loud'"):
         _settings.log_level({"OVERLAY_LOG": "loud"})
     assert _settings.log_level({}) == "info"
-    with pytest.raises(SelectionError, match="OVERLAY_DCP='best'.*uniform or mixed"):
+    with pytest.raises(SelectionError, match=r"OVERLAY_DCP='best'.*uniform or mixed"):
         _settings.dynamic_cp({"OVERLAY_DCP": "best"})
     assert _settings.dynamic_cp({}) == "uniform"
     assert _settings.dynamic_cp({"OVERLAY_DCP": " Mixed "}) == "mixed"

@@ -1,4 +1,4 @@
-"""Plans of dynamic context parallelism: pure arithmetic on lengths, held to their contract on drawn inputs."""
+"""Plans of dynamic context parallelism: pure arithmetic on lengths, held to its contract on drawn inputs."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_every_rank_finds_its_part() -> None:
     ],
 )
 def test_what_is_no_plan_is_refused(plan: Any, count: int, ranks: int) -> None:
-    with pytest.raises(ValueError, match="plan|does not have"):
+    with pytest.raises(ValueError, match=r"plan|does not have"):
         check_plan(plan, count, ranks)
 
 
