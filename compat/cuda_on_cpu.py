@@ -1,13 +1,23 @@
 """A stand-in for CUDA that lets Megatron's and verl's distributed code run on CPU tensors under gloo.
 
-Only what that code really asks for is replaced: where a tensor is to live, which device is current, waiting
-for the device, averaging reductions (gloo has none), and how much device memory was used. Nothing here
-imitates a kernel. `torch.cuda.is_available()` keeps saying no, so that every optional CUDA path stays off.
+    with cuda_on_cpu():
+        ...
+
+or `pytest -p overlay.compat.pytest_cuda_on_cpu`. Nothing of it is active before that.
+
+Only what that code really asks for is replaced: where a tensor is to live, which device is current, streams
+and events, random state, memory figures (`cpu_device`), and the collectives' backend (`cpu_collectives`).
+
+Nothing here imitates a kernel. What a run under it says about time, memory, and the rounding of GPU kernels
+is nothing: it says whether every rank computes what it should, and calls what the others call.
+`torch.cuda.is_available()` says no all the time, so that every optional CUDA path stays off.
 """
 
 from __future__ import annotations
 
 import contextlib
+
+from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,37 +25,43 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+class GpuPresentError(OverlayError):
+    """There is a GPU, and nobody said that it is to be hidden."""
+
+
 @contextlib.contextmanager
-def cuda_on_cpu() -> Iterator[None]:
+def cuda_on_cpu(*, force: bool = False) -> Iterator[None]:
     """Let code that asks for CUDA tensors get CPU tensors, for as long as the context lasts.
 
-    Everything is put back on leaving, in the reverse order, also after an exception. Contexts nest.
+    Everything is put back on leaving, in the reverse order, also after an exception. Contexts nest. What
+    a module took from `torch.cuda` by `from ... import` is replaced if Megatron is known to take it so.
+
+    Args:
+        force: Whether to go on where there is a GPU, which is not used then.
 
     Yields:
         Nothing; the stand-ins are global to the process.
 
+    Raises:
+        GpuPresentError: There is a GPU, and `force` is not set.
+
     """
     import torch
-    import torch.distributed as dist
 
-    def no_wait(*_args: object, **_kwargs: object) -> None:
-        """Return at once: work on a CPU tensor is done when the call returns."""
+    from overlay.compat import cpu_collectives, cpu_device
 
-    def current_device() -> Any:
-        """Return the device on which everything lives."""
-        return torch.device("cpu")
-
-    def no_memory(*_args: object, **_kwargs: object) -> int:
-        """Return 0: the bytes that were allocated on a device that is not there."""
-        return 0
+    if torch.cuda.is_available() and not force:
+        msg = (
+            f"the CPU stand-in for CUDA would hide {torch.cuda.device_count()} GPU(s) of this machine: run "
+            "on them, or say that you mean it with cuda_on_cpu(force=True), or pytest --force-cuda-on-cpu"
+        )
+        raise GpuPresentError(msg)
 
     with contextlib.ExitStack() as undo:
-        undo.enter_context(replaced(torch.cuda, "current_device", current_device))
-        undo.enter_context(replaced(torch.cuda, "synchronize", no_wait))
-        undo.enter_context(replaced(torch.cpu, "max_memory_allocated", no_memory))
-        undo.enter_context(replaced(torch.cpu, "max_memory_reserved", no_memory))
-        undo.enter_context(replaced(dist, "all_reduce", _averaging(dist.all_reduce)))
+        for owner, name, value in (*cpu_device.replacements(), *cpu_collectives.replacements()):
+            undo.enter_context(replaced(owner, name, value))
         undo.enter_context(_device_mode())
+        undo.enter_context(replaced(torch.autograd, "_engine_run_backward", _in_mode(torch.autograd)))
         yield
 
 
@@ -62,6 +78,20 @@ def replaced(owner: Any, name: str, value: object) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
+
+
+def _in_mode(autograd: Any) -> Callable[..., Any]:
+    """Return what runs the backward pass, with the mode in it, and so in whatever is recomputed there.
+
+    A torch function, as `backward` is one, runs without the mode that it was called under.
+    """
+    run_backward: Callable[..., Any] = autograd._engine_run_backward  # noqa: SLF001 -- there is no other way in
+
+    def run_backward_in_mode(*args: Any, **kwargs: Any) -> Any:
+        with _device_mode():
+            return run_backward(*args, **kwargs)
+
+    return run_backward_in_mode
 
 
 def _device_mode() -> Any:
@@ -87,6 +117,8 @@ def _device_mode() -> Any:
             kwargs: dict[str, Any] | None = None,
         ) -> Any:
             del types
+            if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+                return args[0]
             given = tuple(map(moved, args))
             named = {name: moved(value) for name, value in (kwargs or {}).items()}
             if func is torch.device and cpu in (*given, *named.values()):
@@ -94,25 +126,3 @@ def _device_mode() -> Any:
             return func(*given, **named)
 
     return CpuForCuda()
-
-
-def _averaging(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `torch.distributed.all_reduce` with the average that gloo does not offer: a sum, divided."""
-    import torch.distributed as dist
-
-    def averaging_all_reduce(
-        tensor: Any,
-        op: Any = dist.ReduceOp.SUM,
-        group: Any = None,
-        async_op: bool = False,
-    ) -> Any:
-        if op != dist.ReduceOp.AVG:
-            return all_reduce(tensor, op=op, group=group, async_op=async_op)
-        if async_op:
-            msg = "the CPU stand-in averages synchronously only; call all_reduce with async_op=False"
-            raise NotImplementedError(msg)
-        all_reduce(tensor, op=dist.ReduceOp.SUM, group=group)
-        tensor.div_(dist.get_world_size(group))
-        return None
-
-    return averaging_all_reduce

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.compat.cuda_on_cpu import cuda_on_cpu, replaced
+from overlay.compat.cuda_on_cpu import GpuPresentError, cuda_on_cpu, replaced
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
 torch = pytest.importorskip("torch")
 
 
+OWNERS = (torch.cuda, torch.cuda.random, torch.cpu, torch.distributed, torch.Tensor, torch.autograd)
+
+
 def state() -> list[dict[str, Any]]:
-    return [dict(vars(owner)) for owner in (torch.cuda, torch.cpu, torch.distributed, torch.Tensor)]
+    return [dict(vars(owner)) for owner in OWNERS]
 
 
 def same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
@@ -59,3 +65,152 @@ def test_a_replaced_attribute_is_restored_or_removed() -> None:
     with replaced(owner, "there", 2), replaced(owner, "absent", 3):
         assert (owner.there, owner.absent) == (2, 3)
     assert vars(owner) == {"there": 1}
+
+
+def test_streams_are_of_a_class_and_never_wait() -> None:
+    with cuda_on_cpu():
+        assert isinstance(torch.cuda.Stream, type)
+        stream = torch.cuda.Stream(device="cuda")
+        assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream)
+        event = stream.record_event()
+        assert isinstance(event, torch.cuda.Event)
+        with torch.cuda.stream(stream), torch.cuda.device(0):
+            stream.wait_stream(torch.cuda.default_stream())
+            stream.wait_event(event)
+            event.record()
+            event.wait()
+            event.synchronize()
+        assert stream.query()
+        assert event.query()
+        torch.ones(1, device="cuda").record_stream(stream)
+        assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_it_does_not_pretend_to_know_a_gpu_s_time() -> None:
+    with cuda_on_cpu(), pytest.raises(NotImplementedError, match="cannot tell how long"):
+        torch.cuda.Event(enable_timing=True).elapsed_time(torch.cuda.Event())
+
+
+def test_random_state_is_that_of_which_cuda_tensors_are_drawn() -> None:
+    with cuda_on_cpu():
+        state = torch.cuda.get_rng_state()
+        first = torch.rand(4, device="cuda")
+        torch.cuda.set_rng_state(state)
+        assert torch.equal(first, torch.rand(4, device="cuda"))
+        for index in (0, "cuda", torch.cuda.current_device()):
+            assert torch.cuda.default_generators[index] is torch.default_generator
+        torch.cuda.manual_seed(5)
+        second = torch.rand(4, device="cuda")
+        torch.cuda.manual_seed_all(5)
+        assert torch.equal(second, torch.rand(4, device="cuda"))
+        torch.cuda.set_rng_state_all(torch.cuda.get_rng_state_all())
+
+
+def test_memory_of_the_device_reads_as_nothing() -> None:
+    with cuda_on_cpu():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+            assert getattr(torch.cuda, name)() == 0
+
+
+def test_methods_of_a_tensor_that_mean_the_device() -> None:
+    with cuda_on_cpu():
+        tensor = torch.ones(2)
+        assert tensor.cuda() is tensor
+        assert tensor.cuda(non_blocking=True).pin_memory() is tensor
+        assert torch.nn.Linear(2, 2).cuda().weight.device.type == "cpu"
+        assert torch.cuda.FloatTensor([1.0]).device.type == "cpu"
+
+
+@pytest.mark.parametrize("how", ["method", "function", "gradients"])
+def test_the_backward_pass_too_finds_its_device(how: str) -> None:
+    class Doubled(torch.autograd.Function):  # type: ignore[name-defined]
+        @staticmethod
+        def forward(_ctx: Any, value: Any) -> Any:
+            return value * 2
+
+        @staticmethod
+        def backward(_ctx: Any, *gradients: Any) -> Any:
+            return gradients[0] * torch.full((), 2.0, device="cuda")
+
+    with cuda_on_cpu():
+        value = torch.ones(2, device="cuda", requires_grad=True)
+        total = Doubled.apply(value).sum()
+        if how == "method":
+            total.backward()
+        elif how == "function":
+            torch.autograd.backward(total)
+        gradient = torch.autograd.grad(total, value)[0] if how == "gradients" else value.grad
+    assert gradient.tolist() == [2.0, 2.0]
+
+
+def test_what_asks_for_nccl_gets_gloo() -> None:
+    dist = torch.distributed
+    with cuda_on_cpu():
+        dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            group = dist.new_group([0], backend="nccl")
+            assert dist.get_backend(group) == dist.get_backend() == "gloo"
+            dist.barrier(group=group, device_ids=[0])
+            value = torch.full((2,), 3.0, device="cuda")
+            dist.all_reduce(value, op=dist.ReduceOp.AVG, group=group)
+            assert value.tolist() == [3.0, 3.0]
+            with pytest.raises(NotImplementedError, match="synchronously"):
+                dist.all_reduce(value, op=dist.ReduceOp.AVG, group=group, async_op=True)
+        finally:
+            dist.destroy_process_group()
+
+
+def test_it_refuses_where_there_is_a_gpu_unless_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    before = state()
+    with pytest.raises(GpuPresentError, match=r"hide 2 GPU\(s\).*force=True"), cuda_on_cpu():
+        pass
+    assert same(before, state())
+    with cuda_on_cpu(force=True):
+        assert not torch.cuda.is_available()
+        with cuda_on_cpu():
+            assert torch.zeros(1, device="cuda").device.type == "cpu"
+    assert torch.cuda.is_available()
+    assert same(before, state())
+
+
+TEST_FILE = """
+import torch
+from torch.cuda import Stream  # taken when the test module is imported
+
+def test_it():
+    Stream().wait_stream(torch.cuda.current_stream())
+    assert torch.ones(1, device="cuda").device.type == "cpu"
+"""
+
+PRETEND = """
+import sys, pytest, torch
+torch.cuda.is_available = lambda: True
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("plugin", "gpu", "force", "code", "said"),
+    [
+        (False, False, False, 1, "requires CUDA"),
+        (True, False, False, 0, "numerics of GPU kernels are out of scope"),
+        (True, True, False, 4, "--force-cuda-on-cpu"),
+        (True, True, True, 0, "1 passed"),
+    ],
+)
+def test_as_a_plugin_of_pytest(
+    tmp_path: Path, plugin: bool, gpu: bool, force: bool, code: int, said: str
+) -> None:
+    (tmp_path / "test_it.py").write_text(TEST_FILE)
+    command = [sys.executable, *(["-c", PRETEND] if gpu else ["-m", "pytest"]), "-p", "no:cacheprovider"]
+    command += ["-p", "overlay.compat.pytest_cuda_on_cpu"] if plugin else []
+    command += ["--force-cuda-on-cpu"] if force else []
+    done = subprocess.run(
+        [*command, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert said in done.stdout + done.stderr

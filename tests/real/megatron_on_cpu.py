@@ -1,4 +1,4 @@
-"""A Megatron MoE layer on a CPU, for the programs of this folder: what `cuda_on_cpu` lacks for it.
+"""A Megatron MoE layer on a CPU, for the programs of this folder.
 
 Programs import this before Megatron. They run in a process of their own, with one release first on the
 path, so nothing here is put back.
@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-import types
-from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
 
 #: Megatron compiles its activations. Nothing that is tested here depends on that, and it takes a compiler.
@@ -21,6 +18,7 @@ import torch._dynamo
 import torch.distributed as dist
 
 from overlay.compat.cuda_on_cpu import cuda_on_cpu
+from overlay.compat.no_triton import no_triton
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,59 +26,6 @@ if TYPE_CHECKING:
 #: Tokens of a sequence, sequences, hidden size. Each has a value of its own.
 TOKENS, SEQUENCES, HIDDEN = 64, 2, 32
 EXPERTS, VOCABULARY = 4, 48
-
-
-class _Event:
-    """An event on a device that has always finished."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-    def record(self, *_args: object) -> None:
-        pass
-
-    def wait(self, *_args: object) -> None:
-        pass
-
-
-class _Stream:
-    """A stream on a device that does everything at once."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        pass
-
-    def wait_stream(self, _stream: object) -> None:
-        pass
-
-    def wait_event(self, _event: object) -> None:
-        pass
-
-    def record_event(self, _event: object = None) -> _Event:
-        return _Event()
-
-    def synchronize(self) -> None:
-        pass
-
-
-class _Thing:
-    """What a module that has everything has: a class that can be made, and is never used."""
-
-    def __init__(self, *_args: object, **_kwargs: object) -> None:
-        pass
-
-
-class _Anything(types.ModuleType):
-    """A module that has whatever is asked of it; nothing of it is ever called but decorators."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in ("jit", "autotune", "heuristics"):
-            return lambda function=None, **_options: function if callable(function) else lambda made: made
-        return _Thing
 
 
 class _NoTracker:
@@ -103,9 +48,7 @@ class _NoTracker:
 @contextlib.contextmanager
 def megatron() -> Iterator[None]:
     """Stand in for the device and for Triton, and run Megatron's parallel state of a single rank."""
-    with cuda_on_cpu():
-        _stand_in_for_streams()
-        _stand_in_for_triton()
+    with cuda_on_cpu(), no_triton():
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
@@ -113,19 +56,6 @@ def megatron() -> Iterator[None]:
             yield
         finally:
             dist.destroy_process_group()
-
-
-def _stand_in_for_streams() -> None:
-    for name, value in {
-        "Event": _Event,
-        "Stream": _Stream,
-        "current_stream": _Stream,
-        "stream": lambda _stream: contextlib.nullcontext(),
-    }.items():
-        setattr(torch.cuda, name, value)
-    torch.cuda.random.get_rng_state = lambda device="cuda": torch.zeros(1, dtype=torch.uint8)
-    torch.Tensor.cuda = lambda self, *_args, **_kwargs: self  # type: ignore[method-assign]
-    torch.Tensor.record_stream = lambda self, s: None  # type: ignore[method-assign]
 
 
 def _start_megatron() -> None:
@@ -199,17 +129,3 @@ def _config(**options: Any) -> Any:
 def causal_mask() -> torch.Tensor:
     """Return [1, 1, tokens, tokens], true where a token may not look."""
     return torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).triu(1)
-
-
-def _stand_in_for_triton() -> None:
-    """Let releases that import Triton without a guard be imported where it is not installed."""
-    try:
-        import triton  # noqa: F401
-    except ModuleNotFoundError:
-        for name in ("triton", "triton.language"):
-            module = _Anything(name)
-            module.__spec__ = ModuleSpec(name, None)
-            sys.modules[name] = module
-        # Older than anything that Megatron would use on a device.
-        sys.modules["triton"].__version__ = "3.0.0"  # type: ignore[attr-defined]
-        sys.modules["triton"].language = sys.modules["triton.language"]  # type: ignore[attr-defined]

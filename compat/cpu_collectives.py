@@ -1,0 +1,72 @@
+"""NCCL's collectives by gloo, as far as gloo needs help (see `cuda_on_cpu`).
+
+A backend that is named for NCCL becomes gloo, options of NCCL and the devices of a barrier are dropped, and
+an average, which gloo lacks, is a sum that is divided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def replacements() -> list[tuple[Any, str, object]]:
+    """Return what to replace: the owner, the name, and the stand-in."""
+    return [
+        (dist, "init_process_group", _by_gloo(dist.init_process_group)),
+        (dist, "new_group", _by_gloo(dist.new_group)),
+        (dist, "barrier", _without_devices(dist.barrier)),
+        (dist, "all_reduce", _averaging(dist.all_reduce)),
+    ]
+
+
+def _by_gloo(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `init_process_group` or `new_group`, with gloo for whatever backend has NCCL in it."""
+    from inspect import signature
+
+    parameters = signature(make)
+
+    def make_by_gloo(*args: Any, **kwargs: Any) -> Any:
+        given = parameters.bind(*args, **kwargs).arguments
+        if "nccl" in str(given.get("backend") or "").lower():
+            given["backend"] = "gloo"
+            given.pop("pg_options", None)
+        if "device_id" in given:
+            given["device_id"] = None
+        return make(**given)
+
+    return make_by_gloo
+
+
+def _without_devices(barrier: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `barrier`, for which gloo takes no devices."""
+
+    def barrier_without_devices(
+        group: Any = None, async_op: bool = False, device_ids: Any = None, **more: Any
+    ) -> Any:
+        del device_ids
+        return barrier(group=group, async_op=async_op, **more)
+
+    return barrier_without_devices
+
+
+def _averaging(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `all_reduce` with the average that gloo does not offer: a sum, divided."""
+
+    def averaging_all_reduce(
+        tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+    ) -> Any:
+        if op != dist.ReduceOp.AVG:
+            return all_reduce(tensor, op=op, group=group, async_op=async_op)
+        if async_op:
+            msg = "the CPU stand-in averages synchronously only; call all_reduce with async_op=False"
+            raise NotImplementedError(msg)
+        all_reduce(tensor, op=dist.ReduceOp.SUM, group=group)
+        tensor.div_(dist.get_world_size(group))
+        return None
+
+    return averaging_all_reduce

@@ -1,0 +1,184 @@
+"""What `torch.cuda` says of the device, on a machine that has none (see `cuda_on_cpu`).
+
+The device does everything at once and is the CPU. So streams and events never have to wait, its random
+generator is the CPU's, and the bytes that were allocated on it are not known, which reads as 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Stream:
+    """A stream on a device that does everything at once."""
+
+    cuda_stream = 0
+    stream_id = 0
+    device = torch.device("cpu")
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        pass
+
+    def wait_stream(self, stream: object) -> None:
+        """Return at once."""
+
+    def wait_event(self, event: object) -> None:
+        """Return at once."""
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Return an event that has happened."""
+        return event if event is not None else Event()
+
+    def query(self) -> bool:
+        """Return whether all work is done."""
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+
+class Event:
+    """An event that has happened."""
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+    def record(self, stream: object = None) -> None:
+        """Return at once."""
+
+    def wait(self, stream: object = None) -> None:
+        """Return at once."""
+
+    def query(self) -> bool:
+        """Return whether it has happened."""
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def elapsed_time(self, end_event: object) -> float:
+        """Refuse: there is no device whose time this could be."""
+        raise NotImplementedError("the CPU stand-in for CUDA cannot tell how long a GPU takes")
+
+
+class _Generators(tuple[torch.Generator, ...]):
+    """The random generators of all devices: the CPU's, whichever device is meant."""
+
+    __slots__ = ()
+
+    def __getitem__(self, _index: Any) -> Any:
+        return torch.default_generator
+
+
+def replacements() -> list[tuple[Any, str, object]]:
+    """Return what to replace: the owner, the name, and the stand-in."""
+    cuda = torch.cuda
+    quiet = (
+        "synchronize",
+        "set_device",
+        "set_stream",
+        "empty_cache",
+        "ipc_collect",
+        "reset_peak_memory_stats",
+    )
+    unknown = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    types = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Byte", "Bool")
+    on_cuda: dict[str, object] = {
+        "is_available": _no,
+        "is_current_stream_capturing": _no,
+        "current_device": _current_device,
+        "Stream": Stream,
+        "Event": Event,
+        "current_stream": Stream,
+        "default_stream": Stream,
+        "stream": _entered,
+        "device": _entered,
+        "default_generators": _Generators((torch.default_generator,)),
+        "_lazy_call": _at_once,
+        "_lazy_init": _nothing,
+        **dict.fromkeys(quiet, _nothing),
+        **dict.fromkeys(unknown, _no_bytes),
+        **_random_state(),
+        **{f"{kind}Tensor": getattr(torch, f"{kind}Tensor") for kind in types},
+    }
+    found: list[tuple[Any, str, object]] = [(cuda, name, value) for name, value in on_cuda.items()]
+    found += [(cuda.random, name, value) for name, value in _random_state().items()]
+    # Torch looks at the type of the stream before it asks a mode.
+    found.append((torch.Tensor, "record_stream", _nothing))
+    found += [(torch.cpu, name, _no_bytes) for name in ("max_memory_allocated", "max_memory_reserved")]
+    # Where Megatron has taken these by name before.
+    taken = sys.modules.get("megatron.core.tensor_parallel.random")
+    if taken is not None:
+        found += [(taken, "_lazy_call", _at_once), (taken, "_lazy_init", _nothing)]
+    return found
+
+
+def _random_state() -> dict[str, object]:
+    """Return `torch.cuda`'s functions of random state: the CPU's, which its tensors are drawn from."""
+
+    def get_rng_state(device: object = "cuda") -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(new_state: torch.Tensor, device: object = "cuda") -> None:
+        torch.set_rng_state(new_state)
+
+    def get_rng_state_all() -> list[torch.Tensor]:
+        return [torch.get_rng_state()]
+
+    def set_rng_state_all(new_states: Any) -> None:
+        for state in new_states:
+            torch.set_rng_state(state)
+
+    def manual_seed(seed: int) -> None:
+        torch.default_generator.manual_seed(int(seed))
+
+    return {
+        "get_rng_state": get_rng_state,
+        "set_rng_state": set_rng_state,
+        "get_rng_state_all": get_rng_state_all,
+        "set_rng_state_all": set_rng_state_all,
+        "manual_seed": manual_seed,
+        "manual_seed_all": manual_seed,
+        "initial_seed": torch.initial_seed,
+    }
+
+
+def _current_device() -> torch.device:
+    """Return the device on which everything lives. No number: that of a GPU would be meant."""
+    return torch.device("cpu")
+
+
+def _no(*_args: object, **_kwargs: object) -> bool:
+    return False
+
+
+def _no_bytes(*_args: object, **_kwargs: object) -> int:
+    """Return 0: the bytes that were allocated on a device that is not there."""
+    return 0
+
+
+def _nothing(*_args: object, **_kwargs: object) -> None:
+    """Return at once: work on a CPU tensor is done when the call returns, and nothing is to be set up."""
+
+
+def _at_once(call: Any, **_kwargs: object) -> None:
+    """Call what would wait for the device to be there."""
+    call()
+
+
+def _entered(_what: object = None) -> contextlib.nullcontext[None]:
+    """Return the context of a stream or a device: there is one."""
+    return contextlib.nullcontext()

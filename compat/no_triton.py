@@ -1,0 +1,57 @@
+"""Stand-ins for Triton, so that a Megatron that imports it without a guard imports where it is missing.
+
+Of 0.18 and later. Nothing that is made here is ever run: it decorates kernels, and names types.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class _Thing:
+    """What a module that has everything has: a class that can be made, and is never used."""
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        pass
+
+
+class _Anything(types.ModuleType):
+    """A module that has whatever is asked of it; nothing of it is ever called but decorators."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in ("jit", "autotune", "heuristics"):
+            return lambda function=None, **_options: function if callable(function) else lambda made: made
+        return _Thing
+
+
+@contextlib.contextmanager
+def no_triton() -> Iterator[None]:
+    """Let Triton be imported, if it is not there, for as long as the context lasts.
+
+    To be entered before Megatron is imported. What was imported in between keeps its references.
+    """
+    if "triton" in sys.modules or importlib.util.find_spec("triton") is not None:
+        yield
+        return
+    language = _Anything("triton.language")
+    triton = _Anything("triton")
+    # Older than anything that Megatron would use on a device.
+    vars(triton).update(__version__="3.0.0", language=language)
+    for module in (triton, language):
+        module.__spec__ = ModuleSpec(module.__name__, None)
+        sys.modules[module.__name__] = module
+    try:
+        yield
+    finally:
+        for module in (triton, language):
+            sys.modules.pop(module.__name__, None)
