@@ -2,16 +2,19 @@
 
 The engine, the loss functions, the schedule, data parallelism and the model are upstream's own. Replaced
 are: CUDA (`cuda_on_cpu`), the one attention layer that has no CPU version (`cpu_attention`), loading a
-checkpoint (the engine is made without its `__init__`, the weights are random), Megatron's dynamic context
-parallel groups and their getter, which no released megatron-core has (`dynamic_groups`), and, where they
-are absent, the web servers that verl's training worker imports (`reported_metrics`). With sequence
-parallelism, also the norms, whose version for the CPU refuses it (`cpu_norm`), and CUDA's random state.
+checkpoint (the engine is made without its `__init__`, the weights are random), and, where they are absent,
+the web servers that verl's training worker imports (`reported_metrics`). With sequence parallelism, also the
+norms, whose version for the CPU refuses it (`cpu_norm`), and CUDA's random state. Where Megatron cannot be
+asked for dynamic context parallel groups, as no release can without `megatron.dynamic-cp-names`, and for
+numbers of ranks that are no power of two, the groups and their getter too (`dynamic_groups`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
+import inspect
 import sys
 import warnings
 import zlib
@@ -73,10 +76,15 @@ def parallel_state(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
         pipeline: Pipeline parallel size. All other ranks are data parallel.
 
     """
-    mpu.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False)
+    ranks = dist.get_world_size() // (tensor * pipeline)
+    known = "dynamic_context_parallel" in inspect.signature(mpu.initialize_model_parallel).parameters
+    own = known and not ranks & (ranks - 1)
+    settings = {"dynamic_context_parallel": True} if own else {}
+    mpu.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False, **settings)
+    groups = contextlib.nullcontext() if own else dynamic_groups()
     try:
         # Sequence parallelism keeps a random state of its own for dropout, on CUDA. Here nothing is dropped.
-        with dynamic_groups(), replaced(CudaRNGStatesTracker, "fork", _no_fork):
+        with groups, replaced(CudaRNGStatesTracker, "fork", _no_fork):
             yield
     finally:
         mpu.destroy_model_parallel()
@@ -86,9 +94,7 @@ def parallel_state(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
 def dynamic_groups() -> Iterator[None]:
     """Give Megatron's parallel state the getter of dynamic context parallel groups, and the groups.
 
-    No released megatron-core has the getter. 0.16.1 has `get_hybrid_data_context_parallel_groups`, whose
-    groups start at two ranks; verl asks for groups of one rank too, and by the name that Megatron's
-    development branch has. A data parallel group of W ranks is cut into runs of C neighbours, for each C of
+    A data parallel group of W ranks is cut into runs of C neighbours, for each C of
     `group_sizes(W)` and no other: to ask for another is a `KeyError`, as it is with Megatron's own groups.
     """
     own: dict[int, Any] = {}
@@ -121,6 +127,29 @@ def group_sizes(ranks: int) -> list[int]:
     return sorted(powers | {ranks})
 
 
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What a model can be made of beyond the plainest: its sizes are always the same."""
+
+    #: Groups of queries that share a key and a value; a divisor of `HEADS`.
+    groups: int = HEADS
+    #: Whether queries and keys are turned by their positions.
+    rope: bool = False
+    #: "LayerNorm" or "RMSNorm".
+    norm: str = "LayerNorm"
+    #: What is recomputed in the backward pass: nothing (""), each layer ("full"), or its attention ("core").
+    recompute: str = ""
+    #: The class of the attention itself.
+    core_attention: Any = PackedAttention
+
+
+_RECOMPUTE: dict[str, dict[str, Any]] = {
+    "": {},
+    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+    "core": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
+}
+
+
 def build_engine(
     *,
     cap: int | None,
@@ -128,6 +157,7 @@ def build_engine(
     seed: int = 0,
     per_token_loss: bool = False,
     sequence_parallel: bool = False,
+    shape: Shape | None = None,
     engine_class: Any = MegatronEngineWithLMHead,
     **settings: Any,
 ) -> Any:
@@ -140,6 +170,7 @@ def build_engine(
         per_token_loss: Megatron's `calculate_per_token_loss`, which makes data parallelism add up
             gradients instead of averaging them.
         sequence_parallel: Whether tensor parallel ranks share the tokens between their layers.
+        shape: Of the model, if it is not to be the plainest one.
         engine_class: The engine to build.
         settings: Further fields of verl's `McoreEngineConfig`.
 
@@ -147,10 +178,14 @@ def build_engine(
     tensor = mpu.get_tensor_model_parallel_world_size()
     pipeline = mpu.get_pipeline_model_parallel_world_size()
     torch.manual_seed(seed)
+    shape = shape or Shape()
     config = TransformerConfig(
         num_layers=LAYERS,
         hidden_size=HIDDEN,
         num_attention_heads=HEADS,
+        num_query_groups=shape.groups,
+        normalization=shape.norm,
+        **_RECOMPUTE[shape.recompute],
         ffn_hidden_size=3 * HIDDEN,
         hidden_dropout=0.0,
         attention_dropout=0.0,
@@ -170,8 +205,8 @@ def build_engine(
         calculate_per_token_loss=per_token_loss,
     )
     config.finalize_model_grads_func = finalize_model_grads
-    layers = get_gpt_layer_local_spec()
-    layers.submodules.self_attention.submodules.core_attention = PackedAttention
+    layers = get_gpt_layer_local_spec(normalization=shape.norm)
+    layers.submodules.self_attention.submodules.core_attention = shape.core_attention
     if sequence_parallel:
         layers = with_sequence_parallel_norms(layers, config)
     model = GPTModel(
@@ -181,7 +216,7 @@ def build_engine(
         max_sequence_length=4096,
         pre_process=mpu.is_pipeline_first_stage(),
         post_process=mpu.is_pipeline_last_stage(),
-        position_embedding_type="none",
+        position_embedding_type="rope" if shape.rope else "none",
         share_embeddings_and_output_weights=False,
     )
     _randomise(model)

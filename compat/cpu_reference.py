@@ -19,38 +19,44 @@ if TYPE_CHECKING:
     Loss = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
 
-def log_probs(weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int) -> torch.Tensor:
+def log_probs(
+    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int, rope: bool = False
+) -> torch.Tensor:
     """Return the log-probability of each next token.
 
     Args:
-        weights: The full weights by Megatron's names, as `cpu_engine.full_tensors` returns them.
+        weights: The full weights by Megatron's names, as `cpu_engine.full_tensors` returns them. They tell
+            the number of query groups, and a norm without a bias is an RMS norm.
         tokens: [length] token ids of one sequence.
         heads: Number of attention heads.
+        rope: Whether queries and keys are turned by their positions.
 
     Returns:
         [length - 1]: entry i belongs to token i + 1.
 
     """
-    return _next_token(weights, tokens, heads).gather(-1, tokens[1:, None]).squeeze(-1)
+    return _next_token(weights, tokens, heads, rope=rope).gather(-1, tokens[1:, None]).squeeze(-1)
 
 
 def log_probs_and_entropy(
-    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int
+    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int, rope: bool = False
 ) -> torch.Tensor:
     """Return [2, length - 1]: `log_probs`, and the entropy of the distribution that each is taken from."""
-    distribution = _next_token(weights, tokens, heads)
+    distribution = _next_token(weights, tokens, heads, rope=rope)
     chosen = distribution.gather(-1, tokens[1:, None]).squeeze(-1)
     return torch.stack([chosen, -(distribution.exp() * distribution).sum(dim=-1)])
 
 
-def _next_token(weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, heads: int) -> torch.Tensor:
+def _next_token(
+    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, heads: int, *, rope: bool
+) -> torch.Tensor:
     """Return [length - 1, vocabulary]: the log-probabilities of all tokens at each place but the last."""
     hidden = F.embedding(tokens, weights["embedding.word_embeddings.weight"])
     layer = 0
     while f"decoder.layers.{layer}.mlp.linear_fc1.weight" in weights:
         prefix = f"decoder.layers.{layer}."
         normed = _norm(weights, prefix + "input_layernorm", hidden)
-        hidden = hidden + _attention(weights, prefix, normed, heads)
+        hidden = hidden + _attention(weights, prefix, normed, heads, rope=rope)
         normed = _norm(weights, prefix + "pre_mlp_layernorm", hidden)
         inner = F.gelu(_linear(weights, prefix + "mlp.linear_fc1", normed))
         hidden = hidden + _linear(weights, prefix + "mlp.linear_fc2", inner)
@@ -65,6 +71,7 @@ def loss_and_gradient(
     loss: Loss,
     *,
     heads: int,
+    rope: bool = False,
     outputs: Callable[..., torch.Tensor] = log_probs,
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Return the loss of the whole batch and its gradient by weight, computed in float64.
@@ -74,11 +81,12 @@ def loss_and_gradient(
         sequences: Token ids, one tensor of shape [length] per sequence.
         loss: Loss of the batch, given each sequence's outputs.
         heads: Number of attention heads.
+        rope: Whether queries and keys are turned by their positions.
         outputs: What the loss is made of: `log_probs` or `log_probs_and_entropy`.
 
     """
     exact = {name: value.detach().double().requires_grad_() for name, value in weights.items()}
-    total = loss([outputs(exact, tokens, heads=heads) for tokens in sequences])
+    total = loss([outputs(exact, tokens, heads=heads, rope=rope) for tokens in sequences])
     gradients = torch.autograd.grad(total, list(exact.values()))
     return total.item(), dict(zip(exact, gradients, strict=True))
 
@@ -101,8 +109,10 @@ def token_mean_loss(masks: Sequence[torch.Tensor]) -> Loss:
 
 
 def _norm(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor) -> torch.Tensor:
-    weight = weights[name + ".weight"]
-    return F.layer_norm(hidden, weight.shape, weight, weights[name + ".bias"], eps=1e-5)
+    weight, bias = weights[name + ".weight"], weights.get(name + ".bias")
+    if bias is None:
+        return F.rms_norm(hidden, weight.shape, weight, eps=1e-5)
+    return F.layer_norm(hidden, weight.shape, weight, bias, eps=1e-5)
 
 
 def _linear(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor) -> torch.Tensor:
@@ -114,12 +124,31 @@ def _attention(
     prefix: str,
     hidden: torch.Tensor,
     heads: int,
+    *,
+    rope: bool,
 ) -> torch.Tensor:
-    # Megatron stores query, key and value of a head next to each other.
+    # Megatron stores the queries of a group next to the group's key and value.
     qkv = _linear(weights, prefix + "self_attention.linear_qkv", hidden)
-    query, key, value = qkv.view(len(hidden), heads, 3, -1).unbind(dim=2)
+    size = weights[prefix + "self_attention.linear_proj.weight"].shape[1] // heads
+    groups = (qkv.shape[-1] // size - heads) // 2
+    query, key, value = qkv.view(len(hidden), groups, -1, size).split([heads // groups, 1, 1], dim=2)
+    query, key, value = (part.flatten(1, 2) for part in (query, key, value))
+    if rope:
+        query, key = _turned(query), _turned(key)
+    key, value = (part.repeat_interleave(heads // groups, dim=1) for part in (key, value))
     scores = torch.einsum("qhd,khd->hqk", query, key) / math.sqrt(query.shape[-1])
     later = torch.ones(len(hidden), len(hidden), dtype=torch.bool).triu(1)
     shares = scores.masked_fill(later, -math.inf).softmax(dim=-1)
     mixed = torch.einsum("hqk,khd->qhd", shares, value).reshape(len(hidden), -1)
     return _linear(weights, prefix + "self_attention.linear_proj", mixed)
+
+
+def _turned(heads: torch.Tensor) -> torch.Tensor:
+    """Return [length, heads, size] turned by its positions, the halves of a head being the pairs."""
+    half = heads.shape[-1] // 2
+    rates = 10000.0 ** (-torch.arange(half, dtype=heads.dtype) / half)
+    angles = torch.arange(len(heads), dtype=heads.dtype)[:, None, None] * rates
+    left, right = heads[..., :half], heads[..., half:]
+    return torch.cat(
+        [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()], dim=-1
+    )

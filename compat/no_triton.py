@@ -43,6 +43,10 @@ def no_triton() -> Iterator[None]:
     if "triton" in sys.modules or importlib.util.find_spec("triton") is not None:
         yield
         return
+
+    # It looks for Triton when it is imported, and would take the stand-in for it.
+    import torch._dynamo  # noqa: F401
+
     language = _Anything("triton.language")
     triton = _Anything("triton")
     # Older than anything that Megatron would use on a device.

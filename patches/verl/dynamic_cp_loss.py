@@ -22,6 +22,7 @@ from contextvars import ContextVar
 from overlay._settings import dynamic_cp
 from overlay.compat.projects import VERL
 from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
+from overlay.patches._dynamic_cp.attention import confirm_attention
 from overlay.patches._dynamic_cp.plan import check_longest, check_plan, part_of, plan_uniform
 
 TYPE_CHECKING = False
@@ -209,12 +210,18 @@ def _refuse(engine: Any, data: Any, module: ModuleType) -> None:
         ValueError: A setting that it needs is missing.
 
     """
+    from megatron.core.utils import get_model_config
     from verl.utils import tensordict_utils as tu
 
     def told(key: str) -> Any:
         return tu.get_non_tensor_data(data, key, default=False)
 
     config, model = engine.engine_config, engine.model_config
+    settings = get_model_config(engine.module[0])
+
+    def has(name: str) -> bool:
+        return bool(getattr(settings, name, None))
+
     is_value_model = getattr(engine, "is_value_model", False)
     static = config.context_parallel_size
     # Engines that are put together by hand, as in tests, need not have what they do not use.
@@ -241,9 +248,19 @@ def _refuse(engine: Any, data: Any, module: ModuleType) -> None:
             "context_parallel_size=1",
         ),
         (
-            model.mtp.enable,
-            "mtp.enable=True: it shifts tokens within the static group",
-            "mtp.enable=False",
+            model.mtp.enable or has("mtp_num_layers"),
+            "multi-token prediction, which shifts tokens within the static group",
+            "mtp.enable=False, and mtp_num_layers=0 in override_transformer_config",
+        ),
+        (
+            has("multi_latent_attention"),
+            "multi-latent attention, which knows the static group only",
+            "dynamic_context_parallel=False",
+        ),
+        (
+            has("experimental_attention_variant") or has("linear_attention_freq") or has("is_hybrid_model"),
+            "linear or sparse attention and state space layers, which know the static group only",
+            "dynamic_context_parallel=False",
         ),
         (
             replay != "disabled",
@@ -261,6 +278,7 @@ def _refuse(engine: Any, data: Any, module: ModuleType) -> None:
             "dynamic_context_parallel=False",
         ),
     )
+    confirm_attention()
     for refused, why, way_out in refusals:
         if refused:
             msg = f"dynamic_context_parallel=True does not work with {why}. Set {way_out}."

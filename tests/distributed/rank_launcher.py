@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+#: What dynamic context parallelism takes.
+PATCHES = "verl.dynamic-cp-loss,megatron.dynamic-cp-names"
 
 
 def run_cases(
@@ -19,6 +21,7 @@ def run_cases(
     folder: Path,
     *,
     overlay: bool = True,
+    megatron: Path | None = None,
     timeout: float = 420.0,
 ) -> dict[str, list[Any]]:
     """Run all cases of a module on `world` ranks.
@@ -28,6 +31,7 @@ def run_cases(
         module: A module beside this file, with `cases(world)` (see `rank_main`).
         folder: Where the ranks write.
         overlay: Whether overlay is enabled on the ranks.
+        megatron: The folder of the Megatron-Core to run, if it is not to be the installed one.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
 
     Returns:
@@ -40,7 +44,10 @@ def run_cases(
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
-    environment["OVERLAY_PATCHES"] = "verl.dynamic-cp-loss" if overlay else "none"
+    environment["OVERLAY_PATCHES"] = PATCHES if overlay else "none"
+    if megatron is not None:
+        paths = [str(megatron), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
     log = folder / "log.txt"
     with log.open("wb") as stream:
         process = subprocess.Popen(

@@ -18,7 +18,10 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 
-from overlay.compat import cpu_engine  # noqa: E402
+from overlay.compat.no_triton import no_triton  # noqa: E402
+
+with no_triton():
+    from overlay.compat import cpu_engine
 
 
 def main(module: str, folder: Path) -> None:
