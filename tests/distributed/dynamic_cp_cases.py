@@ -71,7 +71,7 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
     pairs: dict[str, Any] = {"lengths": [3, 7] * world, "cap": 4}
     named += [
         ("pairs", functools.partial(run_sft, **pairs)),
-        ("outputs, pairs", functools.partial(_outputs, **pairs)),
+        ("outputs, pairs", functools.partial(run_outputs, **pairs)),
         ("mixed", functools.partial(run_sft, **mixed)),
         ("one sequence", functools.partial(run_sft, lengths=[3 * world], cap=4)),
         ("fewer sequences than ranks", functools.partial(run_sft, lengths=[3] * (world - 1), cap=4)),
@@ -84,16 +84,16 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
         ("token budget", _token_budget),
         ("too long", _too_long),
         ("after too long", functools.partial(run_sft, **mixed)),
-        ("ppo token-mean", functools.partial(_ppo, draw, "token-mean")),
-        ("ppo seq-mean-token-sum", functools.partial(_ppo, draw, "seq-mean-token-sum")),
-        ("ppo per token loss", functools.partial(_ppo, draw, "token-mean", per_token_loss=True)),
-        ("ppo entropy and KL", functools.partial(_ppo, draw, "token-mean", entropy=0.3, kl=0.7)),
+        ("ppo token-mean", functools.partial(run_ppo, draw, "token-mean")),
+        ("ppo seq-mean-token-sum", functools.partial(run_ppo, draw, "seq-mean-token-sum")),
+        ("ppo per token loss", functools.partial(run_ppo, draw, "token-mean", per_token_loss=True)),
+        ("ppo entropy and KL", functools.partial(run_ppo, draw, "token-mean", entropy=0.3, kl=0.7)),
         (
             "ppo seq-mean-token-mean",
-            functools.partial(_ppo, draw, "seq-mean-token-mean", entropy=0.3, kl=0.7),
+            functools.partial(run_ppo, draw, "seq-mean-token-mean", entropy=0.3, kl=0.7),
         ),
-        ("outputs", functools.partial(_outputs, **mixed)),
-        ("outputs, dynamic micro-batches", functools.partial(_outputs, **fresh[0])),
+        ("outputs", functools.partial(run_outputs, **mixed)),
+        ("outputs, dynamic micro-batches", functools.partial(run_outputs, **fresh[0])),
         ("roles", _roles),
         ("groups", _groups),
         ("collectives in training", functools.partial(_collectives, **mixed)),
@@ -110,7 +110,7 @@ def _model_parallel_cases(*, sequence_parallel: bool = False) -> list[tuple[str,
     shared: dict[str, Any] = {"sequence_parallel": sequence_parallel}
     return [
         ("mixed", functools.partial(run_sft, **mixed, **shared)),
-        ("outputs", functools.partial(_outputs, **mixed, **shared)),
+        ("outputs", functools.partial(run_outputs, **mixed, **shared)),
         ("roles", functools.partial(_roles, **shared)),
         ("too long", functools.partial(_too_long, **shared)),
         ("after too long", functools.partial(run_sft, **mixed, **shared)),
@@ -160,11 +160,16 @@ def run_sft(
     cap: int,
     per_token_loss: bool = False,
     sequence_parallel: bool = False,
+    shape: cpu_engine.Shape | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Train one step of supervised fine-tuning, and compare it with one process."""
     engine = cpu_engine.build_engine(
-        cap=cap, seed=_seed(), per_token_loss=per_token_loss, sequence_parallel=sequence_parallel
+        cap=cap,
+        seed=_seed(),
+        per_token_loss=per_token_loss,
+        sequence_parallel=sequence_parallel,
+        shape=shape,
     )
     batch = cpu_engine.random_batch(lengths, seed=_seed() + 1, **settings)
     loss, reference = cpu_reference.loss_and_gradient(
@@ -172,6 +177,7 @@ def run_sft(
         batch["input_ids"].unbind(),
         cpu_reference.token_mean_loss(batch["loss_mask"].unbind()),
         heads=cpu_engine.HEADS,
+        rope=shape is not None and shape.rope,
     )
     seen: list[dict[str, Any]] = []
     output = cpu_engine.train(engine, batch, _watched(functools.partial(sft_loss, None), seen))
@@ -186,12 +192,14 @@ def _judged(
     seen: list[dict[str, Any]],
     **more: Any,
 ) -> dict[str, Any]:
-    ratio, error = cpu_engine.compare(cpu_engine.gradients_of(engine), reference)
+    gradients = cpu_engine.gradients_of(engine)
+    ratio, error = cpu_engine.compare(gradients, reference)
     source = engine.is_mp_src_rank_with_outputs()
     metrics = cpu_engine.reported_metrics(engine, output) if source else {}
     return {
         "ratio": ratio,
         "error": error,
+        "worst": worst(gradients, reference),
         "seen": seen,
         "source": source,
         "loss": loss,
@@ -200,6 +208,16 @@ def _judged(
         "model outputs": sorted(output.get("model_output", {})),
         **more,
     }
+
+
+def worst(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
+    """Return the largest relative error of any one parameter, of those that have any size."""
+    whole = max(float(value.norm()) for value in want.values())
+    return max(
+        float((got[name].double() - value).norm() / value.norm())
+        for name, value in want.items()
+        if value.norm() > 1e-6 * whole
+    )
 
 
 def _token_budget() -> dict[str, Any]:
@@ -214,14 +232,22 @@ def _too_long(*, sequence_parallel: bool = False) -> dict[str, Any]:
     return run_sft(lengths=lengths, cap=4, sequence_parallel=sequence_parallel, micro_batch_size_per_gpu=1)
 
 
-def _ppo(
-    draw: random.Random, mode: str, *, per_token_loss: bool = False, entropy: float = 0.0, kl: float = 0.0
+def run_ppo(
+    draw: random.Random,
+    mode: str,
+    *,
+    per_token_loss: bool = False,
+    entropy: float = 0.0,
+    kl: float = 0.0,
+    shape: cpu_engine.Shape | None = None,
 ) -> dict[str, Any]:
+    """Train one step of a policy on a drawn batch, and compare it with one process."""
+    rope = shape is not None and shape.rope
     world = dist.get_world_size()
     prompts = [draw.randint(1, 4) for _ in range(2 * world)]
     responses = [draw.randint(1, 4) for _ in prompts]
     responses[0] = 3 * world
-    engine = cpu_engine.build_engine(cap=5, seed=_seed(), per_token_loss=per_token_loss)
+    engine = cpu_engine.build_engine(cap=5, seed=_seed(), per_token_loss=per_token_loss, shape=shape)
     lengths = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
     batch = cpu_engine.random_batch(lengths, seed=_seed() + 2, micro_batch_size_per_gpu=world)
     weights = cpu_engine.weights_of(engine)
@@ -232,7 +258,9 @@ def _ppo(
     def per_response(make: Callable[[int], torch.Tensor]) -> Any:
         return cpu_engine.nested([make(length) for length in responses])
 
-    now = [cpu_reference.log_probs(weights, row, heads=cpu_engine.HEADS).detach() for row in tokens]
+    now = [
+        cpu_reference.log_probs(weights, row, heads=cpu_engine.HEADS, rope=rope).detach() for row in tokens
+    ]
     masks = [torch.randint(0, 2, (length,), generator=noise) for length in responses]
     for mask in masks:
         mask[:2] = 1
@@ -294,6 +322,7 @@ def _ppo(
         tokens,
         loss,
         heads=cpu_engine.HEADS,
+        rope=rope,
         outputs=cpu_reference.log_probs_and_entropy,
     )
     seen: list[dict[str, Any]] = []
@@ -314,15 +343,21 @@ def _ppo(
     )
 
 
-def _outputs(
-    *, lengths: list[int], cap: int, sequence_parallel: bool = False, **settings: Any
+def run_outputs(
+    *,
+    lengths: list[int],
+    cap: int,
+    sequence_parallel: bool = False,
+    shape: cpu_engine.Shape | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Compare the outputs of a forward pass with those of one process, sequence by sequence."""
-    engine = cpu_engine.build_engine(cap=cap, seed=_seed(), sequence_parallel=sequence_parallel)
+    rope = shape is not None and shape.rope
+    engine = cpu_engine.build_engine(cap=cap, seed=_seed(), sequence_parallel=sequence_parallel, shape=shape)
     batch = cpu_engine.random_batch(lengths, seed=_seed() + 4, calculate_sum_pi_squared=True, **settings)
     weights = {name: value.double() for name, value in cpu_engine.weights_of(engine).items()}
     tokens = batch["input_ids"].unbind()
-    want = [cpu_reference.log_probs(weights, row, heads=cpu_engine.HEADS) for row in tokens]
+    want = [cpu_reference.log_probs(weights, row, heads=cpu_engine.HEADS, rope=rope) for row in tokens]
     loss = cpu_reference.token_mean_loss(batch["loss_mask"].unbind())(want)
     found: dict[str, Any] = {"loss": loss.item()}
     for name, function in (("without loss", None), ("with loss", functools.partial(sft_loss, None))):

@@ -22,6 +22,7 @@ def run_cases(
     *,
     overlay: bool = True,
     megatron: Path | None = None,
+    te: bool = False,
     timeout: float = 420.0,
 ) -> dict[str, list[Any]]:
     """Run all cases of a module on `world` ranks.
@@ -32,6 +33,7 @@ def run_cases(
         folder: Where the ranks write.
         overlay: Whether overlay is enabled on the ranks.
         megatron: The folder of the Megatron-Core to run, if it is not to be the installed one.
+        te: Whether there is a stand-in for Transformer Engine.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
 
     Returns:
@@ -45,6 +47,8 @@ def run_cases(
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
     environment["OVERLAY_PATCHES"] = PATCHES if overlay else "none"
+    if te:
+        environment["TE_STAND_IN"] = "1"
     if megatron is not None:
         paths = [str(megatron), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)

@@ -20,6 +20,11 @@ from pathlib import Path  # noqa: E402
 
 from overlay.compat.no_triton import no_triton  # noqa: E402
 
+if os.environ.get("TE_STAND_IN"):
+    import te_stand_in
+
+    te_stand_in.install()
+
 with no_triton():
     from overlay.compat import cpu_engine
 

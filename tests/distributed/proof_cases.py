@@ -1,0 +1,166 @@
+"""The proof: a whole transformer under dynamic context parallelism, against one process (see `rank_main`).
+
+Grouped queries, rotary positions, either norm, with recomputation and without; every context parallel size
+from one rank to all, and plans with several sizes in one micro-batch; verl's losses; whole outputs; and three
+steps of Megatron's optimizer.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from dynamic_cp_cases import _seed, run_outputs, run_ppo, run_sft, worst
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from verl.workers.utils.losses import sft_loss
+
+from overlay.compat import cpu_engine, cpu_reference
+from overlay.compat.cuda_on_cpu import replaced
+from overlay.patches._dynamic_cp.plan import allowed_sizes, check_plan
+from overlay.patches.verl import dynamic_cp_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dynamic_cp_cases import Case
+
+    from overlay.patches._dynamic_cp.plan import Plan
+
+CAP = 7
+STEPS = 3
+RATE, EPSILON = 0.05, 1e-3
+#: Grouped queries and rotary positions in all of them.
+SHAPES = {
+    f"{norm}, {recompute or 'nothing'} recomputed": cpu_engine.Shape(
+        groups=2, rope=True, norm=norm, recompute=recompute
+    )
+    for norm, recompute in itertools.product(("RMSNorm", "LayerNorm"), ("", "full", "core"))
+}
+
+
+def cases(world: int) -> list[Case]:
+    """Return the cases for a world of this size."""
+    draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/proof/{world}")
+    shapes = itertools.cycle(SHAPES.items())
+    found: list[tuple[str, Callable[[], Any]]] = []
+    for size in allowed_sizes(world):
+        name, shape = next(shapes)
+        batch = _batch(draw, world, size)
+        found.append((f"sft, C {size}, {name}", functools.partial(run_sft, **batch, shape=shape)))
+        found.append((f"outputs, C {size}, {name}", functools.partial(run_outputs, **batch, shape=shape)))
+    for index, (name, shape) in enumerate(SHAPES.items()):
+        batch = _batch(draw, world, draw.choice(allowed_sizes(world // 2)), micro_batches=2)
+        found.append((f"sft, mixed {index}, {name}", _mixed(run_sft, **batch, shape=shape)))
+        if index < 2:
+            found.append((f"outputs, mixed {index}, {name}", _mixed(run_outputs, **batch, shape=shape)))
+    # The longest sequence of a policy's batch takes all ranks; its second micro-batch may be mixed.
+    for mode, (name, shape) in zip(("token-mean", "seq-mean-token-mean"), SHAPES.items(), strict=False):
+        found.append((f"ppo, {mode}, {name}", functools.partial(run_ppo, draw, mode, shape=shape)))
+        terms = {"entropy": 0.3, "kl": 0.7, "shape": shape}
+        found.append((f"ppo, mixed, {mode}, {name}", _mixed(run_ppo, draw, mode, **terms)))
+    for name, shape in list(SHAPES.items())[:2]:
+        found.append((f"steps, uniform, {name}", functools.partial(_steps, draw, world, shape)))
+        found.append((f"steps, mixed, {name}", _mixed(_steps, draw, world, shape)))
+    return [(name, 1, 1, case) for name, case in found]
+
+
+def _batch(draw: random.Random, world: int, size: int, *, micro_batches: int = 1) -> dict[str, Any]:
+    """Draw micro-batches for which C is `size`: the longest sequence fills the subgroup, or nearly."""
+    lengths: list[int] = []
+    for _ in range(micro_batches):
+        longest = size * CAP - draw.choice([0, 0, 1, 2])
+        part = [longest, *(draw.choice([3, draw.randint(3, longest)]) for _ in range(2 * world))]
+        draw.shuffle(part)
+        lengths += part
+    return {"lengths": lengths, "cap": CAP, "micro_batch_size_per_gpu": len(lengths) // micro_batches}
+
+
+def _mixed(run: Callable[..., Any], *arguments: Any, **settings: Any) -> Callable[[], Any]:
+    """Return a case that runs under drawn plans instead of the planner's, and says which sizes they had."""
+
+    def case() -> Any:
+        plans: list[Plan] = []
+
+        def noted(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
+            del budget
+            plans.append(drawn_plan(lengths, ranks, cap))
+            return plans[-1]
+
+        with replaced(dynamic_cp_loss, "make_plan", noted):
+            found = run(*arguments, **settings)
+        return {**found, "plans": [[size for _, size, _ in plan] for plan in plans]}
+
+    return case
+
+
+def drawn_plan(lengths: Sequence[int], ranks: int, cap: int) -> Plan:
+    """Draw a plan of any sizes, the same on all ranks. Sequences go to any subgroup that can hold them."""
+    draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/{lengths}/{ranks}/{cap}")
+    longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    while True:
+        blocks = _blocks(draw, 0, ranks, len(lengths))
+        # The longest sequences one to each block, the largest first, so that no block stays empty.
+        order = sorted(blocks, key=lambda block: -block[1])
+        members: dict[tuple[int, int], list[int]] = {block: [] for block in blocks}
+        for index, block in zip(longest_first, order, strict=False):
+            members[block].append(index)
+        for index in longest_first[len(order) :]:
+            fitting = [block for block in blocks if block[1] * cap >= lengths[index]]
+            members[draw.choice(fitting or order[:1])].append(index)
+        plan = tuple((start, size, tuple(sorted(members[start, size]))) for start, size in blocks)
+        if all(lengths[index] <= size * cap for _, size, part in plan for index in part):
+            check_plan(plan, len(lengths), ranks)
+            return plan
+
+
+def _blocks(draw: random.Random, start: int, size: int, most: int) -> list[tuple[int, int]]:
+    """Cut a run of ranks in halves, and those again, until a coin or the number of sequences says no."""
+    if size == 1 or most < 2 or draw.random() < 0.3:
+        return [(start, size)]
+    half = size // 2
+    left = _blocks(draw, start, half, most // 2)
+    return left + _blocks(draw, start + half, half, most - len(left))
+
+
+def _steps(draw: random.Random, world: int, shape: cpu_engine.Shape) -> dict[str, Any]:
+    """Train some steps with Megatron's optimizer, and compare the weights with those of one process."""
+    engine = cpu_engine.build_engine(cap=CAP, seed=_seed(), shape=shape)
+    config = OptimizerConfig(
+        optimizer="adam", lr=RATE, adam_eps=EPSILON, weight_decay=0.0, clip_grad=0.0, bf16=False
+    )
+    optimizer = get_megatron_optimizer(config, engine.module, use_gloo_process_groups=False)
+    before = cpu_engine.weights_of(engine)
+    exact = {name: value.double().requires_grad_() for name, value in before.items()}
+    reference = torch.optim.Adam(exact.values(), lr=RATE, eps=EPSILON)
+    losses = []
+    for step in range(STEPS):
+        drawn = _batch(draw, world, world // 2, micro_batches=2)
+        del drawn["cap"]
+        batch = cpu_engine.random_batch(seed=_seed() + step, **drawn)
+        loss, gradients = cpu_reference.loss_and_gradient(
+            exact,
+            batch["input_ids"].unbind(),
+            cpu_reference.token_mean_loss(batch["loss_mask"].unbind()),
+            heads=cpu_engine.HEADS,
+            rope=shape.rope,
+        )
+        for name, value in exact.items():
+            value.grad = gradients[name]
+        reference.step()
+        optimizer.zero_grad()
+        output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
+        optimizer.step()
+        losses.append((sum(output["loss"]), loss))
+    after = cpu_engine.weights_of(engine)
+    final = {name: value.detach() for name, value in exact.items()}
+    moved = torch.cat([(final[name] - before[name]).flatten() for name in final])
+    return {
+        "worst": worst(after, final),
+        "error": cpu_engine.compare(after, final)[1],
+        "moved": float(moved.norm() / torch.cat([value.flatten() for value in before.values()]).norm()),
+        "losses": losses,
+    }

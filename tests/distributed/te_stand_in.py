@@ -1,0 +1,135 @@
+"""A stand-in for Transformer Engine, on which Megatron's own `TEDotProductAttention` is defined and runs.
+
+Its `DotProductAttention` has the attributes and the setter of a context parallel group that the real one has,
+and attends as `PackedAttention` does, over the group that was set. The norms are torch's, and everything else
+of the package is a name.
+Nothing here says what the kernels of Transformer Engine do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: New enough for packed sequences with padding, and older than whatever takes more than names.
+VERSION = "1.12.0"
+
+
+class DotProductAttention(torch.nn.Module):
+    """Attention in the context parallel group that was set last, `None` for this rank alone."""
+
+    def __init__(
+        self,
+        num_attention_heads: int,
+        kv_channels: int,
+        *,
+        cp_group: Any = None,
+        cp_global_ranks: Any = None,
+        cp_stream: Any = None,
+        cp_comm_type: str = "p2p",
+        softmax_scale: float | None = None,
+        **_unused: Any,
+    ) -> None:
+        super().__init__()
+        from overlay.compat.cpu_attention import PackedAttention
+
+        config = SimpleNamespace(kv_channels=kv_channels)
+        self.attention = PackedAttention(config=config, softmax_scale=softmax_scale)
+        #: The size of each group that was set, 0 for none, in order.
+        self.log: list[int] = []
+        self.set_context_parallel_group(cp_group, cp_global_ranks, cp_stream, cp_comm_type)
+        self.log.clear()
+
+    def set_context_parallel_group(
+        self, cp_group: Any, cp_global_ranks: Any, cp_stream: Any, cp_comm_type: str = "p2p"
+    ) -> None:
+        self.cp_group, self.cp_global_ranks = cp_group, cp_global_ranks
+        self.cp_stream, self.cp_comm_type = cp_stream, cp_comm_type
+        self.log.append(0 if cp_group is None else cp_group.size())
+
+    def forward(
+        self, query: Any, key: Any, value: Any, _mask: Any, *, cu_seqlens_q_padded: Any, **_unused: Any
+    ) -> Any:
+        if self.cp_group is not None and self.cp_group.size() > 1 and self.cp_stream is None:
+            raise ValueError("the exchange of keys and values needs a stream")
+        packed: Any = SimpleNamespace(cp_group=self.cp_group, cu_seqlens_q_padded=cu_seqlens_q_padded)
+        return self.attention(query, key, value, packed_seq_params=packed)
+
+
+class LayerNorm(torch.nn.LayerNorm):
+    """A layer norm by Transformer Engine's keywords."""
+
+    def __init__(self, *, hidden_size: int, eps: float, **_unused: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """An RMS norm by Transformer Engine's keywords."""
+
+    def __init__(self, *, hidden_size: int, eps: float, **_unused: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+
+
+class SplitAlongDim:
+    """Splits a tensor."""
+
+    @staticmethod
+    def apply(rows: torch.Tensor, dim: int, sizes: list[int]) -> tuple[torch.Tensor, ...]:
+        return torch.split(rows, sizes, dim)
+
+
+#: What is called while a model is built or run, wherever it is imported from.
+_ANYWHERE: dict[str, Any] = {
+    "SplitAlongDim": SplitAlongDim,
+    "_SplitAlongDim": SplitAlongDim,
+    "get_cpu_offload_context": lambda *_settings: (contextlib.nullcontext(), None),
+}
+
+
+class _Names(ModuleType):
+    """A module that has whatever is asked of it: modules by small names, classes by others."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _ANYWHERE:
+            return _ANYWHERE[name]
+        if name[0].islower():
+            return importlib.import_module(f"{self.__name__}.{name}")
+        made = type(name, (torch.nn.Module,), {})
+        setattr(self, name, made)
+        return made
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds every module of the package."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != "transformer_engine":
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Names(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__version__"] = VERSION
+        if module.__name__ == "transformer_engine.pytorch":
+            vars(module).update(DotProductAttention=DotProductAttention, LayerNorm=LayerNorm, RMSNorm=RMSNorm)
+
+
+def install() -> None:
+    """Let the package be imported from now on. For processes of their own: it stays."""
+    sys.meta_path.insert(0, _Finder())
