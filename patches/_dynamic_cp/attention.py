@@ -124,7 +124,7 @@ def _ensure_stream(core: Any) -> None:
     """Make the stream of the exchange, which Megatron makes only where context parallelism is static."""
     import torch
 
-    owner = next((cls for cls in type(core).__mro__ if "cp_stream" in vars(cls)), None)
+    owner: Any = next((cls for cls in type(core).__mro__ if "cp_stream" in vars(cls)), None)
     if owner is not None and owner.cp_stream is None:
         owner.cp_stream = torch.cuda.Stream()
 

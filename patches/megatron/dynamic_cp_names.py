@@ -109,7 +109,9 @@ def _ranks(arguments: dict[str, Any]) -> int:
         msg = f"{KEYWORD}=True does not work with {what}: ranks are shared in one way only. Set it to 1."
         raise NotImplementedError(msg)
     world: int = arguments.get("local_world_size") or dist.get_world_size()
-    ranks = world // (arguments["tensor_model_parallel_size"] * arguments["pipeline_model_parallel_size"])
+    ranks: int = world // (
+        arguments["tensor_model_parallel_size"] * arguments["pipeline_model_parallel_size"]
+    )
     if ranks & (ranks - 1):
         msg = (
             f"{KEYWORD}=True needs a number of data parallel ranks that is a power of two, not {ranks}: "
@@ -180,7 +182,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="a released megatron-core has dynamic context parallelism by the names that verl asks for",
-        test="tests/real/test_dynamic_cp_names.py::test_upstream_alone_has_what_verl_asks_for",
+        test="tests/distributed/test_dynamic_cp_names.py::test_upstream_alone_has_what_verl_asks_for",
     ),
     targets=(
         Target(

@@ -101,6 +101,8 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
     from megatron.core import parallel_state as mpu
     from megatron.core.utils import get_model_config
 
+    agreed: list[bool] = []
+
     def forward_backward_batch(
         self: Any,
         data: Any,
@@ -114,6 +116,9 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
         # Here, because further on a pipeline stage would wait for the one that has raised.
         lengths = data["input_ids"].offsets().diff().tolist()
         check_longest(lengths, ranks, self.engine_config.max_seqlen_per_dp_cp_rank)
+        if not agreed:
+            _agree(mpu.get_data_parallel_group())
+            agreed.append(True)
         dp_size = 1 if get_model_config(self.module[0]).calculate_per_token_loss else ranks
         token = _scale.set((ranks, dp_size))
         try:
@@ -189,6 +194,22 @@ def make_group(original: Callable[..., Any], _module: ModuleType) -> Callable[..
 
 
 # --- what they share ---
+
+
+def _agree(group: Any) -> None:
+    """Make sure that all ranks split in the same way. Ranks that do not would wait for each other for ever.
+
+    Raises:
+        ValueError: They do not, on every rank.
+
+    """
+    import torch.distributed as dist
+
+    ways: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(ways, dynamic_cp(), group=group)
+    if len(set(ways)) > 1:
+        msg = f"OVERLAY_DCP differs between ranks ({', '.join(ways)}): set it to one value on all of them"
+        raise ValueError(msg)
 
 
 def make_plan(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:

@@ -98,6 +98,7 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
         ("groups", _groups),
         ("collectives in training", functools.partial(_collectives, **mixed)),
         ("signatures", _signatures),
+        ("start", _start),
         ("refusals", _refusals),
         ("off, passed through", _passed_through),
         ("off, untouched", _untouched),
@@ -200,6 +201,7 @@ def _judged(
         "ratio": ratio,
         "error": error,
         "worst": worst(gradients, reference),
+        "turned": _turned(gradients, reference),
         "seen": seen,
         "source": source,
         "loss": loss,
@@ -218,6 +220,13 @@ def worst(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
         for name, value in want.items()
         if value.norm() > 1e-6 * whole
     )
+
+
+def _turned(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
+    """Return how far the directions are apart, whatever the sizes: |g/|g| - g_ref/|g_ref||."""
+    one = torch.cat([got[name].double().flatten() for name in want])
+    other = torch.cat([value.double().flatten() for value in want.values()])
+    return float((one / one.norm() - other / other.norm()).norm())
 
 
 def _token_budget() -> dict[str, Any]:
@@ -457,6 +466,18 @@ def _sites() -> list[tuple[str, Any, str]]:
     ]
 
 
+def _start() -> dict[str, Any]:
+    """Ask Megatron for dynamic groups of this world, as verl's engine does."""
+    mpu.destroy_model_parallel()
+    try:
+        mpu.initialize_model_parallel(create_gloo_process_groups=False, dynamic_context_parallel=True)
+        refused = ["nothing", ""]
+    except ValueError as error:
+        refused = [type(error).__name__, str(error)]
+        mpu.initialize_model_parallel(create_gloo_process_groups=False)
+    return {"refused": refused}
+
+
 def _signatures() -> dict[str, Any]:
     """Compare the parameters of each replacement with those of what it replaces."""
     return {
@@ -547,6 +568,13 @@ def _refusals() -> dict[str, Any]:
             lambda engine: object.__setattr__(engine.engine_config.router_replay, "mode", "R2"),
         ),
         "distillation": ({}, {"distillation_use_topk": True}, lambda engine: None),
+        "mtp, model": ({}, {}, lambda engine: vars(engine.tf_config).update(mtp_num_layers=1)),
+        "mla": ({}, {}, lambda engine: vars(engine.tf_config).update(multi_latent_attention=True)),
+        "linear": (
+            {},
+            {},
+            lambda engine: vars(engine.tf_config).update(experimental_attention_variant="gated_delta_net"),
+        ),
         "vision": ({}, {}, lambda engine: vars(engine.model_config.hf_config).update(vision_config={})),
     }
     found = {}

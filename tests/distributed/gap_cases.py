@@ -44,8 +44,8 @@ def cases(world: int) -> list[Case]:
     """Return the cases for a world of this size."""
     draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/gaps/{world}")
     # Every subgroup is all ranks, or each is one rank: no case needs more of the split than its size.
-    shared = {"lengths": [world * CAP - draw.randint(0, 2), *_some(draw, world)], "cap": CAP}
-    alone = {"lengths": _some(draw, 2 * world), "cap": CAP}
+    shared: dict[str, Any] = {"lengths": [world * CAP - draw.randint(0, 2), *_some(draw, world)], "cap": CAP}
+    alone: dict[str, Any] = {"lengths": _some(draw, 2 * world), "cap": CAP}
     found: list[tuple[str, Callable[[], Any]]] = [
         ("start", _start),
         ("start, static too", functools.partial(_start, context_parallel_size=2)),

@@ -57,10 +57,15 @@ def cases(world: int) -> list[Case]:
         found.append((f"sft, mixed {index}, {name}", _mixed(run_sft, **batch, shape=shape)))
         if index < 2:
             found.append((f"outputs, mixed {index}, {name}", _mixed(run_outputs, **batch, shape=shape)))
+    # Long sequences to the first half, short ones to a rank each: the plan that verl 0.8.0 left for later.
+    name, shape = next(shapes)
+    halves: dict[str, Any] = {"lengths": [CAP * world // 2, 5, 3, CAP, *[4] * world], "cap": CAP}
+    plan = _halves(world, len(halves["lengths"]))
+    found.append((f"sft, halves, {name}", _mixed(run_sft, plan=plan, **halves, shape=shape)))
     # The longest sequence of a policy's batch takes all ranks; its second micro-batch may be mixed.
     for mode, (name, shape) in zip(("token-mean", "seq-mean-token-mean"), SHAPES.items(), strict=False):
         found.append((f"ppo, {mode}, {name}", functools.partial(run_ppo, draw, mode, shape=shape)))
-        terms = {"entropy": 0.3, "kl": 0.7, "shape": shape}
+        terms: dict[str, Any] = {"entropy": 0.3, "kl": 0.7, "shape": shape}
         found.append((f"ppo, mixed, {mode}, {name}", _mixed(run_ppo, draw, mode, **terms)))
     for name, shape in list(SHAPES.items())[:2]:
         found.append((f"steps, uniform, {name}", functools.partial(_steps, draw, world, shape)))
@@ -79,20 +84,29 @@ def _batch(draw: random.Random, world: int, size: int, *, micro_batches: int = 1
     return {"lengths": lengths, "cap": CAP, "micro_batch_size_per_gpu": len(lengths) // micro_batches}
 
 
-def _mixed(run: Callable[..., Any], *arguments: Any, **settings: Any) -> Callable[[], Any]:
-    """Return a case that runs under drawn plans instead of the planner's, and says which sizes they had."""
+def _halves(world: int, count: int) -> Plan:
+    """Return the plan that gives the first of `count` sequences to one half, and the others to one rank."""
+    half = world // 2
+    alone = tuple((half + index, 1, tuple(range(1 + index, count, half))) for index in range(half))
+    return ((0, half, (0,)), *alone)
+
+
+def _mixed(
+    run: Callable[..., Any], *arguments: Any, plan: Plan | None = None, **settings: Any
+) -> Callable[[], Any]:
+    """Return a case that runs under drawn plans, or one that is given, and says which sizes they had."""
 
     def case() -> Any:
         plans: list[Plan] = []
 
         def noted(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
             del budget
-            plans.append(drawn_plan(lengths, ranks, cap))
+            plans.append(plan or drawn_plan(lengths, ranks, cap))
             return plans[-1]
 
         with replaced(dynamic_cp_loss, "make_plan", noted):
             found = run(*arguments, **settings)
-        return {**found, "plans": [[size for _, size, _ in plan] for plan in plans]}
+        return {**found, "plans": [[size for _, size, _ in made] for made in plans]}
 
     return case
 
@@ -101,8 +115,9 @@ def drawn_plan(lengths: Sequence[int], ranks: int, cap: int) -> Plan:
     """Draw a plan of any sizes, the same on all ranks. Sequences go to any subgroup that can hold them."""
     draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/{lengths}/{ranks}/{cap}")
     longest_first = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    cut = max(lengths) <= cap * ranks // 2
     while True:
-        blocks = _blocks(draw, 0, ranks, len(lengths))
+        blocks = _blocks(draw, 0, ranks, len(lengths), cut=cut)
         # The longest sequences one to each block, the largest first, so that no block stays empty.
         order = sorted(blocks, key=lambda block: -block[1])
         members: dict[tuple[int, int], list[int]] = {block: [] for block in blocks}
@@ -117,9 +132,11 @@ def drawn_plan(lengths: Sequence[int], ranks: int, cap: int) -> Plan:
             return plan
 
 
-def _blocks(draw: random.Random, start: int, size: int, most: int) -> list[tuple[int, int]]:
+def _blocks(
+    draw: random.Random, start: int, size: int, most: int, *, cut: bool = False
+) -> list[tuple[int, int]]:
     """Cut a run of ranks in halves, and those again, until a coin or the number of sequences says no."""
-    if size == 1 or most < 2 or draw.random() < 0.3:
+    if size == 1 or most < 2 or (not cut and draw.random() < 0.3):
         return [(start, size)]
     half = size // 2
     left = _blocks(draw, start, half, most // 2)

@@ -69,15 +69,19 @@ class DotProductAttention(torch.nn.Module):
 class LayerNorm(torch.nn.LayerNorm):
     """A layer norm by Transformer Engine's keywords."""
 
-    def __init__(self, *, hidden_size: int, eps: float, **_unused: Any) -> None:
-        super().__init__(hidden_size, eps=eps)
+    def __init__(
+        self, normalized_shape: int = 0, eps: float = 1e-5, *, hidden_size: int = 0, **_unused: Any
+    ) -> None:
+        super().__init__(hidden_size or normalized_shape, eps=eps)
 
 
 class RMSNorm(torch.nn.RMSNorm):
     """An RMS norm by Transformer Engine's keywords."""
 
-    def __init__(self, *, hidden_size: int, eps: float, **_unused: Any) -> None:
-        super().__init__(hidden_size, eps=eps)
+    def __init__(
+        self, normalized_shape: int = 0, eps: float = 1e-5, *, hidden_size: int = 0, **_unused: Any
+    ) -> None:
+        super().__init__(hidden_size or normalized_shape, eps=eps)
 
 
 class SplitAlongDim:

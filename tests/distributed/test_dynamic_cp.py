@@ -227,6 +227,9 @@ def test_a_sequence_too_long_is_an_error_on_every_rank(world: int, kind: str) ->
         ("mtp", "NotImplementedError", "mtp.enable=False"),
         ("replay", "NotImplementedError", "router_replay.mode"),
         ("distillation", "NotImplementedError", "without top-k"),
+        ("mtp, model", "NotImplementedError", "mtp_num_layers=0"),
+        ("mla", "NotImplementedError", "multi-latent attention"),
+        ("linear", "NotImplementedError", "linear or sparse attention"),
         ("vision", "NotImplementedError", "dynamic_context_parallel=False"),
     ],
 )
@@ -246,6 +249,16 @@ def test_without_dynamic_context_parallelism_nothing_changes(world: int) -> None
     for result in on_ranks(world, "off, passed through"):
         assert result == dict.fromkeys(result, True)
         assert len(result) == 5
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_number_of_ranks_that_is_no_power_of_two_is_refused_at_the_start(world: int) -> None:
+    for result in on_ranks(world, "start"):
+        if world == 6:
+            assert result["refused"][0] == "ValueError"
+            assert "power of two, not 6" in result["refused"][1]
+        else:
+            assert result["refused"] == ["nothing", ""]
 
 
 def test_replacements_take_what_the_originals_take() -> None:

@@ -1,0 +1,101 @@
+"""Dynamic context parallelism on a whole transformer, on each release of Megatron-Core, against one process.
+
+`proof_cases` says what is run. `scripts/prove_dynamic_cp.py` runs it on eight ranks as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_launcher import run_cases
+
+pytestmark = [pytest.mark.distributed, pytest.mark.real]
+
+WORLD = 4
+RELEASES = ("0.16.1", "0.17.1", "0.18.2", "0.19.2")
+#: Relative, of every parameter's gradient or weight, of every output, and of the loss: float32's.
+TOLERANCE = 1e-5
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+
+on_releases = pytest.mark.parametrize("megatron", RELEASES, indirect=True)
+
+
+@functools.cache
+def results(megatron: Path) -> dict[str, list[Any]]:
+    """Return what the ranks found on a release."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_cases(WORLD, "proof_cases", Path(folder), megatron=megatron)
+
+
+def rows_of(megatron: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the cases of a kind, with what each rank found."""
+    cases = {name: rows for name, rows in results(megatron).items() if name.partition(",")[0] == kind}
+    assert cases
+    for name, rows in cases.items():
+        for rank, row in enumerate(rows):
+            assert row is not None, f"rank {rank} did not come back from {name!r} (seed {SEED})"
+            assert not isinstance(row.get("error"), str), (SEED, name, row)
+    return cases
+
+
+@on_releases
+@pytest.mark.parametrize("kind", ["sft", "ppo"])
+def test_every_gradient_and_the_loss_are_those_of_one_process(megatron: Path, kind: str) -> None:
+    cases = rows_of(megatron, kind)
+    assert len(cases) == {"sft": 9 + 1, "ppo": 4}[kind]
+    for name, rows in cases.items():
+        assert sum(row["source"] for row in rows) == 1
+        for row in rows:
+            assert row["worst"] < TOLERANCE, (SEED, name, row)
+            near = pytest.approx(row["loss"], rel=0, abs=TOLERANCE * row.get("size", row["loss"]))
+            assert row["loss everywhere"] == near, (SEED, name, row)
+            if row["source"]:
+                assert row["reported"] == near, (SEED, name, row)
+
+
+@on_releases
+def test_outputs_are_those_of_one_process_in_order(megatron: Path) -> None:
+    for name, rows in rows_of(megatron, "outputs").items():
+        for row in rows:
+            for kind in ("with loss", "without loss"):
+                assert row[kind]["error"] < TOLERANCE, (SEED, name, row)
+                assert row[kind]["lengths"] == row["lengths"]
+
+
+@on_releases
+def test_every_size_was_there_alone_and_mixed(megatron: Path) -> None:
+    cases = rows_of(megatron, "sft")
+    alone = [
+        {part["size"] for part in row["seen"]}
+        for name, rows in cases.items()
+        for row in rows
+        if ", C " in name
+    ]
+    assert all({size} in alone for size in (1, 2, 4))
+    plans = [tuple(plan) for rows in cases.values() for plan in rows[0].get("plans", ())]
+    assert (2, 1, 1) in plans
+    for rows in cases.values():
+        if "plans" in rows[0]:
+            assert all(row["plans"] == rows[0]["plans"] for row in rows)
+            for index, plan in enumerate(rows[0]["plans"]):
+                sizes = [size for size in plan for _ in range(size)]
+                assert [row["seen"][index]["size"] for row in rows] == sizes
+
+
+@on_releases
+def test_three_steps_of_the_optimizer_end_at_the_weights_of_one_process(megatron: Path) -> None:
+    cases = rows_of(megatron, "steps")
+    assert len(cases) == 4
+    for name, rows in cases.items():
+        for row in rows:
+            assert row["moved"] > 0.1, "the weights have hardly moved"
+            assert row["worst"] < TOLERANCE, (SEED, name, row)
+            assert len(row["losses"]) == 3
+            for loss, true in row["losses"]:
+                assert loss == pytest.approx(true, rel=TOLERANCE)
