@@ -190,7 +190,7 @@ def run_on_this_rank(mode: str, folder: Path, cases: list[str], seed: int) -> No
     if mode == "overlay":
         import overlay
 
-        overlay.enable("verl.dynamic-cp-loss", strict=True)
+        overlay.enable("verl.dynamic-cp-loss, megatron.dynamic-cp-names", strict=True)
 
     from overlay.compat import cpu_engine
 
