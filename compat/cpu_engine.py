@@ -117,6 +117,13 @@ def dynamic_groups() -> Iterator[None]:
         return own[group_size]
 
     name = "get_dynamic_data_context_parallel_groups"
+    if hasattr(mpu, name):
+        # It looks here, and a function of the patch's is not to be replaced while the patch may come and go.
+        kept = mpu._HYBRID_DP_CP_GROUPS  # noqa: SLF001 - where Megatron keeps its own
+        kept.update(own)
+        yield
+        kept.clear()
+        return
     with replaced(mpu, name, get_dynamic_data_context_parallel_groups):
         yield
 

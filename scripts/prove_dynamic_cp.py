@@ -43,9 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     from fetch_release import fetch
     from rank_launcher import run_cases
 
-    print(
-        f"{'megatron-core':<14}{'ranks':>5}  {'kind':<9}{'cases':>5}  {'error of':<10}{'':>8}{'of the loss':>13}"
-    )
+    print(f"{'megatron-core':<14}{'ranks':>5}  {'kind':<9}{'cases':>5}  {'error of':<18}{'of the loss':>13}")
     right = True
     for release in options.releases:
         folder = Path(fetch(f"megatron-core=={release}"))
