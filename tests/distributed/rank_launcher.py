@@ -48,8 +48,8 @@ def run_cases(
     environment["TORCHDYNAMO_DISABLE"] = "1"
     environment["OVERLAY_PATCHES"] = patches if overlay else "none"
     if release is not None:
-        path = [str(release), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(path)
+        first = [str(release), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(first)
     log = folder / "log.txt"
     with log.open("wb") as stream:
         process = subprocess.Popen(
