@@ -12,11 +12,11 @@ from overlay.patches._partition import capped_partitions, fewest_parts, karmarka
 
 SAMPLES, SCALE = 256, 8.0
 #: Of the whole, of one panel's points, and where the first panel's points begin, in pixels.
-WIDTH, HEIGHT = 760, 300
+WIDTH, HEIGHT = 760, 280
 INNER_WIDTH, INNER_HEIGHT = 310, 190
 LEFT, TOP, STEP = 60, 55, 375
 #: Tokens at the bottom and at the top of a panel, and between two labels.
-LEAST, MOST, TICK = 10000, 20000, 2000
+LEAST, MOST, TICK = 12000, 19000, 1000
 
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #24292f; }
@@ -65,11 +65,12 @@ def panel(name: str, tokens: list[int], place: int) -> str:
     """Return one panel: a point for each micro-batch, the fullest first."""
     left, right, bottom = LEFT + place * STEP, LEFT + place * STEP + INNER_WIDTH, TOP + INNER_HEIGHT
     over = sum(count > BUDGET for count in tokens)
-    heading = f"{name}: {len(tokens)} micro-batches, {over} over budget, most {max(tokens):,}"
+    heading = f"{name}: {len(tokens)} micro-batches, {over} over budget"
     lines = [
         f'<text class="small" x="{left}" y="{TOP - 12}">{heading}</text>',
         f'<path class="axis" d="M{left} {TOP}V{bottom}H{right}"/>',
         f'<path class="budget" d="M{left} {height(BUDGET)}H{right}"/>',
+        f'<text class="small" text-anchor="end" x="{right}" y="{height(BUDGET) - 5}">budget</text>',
         f'<text class="small" x="{left}" y="{bottom + 20}">micro-batches, fullest first</text>',
     ]
     if place == 0:
