@@ -75,7 +75,8 @@ ALIGNED = (
     case("as many samples as micro-batches", [60] * 4, [100] * 4, budget=100, stages=2, group=2),
     case("rounded down and right", FOUND, [1] * 10, budget=100, stages=2, group=4),
     case("rounded down and tight", NOT_FOUND, [1] * 10, budget=100, stages=2, group=4),
-    case("no room to round up", [*FOUND[:9], 20], NOT_FOUND, budget=100, stages=2, group=2),
+    # 5 by first fit, which is 8 rounded up, of 7 samples.
+    case("no room to round up", [25, 25, 55, 55, 40, 55, 65], [1] * 7, budget=100, stages=2, group=4),
 )
 #: No multiple of the group size will do, for a rank or for all.
 IMPOSSIBLE = (
@@ -96,7 +97,11 @@ REALISTIC = "slime#1951"
 WITHOUT_GIANTS = "slime#1838"
 
 
-def cases(seed: str, drawn: int = 120) -> list[Case]:
+#: How many small cases are drawn.
+DRAWN = 120
+
+
+def cases(seed: str, drawn: int = DRAWN) -> list[Case]:
     """Return the cases above, two of a realistic size, and `drawn` small ones of all kinds."""
     # Always the same, so that both of what they show is there in every run.
     draw = random.Random(30)

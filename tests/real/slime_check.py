@@ -1,6 +1,6 @@
 """Split rollouts with slime's real `get_data_iterator`, with overlay and without, and print both as JSON.
 
-    python slime_check.py SEED
+    python slime_check.py SEED [COUNT]
 
 The revision of slime that stands first on the path is used. All ranks of a case are run one after the
 other: what the others need goes into the MAX all-reduce, by the very function that slime counts with. Real
@@ -130,11 +130,11 @@ def warned(data: Any, given: list[slime_cases.Case]) -> tuple[list[list[slime_ca
         logger.removeHandler(handler)
 
 
-def main(seed: str) -> None:
+def main(seed: str, drawn: int = slime_cases.DRAWN) -> None:
     """Print the findings."""
     warnings.simplefilter("ignore")
-    given = slime_cases.cases(seed)
-    status = overlay.enable(list(PATCHES), strict=True)
+    given = slime_cases.cases(seed, drawn)
+    overlay.enable(list(PATCHES), strict=True)
     with cuda_on_cpu():
         (data,) = import_slime("data")
         status = overlay.status()
@@ -151,4 +151,4 @@ def main(seed: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

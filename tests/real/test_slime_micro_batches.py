@@ -165,6 +165,7 @@ def test_rounding_up_stops_at_the_samples(found: dict[str, Any]) -> None:
     expected = 8 if found["revision"] == CURED else 4
     for name in ("rounded down and right", "rounded down and tight"):
         assert [len(split["steps"][0]) for split in named(found, name)] == [expected, expected]
+    assert [len(split["steps"][0]) for split in named(found, "no room to round up")] == [4, 4]
 
 
 def test_without_virtual_stages_nothing_is_rounded(found: dict[str, Any]) -> None:
@@ -246,7 +247,7 @@ def test_the_cure_wants_more_micro_batches_than_there_are_samples(
 ) -> None:
     found = report(CURED)
     for given, ranks in pairs(found, "plain"):
-        if given["name"] in {one["name"] for one in IMPOSSIBLE}:
+        if given["name"] in {"no room to round up", *(one["name"] for one in IMPOSSIBLE)}:
             assert all("k_partitions" in rank["message"] for rank in ranks)
 
 

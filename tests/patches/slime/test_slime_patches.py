@@ -41,6 +41,8 @@ BOTH = {**CAPPED, "get_minimum_num_micro_batch_size": make_count}
 NO_MODULE: Any = None
 #: Samples that first fit puts into 5 parts of 100, and that fit into 4.
 TIGHT = [20, 35, 40, 35, 50, 50, 35, 20, 55, 40]
+#: The same of 7 samples, which are too few for 8 parts.
+FEW = [25, 25, 55, 55, 40, 55, 65]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,6 +77,7 @@ def assert_held(ranks: list[list[int]], found: list[Any], limit: int, group: int
 @example(([[7] * 8], 8), 1)
 @example(([[5, 1, 1]], 4), 1)
 @example(([TIGHT, [1] * 10], 100), 1)
+@example(([TIGHT, [150] * 4 + [1] * 6], 100), 2)
 def test_no_micro_batch_exceeds_the_budget(drawn: tuple[list[list[int]], int], context: int) -> None:
     ranks, budget = drawn
     plain = FakeSlime(ranks, context=context).run(budget)
@@ -164,6 +167,7 @@ def test_without_the_ceiling_no_rank_stops_alone(caplog: pytest.LogCaptureFixtur
         ([60] * 3 + [1] * 5, 3, 4, 4, 4),
         (TIGHT, 5, 4, 4, 8),
         (TIGHT, 5, 7, 7, 7),
+        (FEW, 5, 4, 4, 4),
         ([100] * 5, 5, 2, 6, 6),
         ([1], 1, 1, 1, 1),
     ],
