@@ -20,15 +20,19 @@ def run_cases(
     *,
     overlay: bool = True,
     timeout: float = 420.0,
+    main: str = "rank_main.py",
+    environment: dict[str, str] | None = None,
 ) -> dict[str, list[Any]]:
     """Run all cases of a module on `world` ranks.
 
     Args:
         world: Number of ranks.
-        module: A module beside this file, with `cases(world)` (see `rank_main`).
+        module: A module beside this file, with `cases(world)` (see the program).
         folder: Where the ranks write.
         overlay: Whether overlay is enabled on the ranks.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
+        main: The program of a rank, beside this file.
+        environment: Variables that the ranks get besides those of the tests.
 
     Returns:
         For each case that was started, what each rank returned: `{"error": ...}` if it raised, and `None` if
@@ -36,15 +40,16 @@ def run_cases(
 
     """
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(world), str(HERE / "rank_main.py"), module, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
-    # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
-    environment["TORCHDYNAMO_DISABLE"] = "1"
-    environment["OVERLAY_PATCHES"] = "verl.dynamic-cp-loss" if overlay else "none"
+    command += ["--nproc-per-node", str(world), str(HERE / main), module, str(folder)]
+    settings = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
+    # verl and slime compile a product and a sum for the entropy. Nothing that is tested here depends on that.
+    settings["TORCHDYNAMO_DISABLE"] = "1"
+    settings["OVERLAY_PATCHES"] = "verl.dynamic-cp-loss" if overlay else "none"
+    settings.update(environment or {})
     log = folder / "log.txt"
     with log.open("wb") as stream:
         process = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command, stdout=stream, stderr=subprocess.STDOUT, env=settings, start_new_session=True
         )
         try:
             process.wait(timeout)
