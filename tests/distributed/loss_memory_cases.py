@@ -216,7 +216,9 @@ def loss(shape: Sequence[tuple[int, int]], **changed: Any) -> dict[str, Any]:
         "log_probs": job.slices(job.old),
         "advantages": job.slices(job.advantages),
         "max_seq_lens": [job.longest] * len(job.totals) if job.padded else None,
+        # By either name, which releases differ in.
         "group_mask_sums": [mask.sum() for mask in job.masks],
+        "rollout_mask_sums": [mask.sum() for mask in job.masks],
     }
     given: list[Any] = [args, batch, 1]
     if "step_global_batch_size" in inspect.signature(job.loss.loss_function).parameters:
@@ -224,7 +226,7 @@ def loss(shape: Sequence[tuple[int, int]], **changed: Any) -> dict[str, Any]:
     value, _, log = job.loss.loss_function(*given, job.logits)
     value.backward()
     leaf, log_probs, entropies = job.reference()
-    wanted = torch.zeros((), dtype=torch.float64)
+    wanted, size = torch.zeros(2, dtype=torch.float64)
     samples = zip(log_probs, entropies, job.old, job.advantages, job.masks, strict=True)
     for log_prob, entropy, old, advantage, mask in samples:
         ratio = (log_prob - old).exp()
@@ -234,12 +236,15 @@ def loss(shape: Sequence[tuple[int, int]], **changed: Any) -> dict[str, Any]:
         else:
             terms = terms - args.entropy_coef * entropy
         wanted = wanted + (terms * mask).sum() / mask.sum().clamp_min(1)
-    wanted = wanted * mpu.get_data_parallel_world_size(with_context_parallel=True)
-    (gradient,) = torch.autograd.grad(wanted, leaf)
+        size = size + (terms * mask).abs().sum().detach() / mask.sum().clamp_min(1)
+    ranks = mpu.get_data_parallel_world_size(with_context_parallel=True)
+    (gradient,) = torch.autograd.grad(wanted * ranks, leaf)
     # Each rank of the group reports its own samples' slices.
     value = value.detach().clone()
     dist.all_reduce(value, group=mpu.get_context_parallel_group())
-    errors = {"loss": error(value, wanted.detach()), "gradient": error(job.logits.grad, job.local(gradient))}
+    # What adds up to the loss may be much larger than the loss.
+    off = float((value / ranks - wanted.detach()).abs() / size.clamp_min(1e-30))
+    errors = {"loss": off, "gradient": error(job.logits.grad, job.local(gradient))}
     logged = dict(zip(log["keys"], log["values"][1:].tolist(), strict=True))
     return {"errors": errors, "entropy": logged.get("entropy_loss")}
 
@@ -262,7 +267,7 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
     def add(name: str, tensor: int, context: int, case: Callable[..., Any], *given: Any, **more: Any) -> None:
         found.append((name, tensor, context, functools.partial(case, *given, **more)))
 
-    for tensor, context in ((world, 1), (2, world // 2), (1, world)):
+    for tensor, context in ((1, 1), (world, 1), (2, world // 2), (1, world)):
         ways: dict[str, dict[str, Any]] = {"packed": {}}
         if padded:
             ways["padded"] = {"qkv_format": "bshd"}
