@@ -20,11 +20,12 @@ def make_sole_holder() -> Callable[[Any], bool]:
 
     # How many holders a tensor has that nobody else holds depends on the versions of Python and torch, and is
     # found out where it is asked for the first time.
-    alone: list[tuple[int, int, int]] = []
+    alone: list[tuple[int, ...]] = []
 
-    def holders(tensor: Any) -> tuple[int, int, int]:
-        count = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)  # type: ignore[attr-defined]
-        return sys.getrefcount(tensor), tensor._use_count(), count
+    def holders(tensor: Any) -> tuple[int, ...]:
+        storage = tensor.untyped_storage()
+        of_storage = sys.getrefcount(storage), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+        return sys.getrefcount(tensor), tensor._use_count(), *of_storage
 
     class Probe(torch.autograd.Function):
         """Saves and unpacks one tensor, as the function does that asks."""
@@ -40,7 +41,7 @@ def make_sole_holder() -> Callable[[Any], bool]:
             alone.append(asked(tensor))
             return torch.zeros_like(tensor)
 
-    def asked(tensor: Any) -> tuple[int, int, int]:
+    def asked(tensor: Any) -> tuple[int, ...]:
         # One call between the unpacking and the count, as `sole_holder` has.
         return holders(tensor)
 

@@ -34,19 +34,11 @@ _BLOCK_BYTES_ELSEWHERE = 1 << 26
 #: And no more than this part of all logits, so that what is worked on hardly counts beside them.
 _BLOCK_PART = 64
 
+_HELD = "the logits cannot be overwritten by their gradient: something else holds them, or it cannot be told"
+
 
 class Rows:
     """What is asked for: which rows of the logits, and how to go about them."""
-
-    __slots__ = (
-        "block_rows",
-        "entropy_gradient",
-        "group",
-        "in_place",
-        "spans",
-        "temperature",
-        "with_entropy",
-    )
 
     def __init__(
         self,
@@ -82,6 +74,8 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
     the group must call it with the same rows. The backward has no collective, and of full size it makes the
     gradient alone.
     """
+    import warnings
+
     import torch
     from torch.autograd.function import once_differentiable
 
@@ -117,8 +111,10 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             logits, top, rest, mean, at, log_prob, line, column, here = ctx.saved_tensors
             rows: Rows = ctx.rows
             if rows.in_place and sole_holder(logits):
-                grad = logits
+                grad = logits.detach()
             else:
+                if rows.in_place:
+                    warnings.warn(_HELD, stacklevel=2)
                 grad = torch.empty_like(logits, memory_format=torch.contiguous_format)
             flat, out = logits.view(-1, logits.size(-1)), grad.view(-1, grad.size(-1))
             for start, stop in _gaps(rows.spans, len(out)):

@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from overlay.compat.projects import SLIME
 from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches.slime._attachment import (
+    make_loss,
+    make_step_loss,
+    make_step_loss_with_top_p,
+    true_arguments,
+)
 from overlay.patches.slime._response_rows import response_rows, spread_over_zigzag
 from overlay.patches.slime._vocab_parallel import Rows, make_log_prob_entropy
 
@@ -112,7 +118,7 @@ def make_with_top_p(original: Callable[..., Any], module: ModuleType) -> Callabl
         top_p_token_offsets: Sequence[Any] | None = None,
     ) -> tuple[Any, Lists]:
         given: dict[str, Any] = {
-            "args": args,
+            "args": true_arguments(args),
             "unconcat_tokens": unconcat_tokens,
             "total_lengths": total_lengths,
             "response_lengths": response_lengths,
@@ -152,6 +158,7 @@ def _make_compute(module: ModuleType) -> Callable[..., Lists]:
         response_lengths: Sequence[int],
         **more: Any,
     ) -> Lists:
+        args = true_arguments(args)
         mpu = module.mpu
         contiguous = getattr(args, "allgather_cp", False) and mpu.get_context_parallel_world_size() > 1
         if contiguous and getattr(args, "qkv_format", "thd") != "thd":
@@ -199,6 +206,7 @@ def _entropy_may_be_in_the_loss(args: Any) -> bool:
 _LOSS = "slime.backends.megatron_utils.loss"
 _CP = "slime.backends.megatron_utils.cp_utils"
 _SITE = f"{_LOSS}:get_log_probs_and_entropy"
+_LOSS_FUNCTION = f"{_LOSS}:loss_function"
 
 
 def _variant(
@@ -211,22 +219,27 @@ def _variant(
     policy: tuple[str, ...],
     offsets: str,
     slices: str | None = None,
+    loss: tuple[Callable[..., Any], tuple[str, ...]] | None = None,
 ) -> Variant:
-    """Return a variant by the digests of what is replaced, asked for rows, trusted with entropy_coef, and called."""
+    """Return a variant by its factories, and the digests of what is replaced or relied on."""
     known = {
         _SITE: replaced,
         f"{_LOSS}:get_responses": rows,
-        # With entropy_coef 0 the entropy is a metric and nothing else: that is what this function does with it.
+        # With entropy_coef 0 the entropy is a metric and nothing else: this function is what makes it so.
         f"{_LOSS}:policy_loss_function": policy,
         f"{_CP}:get_logits_and_tokens_offset_with_cp": (offsets,),
     }
     if slices is not None:
         known[f"{_CP}:slice_log_prob_with_cp"] = (slices,)
+    replacements = [Replacement(site=_SITE, make=make)]
+    if loss is not None:
+        replacements.append(Replacement(site=_LOSS_FUNCTION, make=loss[0]))
+        known[_LOSS_FUNCTION] = loss[1]
     return Variant(
         name=name,
         versions=versions,
         shape=tuple(Known(site=site, digests=digests) for site, digests in known.items()),
-        replacements=(Replacement(site=_SITE, make=make),),
+        replacements=tuple(replacements),
     )
 
 
@@ -286,6 +299,7 @@ PATCH = Patch(
                     policy=("7e77e2de889a",),
                     offsets="79971ab4ccd9",
                     slices="1a8f033fa038",
+                    loss=(make_loss, ("d00e830ae3d5", "ea733a53889b")),
                 ),
                 _variant(
                     "0.3.0",
@@ -296,6 +310,7 @@ PATCH = Patch(
                     policy=("340ec5d7a55a",),
                     offsets="79971ab4ccd9",
                     slices="9eebe53f3605",
+                    loss=(make_step_loss, ("665e3a290658",)),
                 ),
                 _variant(
                     "0.3.1",
@@ -303,9 +318,10 @@ PATCH = Patch(
                     make_with_top_p,
                     replaced=("1cb71cfcbda5",),
                     rows=("d8b426e9b477",),
-                    policy=("6e57bb01b00b",),
+                    policy=("6e57bb01b00b", "e3c770c481a7"),
                     offsets="c2f90eb66efd",
                     slices="734123b9cf6a",
+                    loss=(make_step_loss_with_top_p, ("1bf4d58e4815",)),
                 ),
             ),
         ),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state as mpu
+from live_bytes import LiveBytes
 from slime_on_cpu import import_slime
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ def arguments(**changed: Any) -> Namespace:
 class Job:
     """Samples, the logits of all of them, and this rank's share."""
 
-    def __init__(self, shape: Sequence[tuple[int, int]], args: Namespace, scale: float = 3.0) -> None:
+    def __init__(
+        self, shape: Sequence[tuple[int, int]], args: Namespace, *, part: int = PART, masked: int = 0
+    ) -> None:
+        """Draw all logits, `part` entries for each rank, of which `masked` of the vocabulary are -inf."""
         self.args = args
         self.loss, self.cp = import_slime("loss", "cp_utils")
         self.totals = [total for total, _ in shape]
@@ -84,22 +88,23 @@ class Job:
         # The same on all ranks, and another in each run.
         made = torch.Generator().manual_seed(SEED + hash(tuple(shape)) % 1000)
         tensor = mpu.get_tensor_model_parallel_world_size()
-        self.vocabulary = PART * tensor
-        self.full = torch.randn(sum(self.totals), self.vocabulary, generator=made) * scale
+        self.vocabulary = part * tensor
+        self.full = torch.randn(sum(self.totals), self.vocabulary, generator=made) * 3
+        self.full[:, torch.randperm(self.vocabulary, generator=made)[:masked]] = -torch.inf
         self.tokens = [torch.randint(self.vocabulary, (total,), generator=made) for total in self.totals]
         # The first and the last entry of each rank's part: the borders.
         for rank, tokens in enumerate(self.tokens):
-            tokens[-1] = PART * (rank % tensor)
-            tokens[-2] = PART * (rank % tensor) + PART - 1
+            tokens[-1] = part * (rank % tensor)
+            tokens[-2] = part * (rank % tensor) + part - 1
         self.weights = [torch.randn(2, count, generator=made) for count in self.responses]
         self.old = [-torch.rand(count, generator=made) * 5 for count in self.responses]
         self.advantages = [torch.randn(count, generator=made) for count in self.responses]
         self.masks = [(torch.rand(count, generator=made) < 0.8).float() for count in self.responses]
         self.longest = max(self.totals) + 3
         self.rows = self._rows()
-        self.columns = slice(PART * mpu.get_tensor_model_parallel_rank(), None)
-        self.columns = slice(self.columns.start, self.columns.start + PART)
-        local = torch.randn(*self.rows.shape, PART, generator=made)
+        first = part * mpu.get_tensor_model_parallel_rank()
+        self.columns = slice(first, first + part)
+        local = torch.randn(*self.rows.shape, part, generator=made)
         inside = self.rows >= 0
         local[inside] = self.full[self.rows[inside]][:, self.columns]
         self.logits = local.requires_grad_()
@@ -131,7 +136,8 @@ class Job:
         """Return the leaf of all logits in float64, and log-probabilities and entropies of each response."""
         leaf = self.full.double().requires_grad_()
         logs = torch.log_softmax(leaf / self.args.rollout_temperature, -1)
-        entropies = -(logs.exp() * logs).sum(-1)
+        # What has no probability has no part in the entropy.
+        entropies = -(logs.exp() * logs.masked_fill(logs == -torch.inf, 0)).sum(-1)
         log_probs, kept, start = [], [], 0
         for tokens, total, count in zip(self.tokens, self.totals, self.responses, strict=True):
             rows = slice(start + total - count - 1, start + total - 1)
@@ -154,6 +160,26 @@ class Job:
         result = self.loss.get_log_probs_and_entropy(self.logits, **given)
         return result if isinstance(result, dict) else result[1]
 
+    def step(self) -> tuple[Any, dict[str, Any]]:
+        """Return what slime's loss function makes of this rank's share: the loss, and what is logged."""
+        batch: dict[str, Any] = {
+            "unconcat_tokens": self.tokens,
+            "total_lengths": self.totals,
+            "response_lengths": self.responses,
+            "loss_masks": self.masks,
+            "log_probs": self.slices(self.old),
+            "advantages": self.slices(self.advantages),
+            "max_seq_lens": [self.longest] * len(self.totals) if self.padded else None,
+            # By either name, which releases differ in.
+            "group_mask_sums": [mask.sum() for mask in self.masks],
+            "rollout_mask_sums": [mask.sum() for mask in self.masks],
+        }
+        given: list[Any] = [self.args, batch, 1]
+        if "step_global_batch_size" in inspect.signature(self.loss.loss_function).parameters:
+            given.append(1)
+        value, _, log = self.loss.loss_function(*given, self.logits)
+        return value, log
+
     @property
     def padded(self) -> bool:
         """Whether sequences are padded to the same length."""
@@ -172,12 +198,15 @@ def error(found: Any, expected: Any) -> float:
     assert found.shape == expected.shape, (found.shape, expected.shape)
     if not found.numel():
         return 0.0
-    return float((found.double() - expected).abs().max() / expected.abs().max().clamp_min(1e-30))
+    off = torch.where(found == expected, 0, found.double() - expected).abs().max()
+    return float(off / expected.abs().nan_to_num(posinf=0).max().clamp_min(1e-30))
 
 
-def outputs(shape: Sequence[tuple[int, int]], *, with_entropy: bool = True, **changed: Any) -> dict[str, Any]:
+def outputs(
+    shape: Sequence[tuple[int, int]], *, with_entropy: bool = True, masked: int = 0, **changed: Any
+) -> dict[str, Any]:
     """Call the function and pull a random gradient through all that it returns."""
-    job = Job(shape, arguments(**changed))
+    job = Job(shape, arguments(**changed), masked=masked)
     leaf, log_probs, entropies = job.reference()
     whole = {"log_probs": log_probs, "entropy": entropies}
     found = job.call(with_entropy=with_entropy)
@@ -208,22 +237,7 @@ def loss(shape: Sequence[tuple[int, int]], **changed: Any) -> dict[str, Any]:
     """Run slime's loss function and its backward."""
     args = arguments(**changed)
     job = Job(shape, args)
-    batch: dict[str, Any] = {
-        "unconcat_tokens": job.tokens,
-        "total_lengths": job.totals,
-        "response_lengths": job.responses,
-        "loss_masks": job.masks,
-        "log_probs": job.slices(job.old),
-        "advantages": job.slices(job.advantages),
-        "max_seq_lens": [job.longest] * len(job.totals) if job.padded else None,
-        # By either name, which releases differ in.
-        "group_mask_sums": [mask.sum() for mask in job.masks],
-        "rollout_mask_sums": [mask.sum() for mask in job.masks],
-    }
-    given: list[Any] = [args, batch, 1]
-    if "step_global_batch_size" in inspect.signature(job.loss.loss_function).parameters:
-        given.append(1)
-    value, _, log = job.loss.loss_function(*given, job.logits)
+    value, log = job.step()
     value.backward()
     leaf, log_probs, entropies = job.reference()
     wanted, size = torch.zeros(2, dtype=torch.float64)
@@ -247,6 +261,18 @@ def loss(shape: Sequence[tuple[int, int]], **changed: Any) -> dict[str, Any]:
     errors = {"loss": off, "gradient": error(job.logits.grad, job.local(gradient))}
     logged = dict(zip(log["keys"], log["values"][1:].tolist(), strict=True))
     return {"errors": errors, "entropy": logged.get("entropy_loss")}
+
+
+def memory(**changed: Any) -> dict[str, Any]:
+    """Return the peak of a step's loss function and its backward beyond the logits, in N."""
+    job = Job(((700, 500), (550, 540), (301, 40)), arguments(entropy_coef=0.1, **changed), part=1024)
+    leaf = job.logits
+    job.logits = leaf.clone()
+    with LiveBytes(leaf, job.logits) as live:
+        value, _ = job.step()
+        del job.logits
+        value.backward()
+    return {"peak": live.peak / (leaf.numel() * 4)}
 
 
 def padded_allgather() -> dict[str, Any]:
@@ -280,6 +306,10 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
                 add(name, tensor, context, outputs, fresh(name), entropy_coef=0.1, **args)
             add(f"{place} chunks", tensor, context, outputs, fresh(place), log_probs_chunk_size=3, **args)
             add(f"{place} no entropy", tensor, context, outputs, fresh(place), with_entropy=False, **args)
+            add(f"{place} masked", tensor, context, outputs, fresh(place), masked=5, entropy_coef=0.1, **args)
+            for again in (False, True)[: 1 + recompute]:
+                name = f"{place} memory{' recomputed' if again else ''}"
+                add(name, tensor, context, memory, recompute_loss_function=again, **args)
             for shape, lengths in SHAPES.items():
                 for coefficient in (0.0, 0.1):
                     add(
