@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import random
 from argparse import Namespace
@@ -18,6 +19,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state as mpu
 from live_bytes import LiveBytes
 from slime_on_cpu import import_slime
+
+from overlay._live import ORIGINAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -108,6 +111,8 @@ class Job:
         inside = self.rows >= 0
         local[inside] = self.full[self.rows[inside]][:, self.columns]
         self.logits = local.requires_grad_()
+        #: Of a rollout with top-p, for releases that take them.
+        self.sets: dict[str, Any] = {}
 
     def _rows(self) -> Any:
         """Return for each row of the local logits which one of all rows it is, -1 for padding."""
@@ -146,7 +151,7 @@ class Job:
             start += total
         return leaf, log_probs, kept
 
-    def call(self, *, with_entropy: bool) -> Any:
+    def call(self, *, with_entropy: bool, **more: Any) -> Any:
         """Return what slime's function returns, without the empty tensor that some releases put in front."""
         given: dict[str, Any] = {
             "args": self.args,
@@ -154,6 +159,7 @@ class Job:
             "total_lengths": self.totals,
             "response_lengths": self.responses,
             "with_entropy": with_entropy,
+            **more,
         }
         if "max_seq_lens" in inspect.signature(self.loss.get_log_probs_and_entropy).parameters:
             given["max_seq_lens"] = [self.longest] * len(self.totals) if self.padded else None
@@ -174,6 +180,7 @@ class Job:
             "group_mask_sums": [mask.sum() for mask in self.masks],
             "rollout_mask_sums": [mask.sum() for mask in self.masks],
         }
+        batch.update({f"rollout_{name}": value for name, value in self.sets.items()})
         given: list[Any] = [self.args, batch, 1]
         if "step_global_batch_size" in inspect.signature(self.loss.loss_function).parameters:
             given.append(1)
@@ -275,6 +282,33 @@ def memory(**changed: Any) -> dict[str, Any]:
     return {"peak": live.peak / (leaf.numel() * 4)}
 
 
+def top_p(**changed: Any) -> dict[str, Any]:
+    """Ask for log-probabilities within a rollout's top-p sets, of the replaced function and of the original."""
+    found = []
+    for original in (False, True):
+        job = Job(fresh("top p"), arguments(rollout_top_p=0.9, entropy_coef=0.1, **changed))
+        draw = random.Random(SEED)
+        sizes = [[draw.randrange(1, 9) for _ in range(count)] for count in job.responses]
+        job.sets = {
+            "top_p_token_ids": [draw.choices(range(job.vocabulary), k=sum(each)) for each in sizes],
+            "top_p_token_offsets": [[0, *itertools.accumulate(each)] for each in sizes],
+        }
+        names = ("get_log_probs_and_entropy", "loss_function")
+        patched = {name: getattr(job.loss, name) for name in names}
+        for name in names if original else ():
+            setattr(job.loss, name, getattr(patched[name], ORIGINAL))
+        try:
+            lists = job.call(with_entropy=True, **job.sets)
+            value, _ = job.step()
+            value.backward()
+        finally:
+            for name in names:
+                setattr(job.loss, name, patched[name])
+        tensors = [tensor.detach() for values in lists.values() for tensor in values]
+        found.append([*tensors, value.detach(), job.logits.grad])
+    return {"equal": all(torch.equal(*pair) for pair in zip(*found, strict=True))}
+
+
 def padded_allgather() -> dict[str, Any]:
     """Ask for allgather CP of padded sequences."""
     job = Job(((9, 3), (8, 5)), arguments(qkv_format="bshd"))
@@ -336,6 +370,8 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
                             **args,
                         )
             add(f"{place} sft", tensor, context, loss, fresh(place), loss_type="sft_loss", **args)
+            if "top_p_token_ids" in names:
+                add(f"{place} top p", tensor, context, top_p, **args)
         if padded and allgather and context > 1:
             add(f"tp{tensor} cp{context} refused", tensor, context, padded_allgather)
     return found

@@ -39,7 +39,10 @@ def main(module: str, folder: Path) -> None:
                     mpu.destroy_model_parallel()
                 layout = tensor, context
                 mpu.initialize_model_parallel(
-                    tensor, context_parallel_size=context, create_gloo_process_groups=False
+                    tensor,
+                    context_parallel_size=context,
+                    create_gloo_process_groups=False,
+                    distributed_timeout_minutes=TIMEOUT / 60,
                 )
             result = _result(case)
             report.write(json.dumps([name, result]) + "\n")
