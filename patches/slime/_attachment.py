@@ -1,9 +1,9 @@
 """Loss functions without the zero that upstream attaches to all logits under allgather CP.
 
-Upstream adds `0 * logits.sum()` to the loss, so that the backward of a rank without response tokens reaches the
-model too. Its gradient meets that of the log-probabilities as a tensor that cannot be added to in place: one more
-of full size. And it is NaN as soon as one logit is infinite. `get_log_probs_and_entropy` as it is replaced is part
-of every rank's graph anyway.
+Upstream adds `0 * logits.sum()` to the loss, so that the backward of a rank without response tokens reaches
+the model too. Its gradient meets that of the log-probabilities as a tensor that cannot be added to in place:
+one more of full size. And the loss is NaN as soon as one logit is infinite. `get_log_probs_and_entropy` as it
+is replaced is part of every rank's graph anyway.
 """
 
 from __future__ import annotations

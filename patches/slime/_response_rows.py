@@ -1,4 +1,4 @@
-"""Which rows of slime's logits hold the responses, and how ranks that split them otherwise put them together."""
+"""Which rows of slime's logits hold the responses, and how ranks put together what they split otherwise."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def response_rows(
 
 
 def _runs(rows: Any) -> list[Span]:
-    """Cut ascending numbers of rows into runs: in zigzag context parallelism a rank has two of each sample."""
+    """Cut ascending numbers of rows into runs: in zigzag context parallelism a sample has two."""
     if not len(rows):
         return []
     ends = (rows.diff() != 1).nonzero()[:, 0].tolist()
@@ -75,8 +75,8 @@ def spread_over_zigzag(
     backward, for all values together, whatever of them a rank has and whichever of them are part of a graph.
 
     Args:
-        values: Tensors [R] of this rank's R response rows, in their order. The first is part of the graph on
-            every rank or on none.
+        values: Tensors [R] of this rank's R response rows, in their order. The first is part of the graph
+            on every rank or on none.
         runs: This rank's rows of each sample (`response_rows`).
         first_row: Number that this rank's first row has among those of all ranks.
         module: slime's `loss`.

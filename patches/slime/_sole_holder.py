@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 def make_sole_holder() -> Callable[[Any], bool]:
     """Build `sole_holder(tensor)`, to be called in a backward with a tensor that was just unpacked there.
 
-    It says whether the node that saved the tensor is the only one to hold it or its storage: no view or alias,
-    no other node of the graph, no variable of anybody's. It says no wherever that cannot be told.
+    It says whether the node that saved the tensor is the only one to hold it or its storage: no view or
+    alias, no other node of the graph, no variable of anybody's. It says no wherever that cannot be told.
     """
     import sys
 
@@ -22,10 +22,13 @@ def make_sole_holder() -> Callable[[Any], bool]:
     # found out where it is asked for the first time.
     alone: list[tuple[int, ...]] = []
 
+    count_storage = getattr(torch._C, "_storage_Use_Count", None)  # noqa: SLF001 -- there is no public one
+    count_tensor = getattr(torch.Tensor, "_use_count", None)
+
     def holders(tensor: Any) -> tuple[int, ...]:
         storage = tensor.untyped_storage()
-        of_storage = sys.getrefcount(storage), torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
-        return sys.getrefcount(tensor), tensor._use_count(), *of_storage
+        counts = count_tensor(tensor), count_storage(storage._cdata)  # type: ignore[misc]  # noqa: SLF001
+        return sys.getrefcount(tensor), sys.getrefcount(storage), *counts
 
     class Probe(torch.autograd.Function):
         """Saves and unpacks one tensor, as the function does that asks."""
@@ -39,7 +42,7 @@ def make_sole_holder() -> Callable[[Any], bool]:
         def backward(ctx: Any, grad: Any) -> Any:
             (tensor,) = ctx.saved_tensors
             alone.append(asked(tensor))
-            return torch.zeros_like(tensor)
+            return grad.expand_as(tensor)
 
     def asked(tensor: Any) -> tuple[int, ...]:
         # One call between the unpacking and the count, as `sole_holder` has.
@@ -53,7 +56,7 @@ def make_sole_holder() -> Callable[[Any], bool]:
     def sole_holder(tensor: Any) -> bool:
         if type(tensor) is not torch.Tensor or tensor.is_leaf or not tensor.is_contiguous():
             return False
-        if not hasattr(torch._C, "_storage_Use_Count") or not hasattr(tensor, "_use_count"):
+        if count_storage is None or count_tensor is None:
             return False
         if not alone:
             measure()

@@ -15,7 +15,8 @@ from overlay.patches.slime._attachment import (
     true_arguments,
 )
 from overlay.patches.slime._response_rows import response_rows, spread_over_zigzag
-from overlay.patches.slime._vocab_parallel import Rows, make_log_prob_entropy
+from overlay.patches.slime._row_blocks import Rows
+from overlay.patches.slime._vocab_parallel import make_log_prob_entropy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     Lists = dict[str, list[Any]]
 
-#: Attribute of slime's `args` (a line in the file of --custom-config-path) that lets the gradient overwrite the
-#: logits.
+#: Attribute of slime's `args` (a line in the file of --custom-config-path) that lets the gradient overwrite
+#: the logits.
 IN_PLACE = "overlay_loss_in_place"
 
 
@@ -73,7 +74,7 @@ def make_padded(original: Callable[..., Any], module: ModuleType) -> Callable[..
 
 
 def make_paired(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build `get_log_probs_and_entropy` of slime 0.2.3 to 0.3.0: it returns a pair, and knows allgather CP."""
+    """Build `get_log_probs_and_entropy` of slime 0.2.3 to 0.3.0, which returns a pair."""
     padded = make_padded(original, module)
 
     def get_log_probs_and_entropy(
@@ -248,12 +249,13 @@ PATCH = Patch(
     revision=1,
     summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
     why=(
-        "slime's loss copies the logits of every response for the log-probabilities and again for the entropy, "
-        "and keeps a softmax for each: three to four times the logits on top of them, which is where runs on "
-        "slime 0.2 end for lack of memory. The first cure (slime#1788) stopped the jobs that use allgather "
-        "context parallelism and was half taken back, and 0.3.1 still holds two to three times the logits. With "
-        "the patch the forward keeps a few numbers for each row, the backward computes the rest again in the "
-        "gradient itself, and all ranks enter the same collectives whether or not they have a response token."
+        "slime's loss copies the logits of every response for the log-probabilities and again for the "
+        "entropy, and keeps a softmax for each: three to four times the logits on top of them, which is "
+        "where runs on slime 0.2 end for lack of memory. The first cure (slime#1788) stopped the jobs that "
+        "use allgather context parallelism and was half taken back, and 0.3.1 still needs two to three times "
+        "the logits. With the patch the forward keeps a few numbers for each row, the backward computes the "
+        "rest again in the gradient itself, and all ranks enter the same collectives whether or not they "
+        "have a response token."
     ),
     upstream=(
         "THUDM/slime#1788",
@@ -265,7 +267,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="a release of slime needs no more than the gradient besides the logits",
-        test="tests/distributed/test_loss_memory.py::test_upstream_alone_needs_no_more_than_the_gradient",
+        test="tests/real/test_loss_memory_ranks.py::test_upstream_alone_needs_no_more_than_the_gradient",
     ),
     targets=(
         Target(
@@ -289,7 +291,7 @@ PATCH = Patch(
                     policy=("163b17115e53",),
                     offsets="79971ab4ccd9",
                 ),
-                # The tag v0.2.4 calls itself 0.2.3, and what calls itself 0.2.4 are the commits of #1788 and #1822.
+                # The tag v0.2.4 calls itself 0.2.3. What calls itself 0.2.4 are commits, #1788's and #1822's.
                 _variant(
                     "0.2.3",
                     ">=0.2.3.dev0,<0.2.5.dev0",

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves
 class LiveBytes(TorchDispatchMode):
     """While it lasts, the peak of what is alive beyond the tensors that are given to it.
 
-    On a CPU storages are counted after each operation; what an operation itself has for a while and gives back
-    does not show. On a GPU the allocator is asked, which knows that too.
+    On a CPU storages are counted after each operation; what an operation itself has for a while and gives
+    back does not show. On a GPU the allocator is asked, which knows that too.
     """
 
     def __init__(self, *there: Any) -> None:
@@ -32,7 +32,7 @@ class LiveBytes(TorchDispatchMode):
             self._base = torch.cuda.memory_allocated()
         return super().__enter__()
 
-    def __exit__(self, *what: Any) -> Any:
+    def __exit__(self, *what: object) -> Any:
         if self._cuda:
             torch.cuda.synchronize()
             self.peak = torch.cuda.max_memory_allocated() - self._base

@@ -1,10 +1,10 @@
 """Measure slime's `get_log_probs_and_entropy` as it is and with overlay, in one process, and print JSON.
 
-    python loss_memory_check.py [--tokens T] [--vocabulary V] [--turns N] [--loss]
+    python loss_memory_check.py [--tokens T] [--vocabulary V] [--turns N]
 
-The revision of slime, and this folder, stand first on PYTHONPATH. A figure of memory is the peak beyond the
-logits in N, the size of the logits; one of time the least of N turns, in seconds of the processor on a CPU, where
-one thread works, and of the clock on a GPU.
+The revision of slime stands first on PYTHONPATH. A figure of memory is the peak beyond the logits in N, the
+size of the logits; one of time the least of N turns, in seconds of the processor on a CPU, where one thread
+works, and of the clock on a GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ SAMPLES = 4
 class Step:
     """One call of slime's function, and its backward."""
 
-    def __init__(self, module: Any, case: str, tokens: int, vocabulary: int, *, in_place: bool = False) -> None:
+    def __init__(
+        self, module: Any, case: str, tokens: int, vocabulary: int, *, in_place: bool = False
+    ) -> None:
         temperature, coefficient, chunk, share, self.gradient = CASES[case]
         self.module = module
         self.totals = [tokens // SAMPLES] * SAMPLES
@@ -85,7 +87,7 @@ class Step:
         logits = [self.leaf.clone()]
         with LiveBytes(self.leaf, logits[0]) as live:
             self.run(logits)
-        return live.peak / (self.leaf.numel() * 4)
+        return float(live.peak / (self.leaf.numel() * 4))
 
     def seconds(self) -> float:
         """Return how long it takes once."""
@@ -109,7 +111,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo" if DEVICE == "cpu" else "nccl", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo" if DEVICE == "cpu" else "nccl",
+        store=torch._C._distributed_c10d.HashStore(),
+        rank=0,
+        world_size=1,
+    )
     mpu.initialize_model_parallel(create_gloo_process_groups=False)
     (module,) = import_slime("loss")
     found: dict[str, Any] = {}

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.patches.slime._vocab_parallel import Rows, make_log_prob_entropy
+from overlay.patches.slime._row_blocks import Rows
+from overlay.patches.slime._vocab_parallel import make_log_prob_entropy
 
 torch: Any = pytest.importorskip("torch")
 

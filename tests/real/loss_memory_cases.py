@@ -1,7 +1,7 @@
 """slime's `get_log_probs_and_entropy` and `loss_function` on ranks, held against float64 on one.
 
-Every rank knows all logits, and is given the rows and the part of the vocabulary that its layout says. A result is
-the largest error of this rank, in parts of the largest value of the reference.
+Every rank knows all logits, and is given the rows and the part of the vocabulary that its layout says. A
+result is the largest error of this rank, in parts of the largest value of the reference.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state as mpu
 from live_bytes import LiveBytes
+from megatron.core import parallel_state as mpu
 from slime_on_cpu import import_slime
 
 from overlay._live import ORIGINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    #: A name, a function, and what it is called with.
+    Named = tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 SEED = int(os.environ["OVERLAY_TEST_SEED"])
 
@@ -252,10 +255,7 @@ def loss(shape: Sequence[tuple[int, int]], **changed: Any) -> dict[str, Any]:
     for log_prob, entropy, old, advantage, mask in samples:
         ratio = (log_prob - old).exp()
         terms = torch.maximum(-ratio * advantage, -ratio.clamp(0.8, 1.2) * advantage)
-        if args.loss_type == "sft_loss":
-            terms = -log_prob
-        else:
-            terms = terms - args.entropy_coef * entropy
+        terms = -log_prob if args.loss_type == "sft_loss" else terms - args.entropy_coef * entropy
         wanted = wanted + (terms * mask).sum() / mask.sum().clamp_min(1)
         size = size + (terms * mask).abs().sum().detach() / mask.sum().clamp_min(1)
     ranks = mpu.get_data_parallel_world_size(with_context_parallel=True)
@@ -283,7 +283,7 @@ def memory(**changed: Any) -> dict[str, Any]:
 
 
 def top_p(**changed: Any) -> dict[str, Any]:
-    """Ask for log-probabilities within a rollout's top-p sets, of the replaced function and of the original."""
+    """Ask the replaced functions, and the originals, for log-probabilities within a rollout's top-p sets."""
     found = []
     for original in (False, True):
         job = Job(fresh("top p"), arguments(rollout_top_p=0.9, entropy_coef=0.1, **changed))
@@ -316,62 +316,48 @@ def padded_allgather() -> dict[str, Any]:
     return {"keys": list(job.call(with_entropy=True))}
 
 
+def of_way(place: str, *, recompute: bool, top_p_sets: bool, args: dict[str, Any]) -> Iterator[Named]:
+    """Yield the cases of one layout and one way of laying tokens out, by name."""
+    for index in range(2):
+        yield f"fresh/{index}", outputs, (fresh(f"{place}/{index}"),), {"entropy_coef": 0.1, **args}
+    yield "chunks", outputs, (fresh(place),), {"log_probs_chunk_size": 3, **args}
+    yield "no entropy", outputs, (fresh(place),), {"with_entropy": False, **args}
+    yield "masked", outputs, (fresh(place),), {"masked": 5, "entropy_coef": 0.1, **args}
+    yield "sft", loss, (fresh(place),), {"loss_type": "sft_loss", **args}
+    if top_p_sets:
+        yield "top p", top_p, (), args
+    for coefficient in (0.0, 0.1):
+        for shape, lengths in SHAPES.items():
+            yield f"{shape} coef {coefficient}", outputs, (lengths,), {"entropy_coef": coefficient, **args}
+    for again in (False, True)[: 1 + recompute]:
+        how, more = " recomputed" if again else "", {"recompute_loss_function": again, **args}
+        yield f"memory{how}", memory, (), more
+        for coefficient in (0.0, 0.1):
+            for shape in ("fresh", "late", "none"):
+                name, given = f"loss {shape} coef {coefficient}{how}", {"entropy_coef": coefficient, **more}
+                yield name, loss, (SHAPES.get(shape) or fresh(f"{place} loss"),), given
+
+
 def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
     """Return the cases for a world of ranks, by layout."""
     (module,) = import_slime("loss")
-    names = inspect.getsource(module)
-    padded, allgather = "bshd" in names, "allgather_cp" in names
-    recompute = "recompute_loss_function" in names
+    source = inspect.getsource(module)
+    ways: dict[str, dict[str, Any]] = {
+        "packed": {},
+        "padded": {"qkv_format": "bshd"},
+        "allgather": {"allgather_cp": True},
+    }
+    known = {"packed": True, "padded": "bshd" in source, "allgather": "allgather_cp" in source}
+    has = {"recompute": "recompute_loss_function" in source, "top_p_sets": "top_p_token_ids" in source}
     found: list[tuple[str, int, int, Callable[[], Any]]] = []
-
-    def add(name: str, tensor: int, context: int, case: Callable[..., Any], *given: Any, **more: Any) -> None:
-        found.append((name, tensor, context, functools.partial(case, *given, **more)))
-
     for tensor, context in ((1, 1), (world, 1), (2, world // 2), (1, world)):
-        ways: dict[str, dict[str, Any]] = {"packed": {}}
-        if padded:
-            ways["padded"] = {"qkv_format": "bshd"}
-        if allgather and context > 1:
-            ways["allgather"] = {"allgather_cp": True}
+        layout = f"tp{tensor} cp{context}"
         for way, args in ways.items():
-            place = f"tp{tensor} cp{context} {way}"
-            for index in range(2):
-                name = f"{place} fresh/{index}"
-                add(name, tensor, context, outputs, fresh(name), entropy_coef=0.1, **args)
-            add(f"{place} chunks", tensor, context, outputs, fresh(place), log_probs_chunk_size=3, **args)
-            add(f"{place} no entropy", tensor, context, outputs, fresh(place), with_entropy=False, **args)
-            add(f"{place} masked", tensor, context, outputs, fresh(place), masked=5, entropy_coef=0.1, **args)
-            for again in (False, True)[: 1 + recompute]:
-                name = f"{place} memory{' recomputed' if again else ''}"
-                add(name, tensor, context, memory, recompute_loss_function=again, **args)
-            for shape, lengths in SHAPES.items():
-                for coefficient in (0.0, 0.1):
-                    add(
-                        f"{place} {shape} coef {coefficient}",
-                        tensor,
-                        context,
-                        outputs,
-                        lengths,
-                        entropy_coef=coefficient,
-                        **args,
-                    )
-            for shape in ("fresh", "late", "none"):
-                lengths = fresh(f"{place} loss") if shape == "fresh" else SHAPES[shape]
-                for coefficient in (0.0, 0.1):
-                    for again in (False, True)[: 1 + recompute]:
-                        add(
-                            f"{place} loss {shape} coef {coefficient}{' recomputed' if again else ''}",
-                            tensor,
-                            context,
-                            loss,
-                            lengths,
-                            entropy_coef=coefficient,
-                            recompute_loss_function=again,
-                            **args,
-                        )
-            add(f"{place} sft", tensor, context, loss, fresh(place), loss_type="sft_loss", **args)
-            if "top_p_token_ids" in names:
-                add(f"{place} top p", tensor, context, top_p, **args)
-        if padded and allgather and context > 1:
-            add(f"tp{tensor} cp{context} refused", tensor, context, padded_allgather)
+            if not known[way] or (way == "allgather" and context == 1):
+                continue
+            for name, case, given, more in of_way(f"{layout} {way}", **has, args=args):
+                call = functools.partial(case, *given, **more)
+                found.append((f"{layout} {way} {name}", tensor, context, call))
+        if all(known.values()) and context > 1:
+            found.append((f"{layout} refused", tensor, context, padded_allgather))
     return found
