@@ -61,6 +61,7 @@ def arguments(**changed: Any) -> Namespace:
         "custom_pg_loss_reducer_function_path": None,
         "entropy_coef": 0.0,
         "eps_clip": 0.2,
+        "eps_clip_c": None,
         "eps_clip_high": 0.2,
         "get_mismatch_metrics": False,
         "global_batch_size": 1,

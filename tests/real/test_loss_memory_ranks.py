@@ -34,6 +34,8 @@ PATCH = "slime.loss-memory"
 RELEASES = ("v0.2.0", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "v0.3.0", "v0.3.1")
 #: #1788 and #1822.
 COMMITS = ("2a89c169c", "2928bba9d")
+#: A commit after 0.3.1, whose policy loss is another one.
+LATER = "624b824a8"
 
 _FOUND: dict[tuple[str, ...], Any] = {}
 
@@ -96,7 +98,7 @@ def measured(slime: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
     return get
 
 
-@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS])
+@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
 def test_values_losses_and_gradients_are_those_of_one_process_in_float64(revision: str, sound: Sound) -> None:
     """For TP 1, 2, 4 and CP 1, 2, 4 of each kind, with ranks and samples that have no response token."""
     errors = [
@@ -113,7 +115,7 @@ def test_values_losses_and_gradients_are_those_of_one_process_in_float64(revisio
     assert all(rank.get("same", True) for ranks in sound(revision).values() for rank in ranks)
 
 
-@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS])
+@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
 def test_some_ranks_had_nothing_to_do(revision: str, sound: Sound) -> None:
     rows = {
         name: [rank["rows"] for rank in ranks if "rows" in rank] for name, ranks in sound(revision).items()
@@ -123,7 +125,7 @@ def test_some_ranks_had_nothing_to_do(revision: str, sound: Sound) -> None:
     assert 0 in rows["tp2 cp2 packed late coef 0.1"] + rows["tp1 cp4 packed late coef 0.1"]
 
 
-@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS])
+@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
 def test_a_step_needs_no_more_than_the_gradient_on_any_rank(revision: str, sound: Sound) -> None:
     peaks = {
         name: [rank["peak"] for rank in ranks] for name, ranks in sound(revision).items() if "memory" in name
