@@ -34,6 +34,7 @@ SLIME = (
     {
         "slime.capped-partitions": 8 * "apply  " + "superseded  apply",
         "slime.fast-partitioner": 10 * "apply  ",
+        "slime.loss-memory": "unsupported" + 9 * "  apply",
         "slime.vpp-ceiling": 8 * "apply  " + "superseded  superseded",
     },
 )
