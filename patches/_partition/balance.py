@@ -1,10 +1,9 @@
-"""Splitting parts until there are enough, and levelling their costs, without ever breaking the cap."""
+"""Dividing what one part holds, or what two hold, such that the costs of the two lie close together."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush
-
-from overlay.patches._partition.differencing import karmarkar_karp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,8 +11,16 @@ if TYPE_CHECKING:
 
     Number = int | float
 
-#: After so many rounds the parts are as level as they get.
-_ROUNDS = 20
+
+def holds(partitions: Sequence[Sequence[int]], lengths: Sequence[int], cap: int) -> bool:
+    """Tell whether no part has more than `cap`, single samples that are longer than that excepted."""
+    return all(len(part) == 1 or total(part, lengths) <= cap for part in partitions)
+
+
+def total(part: Sequence[int], costs: Sequence[Number]) -> Number:
+    """Return the cost of a part."""
+    # Twice as fast as with a generator, and most of the time goes by here.
+    return sum([costs[index] for index in part])
 
 
 def split_largest(partitions: list[list[int]], parts: int, costs: Sequence[Number]) -> list[list[int]]:
@@ -23,29 +30,25 @@ def split_largest(partitions: list[list[int]], parts: int, costs: Sequence[Numbe
     parts in this way, ties included, so its result is a floor under this module's.
     """
     partitions = list(partitions)
-    heap = [
-        (-sum(costs[index] for index in part), -place)
-        for place, part in enumerate(partitions)
-        if len(part) > 1
-    ]
+    heap = [(-total(part, costs), -place) for place, part in enumerate(partitions) if len(part) > 1]
     heapify(heap)
     while len(partitions) < parts:
         place = -heappop(heap)[1]
-        left, right = _halves(partitions[place], costs)
+        left, right = halves(partitions[place], costs)
         partitions[place] = left
         for where, half in ((place, left), (len(partitions), right)):
             if len(half) > 1:
-                heappush(heap, (-sum(costs[index] for index in half), -where))
+                heappush(heap, (-total(half, costs), -where))
         partitions.append(right)
     return partitions
 
 
-def _halves(part: list[int], costs: Sequence[Number]) -> tuple[list[int], list[int]]:
+def halves(part: Sequence[int], costs: Sequence[Number]) -> tuple[list[int], list[int]]:
     """Split a part of two samples or more: each in turn, costliest first, to the side with less so far."""
     left: list[int] = []
     right: list[int] = []
     ahead: Number = 0
-    for index in sorted(part, key=lambda index: -costs[index]):
+    for index in sorted(part, key=costs.__getitem__, reverse=True):
         if ahead <= 0:
             left.append(index)
             ahead += costs[index]
@@ -58,33 +61,32 @@ def _halves(part: list[int], costs: Sequence[Number]) -> tuple[list[int], list[i
     return left, right
 
 
-def level(partitions: list[list[int]], lengths: Sequence[int], cap: int, costs: Sequence[Number]) -> None:
-    """Bring the costs of the parts closer together, in place.
+def exchange(low: list[int], high: list[int], costs: Sequence[Number]) -> tuple[list[int], list[int]]:
+    """Return two parts after the one move or swap of samples that brings their costs closest together.
 
-    In each round the cheapest part is paired with the costliest that has several samples, the next with the
-    next, and each pair is divided anew by differencing. Only what lies closer together and holds the cap is
-    taken, so the greatest cost never rises and the least never falls.
+    Args:
+        low: The cheaper part.
+        high: The costlier part, of two samples or more.
+        costs: Of each sample.
+
+    Returns:
+        What the two hold then, or as they were if nothing brings them closer.
+
     """
-    for _ in range(_ROUNDS):
-        totals = [sum(costs[index] for index in part) for part in partitions]
-        order = sorted(range(len(partitions)), key=lambda place: (totals[place], place))
-        several = [place for place in reversed(order) if len(partitions[place]) > 1]
-        changed = False
-        for low, high in zip(order, several, strict=False):
-            before = totals[high] - totals[low]
-            if before <= 0:
-                break
-            samples = sorted(partitions[low] + partitions[high])
-            halves = karmarkar_karp([costs[index] for index in samples], 2, equal_size=False)
-            one, two = ([samples[position] for position in half] for half in halves)
-            after = sum(costs[index] for index in one) - sum(costs[index] for index in two)
-            if abs(after) < before and holds((one, two), lengths, cap):
-                partitions[low], partitions[high] = one, two
-                changed = True
-        if not changed:
-            return
-
-
-def holds(partitions: Sequence[Sequence[int]], lengths: Sequence[int], cap: int) -> bool:
-    """Tell whether no part has more than `cap`, single samples that are longer than that excepted."""
-    return all(len(part) == 1 or sum(lengths[index] for index in part) <= cap for part in partitions)
+    gap = total(high, costs) - total(low, costs)
+    # Giving something for nothing is a move. Doubled, so that half the gap is a whole number.
+    offers = sorted([(2 * costs[index], index) for index in low] + [(0, -1)])
+    least, best = gap, None
+    for given in high:
+        wanted = 2 * costs[given] - gap
+        place = bisect_left(offers, (wanted, -1))
+        for price, taken in offers[max(place - 1, 0) : place + 1]:
+            if abs(wanted - price) < least:
+                least, best = abs(wanted - price), (given, taken)
+    if best is None:
+        return low, high
+    given, taken = best
+    back = [taken] if taken >= 0 else []
+    return [index for index in low if index != taken] + [given], [
+        index for index in high if index != given
+    ] + back

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from overlay.patches._partition.balance import holds, level, split_largest
+from overlay.patches._partition.balance import holds, split_largest, total
 from overlay.patches._partition.differencing import karmarkar_karp
-from overlay.patches._partition.packing import best_fit_decreasing, first_fit, least_parts
+from overlay.patches._partition.level import level
+from overlay.patches._partition.packing import best_fit_decreasing, first_fit, least_parts, worst_fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,10 +79,10 @@ def capped_partitions(
     for start in _starts(lengths, parts, cap, costs):
         found = split_largest(start, parts, costs)
         level(found, lengths, cap, costs)
+        if costs is not lengths:
+            found = _better(found, worst_fit(lengths, parts, cap, costs), lengths, cap, costs)
         found = [sorted(part) for part in found]
-        return sorted(
-            found, key=lambda part: (sum(costs[index] for index in part), len(part), part[0]), reverse=True
-        )
+        return sorted(found, key=lambda part: (total(part, costs), len(part), part[0]), reverse=True)
     raise ValueError(
         f"no way was found to put {len(lengths)} samples of {sum(lengths)} tokens into {parts} parts of at "
         f"most {cap} tokens: take {fewest_parts(lengths, cap, costs=costs)} parts, or a higher limit"
@@ -100,6 +101,22 @@ def _starts(
         balanced = karmarkar_karp(costs, fewer, equal_size=False)
         if holds(balanced, lengths, cap):
             yield balanced
+
+
+def _better(
+    found: list[list[int]],
+    other: list[list[int]] | None,
+    lengths: Sequence[int],
+    cap: int,
+    costs: Sequence[Number],
+) -> list[list[int]]:
+    """Return the other partitions, levelled, if neither their greatest cost nor their spread is greater."""
+    if other is None:
+        return found
+    level(other, lengths, cap, costs)
+    totals, others = ([total(part, costs) for part in parts] for parts in (found, other))
+    no_worse = max(others) <= max(totals) and max(others) - min(others) <= max(totals) - min(totals)
+    return other if no_worse else found
 
 
 def _checked(lengths: Sequence[int], cap: int, costs: Sequence[Number] | None) -> Sequence[Number]:

@@ -33,9 +33,12 @@ def is_exact(values: Sequence[Any]) -> bool:
     """Tell whether `karmarkar_karp` gives the upstreams' result for these values, to the last tie.
 
     So it does for `int`, `bool` and `float` that are not negative, not infinite and not NaN. Integers of
-    NumPy wrap around and tensors round, so what they give is best left to the upstream.
+    NumPy wrap around and tensors round, so what they give is best left to the upstream, and so is what it
+    does with no values at all.
     """
     kinds = {type(value) for value in values}
+    if not kinds:
+        return False
     if kinds <= {int, bool}:
         return all(value >= 0 for value in values)
     return kinds <= {int, bool, float} and all(0 <= value <= _FINITE for value in values)

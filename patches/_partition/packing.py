@@ -6,12 +6,15 @@ Everywhere here a sample over the cap is alone in its part.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from heapq import heappop, heappush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Bounds that are tried; beyond these none was ever better on the inputs of the tests.
+    Number = int | float
+
+#: Bounds that are tried. Each takes a pass over the samples, and more of them rarely help.
 _GRAINS = 10
 
 
@@ -65,6 +68,34 @@ def best_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
         if room >= length:
             insort(rooms, (room - length, part))
     return parts
+
+
+def worst_fit(
+    lengths: Sequence[int], parts: int, cap: int, costs: Sequence[Number]
+) -> list[list[int]] | None:
+    """Put each sample, costliest first, into the cheapest part with room for it; `None` if there is none.
+
+    No part is empty unless there are fewer samples than parts.
+    """
+    partitions: list[list[int]] = [[] for _ in range(parts)]
+    rooms = [cap] * parts
+    heap: list[tuple[Number, int, int]] = [(0, 0, place) for place in range(parts)]
+    shortest = min(lengths, default=0)
+    # What must be alone goes first, while there are empty parts.
+    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index] <= cap, -costs[index], index)):
+        length = min(lengths[index], cap)
+        full = []
+        while heap and rooms[heap[0][-1]] < length:
+            full.append(heappop(heap))
+        if not heap:
+            return None
+        cost, number, place = heappop(heap)
+        rooms[place] -= lengths[index]
+        partitions[place].append(index)
+        for entry in [*full, (cost + costs[index], number + 1, place)]:
+            if rooms[entry[-1]] >= shortest:
+                heappush(heap, entry)
+    return partitions
 
 
 def least_parts(lengths: Sequence[int], cap: int) -> int:
