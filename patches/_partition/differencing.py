@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 _FINITE = 1e290
 
 
-def is_exact(values: Sequence[Any]) -> bool:
-    """Tell whether `karmarkar_karp` gives the upstreams' result for these values, to the last tie.
+def is_exact(values: Any) -> bool:
+    """Tell whether `karmarkar_karp` gives the upstreams' result for a sequence of values, to the last tie.
 
     So it does for `int`, `bool` and `float` that are not negative, not infinite and not NaN. Integers of
     NumPy wrap around and tensors round, so what they give is best left to the upstream, and so is what it
@@ -130,7 +130,8 @@ def _merge(one: list[Part], two: list[Part], parts: int, join: Callable[[Part, P
         else:
             insort(two, one[0])
         return two
-    shared = max(shared, 0)
+    # Never negative: of the states that have several sets but not yet all, there is one at most, and it comes
+    # before those of one sample, because its largest set came before them.
     joined = list(map(join, one[:shared], reversed(two[:shared])))
     merged = one[shared:]
     merged += two[shared:]

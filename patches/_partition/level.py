@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     #: Cost and place of a part.
     Ranked = tuple[Number, int]
 
-#: Each round about halves the spread, until it does no more.
-_ROUNDS = 8
 #: How many pairs are tried for the cheapest parts, and for the costliest, as a multiple of the parts.
-_TRIES = 2
+_TRIES = 4
 
 
 def level(partitions: list[list[int]], lengths: Sequence[int], cap: int, costs: Sequence[Number]) -> None:
@@ -27,9 +25,6 @@ def level(partitions: list[list[int]], lengths: Sequence[int], cap: int, costs: 
     greatest cost of all never rises and the least never falls.
     """
     parts = _Parts(partitions, lengths, cap, costs)
-    for _ in range(_ROUNDS):
-        if not parts.fold():
-            break
     parts.settle(lambda ranked: ((low, ranked[-1]) for low in ranked))
     parts.settle(lambda ranked: ((ranked[0], high) for high in reversed(ranked)))
 
@@ -46,24 +41,15 @@ class _Parts:
         self.costs = costs
         self.totals = [total(part, costs) for part in partitions]
 
-    def ranked(self) -> list[Ranked]:
-        """Return cost and place of all parts, the cheapest first."""
-        return sorted((cost, place) for place, cost in enumerate(self.totals))
-
-    def fold(self) -> bool:
-        """Pair the cheapest with the costliest that can give, the next with the next; tell if any changed."""
-        ranked = self.ranked()
-        givers = [entry for entry in reversed(ranked) if len(self.partitions[entry[1]]) > 1]
-        changed = False
-        for low, high in zip(ranked, givers, strict=False):
-            if high[0] <= low[0]:
-                break
-            changed |= self.divide(low[1], high[1])
-        return changed
-
     def settle(self, pairs: Callable[[list[Ranked]], Iterable[tuple[Ranked, Ranked]]]) -> None:
-        """Divide the first of the pairs that it helps, again and again."""
-        ranked = self.ranked()
+        """Divide the first of the pairs that this helps, again and again.
+
+        Args:
+            pairs: Gives pairs of a cheaper and a costlier part, the most promising first, from all parts with
+                the cheapest first.
+
+        """
+        ranked = sorted((cost, place) for place, cost in enumerate(self.totals))
         tries = _TRIES * len(ranked)
         changed = True
         while changed:

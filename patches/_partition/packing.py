@@ -65,8 +65,7 @@ def best_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
             room, part = cap, len(parts)
             parts.append([])
         parts[part].append(index)
-        if room >= length:
-            insort(rooms, (room - length, part))
+        insort(rooms, (room - length, part))
     return parts
 
 

@@ -19,15 +19,21 @@ def run_cases(
     folder: Path,
     *,
     overlay: bool = True,
+    patches: str = "verl.dynamic-cp-loss",
+    program: str = "rank_main.py",
+    release: Path | None = None,
     timeout: float = 420.0,
 ) -> dict[str, list[Any]]:
     """Run all cases of a module on `world` ranks.
 
     Args:
         world: Number of ranks.
-        module: A module beside this file, with `cases(world)` (see `rank_main`).
+        module: A module beside this file, with `cases(world)` (see `rank_main` and `gloo_main`).
         folder: Where the ranks write.
         overlay: Whether overlay is enabled on the ranks.
+        patches: Which of its patches, if it is.
+        program: The file beside this one that each rank runs.
+        release: A folder that comes first on the ranks' path.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
 
     Returns:
@@ -36,11 +42,14 @@ def run_cases(
 
     """
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(world), str(HERE / "rank_main.py"), module, str(folder)]
+    command += ["--nproc-per-node", str(world), str(HERE / program), module, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
-    environment["OVERLAY_PATCHES"] = "verl.dynamic-cp-loss" if overlay else "none"
+    environment["OVERLAY_PATCHES"] = patches if overlay else "none"
+    if release is not None:
+        first = [str(release), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(first)
     log = folder / "log.txt"
     with log.open("wb") as stream:
         process = subprocess.Popen(

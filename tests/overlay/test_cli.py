@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+PATCHES = Path(__file__).resolve().parents[2] / "patches"
 
 
 def overlay(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -28,11 +28,12 @@ def read(*arguments: str, code: int = 0, **environ: str) -> Any:
     return json.loads(done.stdout)
 
 
-IDS = ["megatron.recompute", "verl.dynamic-cp-loss"]
+#: The patches that there are, by their files.
+IDS = sorted(f"{file.parent.name}.{file.stem.replace('_', '-')}" for file in PATCHES.glob("[!_]*/[!_]*.py"))
 
 
 def test_list() -> None:
-    assert set(IDS) <= {patch["id"] for patch in read("list")}
+    assert [patch["id"] for patch in read("list")] == IDS
     text = overlay("list").stdout
     assert all(name in text for name in IDS)
 

@@ -72,10 +72,23 @@ def drawn_lengths(draw: random.Random, most: int) -> tuple[list[int], int]:
             *[lambda: max(1, min(cap, int(draw.lognormvariate(-2, 1) * cap)))] * 4,
         ]
     )
-    lengths = [one() for _ in range(draw.randint(1, most))]
+    count = draw.randint(1, most)
+    lengths = [one() for _ in range(count)]
+    if draw.random() < 0.3:
+        lengths = full_parts(draw, count, cap)
     if draw.random() < 0.15:
         lengths[draw.randrange(len(lengths))] = 5 * cap
     return lengths, cap
+
+
+def full_parts(draw: random.Random, count: int, cap: int) -> list[int]:
+    """Return lengths that can fill parts to the last token, which packing longest first often misses."""
+    lengths: list[int] = []
+    while len(lengths) < count:
+        cuts = sorted(draw.randint(0, cap) for _ in range(min(draw.randint(0, 3), count - len(lengths) - 1)))
+        lengths += [end - begin for begin, end in zip([0, *cuts], [*cuts, cap], strict=True)]
+    draw.shuffle(lengths)
+    return lengths
 
 
 def drawn_costs(draw: random.Random, lengths: list[int]) -> list[Any] | None:
