@@ -13,13 +13,15 @@ import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sft_stand_in as stand_in  # before verl
 
 import overlay
 
-RANKS = 4
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -35,7 +37,7 @@ class Log:
         self.steps.append({**data, "step": step})
 
 
-def config(lengths: list[int], batch: int, folder: str, **changes: Any) -> Any:
+def config(lengths: list[int], batch: int, folder: str, ranks: int, **changes: Any) -> Any:
     """Return the settings of a run, closed against names that it has not, as verl's own are."""
     from omegaconf import OmegaConf
 
@@ -61,7 +63,7 @@ def config(lengths: list[int], batch: int, folder: str, **changes: Any) -> Any:
                 "logger": ["console"],
                 "device": "cpu",
                 "nnodes": 1,
-                "n_gpus_per_node": RANKS,
+                "n_gpus_per_node": ranks,
                 "total_epochs": 1,
                 "total_training_steps": None,
                 "save_freq": -1,
@@ -115,11 +117,6 @@ class Runs:
         self.said = ""
 
     def run(self, settings: Any, shared_by: int = 1) -> list[dict[str, Any]]:
-        import time; t=time.time()
-        try: return self.run_(settings,shared_by)
-        finally:
-            import sys; print("RUN",time.time()-t,file=sys.stderr)
-    def run_(self, settings: Any, shared_by: int = 1) -> list[dict[str, Any]]:
         """Return what each step reported."""
         log = io.StringIO()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(log):
@@ -148,61 +145,100 @@ class Runs:
 
 
 def check(runs: Runs, lengths: list[int], options: argparse.Namespace, *, old: bool) -> dict[str, Any]:
-    """Run everything in one state of overlay."""
+    """Run what is compared between the states of overlay: steps by name of the run."""
     on = {} if old else {"trainer__balance_batch": True}
-    few, small = lengths[:32], 16
+    few, small, ranks = lengths[:32], 16, options.ranks
     with tempfile.TemporaryDirectory() as folder:
-        found: dict[str, Any] = {"default": runs.run(config(lengths, options.batch, folder, **on))}
-        found["said"] = runs.said
-        if options.only_default:
-            return found
-        found["off"] = runs.run(config(few, small, folder, trainer__balance_batch=False))
-        found["off_said"] = runs.said
-        found["on"] = runs.run(config(few, small, folder, trainer__balance_batch=True))
-        found["shared"] = runs.run(config(few, small, folder, **on), shared_by=2)
-        found["one"] = runs.run(config(few, small, folder, **on), shared_by=RANKS)
-        found["images"] = runs.run(config(few, small, folder, data__multi_modal=True, **on))
-        found["padded"] = runs.run(config(few, small, folder, data__pad_mode="right", **on))
-        for batch in (RANKS + 2, RANKS - 1):
-            found[f"batch of {batch}"] = runs.refused(config(few, batch, folder, **on))
-        own = Path(folder) / "resumed"
+
+        def made(batch: int, **changes: Any) -> Any:
+            return config(few, batch, folder, ranks, **on, **changes)
+
+        return {
+            "default": runs.run(config(lengths, options.batch, folder, ranks, **on)),
+            "shared": runs.run(made(small), shared_by=2),
+            "one": runs.run(made(small), shared_by=ranks),
+            "images": runs.run(made(small, data__multi_modal=True)),
+            "padded": runs.run(made(small, data__pad_mode="right")),
+        }
+
+
+def check_settings(runs: Runs, few: list[int], ranks: int, *, old: bool) -> dict[str, Any]:
+    """Run what matters with overlay alone: the setting, odd batches, and a run that is resumed."""
+    found: dict[str, Any] = {}
+    on = {} if old else {"trainer__balance_batch": True}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, setting in (("set", on), ("off", {"trainer__balance_batch": False})):
+            found[name] = {"steps": runs.run(config(few, 16, folder, ranks, **setting)), "said": runs.said}
+        for batch in (ranks + ranks // 2, ranks // 2):
+            found[f"batch of {batch}"] = runs.refused(config(few, batch, folder, ranks, **on))
         keep = {"trainer__save_freq": 1, "trainer__resume_mode": "auto", **on}
-        found["whole"] = runs.run(config(few, 8, str(own), **keep))
-        latest = own / "latest_checkpointed_iteration.txt"
-        assert latest.read_text() == "4"
-        latest.write_text("2")
-        found["resumed"] = runs.run(config(few, 8, str(own), **keep))
+        saved = Path(folder) / "saved"
+        found["whole"] = runs.run(config(few, 8, str(saved), ranks, **keep))
+        latest = saved / "latest_checkpointed_iteration.txt"
+        latest.write_text(str(int(latest.read_text()) - 2))
+        found["resumed"] = runs.run(config(few, 8, str(saved), ranks, **keep))
     return found
+
+
+@contextlib.contextmanager
+def partitions_watched() -> Iterator[list[str]]:
+    """Give a list that holds, in the end, the type of what the trainer partitioned."""
+    from verl.trainer import sft_trainer_ray
+
+    original = getattr(sft_trainer_ray, "get_seqlen_balanced_partitions", None)
+    seen: list[str] = []
+
+    def get_seqlen_balanced_partitions(values: Any, **options: Any) -> Any:
+        kind = f"{type(values).__name__} of {type(values[0]).__name__}"
+        if kind not in seen:
+            seen.append(kind)
+        return original(values, **options)
+
+    if original is not None:
+        sft_trainer_ray.get_seqlen_balanced_partitions = get_seqlen_balanced_partitions
+    try:
+        yield seen
+    finally:
+        if original is not None:
+            sft_trainer_ray.get_seqlen_balanced_partitions = original
+            del original  # or overlay finds that somebody holds it
 
 
 def main() -> None:
     """Run, and print one line of JSON last."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--only-default", action="store_true")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--longest", type=int, default=8192)
     options = parser.parse_args()
 
-    status = overlay.enable("verl.sft-balance", strict=True)
+    overlay.enable("verl.*, -verl.dynamic-cp-loss", strict=True)
     import ray
     import verl
     import verl.trainer.sft_trainer_ray
 
     path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    # Without this Ray starts as many processes as it is told there are processors.
+    os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 -- so is it written
     ray.init(
-        num_cpus=64, resources={"cpu": RANKS}, include_dashboard=False, log_to_driver=False,
+        # What the releases ask for, for want of a GPU: of the one resource or the other.
+        num_cpus=64, num_gpus=options.ranks, resources={"cpu": options.ranks},
+        include_dashboard=False, log_to_driver=False,
         runtime_env={"env_vars": {"PYTHONPATH": path}},
     )  # fmt: skip
     try:
         old = verl.__version__.startswith("0.7")
-        lengths = stand_in.lognormal(options.seed, 2 * options.batch, 16384)
+        lengths = stand_in.lognormal(options.seed, 2 * options.batch, options.longest)
         runs = Runs()
         report: dict[str, Any] = {"path": verl.__file__, "version": verl.__version__}
-        report["overlay"] = check(runs, lengths, options, old=old)
-        status = overlay.status()
-        report["states"] = {patch.patch: patch.state for patch in status.patches if patch.state != "skipped"}
+        with partitions_watched() as report["overlay_partitions"]:
+            report["overlay"] = check(runs, lengths, options, old=old)
+        report["settings"] = check_settings(runs, lengths[:32], options.ranks, old=old)
+        report["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
         overlay.disable()
-        report["plain"] = check(runs, lengths, options, old=old)
+        with partitions_watched() as report["plain_partitions"]:
+            report["plain"] = check(runs, lengths, options, old=old)
     finally:
         ray.shutdown()
     print(json.dumps(report))

@@ -1,9 +1,9 @@
-"""What the program of this folder puts in the place of a GPU engine and of data, for verl's SFT trainer on Ray.
+"""What stands in for a GPU engine and for data under verl's SFT trainer on Ray, on a CPU.
 
-Imported first, by the driver and by each Ray worker. Stood in for are packages that verl imports and does not
-use here (a web server, classes of vision models that newer releases of transformers have dropped), and the
-training worker: `Worker` has the methods of verl's `TrainingWorker` with the same dispatch, and a bigram model
-in float64 for a model. Loss, process group and reduction over the data parallel ranks are the real ones.
+Imported before verl, by the driver and by each Ray worker. Stood in for are packages that verl imports and
+does not use here (a web server, an image loader, classes of vision models that newer releases of transformers
+have dropped), and the training worker: `Worker` has the methods of verl's `TrainingWorker` with the same
+dispatch, and a bigram in float64 for a model. The loss is verl's own; reductions are over gloo.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ import random
 import sys
 import types
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 warnings.simplefilter("ignore")
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Size of the vocabulary. Token 0 is padding.
 VOCABULARY = 17
@@ -64,12 +61,17 @@ def _stand_in() -> None:
 
 _stand_in()
 
-import torch
-import torch.distributed as dist
-from verl.single_controller.base import Worker as VerlWorker
-from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
-from verl.utils import tensordict_utils as tu
-from verl.workers.utils.losses import sft_loss
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import verl  # noqa: E402
+from verl.single_controller.base import Worker as VerlWorker  # noqa: E402
+from verl.single_controller.base.decorator import (  # noqa: E402
+    Dispatch,
+    make_nd_compute_dataproto_dispatch_fn,
+    register,
+)
+from verl.utils import tensordict_utils as tu  # noqa: E402
+from verl.workers.utils.losses import sft_loss  # noqa: E402
 
 
 def tokens(uid: int, length: int) -> torch.Tensor:
@@ -173,7 +175,7 @@ class Worker(VerlWorker):
         loss = loss.detach()
         for tensor in (loss, gradient):
             dist.all_reduce(tensor, group=self.group)
-            tensor /= ranks
+            tensor.div_(ranks)
         shares: list[Any] = [None] * ranks
         dist.all_gather_object(shares, received, group=self.group)
         with torch.no_grad():
@@ -190,9 +192,9 @@ class Worker(VerlWorker):
 
 
 def _rows(data: Any) -> dict[str, Any]:
-    """Return what came: ids and lengths of the samples in order, and whether each field is the sample's own."""
+    """Return ids and lengths of the samples in order, and whether each field is the sample's own."""
     ids = list(data["input_ids"].unbind())
-    told = {"global_token_num": tu.get(data, "global_token_num")}
+    told = {"global_token_num": tu.get(data, "global_token_num"), "verl": verl.__file__}
     if not data["input_ids"].is_nested:
         lengths = data["attention_mask"].sum(-1).tolist()
         return {**told, "uids": [row.tolist()[:3] for row in ids], "lengths": lengths, "intact": True}
@@ -213,12 +215,3 @@ def lognormal(seed: int, samples: int, longest: int) -> list[int]:
     """Return lengths in tokens with a long tail, up to `longest`, of which some reach it."""
     draw = random.Random(seed)
     return [max(8, min(longest, round(draw.lognormvariate(7, 1)))) for _ in range(samples)]
-
-
-def imbalance(shares: Sequence[Any]) -> tuple[float, float]:
-    """Return the greatest share over the mean one, in tokens and in work by verl's estimate."""
-    from verl.utils.seqlen_balancing import calculate_workload
-
-    loads = [sum(share["lengths"]) for share in shares]
-    work = [int(calculate_workload(torch.tensor(share["lengths"])).sum()) for share in shares]
-    return max(loads) * len(loads) / sum(loads), max(work) * len(work) / sum(work)
