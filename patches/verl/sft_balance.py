@@ -165,7 +165,7 @@ PATCH = Patch(
         "wait for the rank that drew the long ones. With the patch the rows of each global batch are "
         "reordered before they are handed out: the same samples, as many for each rank, with work by verl's "
         "own estimate as equal as swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 "
-        "do so themselves, but partition a float tensor, many times slower than a list of integers, leave the "
+        "do so, but partition a float tensor, many times slower than a list of integers, leave the "
         "ranks uneven where few samples are far longer than the rest, and take padded rows for as long as "
         "their padding. With the patch they partition integers, and what is still uneven is balanced by the "
         "tokens that the trainer counts. The SPMD trainer (verl.trainer.sft_trainer) is left as it is: each "
