@@ -104,13 +104,16 @@ def drawn_costs(draw: random.Random, lengths: list[int]) -> list[Any] | None:
 def naive_first_fit(lengths: list[int], cap: int) -> list[list[int]]:
     """First fit in the order of the samples, one part after the other."""
     parts: list[list[int]] = []
+    sums: list[int] = []
     for index, length in enumerate(lengths):
-        for part in parts:
-            if sum(lengths[other] for other in part) + length <= cap:
-                part.append(index)
+        for place, tokens in enumerate(sums):
+            if tokens + length <= cap:
+                parts[place].append(index)
+                sums[place] += length
                 break
         else:
             parts.append([index])
+            sums.append(length)
     return parts
 
 
