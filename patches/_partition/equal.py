@@ -49,7 +49,8 @@ def equal_shares(costs: Sequence[int], shares: int) -> list[list[int]]:
         else:
             break
         swapped = True
-        for share, out, into in ((costliest, *swap), (other, *reversed(swap))):
+        ours, theirs = swap
+        for share, out, into in ((costliest, ours, theirs), (other, theirs, ours)):
             ranked[share].remove(out)
             insort(ranked[share], into)
             sums[share] += into[0] - out[0]

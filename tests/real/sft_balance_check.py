@@ -89,9 +89,9 @@ def trainer_class() -> Any:
 
     sft_trainer_ray.Tracking = Log
     sft_trainer_ray.TrainingWorker = stand_in.Worker
-    clients = []
+    clients: list[Any] = []
 
-    class Trainer(SFTTrainer):  # type: ignore[misc]
+    class Trainer(SFTTrainer):
         def _build_config(self) -> None:
             tokenizer = SimpleNamespace(pad_token_id=0)
             self.model_config = SimpleNamespace(tokenizer=tokenizer, processor=None)
@@ -103,7 +103,7 @@ def trainer_class() -> Any:
             if not clients:
                 super()._build_engine()
                 clients.append(self.training_client)
-            self.training_client = clients[0]
+            self.training_client: Any = clients[0]
             self.training_client.reset()
 
     return Trainer
@@ -185,7 +185,7 @@ def partitions_watched() -> Iterator[list[str]]:
     """Give a list that holds, in the end, the type of what the trainer partitioned."""
     from verl.trainer import sft_trainer_ray
 
-    original = getattr(sft_trainer_ray, "get_seqlen_balanced_partitions", None)
+    original: Any = getattr(sft_trainer_ray, "get_seqlen_balanced_partitions", None)
     seen: list[str] = []
 
     def get_seqlen_balanced_partitions(values: Any, **options: Any) -> Any:

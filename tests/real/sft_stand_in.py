@@ -14,9 +14,14 @@ import random
 import sys
 import types
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 warnings.simplefilter("ignore")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Method = TypeVar("Method", bound="Callable[..., Any]")
 
 #: Size of the vocabulary. Token 0 is padding.
 VOCABULARY = 17
@@ -92,7 +97,11 @@ class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
         length = self.lengths[uid]
         mask = torch.ones(length)
         mask[: 1 + length // 4] = 0  # the prompt
-        sample = {"input_ids": tokens(uid, length), "position_ids": torch.arange(length), "loss_mask": mask}
+        sample: dict[str, Any] = {
+            "input_ids": tokens(uid, length),
+            "position_ids": torch.arange(length),
+            "loss_mask": mask,
+        }
         if self.config.pad_mode != "no_padding":
             sample["attention_mask"] = torch.ones(length, dtype=torch.long)
             padding = self.config.max_length - length
@@ -102,6 +111,19 @@ class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
             sample["position_ids"] = torch.arange(4 * length).view(4, length) + uid
             sample["multi_modal_inputs"] = {"pixel_values": torch.full((uid % 3, 2), float(uid))}
         return sample
+
+
+def on_every_rank(method: Method) -> Method:
+    """Send what a method is called with to every worker, as verl does for what is no batch."""
+    made: Method = register(dispatch_mode=Dispatch.ONE_TO_ALL)(method)
+    return made
+
+
+def in_shares(method: Method) -> Method:
+    """Send each data parallel rank its share of a batch, as verl does for `TrainingWorker.train_batch`."""
+    dispatch = make_nd_compute_dataproto_dispatch_fn(mesh_name="train")
+    made: Method = register(dispatch_mode=dispatch, blocking=False)(method)
+    return made
 
 
 class Worker(VerlWorker):
@@ -119,7 +141,7 @@ class Worker(VerlWorker):
         groups = [dist.new_group([rank for rank in world if rank % size == first]) for first in range(size)]
         return groups[dist.get_rank() % size]
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_every_rank
     def lay_out(self, size: int) -> None:
         """Let `size` ranks share a model, and with it a data parallel rank."""
         self.group = self._groups[size]
@@ -128,31 +150,31 @@ class Worker(VerlWorker):
         first = dist.get_rank() % size == 0
         self._register_dispatch_collect_info("train", dp_rank=dist.get_rank() // size, is_collect=first)
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_every_rank
     def set_loss_fn(self, loss_fn: Any) -> None:
         pass
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_every_rank
     def reset(self) -> None:
         generator = torch.Generator().manual_seed(1)
         self.weights = torch.randn(VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64)
         self.weights.requires_grad_()
         self.calls = 0
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_every_rank
     def count(self) -> int:
         """Return how many batches have come since the last reset."""
         return self.calls
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_every_rank
     def save_checkpoint(self, local_path: str, global_step: int = 0, max_ckpt_to_keep: Any = None) -> None:
         pass
 
-    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    @on_every_rank
     def load_checkpoint(self, local_path: str) -> None:
         pass
 
-    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="train"), blocking=False)
+    @in_shares
     def train_batch(self, data: Any) -> Any:
         self.calls += 1
         received = _rows(data)

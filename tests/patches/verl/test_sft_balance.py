@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlay.patches._partition import karmarkar_karp
-from overlay.patches._partition.equal import equal_shares
+from overlay.patches._partition.equal import _best_swap, equal_shares
 from overlay.patches.verl import sft_balance
 from overlay.patches.verl.sft_balance import balanced_order, most_work
 
@@ -64,6 +64,22 @@ def test_no_swap_with_the_costliest_share_is_left(costs: list[int], ranks: int) 
                 assert moved <= 0 or moved >= top - sums[taker]
 
 
+@given(COSTS, COSTS)
+def test_the_best_swap_is_that_of_all_pairs(one: list[int], other: list[int]) -> None:
+    giver, taker = sorted((one, other), key=sum, reverse=True)
+    gap = sum(giver) - sum(taker)
+    swap = _best_swap(ranked(giver), ranked(taker), gap)
+    best = min(abs(gap - 2 * (mine - theirs)) for mine in giver for theirs in taker)
+    if swap is None:
+        assert best >= gap
+    else:
+        assert abs(gap - 2 * (swap[0][0] - swap[1][0])) == best
+
+
+def ranked(costs: list[int]) -> list[tuple[int, int]]:
+    return sorted((cost, index) for index, cost in enumerate(costs))
+
+
 def test_swaps_bring_a_long_tail_within_a_hundredth() -> None:
     # Where Karmarkar-Karp alone, bound to one of each k costliest, is often a tenth above the mean.
     seed = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
@@ -92,6 +108,7 @@ def test_the_order_has_each_share_together_and_the_least_work_at_its_ends(
         top = work.index(max(work))
         assert work[: top + 1] == sorted(work[: top + 1])
         assert work[top:] == sorted(work[top:], reverse=True)
+        assert sorted(work)[:2] == sorted([work[0], work[-1]])[: len(work)]
     assert most_work([costs[index] for index in order], ranks) == most(costs, found)
 
 
