@@ -44,10 +44,11 @@ def divide(seed: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
     from tensordict import TensorDict
+    from torch._C._distributed_c10d import HashStore
     from verl.utils import seqlen_balancing
 
     # One rank asks as often as many do.
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     seqlen_balancing.get_device_name = lambda: "cpu"
     asked: list[None] = []
     all_reduce = dist.all_reduce

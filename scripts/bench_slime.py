@@ -70,20 +70,22 @@ def rows_before_0_3(revision: str) -> list[tuple[str, str, str]]:
 
 
 def rows_of_0_3(revision: str) -> list[tuple[str, str, str]]:
-    """Return the same for a step of slime 0.3: micro-batches, those over the budget, and the smallest."""
+    """Return the same for two steps of slime 0.3, and how much work the micro-batches are, over the mean."""
     found = run("slime_schedule_check.py", revision, "0")
     given = found["cases"][LARGE]
+    flops = found["flops"][LARGE]
     rows = []
     for mode in ("by tokens", "by FLOPs"):
         if mode == "by FLOPs" and revision == "v0.3.0":
             continue
         texts = []
         for state in ("plain", "overlay"):
-            parts = [part for rank in found[state][mode][LARGE]["steps"][0] for part in rank]
+            parts = [part for step in found[state][mode][LARGE]["steps"] for rank in step for part in rank]
             tokens = [sum(given["lengths"][index] for index in part) for part in parts]
             over = [total for total in tokens if total > given["budget"]]
             most = f", {len(over)} over, at most {max(over) / given['budget']:.2f}" if over else ""
-            texts.append(f"{len(parts)}{most}, least {min(tokens) / given['budget']:.2f}")
+            work = [sum(flops[index] for index in part) * len(parts) / sum(flops) for part in parts]
+            texts.append(f"{len(parts)}{most}, work {min(work):.2f} to {max(work):.2f}")
         rows.append((f"packed {mode}", *texts))
     return rows  # type: ignore[return-value]
 
@@ -112,12 +114,14 @@ def main() -> int:
     except FetchError as error:
         print(f"bench_slime: {error}", file=sys.stderr)
         return 2
-    print("micro-batches of a step, on one rank (0.3: on all); those over the budget, in parts of the budget")
+    print(
+        "micro-batches of a step on a rank (0.3: of two steps on all); those over the budget, in parts of it"
+    )
     for rows, revisions in alike.items():
         name = revisions[0] if len(revisions) == 1 else f"{revisions[0]} to {revisions[-1]}"
-        print(f"\n{name}\n  {'rollout':<20}{'slime':<46}with overlay")
+        print(f"\n{name}\n  {'rollout':<20}{'slime':<48}with overlay")
         for rollout, plain, ours in rows:
-            print(f"  {rollout:<20}{plain:<46}{ours}")
+            print(f"  {rollout:<20}{plain:<48}{ours}")
     return 0
 
 

@@ -181,10 +181,8 @@ def settle(
 
     groups, heaviest = len(tokens), max(tokens, default=0)
     need = max(at_least, 1)
-    if max(heaviest, 1) <= cap:
-        need = max(need, min(groups, -(sum(tokens) // -cap)))
-        if need < groups:
-            need = fewest_parts(tokens, cap, at_least=need, costs=costs)
+    if need < groups and max(heaviest, 1) <= cap:
+        need = fewest_parts(tokens, cap, at_least=need, costs=costs)
     own = [
         need,
         max(longest, 1) if max(longest, 1) > cap else 0,

@@ -136,9 +136,9 @@ def main(seed: str) -> None:
     report["overlay"] = look(module, given)
     overlay.disable()
     report["plain"] = look(module, given)
-    if hasattr(module, "_calculate_workloads"):
-        counted = [module._calculate_workloads(one["lengths"], SimpleNamespace(**MODEL)) for one in given]
-        report["flops"] = counted
+    count = importlib.import_module("slime.utils.flops_utils").calculate_fwd_flops
+    args = SimpleNamespace(**MODEL)
+    report["flops"] = [[count([length], args) for length in one["lengths"]] for one in given]
     print(json.dumps(report))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from slime_cases import IMPOSSIBLE, broken, is_impossible
+from slime_cases import IMPOSSIBLE, REALISTIC, broken, is_impossible
 from slime_layouts import LAYOUTS, cases_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "distributed"))
@@ -106,5 +106,9 @@ def test_all_ranks_agree_and_hold_the_budget(
 def test_upstream_alone_does_not(on_ranks: Callable[..., dict[str, list[Any]]]) -> None:
     found = on_ranks("v0.2.4", overlay=False)
     for layout in LAYOUTS:
-        cases = cases_of(layout, SEED)
-        assert any(broken(given, by_data_rank(layout, given, found)) for given in cases), layout["name"]
+        if layout["name"] == "DP 2, CP 2":
+            continue  # with twice the budget, what always exceeds it does not
+        name = f"{layout['name']}/{'7 in groups of 4' if layout['stages'] > 1 else REALISTIC}"
+        given = next(given for given in cases_of(layout, SEED) if given["name"] == name)
+        said = broken(given, by_data_rank(layout, given, found))
+        assert any("tokens in a micro-batch of at most" in sentence for sentence in said), name

@@ -153,16 +153,17 @@ def test_it_takes_no_more_micro_batches_than_packing_by_tokens(found: dict[str, 
 
 
 def test_flops_stay_balanced(found: dict[str, Any]) -> None:
-    # Without a budget slime is free to balance, and does worse: it cuts micro-batches in two to align them.
     for index in LARGE:
         flops = found["flops"][index]
         ours, plain, tokens = (
             costs(found[state][mode][index], flops)
             for state, mode in (("overlay", "by FLOPs"), ("plain", "by FLOPs"), ("plain", "by tokens"))
         )
+        # The most is that of the longest sample or close to it, with a budget and without.
         assert max(ours) <= max(tokens)
-        assert max(ours) <= 1.01 * max(plain)
-        assert min(ours) > min(plain) > min(tokens)
+        assert max(ours) <= 1.05 * max(plain)
+        assert min(ours) > min(tokens)
+        assert min(ours) > 0.7 * sum(ours) / len(ours)
 
 
 def test_what_was_right_stays_as_it_is(found: dict[str, Any]) -> None:

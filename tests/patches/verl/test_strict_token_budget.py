@@ -136,6 +136,8 @@ def test_all_ranks_take_one_number_or_fail_with_one_error(
         ([[4, 4, 4, 4]], {"cap": 100, "at_least": 3, "divisor": 2}, 4),
         ([[2, 2, 3, 3]], {"cap": 6, "group_size": 2}, 2),
         ([[0, 0]], {"cap": 8}, 1),
+        # Only what balances the workload finds this one: balanced tokens, first fit and best fit need 4.
+        ([[5, 4, 20, 5, 4, 12, 10]], {"cap": 20}, 3),
     ],
 )
 def test_the_number_of_micro_batches(ranks: list[list[int]], arguments: dict[str, int], count: int) -> None:
