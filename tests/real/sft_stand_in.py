@@ -126,7 +126,7 @@ def in_shares(method: Method) -> Method:
     return made
 
 
-class Worker(VerlWorker):  # type: ignore[misc, unused-ignore] -- mypy sees this file by two names
+class Worker(VerlWorker):  # type: ignore[misc, unused-ignore]
     """A training worker of one rank, over gloo. Every metric that it reports is that of the whole batch."""
 
     def __init__(self, config: Any) -> None:
