@@ -17,6 +17,7 @@ import bench_audit
 import bench_call
 import bench_partition
 import bench_picture
+import bench_sft
 import bench_start
 import bench_timing
 
@@ -29,6 +30,7 @@ BENCHMARKS = {
     "call": (bench_call.measure, 60),
     "audit": (bench_audit.measure, 11),
     "partition": (bench_partition.measure, 3),
+    "sft": (bench_sft.measure, 3),
 }
 
 

@@ -22,6 +22,7 @@ VERL = (
     {
         "verl.dynamic-cp-loss": "not-affected  not-affected  not-affected  apply  superseded  superseded",
         "verl.fast-partitioner": "apply  apply  apply  apply  apply  apply",
+        "verl.sft-balance": "not-affected  apply  apply  apply  apply  apply",
         "verl.strict-token-budget": "apply  apply  apply  apply  apply  fixed-upstream",
     },
 )
