@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
@@ -36,19 +36,18 @@ def functions(path: Path, *names: str) -> list[Any]:
 def drawn_values(draw: random.Random, most: int) -> list[Any]:
     """Return up to `most` values with ties, zeros, outliers, huge numbers, or floats that round."""
     few = [draw.randint(0, 1000) for _ in range(3)]
-    one = draw.choice(
-        [
-            lambda: few[0],
-            lambda: draw.choice([0, 7]),
-            lambda: draw.randint(0, 2),
-            lambda: draw.choice(few),
-            lambda: 10**40 + draw.randint(0, 3),
-            draw.random,
-            lambda: draw.choice([0.1, 0.2, 0.3, 1, 0, True]),
-            lambda: draw.randint(1, 50),
-            lambda: max(1, int(draw.lognormvariate(7.3, 1))),
-        ]
-    )
+    kinds: list[Callable[[], Any]] = [
+        lambda: few[0],
+        lambda: draw.choice([0, 7]),
+        lambda: draw.randint(0, 2),
+        lambda: draw.choice(few),
+        lambda: 10**40 + draw.randint(0, 3),
+        draw.random,
+        lambda: draw.choice([0.1, 0.2, 0.3, 1, 0, True]),
+        lambda: draw.randint(1, 50),
+        lambda: max(1, int(draw.lognormvariate(7.3, 1))),
+    ]
+    one = draw.choice(kinds)
     values = [one() for _ in range(draw.randint(1, most))]
     if draw.random() < 0.2:
         values[-1] = draw.choice([0, 10**6])
@@ -59,19 +58,18 @@ def drawn_lengths(draw: random.Random, most: int) -> tuple[list[int], int]:
     """Return up to `most` lengths and a cap, of which about a third leave Karmarkar-Karp over it."""
     cap = draw.choice([1, 8, 30, 1000, 16384])
     same = draw.randint(0, cap)
-    one = draw.choice(
-        [
-            lambda: same,
-            lambda: cap,
-            lambda: draw.choice([cap, cap + 1, 1, 0]),
-            lambda: 0,
-            lambda: draw.randint(cap // 3, cap // 2 + 1),
-            lambda: draw.randint(0, 2 * cap),
-            lambda: 7 * cap // 8,
-            lambda: draw.randint(0, cap // 4),
-            *[lambda: max(1, min(cap, int(draw.lognormvariate(-2, 1) * cap)))] * 4,
-        ]
-    )
+    kinds: list[Callable[[], int]] = [
+        lambda: same,
+        lambda: cap,
+        lambda: draw.choice([cap, cap + 1, 1, 0]),
+        lambda: 0,
+        lambda: draw.randint(cap // 3, cap // 2 + 1),
+        lambda: draw.randint(0, 2 * cap),
+        lambda: 7 * cap // 8,
+        lambda: draw.randint(0, cap // 4),
+        *[lambda: max(1, min(cap, int(draw.lognormvariate(-2, 1) * cap)))] * 4,
+    ]
+    one = draw.choice(kinds)
     count = draw.randint(1, most)
     lengths = [one() for _ in range(count)]
     if draw.random() < 0.3:
