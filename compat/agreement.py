@@ -81,7 +81,7 @@ def compare_through(  # noqa: D417 -- the last two are as in `agree`
     """
     name = sha256(repr(list(ranks)).encode()).hexdigest()[:16]
     _rounds[name] = number = _rounds.get(name, 0) + 1
-    talk = _Talk(store, f"overlay/agree/{name}/{number}", ranks)
+    talk = Talk(store, f"overlay/agree/{name}/{number}", ranks)
     try:
         talk.say(me, facts, files)
         report = talk.lead(timeout) if me == ranks[0] else talk.follow(timeout)
@@ -92,8 +92,8 @@ def compare_through(  # noqa: D417 -- the last two are as in `agree`
     _log.debug(f"{_agreement.spans(ranks)} agree")
 
 
-class _Talk:
-    """The keys of one comparison."""
+class Talk:
+    """One comparison: what is written under which keys, and who waits for whom."""
 
     def __init__(self, store: Any, prefix: str, ranks: Sequence[int]) -> None:
         self._store = store
@@ -101,6 +101,7 @@ class _Talk:
         self._ranks = ranks
 
     def say(self, me: int, facts: Mapping[str, str], files: Mapping[str, str]) -> None:
+        """Write what a rank says of itself, by its digest unless that is there already."""
         digest = _agreement.digest_of(facts)
         if not self._store.check([self._key(digest)]):
             self._set(digest, [dict(facts), dict(files)])
@@ -132,15 +133,8 @@ class _Talk:
         if len(kinds) == 1:
             return ""
         said = dict(zip(kinds, self._get(kinds), strict=True))
-        table = _agreement.compare(
-            digests,
-            {digest: facts for digest, (facts, _) in said.items()},
-            {
-                f"{digest} {module}": path
-                for digest, (_, files) in said.items()
-                for module, path in files.items()
-            },
-        )
+        facts, files = ({digest: told[part] for digest, told in said.items()} for part in (0, 1))
+        table = _agreement.compare(digests, facts, files)
         return f"the ranks do not run the same:\n{table}"
 
     def _silent(self, timeout: float) -> list[int]:

@@ -22,7 +22,7 @@ NOT_ENABLED = {"overlay": "not enabled"}
 
 def facts_of(lock: _lock.Lock, status: Status) -> dict[str, str]:
     """Return what a rank says of itself."""
-    found = _lock.facts(lock)
+    found = {"overlay": "enabled", **_lock.facts(lock)}
     for patch in status.patches:
         found[f"{patch.patch}: state"] = _state(patch)
     for number, sentence in enumerate(status.half_patched):
@@ -51,40 +51,46 @@ def files_of(verdicts: Iterable[Verdict]) -> dict[str, str]:
 
 
 def compare(
-    ranks: Mapping[int, str], facts: Mapping[str, Mapping[str, str]], files: Mapping[str, str]
+    ranks: Mapping[int, str],
+    facts: Mapping[str, Mapping[str, str]],
+    files: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """Return a table of what differs, empty if nothing does.
+    """Return a table of what differs.
 
     Args:
         ranks: The digest of each rank.
         facts: The facts that each digest stands for.
-        files: For each digest and module, as `digest module`, the file it was read from.
+        files: For each digest, the file of each module: that of one of the ranks that have this digest.
     """
-    if len(set(ranks.values())) <= 1:
-        return ""
-    names = sorted({name for said in facts.values() for name in said})
-    different = [name for name in names if len({said.get(name) for said in facts.values()}) > 1]
-    sites = [name for name in different if " source of " in name]
-    rows = []
-    for name in different:
-        if sites and name.endswith(" source"):
-            continue  # the digest of all sites, of which those that differ are listed
-        by_value: dict[str, list[int]] = {}
-        for rank, digest in sorted(ranks.items()):
-            value = facts[digest].get(name)
-            where = (
-                files.get(f"{digest} {name.rpartition(' ')[2].partition(':')[0]}", "")
-                if name in sites
-                else ""
-            )
-            shown = _lock.shown(value) + (f" in {where}" if where else "")
-            by_value.setdefault(shown, []).append(rank)
-        rows += [
-            (name if first else "", spans(group), value)
-            for first, (value, group) in zip((True, *[False] * len(by_value)), by_value.items(), strict=False)
-        ]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    return "\n".join(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}".rstrip() for a, b, c in rows)
+    lines = (
+        _rows("overlay", ranks, facts, files) if len({said["overlay"] for said in facts.values()}) > 1 else []
+    )
+    enabled = {digest: said for digest, said in facts.items() if said != NOT_ENABLED}
+    ranks = {rank: digest for rank, digest in ranks.items() if digest in enabled}
+    for name in _lock.different(list(enabled.values())):
+        lines += _rows(name, ranks, enabled, files)
+    return "\n".join(lines)
+
+
+def _rows(
+    name: str,
+    ranks: Mapping[int, str],
+    facts: Mapping[str, Mapping[str, str]],
+    files: Mapping[str, Mapping[str, str]],
+) -> list[str]:
+    """Return the rows on one fact: its name, and below that who says what."""
+    groups: dict[str, list[int]] = {}
+    for rank, digest in sorted(ranks.items()):
+        groups.setdefault(_told(name, facts[digest], files[digest]), []).append(rank)
+    width = max(len(spans(group)) for group in groups.values())
+    return [f"  {name}", *(f"    {spans(group):<{width}}  {value}" for value, group in groups.items())]
+
+
+def _told(name: str, facts: Mapping[str, str], files: Mapping[str, str]) -> str:
+    value = facts.get(name)
+    module = name.partition(_lock.SOURCE_OF)[2].partition(":")[0]
+    where = files.get(module) if value is not None else None
+    return _lock.shown(value) + (f" in {where}" if where else "")
 
 
 def spans(ranks: Iterable[int]) -> str:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Grows when an older overlay could not read what is written.
 FORMAT = 1
+#: What stands in the name of a fact about the source of a site, before the site.
+SOURCE_OF = " source of "
 
 
 def make_lock(static: Lock, patches: Sequence[Patch], verdicts: Iterable[Verdict], tree: Tree) -> Lock:
@@ -129,22 +131,38 @@ def patch_facts(patch: Lock) -> dict[str, str]:
         about = f"{name}: {target['project']}"
         keys = ("distribution", "version", "verdict", "variant", "source")
         found.update({f"{about} {key}": target[key] for key in keys})
-        found.update({f"{about} source of {site}": digest for site, digest in target["sites"].items()})
+        found.update({f"{about}{SOURCE_OF}{site}": digest for site, digest in target["sites"].items()})
     return found
 
 
 def differences(locked: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each fact that differs, in the order of the names.
+    """Return a sentence for each fact that differs, in the order of the names."""
+    return [
+        f"{name}: locked {shown(locked.get(name))}, here {shown(here.get(name))}"
+        for name in different([locked, here])
+    ]
 
-    A source that differs is named by its sites, not by the digest of them all as well.
+
+def different(said: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the names of the facts that differ, sorted, without those that follow from others.
+
+    Of a patch that some do not have, its revision does. The digest of all sources of a target says nothing
+    that the sources which differ do not.
     """
-    found = []
-    for name in sorted({*locked, *here}):
-        before, now = locked.get(name), here.get(name)
-        if before != now:
-            found.append(f"{name}: locked {shown(before)}, here {shown(now)}")
-    sites = any(" source of " in text for text in found)
-    return [text for text in found if not sites or " source: " not in text]
+    names = sorted({name for facts in said for name in facts})
+    found = [name for name in names if len({facts.get(name) for facts in said}) > 1]
+    missing = [
+        name.removesuffix("revision")
+        for name in found
+        if name.endswith(": revision") and any(name not in facts for facts in said)
+    ]
+    sources = any(SOURCE_OF in name for name in found)
+    return [
+        name
+        for name in found
+        if not (sources and name.endswith(" source"))
+        and not any(name.startswith(about) and name != f"{about}revision" for about in missing)
+    ]
 
 
 def shown(value: str | None) -> str:

@@ -52,7 +52,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="overlay is not used",
-        test="tests/distributed/test_agreement.py::test_megatron_alone_does_not_notice",
+        test="tests/real/test_megatron_agreement.py::test_megatron_alone_does_not_notice",
     ),
     targets=(
         Target(

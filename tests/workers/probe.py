@@ -12,7 +12,7 @@ from typing import Any
 
 def probe(_: object = None) -> int:
     """Use the fake upstream, which is 100 times larger where it is patched."""
-    import fakeup.core  # type: ignore[import-not-found]
+    import fakeup.core
 
     return int(fakeup.core.scale(1))
 

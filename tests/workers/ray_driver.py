@@ -1,4 +1,4 @@
-"""Started in the worksite with overlay armed: runs every kind of Ray worker on one local cluster. Prints JSON."""
+"""Started armed in the worksite: runs every kind of Ray worker on one local cluster, and prints JSON."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import sys
 import time
 from typing import Any
 
-import overlay.ray
 import ray
 from ray.cluster_utils import Cluster
+
+import overlay.ray
 
 SLEEP = 1.0
 #: Seconds until the job must have run.
@@ -72,7 +73,7 @@ def workers() -> dict[str, Any]:
     # The driver is patched, and this worker is not: what Ray pickled of the patched class arrives in it.
     import fakeup.core
 
-    class Derived(fakeup.core.Engine, Probe):  # type: ignore[misc, name-defined]
+    class Derived(fakeup.core.Engine, Probe):
         pass
 
     alone = ray.remote(Derived).options(runtime_env={"env_vars": {"OVERLAY": "0"}}).remote()
@@ -92,7 +93,9 @@ def submitted(address: str) -> dict[str, Any]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
     until = time.monotonic() + PATIENCE
     while True:
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         if lines:
             found: dict[str, Any] = json.loads(lines[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -41,11 +42,8 @@ def found(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             printed = ""
         finally:
             # The cluster is of the driver's session: nothing of it outlives the tests.
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, number)
-                except ProcessLookupError:
-                    break
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     lines = [line for line in printed.splitlines() if line.startswith("{")]
     assert lines, log.read_text(errors="replace")[-4000:]

@@ -154,7 +154,7 @@ def test_doctor_with_start_up_files_switched_off(worksite: Venv) -> None:
 def test_doctor_of_a_target_folder(tmp_path: Path, wheel: Path) -> None:
     venv = Venv(tmp_path / "venv")
     venv.unpack(wheel, tmp_path / "target")
-    found = venv.read("doctor", code=1, PYTHONPATH=str(tmp_path / "target"))
+    found = venv.read_failing("doctor", PYTHONPATH=str(tmp_path / "target"))
     assert "pip install --target" in found["reason"]
     # It runs nothing instead of running it unpatched, and the advice helps.
     words = ["-m", "overlay", "run", "--", str(venv.python), "-c", "print('ran')"]
@@ -169,7 +169,7 @@ def test_doctor_of_a_target_folder(tmp_path: Path, wheel: Path) -> None:
 def test_doctor_of_an_editable_installation(tmp_path: Path) -> None:
     venv = Venv(tmp_path / "venv")
     venv.unpack(build_wheel(tmp_path / "checkout", "editable"))
-    found = venv.read("doctor", code=1)
+    found = venv.read_failing("doctor")
     assert "editable installs carry no start-up file" in found["reason"]
     startup = tmp_path / "checkout" / "sources" / "startup"
     assert str(startup) in found["reason"]

@@ -158,8 +158,15 @@ class Venv:
             cwd=self.folder, env=clean_environment(**environ),
         )  # fmt: skip
 
-    def read(self, *words: str, code: int = 0, **environ: str) -> Any:
-        """Run a command of overlay and return the JSON that it prints."""
+    def read(self, *words: str, **environ: str) -> Any:
+        """Run a command of overlay that succeeds, and return the JSON that it prints."""
+        return self._read(0, *words, **environ)
+
+    def read_failing(self, *words: str, **environ: str) -> Any:
+        """Run a command of overlay that ends with exit code 1, and return the JSON that it prints."""
+        return self._read(1, *words, **environ)
+
+    def _read(self, code: int, /, *words: str, **environ: str) -> Any:
         done = self.run("-m", "overlay", *words, "--json", **environ)
         assert done.returncode == code, done.stdout + done.stderr
         return json.loads(done.stdout)

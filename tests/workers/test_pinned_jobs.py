@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 #: Imports as Megatron imports what it can do without.
 GUARDED = "try:\n import fakeup.core\nexcept ImportError:\n print('swallowed')\nprint('went on')"
+UNARMED = {**ARMED, "OVERLAY": "0"}
 PACK = "acme_overlay/patches/fakeup/scale.py"
 
 
@@ -26,10 +27,8 @@ class Job:
         self.settings = {**ARMED, "OVERLAY_PIN": str(self.file)}
         self.digest = self.lock()["digest"]
 
-    def lock(self, *words: str, code: int = 0) -> dict[str, object]:
-        made: dict[str, object] = self.venv.read(
-            "lock", "--file", str(self.file), *words, code=code, **{**ARMED, "OVERLAY": "0"}
-        )
+    def lock(self) -> dict[str, object]:
+        made: dict[str, object] = self.venv.read("lock", "--file", str(self.file), **UNARMED)
         return made
 
 
@@ -72,9 +71,10 @@ def test_the_lock_says_what_it_is_of(job: Job) -> None:
 
 
 def test_check_is_silent_while_nothing_differs(job: Job) -> None:
-    assert job.lock("--check")["differences"] == []
+    check = ["lock", "--check", "--file", str(job.file)]
+    assert job.venv.read(*check, **UNARMED)["differences"] == []
     (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
-    found = job.lock("--check", code=1)["differences"]
+    found = job.venv.read_failing(*check, **UNARMED)["differences"]
     assert found == ["acme/fakeup.scale: fakeup version: locked 1.2.0, here 1.3.0"]
 
 
@@ -134,7 +134,7 @@ def test_one_patch_can_be_locked_anew(job: Job) -> None:
     job.venv.run("-m", "overlay", *words, **everything)
     before = job.file.read_text()
     (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
-    assert len(job.venv.read(*words, "--check", code=1, **everything)["differences"]) == 1
+    assert len(job.venv.read_failing(*words, "--check", **everything)["differences"]) == 1
     job.venv.read(*words, "--update", "acme/fakeup.scale", **everything)
     after = job.file.read_text()
     changed = [line for line in after.splitlines() if line not in before.splitlines()]
@@ -142,7 +142,7 @@ def test_one_patch_can_be_locked_anew(job: Job) -> None:
     assert job.venv.read(*words, "--check", **everything)["differences"] == []
     # What was not named stays as it was locked, and is said.
     (job.venv.site / "fakeup/version.txt").write_text("1.4.0\n")
-    found = job.venv.read(*words, "--update", "megatron.agreement", code=1, **everything)
+    found = job.venv.read_failing(*words, "--update", "megatron.agreement", **everything)
     assert found["differences"] == ["acme/fakeup.scale: fakeup version: locked 1.3.0, here 1.4.0"]
     done = job.venv.run("-m", "overlay", *words, "--update", "acme/fakeup.scal", **everything)
     assert done.returncode == 2
