@@ -16,6 +16,7 @@ import bench_audit
 import bench_call
 import bench_start
 import bench_timing
+import bench_workers
 
 if TYPE_CHECKING:
     from bench_timing import Row
@@ -25,6 +26,7 @@ BENCHMARKS = {
     "start": (bench_start.measure, 60),
     "call": (bench_call.measure, 60),
     "audit": (bench_audit.measure, 11),
+    "workers": (bench_workers.measure, 40),
 }
 
 
