@@ -13,7 +13,11 @@ import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 
+import megatron_on_cpu  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+
+megatron_on_cpu._stand_in_for_triton()  # which 0.19 imports
+
 from megatron.core import parallel_state  # noqa: E402
 
 

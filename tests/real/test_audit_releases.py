@@ -45,16 +45,19 @@ def test_verl(version: str, release: Release) -> None:
 def test_megatron(version: str, release: Release) -> None:
     found = audit(release(f"megatron-core=={version}"))
     assert found["megatron.recompute"] == MEGATRON[version]
+    assert found["megatron.agreement"] == MEGATRON[version]
     assert found["verl.dynamic-cp-loss"] == "not-installed"
 
 
 def test_what_is_installed_here() -> None:
     plan = overlay.plan("all")
     assert {verdict.patch: verdict.verdict for verdict in plan.verdicts} == {
+        "megatron.agreement": "apply",
         "megatron.recompute": "apply",
         "verl.dynamic-cp-loss": "apply",
     }
     assert [verdict.where() for verdict in plan.verdicts] == [
+        "megatron-core 0.16.1",
         "megatron-core 0.16.1, verl 0.8.0",
         "verl 0.8.0",
     ]

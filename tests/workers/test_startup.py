@@ -193,3 +193,20 @@ def test_doctor_remarks_on_settings(worksite: Venv) -> None:
     assert any("OVERLAY_PIN is set and OVERLAY is not" in text for text in remarks)
     assert any("OVERLAY_PACK is no setting" in text for text in remarks)
     assert any("OVERLAY_STRICT='perhaps'" in text for text in remarks)
+
+
+def test_every_kind_of_installation_has_the_same_content(tmp_path: Path, worksite: Venv) -> None:
+    code = "from overlay import _content; print(_content.of_overlay())"
+    editable = Venv(tmp_path / "venv")
+    editable.unpack(build_wheel(tmp_path / "checkout", "editable"))
+    digest = worksite.run("-c", code).stdout
+    assert len(digest.strip()) == 64
+    assert editable.run("-c", code).stdout == digest
+    # A patch has a digest of its own; whatever else changes is in this one.
+    sources = tmp_path / "checkout" / "sources"
+    with (sources / "patches/megatron/recompute.py").open("a") as file:
+        file.write("\n# changed\n")
+    assert editable.run("-c", code).stdout == digest
+    with (sources / "compat/projects.py").open("a") as file:
+        file.write("\n# changed\n")
+    assert editable.run("-c", code).stdout != digest
