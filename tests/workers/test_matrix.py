@@ -38,6 +38,7 @@ def test_every_kind_of_process(worksite: Venv, armed: bool) -> None:
 
 
 def test_ranks_of_torchrun(worksite: Venv, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [str(worksite.python), "-m", "overlay", "run", "--patches", "acme/*", "--"]
     command += [str(worksite.python), "-W", "ignore", *launcher, str(HERE / "probe.py"), "rank"]

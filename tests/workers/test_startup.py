@@ -167,7 +167,7 @@ def test_doctor_of_a_target_folder(tmp_path: Path, wheel: Path) -> None:
 
 
 def test_doctor_of_an_editable_installation(tmp_path: Path) -> None:
-    venv = Venv(tmp_path / "venv")
+    venv = Venv(tmp_path / "venv", linked=False)
     venv.unpack(build_wheel(tmp_path / "checkout", "editable"))
     found = venv.read_failing("doctor")
     assert "editable installs carry no start-up file" in found["reason"]
@@ -197,7 +197,7 @@ def test_doctor_remarks_on_settings(worksite: Venv) -> None:
 
 def test_every_kind_of_installation_has_the_same_content(tmp_path: Path, worksite: Venv) -> None:
     code = "from overlay import _content; print(_content.of_overlay())"
-    editable = Venv(tmp_path / "venv")
+    editable = Venv(tmp_path / "venv", linked=False)
     editable.unpack(build_wheel(tmp_path / "checkout", "editable"))
     digest = worksite.run("-c", code).stdout
     assert len(digest.strip()) == 64

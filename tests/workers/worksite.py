@@ -15,6 +15,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("overlay", "compat", "patches", "startup")
 FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md")
@@ -92,6 +94,7 @@ def build_wheel(folder: Path, kind: str = "wheel") -> Path:
 
     It is built from a copy of the sources, so that nothing is left behind in the checkout.
     """
+    pytest.importorskip("setuptools", minversion="77")  # what pyproject.toml asks for
     copy = copy_sources(folder / "sources")
     code = f"import setuptools.build_meta as b, sys; print(b.build_{kind}(sys.argv[1]))"
     command = [sys.executable, "-W", "ignore", "-c", code, str(folder)]
