@@ -20,6 +20,7 @@ import bench_picture
 import bench_sft
 import bench_start
 import bench_timing
+import bench_workers
 
 if TYPE_CHECKING:
     from bench_timing import Row
@@ -31,6 +32,7 @@ BENCHMARKS = {
     "audit": (bench_audit.measure, 11),
     "partition": (bench_partition.measure, 3),
     "sft": (bench_sft.measure, 3),
+    "workers": (bench_workers.measure, 40),
 }
 
 

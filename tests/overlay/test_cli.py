@@ -106,6 +106,13 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
         (["plan", "--patches", "x"], {}, "names no patch"),
         (["status"], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
         (["status"], {"OVERLAY_LOG": "perhaps"}, "OVERLAY_LOG='perhaps'"),
+        (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
+        (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
+        (["status"], {"OVERLAY_PIN": "sha256:1"}, "64 hexadecimal digits"),
+        (["status"], {"OVERLAY_PIN": "/nowhere/x.lock"}, "the lock /nowhere/x.lock cannot be read"),
+        (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
+        (["lock", "--check", "--update", "x"], {}, "not allowed with"),
+        (["run"], {}, "required: COMMAND"),
         ([], {}, "usage"),
         (["frobnicate"], {}, "invalid choice"),
     ],
@@ -121,7 +128,7 @@ def test_what_cannot_be_understood_is_exit_code_2(
 
 def test_status_arms_what_the_environment_says() -> None:
     data = read("status", OVERLAY_PATCHES="megatron.*")
-    assert [patch["patch"] for patch in data["patches"]] == ["megatron.recompute"]
+    assert [patch["patch"] for patch in data["patches"]] == ["megatron.agreement", "megatron.recompute"]
 
 
 def test_digest(tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ VERL = (
 )
 MEGATRON = (
     "0.11.0  0.12.0  0.12.3  0.13.1  0.14.0  0.15.3  0.16.0  0.16.1  0.17.1  0.18.2  0.19.2",
-    {"megatron.recompute": "unsupported" + 10 * "  apply"},
+    {
+        "megatron.agreement": "unsupported" + 10 * "  apply",
+        "megatron.recompute": "unsupported" + 10 * "  apply",
+    },
 )
 SLIME = (
     "v0.1.0  v0.2.0  v0.2.0.post1  v0.2.1  v0.2.2  v0.2.3  v0.2.4  286750aa3  v0.3.0  v0.3.1",
