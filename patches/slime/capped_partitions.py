@@ -46,8 +46,7 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
 
     A call from anywhere but `get_data_iterator` gets the original.
     """
-    import logging
-
+    from overlay import _log
     from overlay.patches._partition import capped_partitions, holds
 
     def get_seqlen_balanced_partitions(
@@ -67,10 +66,9 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
         except ValueError as error:
             # slime has rounded the number down, which `slime.vpp-ceiling` prevents. An error would be that of
             # this rank alone, for which all others would wait.
-            logging.getLogger("overlay").warning(
-                "overlay: a micro-batch will exceed its budget, as it does in slime alone, because "
-                "slime.vpp-ceiling is not applied: %s",
-                error,
+            _log.warning(
+                "a micro-batch will exceed its budget, as it does in slime alone, because "
+                f"slime.vpp-ceiling is not applied: {error}"
             )
             return balanced
 

@@ -177,7 +177,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="a release partitions a list of integers, and into shares that are equal",
-        test="tests/real/test_sft_balance.py::test_upstream_alone_balances",
+        test="tests/real/test_sft_balance_ray.py::test_upstream_alone_balances",
     ),
     targets=(
         Target(
