@@ -89,8 +89,12 @@ def groups(version: str) -> list[tuple[str, list[dict[str, Any]]]]:
 
 @on_affected
 def test_the_patches_were_in_place(version: str) -> None:
-    states = dict.fromkeys(PATCHES.split(","), "applied")
-    assert results(version)["ledger"] == [states] * WORLD
+    ledgers = results(version)["ledger"]
+    assert len(ledgers) == WORLD
+    for ledger in ledgers:
+        assert {patch: ledger[patch] for patch in PATCHES.split(",")} == dict.fromkeys(
+            PATCHES.split(","), "applied"
+        )
 
 
 @on_affected
@@ -188,7 +192,13 @@ def test_there_are_as_many_micro_batches_as_with_the_judge_or_fewer(version: str
 
 def test_the_judge_asks_more_often() -> None:
     assert results(JUDGE)["ledger"][0]["verl.strict-token-budget"] == "skipped"
-    asked = {rank["collectives"] for name, ranks in groups(JUDGE) if "fresh/" in name for rank in ranks}
+    asked = {
+        rank["collectives"]
+        for name, ranks in groups(JUDGE)
+        for rank in ranks
+        # Before it raises, it has asked twice.
+        if "fresh/" in name and "error" not in rank
+    }
     assert min(asked) >= 3
 
 
