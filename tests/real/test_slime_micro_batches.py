@@ -105,7 +105,7 @@ def assert_contract(found: dict[str, Any], splits: Iterator[tuple[Case, list[Spl
 
 
 def test_the_patches_are_applied(found: dict[str, Any]) -> None:
-    assert found["states"] == dict.fromkeys(IDS, "applied")
+    assert found["states"].items() >= dict.fromkeys(IDS, "applied").items()
     assert found["plain"]["file"]
     assert not found["overlay"]["file"]
     # Nobody but the training side gets another function.

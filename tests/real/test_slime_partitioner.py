@@ -59,7 +59,7 @@ def found(
 
 
 def test_partitions_and_refusals_are_the_same(found: dict[str, Any]) -> None:
-    assert found["states"] == {PATCH: "applied"}
+    assert found["states"].items() >= {PATCH: "applied"}.items()
     assert found["overlay"]["drawn"] == found["plain"]["drawn"], SEED
     assert found["overlay"]["odd"] == found["plain"]["odd"]
     assert any(isinstance(result, list) for result in found["plain"]["drawn"])

@@ -121,7 +121,7 @@ def untimed(schedules: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("ranks", ["by FLOPs", "by FLOPs, ranks too"])
 def test_every_micro_batch_holds_the_budget(found: dict[str, Any], ranks: str) -> None:
-    assert found["states"] == {PATCH: "applied"}
+    assert found["states"].items() >= {PATCH: "applied"}.items()
     for given, ours, plain in zip(
         found["cases"], found["overlay"][ranks], found["plain"][ranks], strict=True
     ):
@@ -199,7 +199,7 @@ def test_upstream_alone_keeps_the_budget(found: dict[str, Any]) -> None:
 def test_slime_0_3_0_holds_the_budget_and_does_not_balance(report: Callable[[str], dict[str, Any]]) -> None:
     # Why the verdict on it is `superseded`.
     found = report("v0.3.0")
-    assert found["states"] == {PATCH: "skipped"}
+    assert found["states"].items() >= {PATCH: "skipped"}.items()
     for index, (given, plain) in enumerate(zip(found["cases"], found["plain"]["by tokens"], strict=True)):
         expected = ["an empty micro-batch"] if index == ZERO else []
         assert "error" in plain or broken(given, plain) == expected, (SEED, given)
