@@ -13,22 +13,35 @@ from __future__ import annotations
 import _thread
 
 from overlay._version import __version__
-from overlay.errors import OverlayError, PatchError, SelectionError, SourceError
+from overlay.errors import (
+    AgreementError,
+    LockError,
+    OverlayError,
+    PatchError,
+    PinError,
+    SelectionError,
+    SourceError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from overlay._engine import Engine
     from overlay.ledger import Status
     from overlay.verdict import Plan
 
 __all__ = [
+    "AgreementError",
+    "LockError",
     "OverlayError",
     "PatchError",
+    "PinError",
     "SelectionError",
     "SourceError",
     "__version__",
+    "agree",
     "disable",
     "enable",
     "plan",
@@ -66,6 +79,9 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
 
     Raises:
         SelectionError: A term names no patch, or a setting has an unknown value. Nothing is armed.
+        LockError: `OVERLAY_PIN` names a lock that cannot be read. Nothing is armed.
+        PinError: This process differs from the lock in `OVERLAY_PIN`. What can only be told when a target is
+            imported is raised by that import, each time that it is tried.
         PatchError: In strict mode, if a module of a selected patch is there already and the patch cannot be
             applied to it. Everything is taken out again.
         OverlayError: overlay is enabled with other settings already.
@@ -100,3 +116,25 @@ def plan(patches: str | Iterable[str] | None = None, site: str | None = None) ->
 def status() -> Status:
     """Return what happened in this process so far: verdicts, and the state of each site."""
     return _here().status()
+
+
+def agree(group: Any = None, timeout: float = 60.0) -> None:
+    """Compare patches, their states and the sources they are on over all ranks of a process group.
+
+    Every rank of the group calls it, as a collective. It goes through the store of the process group and
+    works with any backend that has one. With Megatron it runs by itself when the model parallel state has
+    been initialised.
+
+    Args:
+        group: A process group of `torch.distributed`. Default: all ranks.
+        timeout: Seconds to wait for a rank that does not call it, because it never enabled overlay.
+
+    Raises:
+        AgreementError: On every rank that called it, if ranks differ or some did not call it in time. The
+            message says which ranks, which patch, and which version or file.
+        OverlayError: There is no process group, or its backend keeps no store.
+    """
+    from importlib import import_module
+
+    # By name: the engine knows no torch.
+    import_module("overlay.compat.agreement").agree(group, timeout, *_here().testimony())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from overlay._source import Tree
-    from overlay.patch import Patch, Target, Variant
+    from overlay.patch import Patch, Project, Target, Variant
     from overlay.verdict import SiteFinding
 
 
@@ -102,12 +102,7 @@ def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> Ta
             return blank.replace(verdict="not-installed", reason=f"{project.name} is not installed")
         reason = f"{trace} is there, and {project.marker}, which every {project.name} has, is not"
         return blank.replace(version="of unknown version", reason=reason)
-    try:
-        stated = project.read_version(tree.read)
-        metadata = tree.metadata_version(project)
-    except Exception as error:
-        msg = f"the version of {project.name} cannot be read: {_told(error)}"
-        raise OverlayError(msg) from error
+    stated, metadata = _versions(project, tree)
     version = stated or metadata or ""
     blank = blank.replace(
         version=version or "of unknown version",
@@ -152,6 +147,21 @@ def _match(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, parse
         f"`overlay explain {patch.id}` lists the sites"
     )
     return blank.replace(verdict=verdict, reason=reason, findings=findings)
+
+
+def version_of(project: Project, tree: Tree) -> str:
+    """Return the version of a project, empty if it is not installed. Raises `OverlayError`."""
+    stated, metadata = _versions(project, tree)
+    return stated or metadata or ""
+
+
+def _versions(project: Project, tree: Tree) -> tuple[str | None, str | None]:
+    """Return the version in the project's own files, and the one in its metadata."""
+    try:
+        return project.read_version(tree.read), tree.metadata_version(project)
+    except Exception as error:
+        msg = f"the version of {project.name} cannot be read: {_told(error)}"
+        raise OverlayError(msg) from error
 
 
 def _is_there(module: str, tree: Tree) -> bool:

@@ -8,8 +8,9 @@ import sys
 from _weakref import ref
 
 from overlay import _log, _settings
+from overlay._arrivals import half_patched
+from overlay._packs import load_all
 from overlay._record import TYPE_CHECKING
-from overlay._registry import load_patches
 from overlay._session import PATIENCE, Session
 from overlay._version import __version__
 from overlay.errors import OverlayError, PatchError
@@ -18,6 +19,8 @@ from overlay.ledger import Status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from overlay._lock import Lock
+    from overlay._pin import Pin
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.verdict import Plan
@@ -40,7 +43,7 @@ if hasattr(os, "register_at_fork"):
 class Engine:
     """Enables a set of patches in this interpreter. The package has one; tests make their own."""
 
-    def __init__(self, load: Callable[[], dict[str, Patch]] = load_patches) -> None:
+    def __init__(self, load: Callable[[], dict[str, Patch]] = load_all) -> None:
         self._load = load
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
@@ -62,17 +65,18 @@ class Engine:
         with self._lock:
             session, opened = self._session, self._session is None
             if session is None:
-                selection = _settings.select(known, patches)
+                selection = _select(known, patches)
                 wanted = _settings.strict(strict)
                 _log.set_level(_settings.log_level())
                 _settings.dynamic_cp()  # that it says something, before a job has run into it
                 for sentence in _settings.unknown():
                     _log.warning(sentence)
-                session = self._session = Session([known[name] for name in selection], strict=wanted)
+                chosen = [known[name] for name in selection]
+                session = self._session = Session(chosen, strict=wanted, pin=_pin_on(chosen))
             else:
                 _same_again(
                     session,
-                    None if patches is None else _settings.select(known, patches),
+                    None if patches is None else _select(known, patches),
                     None if strict is None else _settings.strict(strict),
                 )
         try:
@@ -100,8 +104,33 @@ class Engine:
         if patches is None and session is not None:
             selection = session.selection
         else:
-            selection = _settings.select(self.known(), patches)
+            selection = _select(self.known(), patches)
         return make_plan(self.known().values(), selection, InstalledTree(site), site or "")
+
+    def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
+        """Return the lock of the selected patches as they are decided on here."""
+        from overlay._lock import make_lock, static_part
+        from overlay._packs import named
+        from overlay._source import InstalledTree
+
+        plan = self.plan(patches)
+        chosen = [self.known()[name] for name in plan.selection]
+        return make_lock(static_part(chosen, named()), chosen, plan.verdicts, InstalledTree())
+
+    def testimony(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what this process says of itself to other ranks, and where its modules lie."""
+        from overlay import _agreement
+        from overlay._lock import make_lock, static_part
+        from overlay._packs import named
+        from overlay._source import InstalledTree
+
+        status, session = self.status(), self._session
+        if session is None:
+            return _agreement.NOT_ENABLED, {}
+        patches = [self.known()[name] for name in session.selection]
+        verdicts = session.verdicts()
+        lock = make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
+        return _agreement.facts_of(lock, status), _agreement.files_of(verdicts)
 
     def status(self) -> Status:
         """Return the ledger. Modules that slipped past the import hook are caught up with first."""
@@ -111,6 +140,7 @@ class Engine:
                 session.catch_up()
             except PatchError:
                 _log.debug("what was refused stays refused: the ledger says so")
+        patches = session.status() if session is not None else self._last
         return Status(
             enabled=session is not None,
             strict=session is not None and session.strict,
@@ -118,7 +148,9 @@ class Engine:
             python=".".join(map(str, sys.version_info[:3])),
             pid=os.getpid(),
             selection=session.selection if session is not None else (),
-            patches=session.status() if session is not None else self._last,
+            patches=patches,
+            pinned=session.pinned if session is not None else "",
+            half_patched=half_patched(patches),
         )
 
     def known(self) -> dict[str, Patch]:
@@ -126,6 +158,21 @@ class Engine:
         if self._patches is None:
             self._patches = self._load()
         return self._patches
+
+
+def _select(known: dict[str, Patch], patches: str | Iterable[str] | None) -> tuple[str, ...]:
+    companions = [patch.id for patch in known.values() if patch.companion]
+    return _settings.select(known, patches, companions=companions)
+
+
+def _pin_on(patches: list[Patch]) -> Pin | None:
+    """Return what the environment pins this process to. Raises `PinError` for what differs already."""
+    wanted = _settings.pin()
+    if not wanted:
+        return None
+    from overlay._pin import Pin
+
+    return Pin(wanted, patches)
 
 
 def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import FunctionType
 
 from overlay._aliases import rebind
+from overlay._arrivals import mark
 from overlay._live import ORIGINAL, OWNER, ConflictError, check_original, function_of, kind_of, resolve
 from overlay._record import TYPE_CHECKING
 from overlay._shape import split_site
@@ -206,4 +207,4 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     made.__annotations__ = dict(original.__annotations__)
     made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
     setattr(made, ORIGINAL, original)
-    setattr(made, OWNER, owner)
+    setattr(made, OWNER, mark(owner, site))

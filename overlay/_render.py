@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from overlay._doctor import Diagnosis
+    from overlay._packs import Pack
     from overlay.ledger import Status
     from overlay.patch import Patch
     from overlay.verdict import Plan, TargetVerdict, Verdict
@@ -79,6 +81,40 @@ def explanation(patch: Patch, verdict: Verdict) -> str:
     detail = _detail(verdict)
     lines += ["", _wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
+    return "\n".join(lines)
+
+
+def diagnosis(item: Diagnosis) -> str:
+    """Return what `overlay doctor` prints."""
+    head = "Python processes are armed at their start if OVERLAY=1 is in the environment."
+    lines = [head if item.active else f"Python processes are NOT armed at their start: {item.reason}."]
+    lines += [f"start-up file  {item.file or '(none)'}", f"package        {item.package}"]
+    lines += [f"python         {item.python}", *(f"note: {remark}" for remark in item.remarks)]
+    return "\n".join(lines)
+
+
+def packs(items: Sequence[Pack], wanted: Sequence[str]) -> str:
+    """Return the table of `overlay packs`."""
+    rows = [
+        (
+            pack.name,
+            "loaded" if pack.name in wanted else "not loaded",
+            f"{pack.distribution} {pack.version}"
+            + ("" if pack.name in wanted else f"; OVERLAY_PACKS={pack.name} loads it"),
+        )
+        for pack in items
+    ]
+    return _table(("pack", "state", "distribution"), rows)
+
+
+def lock(file: str, digest: str, different: Sequence[str], loud: Sequence[str]) -> str:
+    """Return what `overlay lock` prints."""
+    lines = [f"{file}  sha256:{digest}"]
+    lines += [
+        "differs from what is here:" if different else "is what is here",
+        *(f"  {text}" for text in different),
+    ]
+    lines += [f"locked although it cannot be applied: {name}" for name in loud]
     return "\n".join(lines)
 
 

@@ -16,12 +16,13 @@ from overlay._decide import decide, in_order, settle
 from overlay._entry import ENDED, Entry
 from overlay._finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay._record import TYPE_CHECKING
-from overlay.errors import OverlayError, PatchError
+from overlay.errors import OverlayError, PatchError, PinError
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from overlay._pin import Pin
     from overlay._source import Tree
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch, Target
@@ -34,10 +35,11 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(self, patches: Sequence[Patch], *, strict: bool) -> None:
+    def __init__(self, patches: Sequence[Patch], *, strict: bool, pin: Pin | None = None) -> None:
         by_id = {patch.id: patch for patch in patches}
         self.selection = tuple(sorted(by_id))
         self.strict = strict
+        self._pin = pin
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         self._closed = False
         self._tree: Tree | None = None
@@ -55,6 +57,11 @@ class Session:
         """Make the locks: at first, and in the child of a fork, where a thread that held one is gone."""
         self._lock = _thread.RLock()
         self._busy: dict[str, _thread.RLock] = {}
+
+    @property
+    def pinned(self) -> str:
+        """What this process is held to, empty if it is not."""
+        return "" if self._pin is None else self._pin.name
 
     def close(self) -> None:
         """Take everything out again."""
@@ -134,6 +141,11 @@ class Session:
 
     def _apply(self, entry: Entry, name: str, module: object) -> None:
         verdict = self._verdict_on(entry, name)
+        if self._pin is not None and entry.state not in ENDED:
+            different = self._pin.difference(verdict, self.verdicts(), self._source())
+            if different:
+                self._fail(entry, PinError(different))
+                return
         if entry.state in ENDED:
             loud = entry.state == "failed" or verdict.loud
             self._refuse(entry, verdict.verdict if entry.state == "skipped" else "failed", loud=loud)
@@ -199,7 +211,7 @@ class Session:
                 entry.verdict = entry.verdict.replace(verdict="conflict", reason=reason)
         what = "conflict" if conflict else "failed"
         where = entry.verdict.where() if entry.verdict is not None else ""
-        _log.warning(f"NOT applied {entry.label} to {where}: {what}: {reason}")
+        _log.warning(f"NOT applied {entry.label} to {where}: {what}: {' '.join(reason.split())}")
         for other in self.entries.values():
             if entry.patch.id in other.patch.requires and other.state not in ENDED and other.installed:
                 self._fail(other, OverlayError(f"it needs {entry.patch.id}, which is {entry.state}"))
@@ -211,7 +223,7 @@ class Session:
             before = entry.reason
             entry.settle()
             incomplete, reason = entry.state == "incomplete", entry.reason
-            if incomplete and self.strict:
+            if incomplete and (self.strict or self._pin is not None):
                 entry.end("failed", reason)
         if incomplete and reason != before:
             where = entry.verdict.where() if entry.verdict is not None else ""
@@ -221,12 +233,20 @@ class Session:
             entry.announce()
 
     def _refuse(self, entry: Entry, what: str, *, loud: bool) -> None:
+        if loud and self._pin is not None and not self._pin.accepts(entry.patch.id, what):
+            held = "" if self._pin.name in entry.reason else f" (pinned to {self._pin.name})"
+            msg = f"{entry.label} is {what}: {entry.reason}{held}"
+            raise PinError(msg)
         if loud and self.strict:
             way_out = f"strict mode; OVERLAY_PATCHES=-{entry.patch.id} leaves it out"
             msg = f"{entry.label} is {what}: {entry.reason} ({way_out})"
             raise PatchError(msg)
 
     # -- deciding ------------------------------------------------------------------------------------
+
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdicts on all selected patches, also on those whose modules have not been imported."""
+        return [entry.verdict or self._decide(entry.patch) for entry in self.entries.values()]
 
     def _verdict_on(self, entry: Entry, name: str) -> Verdict:
         """Return the verdict on a patch, one of whose modules has been executed under `name`."""

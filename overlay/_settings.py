@@ -5,6 +5,9 @@
 | `OVERLAY_PATCHES` | `all`, `none`, ids, globs, and `-id` to drop, separated by commas or spaces | `all` |
 | `OVERLAY_STRICT` | `1`/`0`, `true`/`false`, `yes`/`no`, `on`/`off` | `0` |
 | `OVERLAY_LOG` | `debug`, `info`, `warning`, `error`, `off` | `info` |
+| `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
+| `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
+| `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 """
 
@@ -19,8 +22,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: Variables that mean something here, and one that is set for tests.
-VARIABLES = ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG", "OVERLAY_DCP")
+VARIABLES = (
+    "OVERLAY",
+    "OVERLAY_PATCHES",
+    "OVERLAY_STRICT",
+    "OVERLAY_LOG",
+    "OVERLAY_PIN",
+    "OVERLAY_PACKS",
+    "OVERLAY_DCP",
+)
 _RESERVED = ("OVERLAY_TEST_SEED",)
+
+#: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
+DIGEST_PREFIX = "sha256:"
+DIGEST_LENGTH = 64
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 DCP_MODES = ("uniform", "mixed")
@@ -33,11 +48,13 @@ def select(
     known: Iterable[str],
     patches: str | Iterable[str] | None = None,
     environ: Mapping[str, str] | None = None,
+    companions: Iterable[str] = (),
 ) -> tuple[str, ...]:
     """Return the ids that a selection names, sorted.
 
     `patches` comes first, then `OVERLAY_PATCHES`, then everything. Terms apply from left to right; a
-    selection that begins with a term that drops starts from everything.
+    selection that begins with a term that drops starts from everything. `companions` are chosen with whatever
+    else is, unless a term drops them.
 
     Raises `SelectionError` if a term matches no patch, with the nearest ids, or if it is not a string.
     """
@@ -55,6 +72,7 @@ def select(
     if wanted == ["none"]:
         return ()
     chosen = set(ids) if wanted[0].startswith("-") else set()
+    dropped: set[str] = set()
     for term in wanted:
         if term == "none":
             msg = f"{source}: 'none' does not go with other terms, got {', '.join(wanted)!r}"
@@ -62,7 +80,8 @@ def select(
         drop = term.startswith("-")
         matched = _matches(term[1:] if drop else term, ids, source)
         chosen = chosen - matched if drop else chosen | matched
-    return tuple(sorted(chosen))
+        dropped = dropped | matched if drop else dropped - matched
+    return tuple(sorted(chosen | (set(companions) - dropped if chosen else set())))
 
 
 def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) -> bool:
@@ -72,13 +91,51 @@ def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) 
             msg = f"strict must be True, False or None, got {value!r}"
             raise SelectionError(msg)
         return value
-    text = (os.environ if environ is None else environ).get("OVERLAY_STRICT", "").strip().lower()
+    return _switch("OVERLAY_STRICT", environ)
+
+
+def armed(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether processes are to be armed as they start. Raises `SelectionError` for what is neither."""
+    return _switch("OVERLAY", environ)
+
+
+def _switch(name: str, environ: Mapping[str, str] | None) -> bool:
+    text = (os.environ if environ is None else environ).get(name, "").strip().lower()
     if text in _TRUE:
         return True
     if text in _FALSE:
         return False
-    msg = f"OVERLAY_STRICT={text!r} is neither yes ({', '.join(_TRUE)}) nor no ({', '.join(_FALSE[:-1])})"
+    msg = f"{name}={text!r} is neither yes ({', '.join(_TRUE)}) nor no ({', '.join(_FALSE[:-1])})"
     raise SelectionError(msg)
+
+
+def pin(environ: Mapping[str, str] | None = None) -> str:
+    """Return what processes are pinned to: a path, `sha256:` and a digest, or nothing.
+
+    Raises `SelectionError` for a digest that is none.
+    """
+    text = (os.environ if environ is None else environ).get("OVERLAY_PIN", "").strip()
+    if text.startswith(DIGEST_PREFIX):
+        digest = text.removeprefix(DIGEST_PREFIX)
+        if len(digest) != DIGEST_LENGTH or not set(digest) <= set("0123456789abcdef"):
+            what = f"{DIGEST_LENGTH} hexadecimal digits after {DIGEST_PREFIX!r}"
+            raise SelectionError(f"OVERLAY_PIN={text!r}: a digest has {what}")
+    return text
+
+
+def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
+    names = _split((os.environ if environ is None else environ).get("OVERLAY_PACKS", ""))
+    for name in names:
+        if not is_pack_name(name):
+            msg = f"OVERLAY_PACKS: {name!r} is not the name of a pack: small letters, digits and hyphens"
+            raise SelectionError(msg)
+    return tuple(sorted(set(names)))
+
+
+def is_pack_name(name: str) -> bool:
+    """Return whether a pack may be called so: its name stands in patch ids."""
+    return name[:1].isalpha() and name.isascii() and name == name.lower() and name.replace("-", "").isalnum()
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str:

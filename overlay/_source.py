@@ -164,6 +164,15 @@ class InstalledTree(Tree):
                 return data.decode("utf-8", "replace")
         return None
 
+    def file(self, module: str) -> str:
+        """Return where a module lies, empty if there is none or it has no file. It is not imported."""
+        spec = self._spec(module)
+        return (spec.origin or "") if spec is not None else ""
+
+    def folders(self, package: str) -> list[str]:
+        """Return where a package lies, nothing if there is none. It is not imported."""
+        return self._path_of(package)
+
     def metadata_version(self, project: Project) -> str | None:
         from importlib.metadata import distributions
 

@@ -1,8 +1,8 @@
 """The command line: `overlay` and `python -m overlay`.
 
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
-or failed, or a site that was asked for does not exist; 2 the command, a setting or a folder cannot be
-understood, or the output not be written.
+or failed, a site that was asked for does not exist, a lock differs, or no start-up file is active; 2 the
+command, a setting, a folder or a lock cannot be understood, or the output not be written.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import json
 import os
 import sys
 
-from overlay import _render
+from overlay import _job_commands, _render
 from overlay._engine import Engine
 from overlay._version import __version__
-from overlay.errors import OverlayError, SelectionError
+from overlay.errors import LockError, OverlayError, SelectionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[Engine, argparse.Namespace], int] = arguments.command
     try:
         return command(Engine(), arguments)
-    except SelectionError as error:
+    except (SelectionError, LockError) as error:
         print(f"overlay: {error}", file=sys.stderr)
         return EXIT_USAGE
     except OverlayError as error:
@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--patches", metavar="SELECTION", help=f"what to select (default: {default})")
     audit.set_defaults(all=True)
     plan.set_defaults(all=False)
+    _job_commands.add(commands, add, _print)
     return parser
 
 

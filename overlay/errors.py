@@ -21,3 +21,15 @@ class PatchError(OverlayError):
 
 class SourceError(OverlayError):
     """The source of an upstream module exists but cannot be read or parsed."""
+
+
+class LockError(OverlayError):
+    """A lock is missing, damaged, or written by a newer overlay. Nothing of it was used."""
+
+
+class PinError(PatchError):
+    """This process differs from the lock that it is pinned to. The message is the difference."""
+
+
+class AgreementError(OverlayError):
+    """The ranks of a process group do not run the same patches on the same sources, or some run none."""

@@ -50,3 +50,7 @@ class Status(Record):
     pid: int
     selection: tuple[str, ...]
     patches: tuple[PatchStatus, ...]
+    #: The lock that this process is held to: a path, or `sha256:` and its digest; empty if it is not.
+    pinned: str = ""
+    #: Replacements that came here pickled while their patch is not in force here, as sentences.
+    half_patched: tuple[str, ...] = ()

@@ -126,3 +126,6 @@ class Patch(Record):
     targets: tuple[Target, ...]
     #: Ids of patches that must be applied as well.
     requires: tuple[str, ...] = ()
+    #: Whether it is selected along with whatever else is, unless it is dropped by its id: it mends nothing,
+    #: and serves those that do.
+    companion: bool = False

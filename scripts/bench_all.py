@@ -10,12 +10,17 @@ import argparse
 import json
 import platform
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import bench_audit
 import bench_call
+import bench_partition
+import bench_picture
+import bench_sft
 import bench_start
 import bench_timing
+import bench_workers
 
 if TYPE_CHECKING:
     from bench_timing import Row
@@ -25,22 +30,26 @@ BENCHMARKS = {
     "start": (bench_start.measure, 60),
     "call": (bench_call.measure, 60),
     "audit": (bench_audit.measure, 11),
+    "partition": (bench_partition.measure, 3),
+    "sft": (bench_sft.measure, 3),
+    "workers": (bench_workers.measure, 40),
 }
 
 
 def table(rows: list[Row]) -> str:
     """Return the rows as text in columns."""
     lines = [f"{'':52}{'plain':>9}{'with':>9}{'ratio':>8}{'more':>9}{'(min)':>9}{'target':>17}"]
-    words = {"more": "more", "more_min": "(min)", "measured": "with"}
+    words = {"more": "more", "more_min": "(min)", "measured": "with", "ratio": "ratio"}
     for row in rows:
-        numbers = f"{row.baseline:9.1f}{row.measured:9.1f}{row.ratio:8.2f}{row.more:9.1f}{row.more_min:9.1f}"
-        target = f"{words[row.held]} <= {row.target:g} {row.unit}"
+        ratio = f"{row.ratio:8.2f}" if row.ratio >= 0.1 else f"{row.ratio:8.4f}"
+        numbers = f"{row.baseline:9.1f}{row.measured:9.1f}{ratio}{row.more:9.1f}{row.more_min:9.1f}"
+        target = f"{words[row.held]} <= {row.target:.3g} {row.unit}".rstrip()
         lines.append(f"{row.name:52}{numbers}{target:>17}  {'ok' if row.met else 'MISSED'}")
     return "\n".join(lines)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Measure, print, and with --check return 1 if a target is missed or a benchmark cannot run."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options, or stop with what is wrong with them."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure what overlay costs.")
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHMARKS)} (default: all)"
@@ -49,16 +58,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a target is missed")
     parser.add_argument("--wall", action="store_true", help="wall clock in place of processor time")
     parser.add_argument("--turns", type=int, help="how often the candidates take turns")
+    parser.add_argument("--seed", type=int, help="of the samples that are partitioned")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw micro-batches as SVG")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(BENCHMARKS))
     if unknown:
         parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
     if options.turns is not None and options.turns < 1:
         parser.error("--turns must be at least 1")
+    options.names = options.names or list(BENCHMARKS)
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print, and with --check return 1 if a target is missed or a benchmark cannot run."""
+    options = parsed(arguments)
     bench_timing.WALL = options.wall
+    if options.seed is not None:
+        bench_partition.SEED = options.seed
+    if options.picture:
+        options.picture.write_text(bench_picture.draw())
     rows: list[Row] = []
     failures: dict[str, str] = {}
-    for name in options.names or BENCHMARKS:
+    for name in options.names:
         measure, turns = BENCHMARKS[name]
         print(f"measuring: {name}", file=sys.stderr, flush=True)
         try:
@@ -68,13 +90,14 @@ def main(arguments: list[str] | None = None) -> int:
     clock = "wall clock" if bench_timing.WALL else "processor time"
     about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}, {clock}"
     if options.json:
-        print(
-            json.dumps(
-                {"about": about, "rows": [row.to_dict() for row in rows], "failures": failures}, indent=1
-            )
-        )
+        found = {"about": about, "rows": [row.to_dict() for row in rows], "failures": failures}
+        if "partition" in options.names:
+            found["partitions"] = bench_partition.compared()
+        print(json.dumps(found, indent=1))
     else:
         print(f"{about}; medians, min is least minus least\n{table(rows)}")
+        if "partition" in options.names:
+            print(f"\n{bench_partition.report()}")
         for name, reason in failures.items():
             print(f"{name} could not be measured: {reason}")
     return int(options.check and (bool(failures) or not all(row.met for row in rows)))

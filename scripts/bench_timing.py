@@ -99,7 +99,7 @@ def summary(  # noqa: PLR0913 -- the fields of a row
 
 def clean_environment() -> dict[str, str]:
     """Return the caller's variables without those that steer overlay or Python."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(("OVERLAY_", "PYTHON"))}
+    return {name: value for name, value in os.environ.items() if not name.startswith(("OVERLAY", "PYTHON"))}
 
 
 def interpreter(*arguments: str) -> list[str]:
@@ -112,12 +112,13 @@ def seconds() -> float:
     return time.perf_counter() if WALL else time.process_time()
 
 
-def run_time(command: list[str], *, wall: bool = False) -> float:
+def run_time(command: list[str], *, wall: bool = False, environ: dict[str, str] | None = None) -> float:
     """Run `command` and return how many seconds it took, start and end of the process included.
 
     Args:
         command: What to run.
         wall: Measure by the clock on the wall, whichever is in use.
+        environ: Variables beside those of `clean_environment`.
 
     """
     begin = time.perf_counter()
@@ -126,7 +127,7 @@ def run_time(command: list[str], *, wall: bool = False) -> float:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=clean_environment(),
+        env={**clean_environment(), **(environ or {})},
     ) as process:
         _, status, usage = os.wait4(process.pid, 0)
         elapsed = time.perf_counter() - begin

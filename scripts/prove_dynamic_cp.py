@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         for world in options.worlds:
             print(f"megatron-core {release}, {world} ranks ...", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as name:
-                found = run_cases(world, "proof_cases", Path(name), megatron=folder)
+                found = run_cases(world, "proof_cases", Path(name), release=folder)
             for kind, what in KINDS.items():
                 cases = {case: rows for case, rows in found.items() if case.partition(",")[0] == kind}
                 error, loss = worst_of(cases)

@@ -21,7 +21,9 @@ def run_cases(
     folder: Path,
     *,
     overlay: bool = True,
-    megatron: Path | None = None,
+    patches: str = PATCHES,
+    program: str = "rank_main.py",
+    release: Path | None = None,
     te: bool = False,
     timeout: float = 420.0,
 ) -> dict[str, list[Any]]:
@@ -29,10 +31,12 @@ def run_cases(
 
     Args:
         world: Number of ranks.
-        module: A module beside this file, with `cases(world)` (see `rank_main`).
+        module: A module beside this file, with `cases(world)` (see `rank_main` and `gloo_main`).
         folder: Where the ranks write.
         overlay: Whether overlay is enabled on the ranks.
-        megatron: The folder of the Megatron-Core to run, if it is not to be the installed one.
+        patches: Which of its patches, if it is.
+        program: The file beside this one that each rank runs.
+        release: A folder that comes first on the ranks' path.
         te: Whether there is a stand-in for Transformer Engine.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
 
@@ -42,16 +46,16 @@ def run_cases(
 
     """
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(world), str(HERE / "rank_main.py"), module, str(folder)]
+    command += ["--nproc-per-node", str(world), str(HERE / program), module, str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
-    environment["OVERLAY_PATCHES"] = PATCHES if overlay else "none"
+    environment["OVERLAY_PATCHES"] = patches if overlay else "none"
     if te:
         environment["TE_STAND_IN"] = "1"
-    if megatron is not None:
-        paths = [str(megatron), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
+    if release is not None:
+        first = [str(release), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(first)
     log = folder / "log.txt"
     with log.open("wb") as stream:
         process = subprocess.Popen(

@@ -30,7 +30,7 @@ on_releases = pytest.mark.parametrize("megatron", RELEASES, indirect=True)
 def results(megatron: Path) -> dict[str, list[Any]]:
     """Return what the ranks found on a release."""
     with tempfile.TemporaryDirectory() as folder:
-        return run_cases(WORLD, "proof_cases", Path(folder), megatron=megatron)
+        return run_cases(WORLD, "proof_cases", Path(folder), release=megatron)
 
 
 def rows_of(megatron: Path, kind: str) -> dict[str, list[dict[str, Any]]]:

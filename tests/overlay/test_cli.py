@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+PATCHES = Path(__file__).resolve().parents[2] / "patches"
 
 
 def overlay(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -28,11 +28,12 @@ def read(*arguments: str, code: int = 0, **environ: str) -> Any:
     return json.loads(done.stdout)
 
 
-IDS = ["megatron.recompute", "verl.dynamic-cp-loss"]
+#: The patches that there are, by their files.
+IDS = sorted(f"{file.parent.name}.{file.stem.replace('_', '-')}" for file in PATCHES.glob("[!_]*/[!_]*.py"))
 
 
 def test_list() -> None:
-    assert set(IDS) <= {patch["id"] for patch in read("list")}
+    assert [patch["id"] for patch in read("list")] == IDS
     text = overlay("list").stdout
     assert all(name in text for name in IDS)
 
@@ -105,6 +106,13 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
         (["plan", "--patches", "x"], {}, "names no patch"),
         (["status"], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
         (["status"], {"OVERLAY_LOG": "perhaps"}, "OVERLAY_LOG='perhaps'"),
+        (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
+        (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
+        (["status"], {"OVERLAY_PIN": "sha256:1"}, "64 hexadecimal digits"),
+        (["status"], {"OVERLAY_PIN": "/nowhere/x.lock"}, "the lock /nowhere/x.lock cannot be read"),
+        (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
+        (["lock", "--check", "--update", "x"], {}, "not allowed with"),
+        (["run"], {}, "required: COMMAND"),
         ([], {}, "usage"),
         (["frobnicate"], {}, "invalid choice"),
     ],
@@ -120,7 +128,11 @@ def test_what_cannot_be_understood_is_exit_code_2(
 
 def test_status_arms_what_the_environment_says() -> None:
     data = read("status", OVERLAY_PATCHES="megatron.*")
-    assert [patch["patch"] for patch in data["patches"]] == ["megatron.recompute"]
+    assert [patch["patch"] for patch in data["patches"]] == [
+        "megatron.agreement",
+        "megatron.dynamic-cp-names",
+        "megatron.recompute",
+    ]
 
 
 def test_digest(tmp_path: Path) -> None:

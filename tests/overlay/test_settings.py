@@ -90,6 +90,9 @@ def test_variables_that_are_no_settings_are_named() -> None:
         "OVERLAY_PATCHES",
         "OVERLAY_STRICT",
         "OVERLAY_LOG",
+        "OVERLAY",
+        "OVERLAY_PIN",
+        "OVERLAY_PACKS",
         "OVERLAY_DCP",
         "OVERLAY_TEST_SEED",
     )
@@ -97,3 +100,41 @@ def test_variables_that_are_no_settings_are_named() -> None:
     found = _settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
     assert [line.split()[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
     assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG"]
+
+
+def test_companions_go_with_whatever_is_selected() -> None:
+    for text, chosen in (
+        ("verl.b", ("megatron.a", "verl.b")),
+        ("verl.*", ("megatron.a", "verl.b", "verl.c")),
+        ("-verl.b", ("megatron.a", "verl.c")),
+        ("verl.b,-megatron.a", ("verl.b",)),
+        ("-megatron.*,megatron.a", ("megatron.a", "verl.b", "verl.c")),
+        ("none", ()),
+        ("verl.b,-verl.b", ()),
+    ):
+        ids = ("megatron.a", "verl.b", "verl.c")
+        assert _settings.select(ids, text, companions=["megatron.a"]) == chosen, text
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("", False), ("off", False)])
+def test_armed(text: str, value: bool) -> None:
+    assert _settings.armed({"OVERLAY": text}) is value
+    assert _settings.armed({}) is False
+
+
+def test_pin() -> None:
+    digest = f"sha256:{'0a' * 32}"
+    assert _settings.pin({}) == ""
+    assert _settings.pin({"OVERLAY_PIN": digest}) == digest
+    assert _settings.pin({"OVERLAY_PIN": " some/overlay.lock "}) == "some/overlay.lock"
+    for wrong in ("sha256:", f"sha256:{'0A' * 32}", digest[:-1], f"{digest}0"):
+        with pytest.raises(SelectionError, match="64 hexadecimal digits"):
+            _settings.pin({"OVERLAY_PIN": wrong})
+
+
+def test_packs() -> None:
+    assert _settings.packs({}) == ()
+    assert _settings.packs({"OVERLAY_PACKS": "b-2, a,b-2"}) == ("a", "b-2")
+    for wrong in ("A", "a/b", "a.b", "2a", "-a", "..", "\u00e4"):
+        with pytest.raises(SelectionError, match="is not the name of a pack"):
+            _settings.packs({"OVERLAY_PACKS": wrong})

@@ -16,48 +16,69 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-#: What each release is to each patch. Releases that the patches never heard of stand for themselves.
-VERL = {
-    "0.6.1": {"verl.dynamic-cp-loss": "not-affected", "megatron.recompute": "not-installed"},
-    "0.7.0": {"verl.dynamic-cp-loss": "not-affected", "megatron.recompute": "not-installed"},
-    "0.7.1": {"verl.dynamic-cp-loss": "not-affected", "megatron.recompute": "not-installed"},
-    "0.8.0": {"verl.dynamic-cp-loss": "apply", "megatron.recompute": "not-installed"},
-    "0.9.0": {"verl.dynamic-cp-loss": "superseded", "megatron.recompute": "not-installed"},
-    "0.9.1": {"verl.dynamic-cp-loss": "superseded", "megatron.recompute": "not-installed"},
-}
-MEGATRON = {
-    "0.11.0": "unsupported",
-    **dict.fromkeys(("0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3"), "apply"),
-    **dict.fromkeys(("0.16.0", "0.16.1", "0.17.1", "0.18.2", "0.19.2"), "apply"),
-}
+#: Releases, and the verdict of each patch on them in turn. Where a patch is left out it is `not-installed`.
+VERL = (
+    "0.6.1  0.7.0  0.7.1  0.8.0  0.9.0  0.9.1",
+    {
+        "verl.dynamic-cp-loss": "not-affected  not-affected  not-affected  apply  superseded  superseded",
+        "verl.fast-partitioner": "apply  apply  apply  apply  apply  apply",
+        "verl.sft-balance": "not-affected  apply  apply  apply  apply  apply",
+        "verl.strict-token-budget": "apply  apply  apply  apply  apply  fixed-upstream",
+    },
+)
+MEGATRON = (
+    "0.11.0  0.12.0  0.12.3  0.13.1  0.14.0  0.15.3  0.16.0  0.16.1  0.17.1  0.18.2  0.19.2",
+    {
+        "megatron.agreement": "unsupported" + 10 * "  apply",
+        "megatron.dynamic-cp-names": 6 * "not-affected  " + 5 * "apply  ",
+        "megatron.recompute": "unsupported" + 10 * "  apply",
+    },
+)
+SLIME = (
+    "v0.1.0  v0.2.0  v0.2.0.post1  v0.2.1  v0.2.2  v0.2.3  v0.2.4  286750aa3  v0.3.0  v0.3.1",
+    {
+        "slime.capped-partitions": 8 * "apply  " + "superseded  apply",
+        "slime.fast-partitioner": 10 * "apply  ",
+        "slime.loss-memory": "unsupported" + 9 * "  apply",
+        "slime.vpp-ceiling": 8 * "apply  " + "superseded  superseded",
+    },
+)
+
+
+def by_release(table: tuple[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    releases = table[0].split()
+    verdicts = {patch: dict(zip(releases, row.split(), strict=True)) for patch, row in table[1].items()}
+    return {release: {patch: row[release] for patch, row in verdicts.items()} for release in releases}
 
 
 def audit(folder: Path) -> dict[str, str]:
-    return {verdict.patch: verdict.verdict for verdict in overlay.plan("all", str(folder)).verdicts}
+    verdicts = overlay.plan("all", str(folder)).verdicts
+    return {verdict.patch: verdict.verdict for verdict in verdicts if verdict.verdict != "not-installed"}
 
 
-@pytest.mark.parametrize("version", VERL)
-def test_verl(version: str, release: Release) -> None:
-    assert VERL[version].items() <= audit(release(f"verl=={version}")).items()
+@pytest.mark.parametrize(("version", "expected"), by_release(VERL).items())
+def test_verl(version: str, expected: dict[str, str], release: Release) -> None:
+    assert audit(release(f"verl=={version}")) == expected
 
 
-@pytest.mark.parametrize("version", MEGATRON)
-def test_megatron(version: str, release: Release) -> None:
-    found = audit(release(f"megatron-core=={version}"))
-    assert found["megatron.recompute"] == MEGATRON[version]
-    assert found["verl.dynamic-cp-loss"] == "not-installed"
+@pytest.mark.parametrize(("version", "expected"), by_release(MEGATRON).items())
+def test_megatron(version: str, expected: dict[str, str], release: Release) -> None:
+    assert audit(release(f"megatron-core=={version}")) == expected
+
+
+@pytest.mark.parametrize(("revision", "expected"), by_release(SLIME).items())
+def test_slime(revision: str, expected: dict[str, str], slime: Release) -> None:
+    assert audit(slime(revision)) == expected
 
 
 def test_what_is_installed_here() -> None:
     plan = overlay.plan("all")
-    assert {verdict.patch: verdict.verdict for verdict in plan.verdicts} == {
-        "megatron.recompute": "apply",
-        "verl.dynamic-cp-loss": "apply",
-    }
-    assert [verdict.where() for verdict in plan.verdicts] == [
-        "megatron-core 0.16.1, verl 0.8.0",
-        "verl 0.8.0",
-    ]
+    found = {verdict.patch: verdict.verdict for verdict in plan.verdicts}
+    here = {**by_release(MEGATRON)["0.16.1"], **by_release(VERL)["0.8.0"]}
+    assert found == {**dict.fromkeys(found, "not-installed"), **here}
+    where = {verdict.patch: verdict.where() for verdict in plan.verdicts}
+    assert where["megatron.recompute"] == "megatron-core 0.16.1, verl 0.8.0"
+    assert where["verl.dynamic-cp-loss"] == "verl 0.8.0"
 
 
 def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, release: Release) -> None:

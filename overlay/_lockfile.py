@@ -1,0 +1,149 @@
+"""The file of a lock: TOML that `overlay lock` writes, and that is believed only if it is whole.
+
+Reading it runs nothing and follows nothing: it holds no paths, no code and no addresses, and whatever is in
+it that this overlay does not know is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from overlay._lock import FORMAT, with_digest
+from overlay.errors import LockError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from overlay._lock import Lock
+
+#: What the file is called where nothing else is said.
+NAME = "overlay.lock"
+#: Bytes, far above what a lock of hundreds of patches needs.
+LARGEST = 1 << 20
+
+_TEXT = str
+_TABLE = {"": _TEXT}
+#: The form of the file: the keys of each table. `""` stands for any key.
+_SITES = _TABLE
+_TARGET = {
+    **dict.fromkeys(("project", "distribution", "version", "verdict", "variant", "source"), _TEXT),
+    "sites": _SITES,
+}
+_PATCH = {"id": _TEXT, "revision": int, "content": _TEXT, "verdict": _TEXT, "target": [_TARGET]}
+_PACK = dict.fromkeys(("name", "distribution", "version", "content"), _TEXT)
+_FORM = {
+    "format": int,
+    "digest": _TEXT,
+    "python": _TEXT,
+    "overlay": {"version": _TEXT, "content": _TEXT},
+    "environment": _TABLE,
+    "pack": [_PACK],
+    "patch": [_PATCH],
+}
+
+_HEAD = (
+    "# Written by `overlay lock`, held by OVERLAY_PIN. Not to be edited: the digest is that of the rest.\n"
+)
+
+
+def write(lock: Lock) -> str:
+    """Return a lock as the text of its file."""
+    lines = [_HEAD, f"format = {lock['format']}", f"digest = {_quoted(lock['digest'])}"]
+    lines += [f"python = {_quoted(lock['python'])}", "", "[overlay]"]
+    lines += [f"{key} = {_quoted(value)}" for key, value in lock["overlay"].items()]
+    lines += ["", "[environment]"]
+    lines += [f"{_quoted(key)} = {_quoted(value)}" for key, value in lock["environment"].items()]
+    for pack in lock["pack"]:
+        lines += ["", "[[pack]]", *_pairs(pack)]
+    for patch in lock["patch"]:
+        lines += ["", "[[patch]]", *_pairs(patch)]
+        for target in patch["target"]:
+            lines += ["", "[[patch.target]]", *_pairs(target), "", "[patch.target.sites]"]
+            lines += [f"{_quoted(site)} = {_quoted(digest)}" for site, digest in target["sites"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(table: dict[str, Any]) -> list[str]:
+    plain = {key: value for key, value in table.items() if isinstance(value, (str, int))}
+    return [f"{key} = {value if isinstance(value, int) else _quoted(value)}" for key, value in plain.items()]
+
+
+def _quoted(text: str) -> str:
+    """Return a basic string of TOML: that of JSON, with one more character that has to be escaped."""
+    import json
+
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def read(path: str) -> Lock:
+    """Return the lock in a file. Raises `LockError` if it is not one that an overlay has written."""
+    text = _text(path)
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    data: Lock
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LockError(f"{path} is damaged: {str(error) or type(error).__name__}") from error
+    number = data.get("format")
+    if isinstance(number, int) and number > FORMAT:
+        newer = f"format {number}, this one reads {FORMAT}"
+        raise LockError(f"{path} was written by a newer overlay ({newer}): upgrade overlay")
+    data.setdefault("pack", [])
+    data.setdefault("patch", [])
+    for patch in data["patch"] if isinstance(data["patch"], list) else ():
+        if isinstance(patch, dict):
+            patch.setdefault("target", [])
+    wrong = _wrong(data, _FORM, "the file")
+    if wrong:
+        raise LockError(f"{path} is damaged: {wrong}")
+    ids = [patch["id"] for patch in data["patch"]]
+    if len(set(ids)) < len(ids) or with_digest(data)["digest"] != data["digest"]:
+        raise LockError(
+            f"{path} is damaged, or was edited: it is not what its digest says; write it with `overlay lock`"
+        )
+    return data
+
+
+def _text(path: str) -> str:
+    """Return the text of a regular file that is not too large."""
+    try:
+        # Asked first: opening a pipe would wait for somebody who writes into it.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise LockError(f"{path} is no regular file")
+        with open(path, "rb") as file:
+            data = file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise LockError(f"the lock {path} cannot be read: {error}") from error
+    if len(data) > LARGEST:
+        raise LockError(f"{path} is damaged: more than {LARGEST} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise LockError(f"{path} is damaged: {error}") from error
+
+
+def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong
+    """Return what is not as a form asks for, empty if all is."""
+    if isinstance(form, type):
+        return "" if type(value) is form else f"{where} is not of type {form.__name__}"
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            return f"{where} is not a list of tables"
+        return next(filter(None, (_wrong(item, form[0], where) for item in value)), "")
+    if not isinstance(value, dict):
+        return f"{where} is not a table"
+    if "" in form:
+        form = dict.fromkeys(value, form[""])
+    for key in sorted({*value, *form}):
+        if key not in form:
+            return f"{where} has an unknown key {key!r} (was it written by a newer overlay?)"
+        wrong = _wrong(value[key], form[key], key) if key in value else f"{where} has no {key!r}"
+        if wrong:
+            return wrong
+    return ""

@@ -1,0 +1,46 @@
+"""Ray: a `runtime_env` by which every worker of a job is armed at its start.
+
+It sets environment variables, which the start-up file in each worker reads. The single slot of
+`worker_process_setup_hook` is left to whoever has it. Ray merges the variables of a job with those of a task
+or an actor, so that builders of such further down keep these.
+"""
+
+from __future__ import annotations
+
+import os
+
+from overlay import _settings
+from overlay.errors import SelectionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+
+def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a `runtime_env` that arms, merged into an existing one, which is not changed.
+
+    The settings are those of the environment of this process; what `existing` says in its `env_vars` is kept.
+    A relative path in `OVERLAY_PIN` becomes an absolute one, which every node must have.
+
+    Raises:
+        SelectionError: `existing` or its `env_vars` is no dictionary, or a setting cannot be understood.
+    """
+    if not isinstance(existing, (dict, type(None))):
+        raise SelectionError(f"a runtime_env is a dictionary, got {existing!r}")
+    made: dict[str, Any] = dict(existing or {})
+    given = made.get("env_vars")
+    if not isinstance(given, (dict, type(None))):
+        raise SelectionError(f"the env_vars of a runtime_env are a dictionary, got {given!r}")
+    made["env_vars"] = {**variables(), **(given or {})}
+    return made
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variables that arm a worker as this process is set. Raises `SelectionError`."""
+    found = {name: os.environ[name] for name in _settings.VARIABLES if os.environ.get(name)}
+    pin = _settings.pin()
+    if pin and not pin.startswith(_settings.DIGEST_PREFIX):
+        found["OVERLAY_PIN"] = os.path.abspath(pin)
+    return {**found, "OVERLAY": "1"}

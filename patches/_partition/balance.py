@@ -1,0 +1,92 @@
+"""Dividing what one part holds, or what two hold, such that the costs of the two lie close together."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from heapq import heapify, heappop, heappush
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Number = int | float
+
+
+def holds(partitions: Sequence[Sequence[int]], lengths: Sequence[int], cap: int) -> bool:
+    """Tell whether no part has more than `cap`, single samples that are longer than that excepted."""
+    return all(len(part) == 1 or total(part, lengths) <= cap for part in partitions)
+
+
+def total(part: Sequence[int], costs: Sequence[Number]) -> Number:
+    """Return the cost of a part."""
+    # Twice as fast as with a generator, and most of the time goes by here.
+    return sum([costs[index] for index in part])
+
+
+def split_largest(partitions: list[list[int]], parts: int, costs: Sequence[Number]) -> list[list[int]]:
+    """Split the part of the greatest cost in half until there are `parts`, no more than there are samples.
+
+    Each half is less than what it was split from, so a cap that was held stays held. slime 0.3.1 grows its
+    parts in this way, ties included, so its result is a floor under this module's.
+    """
+    partitions = list(partitions)
+    heap = [(-total(part, costs), -place) for place, part in enumerate(partitions) if len(part) > 1]
+    heapify(heap)
+    while len(partitions) < parts:
+        place = -heappop(heap)[1]
+        left, right = halves(partitions[place], costs)
+        partitions[place] = left
+        for where, half in ((place, left), (len(partitions), right)):
+            if len(half) > 1:
+                heappush(heap, (-total(half, costs), -where))
+        partitions.append(right)
+    return partitions
+
+
+def halves(part: Sequence[int], costs: Sequence[Number]) -> tuple[list[int], list[int]]:
+    """Split a part of two samples or more: each in turn, costliest first, to the side with less so far."""
+    left: list[int] = []
+    right: list[int] = []
+    ahead: Number = 0
+    for index in sorted(part, key=costs.__getitem__, reverse=True):
+        if ahead <= 0:
+            left.append(index)
+            ahead += costs[index]
+        else:
+            right.append(index)
+            ahead -= costs[index]
+    if not right:
+        # All cost nothing.
+        right.append(left.pop())
+    return left, right
+
+
+def exchange(low: list[int], high: list[int], costs: Sequence[Number]) -> tuple[list[int], list[int]]:
+    """Return two parts after the one move or swap of samples that brings their costs closest together.
+
+    Args:
+        low: The cheaper part.
+        high: The costlier part, of two samples or more.
+        costs: Of each sample.
+
+    Returns:
+        What the two hold then, or as they were if nothing brings them closer.
+
+    """
+    gap = total(high, costs) - total(low, costs)
+    # Giving something for nothing is a move. Doubled, so that half the gap is a whole number.
+    offers = sorted([(2 * costs[index], index) for index in low] + [(0, -1)])
+    least, best = gap, None
+    for given in high:
+        wanted = 2 * costs[given] - gap
+        place = bisect_left(offers, (wanted, -1))
+        for price, taken in offers[max(place - 1, 0) : place + 1]:
+            if abs(wanted - price) < least:
+                least, best = abs(wanted - price), (given, taken)
+    if best is None:
+        return low, high
+    given, taken = best
+    back = [taken] if taken >= 0 else []
+    return [index for index in low if index != taken] + [given], [
+        index for index in high if index != given
+    ] + back

@@ -1,0 +1,115 @@
+"""Packing samples into as few parts as hold a cap, and the bounds on how few that can be.
+
+Everywhere here a sample over the cap is alone in its part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Number = int | float
+
+#: Bounds that are tried. Each takes a pass over the samples, and more of them rarely help.
+_GRAINS = 10
+
+
+def first_fit_count(lengths: Sequence[int], cap: int) -> int:
+    """Return how many parts first fit in the order of the samples needs to hold the cap."""
+    return len(first_fit(lengths, cap))
+
+
+def first_fit(lengths: Sequence[int], cap: int) -> list[list[int]]:
+    """Put each sample, in order, into the first part with room for it, or into a new one.
+
+    The parts are the leaves of a tree whose inner nodes know the most room below them, so that finding the
+    first that has room takes the logarithm of their number.
+    """
+    leaves = 1 << max(len(lengths) - 1, 0).bit_length()
+    room = [cap] * (2 * leaves)
+    parts: list[list[int]] = []
+    for index, length in enumerate(lengths):
+        if length > cap:
+            node = leaves + len(parts)
+            room[node] = -1
+        else:
+            node = 1
+            while node < leaves:
+                node *= 2
+                if room[node] < length:
+                    node += 1
+            room[node] -= length
+        if node - leaves == len(parts):
+            parts.append([])
+        parts[node - leaves].append(index)
+        while node > 1:
+            node //= 2
+            room[node] = max(room[2 * node], room[2 * node + 1])
+    return parts
+
+
+def best_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
+    """Put each sample, longest first, into the part with the least room that is enough, or into a new one."""
+    parts: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        length = lengths[index]
+        place = bisect_left(rooms, (length, -1))
+        if place < len(rooms):
+            room, part = rooms.pop(place)
+        else:
+            room, part = cap, len(parts)
+            parts.append([])
+        parts[part].append(index)
+        insort(rooms, (room - length, part))
+    return parts
+
+
+def worst_fit(
+    lengths: Sequence[int], parts: int, cap: int, costs: Sequence[Number]
+) -> list[list[int]] | None:
+    """Put each sample, costliest first, into the cheapest part with room for it; `None` if there is none.
+
+    No part is empty unless there are fewer samples than parts.
+    """
+    partitions: list[list[int]] = [[] for _ in range(parts)]
+    rooms = [cap] * parts
+    heap: list[tuple[Number, int, int]] = [(0, 0, place) for place in range(parts)]
+    shortest = min(lengths, default=0)
+    # What must be alone goes first, while there are empty parts.
+    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index] <= cap, -costs[index], index)):
+        length = min(lengths[index], cap)
+        full = []
+        while heap and rooms[heap[0][-1]] < length:
+            full.append(heappop(heap))
+        if not heap:
+            return None
+        cost, number, place = heappop(heap)
+        rooms[place] -= lengths[index]
+        partitions[place].append(index)
+        for entry in [*full, (cost + costs[index], number + 1, place)]:
+            if rooms[entry[-1]] >= shortest:
+                heappush(heap, entry)
+    return partitions
+
+
+def least_parts(lengths: Sequence[int], cap: int) -> int:
+    """Return a number of parts below which nothing holds the cap.
+
+    That is the sum of the lengths over the cap, or the same with each length rounded to a grain in such a
+    way that a part which holds the cap still does (the dual feasible functions of Fekete and Schepers, 2001):
+    with grain 1, say, samples over half the cap count whole and the shorter ones not at all.
+    """
+    clipped = [min(length, cap) for length in lengths]
+    least = -(-sum(clipped) // cap)
+    for grain in range(1, _GRAINS + 1):
+        total = 0
+        for length in clipped:
+            whole, rest = divmod((grain + 1) * length, cap)
+            total += whole * cap if rest else grain * length
+        least = max(least, -(-total // (grain * cap)))
+    return least

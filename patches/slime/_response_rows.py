@@ -1,0 +1,109 @@
+"""Which rows of slime's logits hold the responses, and how ranks put together what they split otherwise."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+    from typing import Any
+
+    #: A run of rows: first, and one past the last.
+    Span = tuple[int, int]
+
+
+def response_rows(
+    logits: Any, args: Any, module: ModuleType, **batch: Any
+) -> tuple[list[list[Span]], list[Any]]:
+    """Return the rows of each sample's response as runs, and the tokens that they are to predict.
+
+    slime's own `get_responses` is asked, with the number of each row in place of its logits: it knows every
+    layout that the release has. Numbers of rows are exact in float32, which it insists on, up to 2 ** 24.
+
+    Args:
+        logits: [1, T, V], or [B, S, V] if sequences are padded.
+        args: slime's.
+        module: slime's `loss`, as it is installed.
+        batch: The other arguments of `get_responses`, whichever the release has.
+
+    Raises:
+        ValueError: A sample has more tokens than rows that could predict them.
+
+    """
+    import copy
+
+    import torch
+
+    # The temperature is no business of a row's number.
+    plain = copy.copy(args)
+    plain.rollout_temperature = 1.0
+    numbers = torch.arange(logits[..., 0].numel(), dtype=torch.float32).view(*logits.shape[:-1], 1)
+    runs, targets = [], []
+    for rows, tokens in module.get_responses(numbers, args=plain, **batch):
+        found = _runs(rows[:, 0].long())
+        count = sum(stop - start for start, stop in found)
+        # Where there is no row, releases disagree on the tokens: of a response of none, `tokens[-0:]` is all.
+        if count not in (0, len(tokens)):
+            msg = f"{len(tokens)} response tokens, and {count} rows of logits for them"
+            raise ValueError(msg)
+        runs.append(found)
+        targets.append(tokens[:count])
+    return runs, targets
+
+
+def _runs(rows: Any) -> list[Span]:
+    """Cut ascending numbers of rows into runs: in zigzag context parallelism a sample has two."""
+    if not len(rows):
+        return []
+    ends = (rows.diff() != 1).nonzero()[:, 0].tolist()
+    first = [0, *(end + 1 for end in ends)]
+    last = [*ends, len(rows) - 1]
+    return [(int(rows[a]), int(rows[b]) + 1) for a, b in zip(first, last, strict=True)]
+
+
+def spread_over_zigzag(
+    values: Sequence[Any],
+    runs: Sequence[Sequence[Span]],
+    first_row: int,
+    module: ModuleType,
+    total_lengths: Sequence[int],
+    response_lengths: Sequence[int],
+) -> list[list[Any]]:
+    """Return values of contiguously split rows as the zigzag slices that the rest of slime expects.
+
+    All ranks of the context parallel group must call this: it is one collective in the forward and one in the
+    backward, for all values together, whatever of them a rank has and whichever of them are part of a graph.
+
+    Args:
+        values: Tensors [R] of this rank's R response rows, in their order. The first is part of the graph
+            on every rank or on none.
+        runs: This rank's rows of each sample (`response_rows`).
+        first_row: Number that this rank's first row has among those of all ranks.
+        module: slime's `loss`.
+        total_lengths: Tokens of each sample.
+        response_lengths: Response tokens of each sample.
+
+    Returns:
+        For each of the values, a tensor for each sample.
+
+    """
+    import torch
+    import torch.distributed.nn.functional as dist
+
+    places, before, offset = [torch.arange(0)], 0, 0
+    for sample, total, length in zip(runs, total_lengths, response_lengths, strict=False):
+        # The row that predicts the first token of the response.
+        begin = before + total - length - 1
+        for start, stop in sample:
+            places.append(torch.arange(start, stop) + (first_row - begin + offset))
+        before += total
+        offset += length
+    rows = torch.stack(list(values))
+    whole = rows.new_zeros(len(rows), offset).index_copy(1, torch.cat(places).to(rows.device), rows)
+    whole = dist.all_reduce(whole, group=module.mpu.get_context_parallel_group())
+    slices: list[list[Any]] = []
+    for value, full in zip(values, whole, strict=True):
+        kept = full if value.requires_grad else full.detach()
+        parts = zip(kept.split(list(response_lengths)), total_lengths, response_lengths, strict=False)
+        slices.append([module.slice_log_prob_with_cp(*part) for part in parts])
+    return slices

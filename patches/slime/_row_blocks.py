@@ -1,0 +1,145 @@
+"""Going over rows of logits block by block: the sums of the forward, the rows of the gradient."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    #: A run of rows: first, and one past the last.
+    Span = tuple[int, int]
+
+#: Below this exp() is zero in every dtype. It takes the place of -inf, of which 0 * u would be NaN.
+_LOWEST = -1e4
+
+#: Bytes of logits that are worked on at a time: on a CPU what its caches hold, on a GPU what keeps it busy.
+_BLOCK_BYTES = {"cpu": 1 << 20}
+_BLOCK_BYTES_ELSEWHERE = 1 << 26
+
+#: And no more than this part of all logits, so that what is worked on hardly counts beside them.
+_BLOCK_PART = 64
+
+
+class Rows:
+    """What is asked for: which rows of the logits, and how to go about them."""
+
+    def __init__(
+        self,
+        spans: Sequence[Span],
+        *,
+        group: Any = None,
+        temperature: float = 1.0,
+        block_rows: int = -1,
+        with_entropy: bool = False,
+        entropy_gradient: bool = True,
+        in_place: bool = False,
+    ) -> None:
+        #: Runs of rows, in the order of the targets. No row may be in two of them.
+        self.spans = spans
+        #: The process group that shares the vocabulary; `None` for none.
+        self.group = group
+        self.temperature = temperature
+        #: At most so many rows are worked on at a time; zero or less is for as many as suits the device.
+        self.block_rows = block_rows
+        self.with_entropy = with_entropy
+        #: Whether the entropy is part of the graph.
+        self.entropy_gradient = entropy_gradient
+        #: Whether the gradient is written over the logits, if nothing else can still see them.
+        self.in_place = in_place
+
+    def lines(self, device: Any) -> Any:
+        """Return the number of each row [R]."""
+        import torch
+
+        runs = [torch.arange(start, stop) for start, stop in self.spans]
+        return torch.cat(runs or [torch.arange(0)]).to(device)
+
+    def gaps(self, count: int) -> Iterator[Span]:
+        """Yield the runs of `count` rows that are in no span."""
+        end = 0
+        for start, stop in sorted(self.spans):
+            yield end, start
+            end = stop
+        yield end, count
+
+
+def local_terms(flat: Any, count: int, rows: Rows) -> tuple[Any, Any, Any]:
+    """Return maximum, rest and, if entropy is asked for, sum(exp(u) * u) of this rank's part of each row.
+
+    The rest is sum(exp(u)) without the maximum's own term. Each is [count], in the dtype of the logits.
+    """
+    import torch
+
+    top, rest, weighted = flat.new_empty(3, count)
+    blocks = _blocks(flat, rows)
+    buffers = _buffers(flat, blocks, 2 if rows.with_entropy else 1)
+    for start, stop, at in blocks:
+        part = slice(at, at + stop - start)
+        top[part], where = flat[start:stop].max(-1)
+        u, *more = (buffer[: stop - start] for buffer in buffers)
+        _shift(flat[start:stop], top[part], u, rows)
+        e = torch.exp(u.clamp_(min=_LOWEST), out=more[0]) if more else u.exp_()
+        torch.sum(e.scatter_(1, where[:, None], 0), -1, out=rest[part])
+        if more:
+            torch.sum(e.mul_(u), -1, out=weighted[part])
+    return top, rest, weighted
+
+
+def write_rows(flat: Any, out: Any, top: Any, constant: Any, slope: Any, rows: Rows) -> None:
+    """Write exp(u) * (constant + slope * u) into the rows of `out`, and zero into all others.
+
+    Args:
+        flat: Logits [T, V].
+        out: [T, V], and may be the logits themselves.
+        top: Maximum of each of the R rows over the whole vocabulary, in the dtype of the logits.
+        constant: [R], in the dtype of the logits.
+        slope: [R], or `None` if it is zero everywhere.
+        rows: The R rows.
+
+    """
+    import torch
+
+    blocks = _blocks(flat, rows)
+    buffers = _buffers(flat, blocks, 0 if slope is None else 1)
+    for start, stop, at in blocks:
+        part = slice(at, at + stop - start)
+        u = out[start:stop]
+        _shift(flat[start:stop], top[part], u, rows)
+        if slope is None:
+            u.exp_().mul_(constant[part, None])
+        else:
+            e = torch.exp(u.clamp_(min=_LOWEST), out=buffers[0][: stop - start])
+            u.mul_(slope[part, None]).add_(constant[part, None]).mul_(e)
+    for start, stop in rows.gaps(len(out)):
+        out[start:stop].zero_()
+
+
+def _shift(x: Any, top: Any, u: Any, rows: Rows) -> None:
+    import torch
+
+    # The maximum first: divided before, large logits would lose their differences.
+    torch.sub(x, top[:, None], out=u)
+    if rows.temperature != 1:
+        u.mul_(1 / rows.temperature)
+
+
+def _buffers(flat: Any, blocks: list[tuple[int, int, int]], count: int) -> list[Any]:
+    height = max((stop - start for start, stop, _ in blocks), default=0)
+    return [flat.new_empty(height, flat.size(1)) for _ in range(count)]
+
+
+def _blocks(flat: Any, rows: Rows) -> list[tuple[int, int, int]]:
+    """Cut spans into blocks: first row, one past the last, and the place of the first among all rows."""
+    size = flat.size(1) * flat.element_size()
+    budget = min(_BLOCK_BYTES.get(flat.device.type, _BLOCK_BYTES_ELSEWHERE), len(flat) * size // _BLOCK_PART)
+    height = max(1, budget // max(1, size))
+    if rows.block_rows > 0:
+        height = min(height, rows.block_rows)
+    blocks, at = [], 0
+    for start, stop in rows.spans:
+        for first in range(start, stop, height):
+            last = min(first + height, stop)
+            blocks.append((first, last, at))
+            at += last - first
+    return blocks

@@ -1,0 +1,65 @@
+"""Whether a tensor that autograd saved is seen by anybody else: what may be overwritten, and what may not."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def make_sole_holder() -> Callable[[Any], bool]:
+    """Build `sole_holder(tensor)`, to be called in a backward with a tensor that was just unpacked there.
+
+    It says whether the node that saved the tensor is the only one to hold it or its storage: no view or
+    alias, no other node of the graph, no variable of anybody's. It says no wherever that cannot be told.
+    """
+    import sys
+
+    import torch
+
+    # How many holders a tensor has that nobody else holds depends on the versions of Python and torch, and is
+    # found out where it is asked for the first time.
+    alone: list[tuple[int, ...]] = []
+
+    count_storage = getattr(torch._C, "_storage_Use_Count", None)  # noqa: SLF001 -- there is no public one
+    count_tensor = getattr(torch.Tensor, "_use_count", None)
+
+    def holders(tensor: Any) -> tuple[int, ...]:
+        storage = tensor.untyped_storage()
+        counts = count_tensor(tensor), count_storage(storage._cdata)  # type: ignore[misc]  # noqa: SLF001
+        return sys.getrefcount(tensor), sys.getrefcount(storage), *counts
+
+    class Probe(torch.autograd.Function):
+        """Saves and unpacks one tensor, as the function does that asks."""
+
+        @staticmethod
+        def forward(ctx: Any, tensor: Any) -> Any:
+            ctx.save_for_backward(tensor)
+            return tensor.sum()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:
+            (tensor,) = ctx.saved_tensors
+            alone.append(asked(tensor))
+            return grad.expand_as(tensor)
+
+    def asked(tensor: Any) -> tuple[int, ...]:
+        # One call between the unpacking and the count, as `sole_holder` has.
+        return holders(tensor)
+
+    def measure() -> None:
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            leaf = torch.zeros(1, requires_grad=True)
+            torch.autograd.grad(Probe.apply(leaf + 1), leaf)
+
+    def sole_holder(tensor: Any) -> bool:
+        if type(tensor) is not torch.Tensor or tensor.is_leaf or not tensor.is_contiguous():
+            return False
+        if count_storage is None or count_tensor is None:
+            return False
+        if not alone:
+            measure()
+        return holders(tensor) == alone[0]
+
+    return sole_holder

@@ -1,0 +1,45 @@
+"""What the patches of slime's micro-batches know of the rollout that is being split.
+
+`slime.capped-partitions` sets it around slime's `get_data_iterator`. `slime.vpp-ceiling`, which requires that
+patch, reads it too: two patches cannot claim one site.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+#: While `get_data_iterator` splits a rollout by its tokens: the tokens that a micro-batch may hold, and the
+#: number of which Megatron wants the micro-batches of a step to be a multiple (1 if it takes any number).
+current: ContextVar[tuple[int, int] | None] = ContextVar("overlay_slime_step", default=None)
+
+DATA = "slime.backends.megatron_utils.data"
+
+#: The digests of `get_data_iterator`, and the releases that have it.
+ITERATOR_0_1 = "f0e23014a1f9"  # v0.1.0
+ITERATOR_0_2 = ("616bc30d9369", "cb5ec29376f8", "4de6a13f7989")  # v0.2.0 and .post1; v0.2.1; v0.2.2 to v0.2.4
+ITERATOR_CAPPED = "8dbd986b31a2"  # commit 286750aa3 and until it was reverted in 8acc034bc
+
+
+def read(args: Any, model: Sequence[Any], mpu: Any, get_config: Callable[[Any], Any]) -> tuple[int, int]:
+    """Return the budget and the group size of a rollout.
+
+    Args:
+        args: slime's arguments; `max_tokens_per_gpu` is set.
+        model: The chunks of the model on this rank, at least one.
+        mpu: Megatron's parallel state.
+        get_config: Megatron's `get_model_config`.
+
+    Returns:
+        Tokens of a micro-batch, over all ranks that share a sequence; and the group size, which is 1 without
+        virtual pipeline stages.
+
+    """
+    budget = args.max_tokens_per_gpu * mpu.get_context_parallel_world_size()
+    if (mpu.get_virtual_pipeline_model_parallel_world_size() or 1) == 1:
+        return budget, 1
+    return budget, get_config(model[0]).microbatch_group_size_per_vp_stage or 1

@@ -1,0 +1,274 @@
+"""`slime.capped-partitions`: no micro-batch holds more tokens than the budget, and they stay balanced.
+
+slime counts with first fit how many micro-batches a step needs, and then balances the samples over that
+many by Karmarkar-Karp, which knows no budget. Where the balanced result holds it, that very result is
+returned; else the samples are split anew under the budget. Splitting is arithmetic of one rank on a number
+that all ranks have agreed on: nothing here is a collective.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches.slime._step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED, current, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+#: While slime 0.3 schedules a rollout: the number of which the micro-batches of a step, over all data
+#: parallel ranks, must be a multiple.
+_align: ContextVar[int] = ContextVar("overlay_slime_align", default=1)
+
+
+def make_iterator(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_data_iterator`: the original, whose split is told the budget, unless sizes are static."""
+    from megatron.core.utils import get_model_config
+
+    def get_data_iterator(args: Any, model: Any, rollout_data: Any) -> Any:
+        if not args.use_dynamic_batch_size or args.max_tokens_per_gpu is None:
+            return original(args, model, rollout_data)
+        token = current.set(read(args, model, module.mpu, get_model_config))
+        try:
+            return original(args, model, rollout_data)
+        finally:
+            current.reset(token)
+
+    return get_data_iterator
+
+
+def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the `get_seqlen_balanced_partitions` of the training side: the original, or one under the budget.
+
+    A call from anywhere but `get_data_iterator` gets the original.
+    """
+    from overlay import _log
+    from overlay.patches._partition import capped_partitions, holds
+
+    def get_seqlen_balanced_partitions(
+        seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
+    ) -> list[list[int]]:
+        if (step := current.get()) is None:
+            return original(seqlen_list, k_partitions, equal_size)  # type: ignore[no-any-return]
+        budget, group = step
+        if group > 1 and k_partitions > len(seqlen_list):
+            # Every rank has this number, and as many samples: all of them raise this.
+            raise ValueError(_impossible(len(seqlen_list), k_partitions, group, budget))
+        balanced: list[list[int]] = original(seqlen_list, k_partitions, equal_size)
+        if holds(balanced, seqlen_list, budget):
+            return balanced
+        try:
+            return capped_partitions(seqlen_list, k_partitions, budget)
+        except ValueError as error:
+            # slime has rounded the number down, which `slime.vpp-ceiling` prevents. An error would be that of
+            # this rank alone, for which all others would wait.
+            _log.warning(
+                "a micro-batch will exceed its budget, as it does in slime alone, because "
+                f"slime.vpp-ceiling is not applied: {error}"
+            )
+            return balanced
+
+    return get_seqlen_balanced_partitions
+
+
+def make_capped(_original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the `_get_capped_partitions` of commit 286750aa3, whose own is not balanced and may fail."""
+    from overlay.patches._partition import capped_partitions
+
+    def _get_capped_partitions(
+        seqlen_list: Sequence[int], num_partitions: int, max_tokens: int
+    ) -> list[list[int]]:
+        return capped_partitions(seqlen_list, num_partitions, max_tokens)
+
+    return _get_capped_partitions
+
+
+def make_schedule(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the `build_dp_schedule` of slime 0.3: the original, whose packing is told the alignment."""
+
+    def build_dp_schedule(
+        args: Any,
+        train_parallel_config: dict[str, Any],
+        total_lengths: list[int],
+        *,
+        global_batch_size: int,
+        rollout_indices: list[int],
+    ) -> Any:
+        group = 1
+        if train_parallel_config["vpp_size"] > 1:
+            group = train_parallel_config["microbatch_group_size_per_vp_stage"]
+        token = _align.set(train_parallel_config["dp_size"] * group)
+        try:
+            return original(
+                args,
+                train_parallel_config,
+                total_lengths,
+                global_batch_size=global_batch_size,
+                rollout_indices=rollout_indices,
+            )
+        finally:
+            _align.reset(token)
+
+    return build_dp_schedule
+
+
+def make_pack(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the `_pack_step_into_mbs` of slime 0.3.1: balanced by FLOPs under the budget, not instead of it.
+
+    slime aligns the number of micro-batches by cutting the largest in two. If they exceed the budget even
+    then, there are as few as hold it, but not fewer than the original has, and already aligned: here they
+    can be balanced.
+    """
+    from overlay.patches._partition import capped_partitions, fewest_parts, holds
+
+    def _pack_step_into_mbs(
+        step_lengths: list[int],
+        *,
+        args: Any,
+        use_dynamic_batch_size: bool,
+        max_per_bin: int | None,
+        micro_batch_size: int | None,
+        balance_by_flops: bool = False,
+    ) -> list[list[int]]:
+        packed: list[list[int]] = original(
+            step_lengths,
+            args=args,
+            use_dynamic_batch_size=use_dynamic_batch_size,
+            max_per_bin=max_per_bin,
+            micro_batch_size=micro_batch_size,
+            balance_by_flops=balance_by_flops,
+        )
+        if not use_dynamic_batch_size or not balance_by_flops or max_per_bin is None:
+            return packed
+        align = _align.get()
+        cut = [list(part) for part in packed]
+        module.expand_bins_by_splitting(cut, -(-len(cut) // align) * align, step_lengths)
+        if holds(cut, step_lengths, max_per_bin) and all(cut):
+            return packed
+        # A count of operations is a whole number; as a float its sums would depend on their order.
+        counts = module._calculate_workloads(step_lengths, args)  # noqa: SLF001 -- how slime counts them
+        flops = [int(count) for count in counts]
+        parts = fewest_parts(step_lengths, max_per_bin, at_least=len(packed), costs=flops)
+        aligned = -(-parts // align) * align
+        if aligned <= len(step_lengths):  # else slime says what is wrong
+            parts = aligned
+        return capped_partitions(step_lengths, parts, max_per_bin, costs=flops)
+
+    return _pack_step_into_mbs
+
+
+def _impossible(samples: int, parts: int, group: int, budget: int) -> str:
+    return (
+        f"a step of {samples} samples per data parallel rank cannot be split into {parts} micro-batches. "
+        f"Some rank needs that many to hold the budget of {budget} tokens (max_tokens_per_gpu times the "
+        f"context parallel size) with a multiple of {group} micro-batches "
+        f"(microbatch_group_size_per_vp_stage). Raise max_tokens_per_gpu, or global_batch_size for more "
+        f"samples in a step, or lower --microbatch-group-size-per-virtual-pipeline-stage, or do without "
+        f"virtual pipeline stages."
+    )
+
+
+_BALANCING = "slime.utils.seqlen_balancing"
+_SCHEDULE = "slime.utils.dp_schedule"
+
+#: What is replaced in every release before 0.3.
+_INLINE = (
+    Replacement(site=f"{DATA}:get_data_iterator", make=make_iterator),
+    Replacement(site=f"{DATA}:get_seqlen_balanced_partitions", make=make_split),
+)
+#: The import of it, and what is imported.
+_BALANCED = (
+    Known(site=f"{DATA}:get_seqlen_balanced_partitions", digests=("3147333413dc",)),
+    Known(
+        site=f"{_BALANCING}:get_seqlen_balanced_partitions",
+        # v0.1.0 and v0.2.0; v0.2.1; v0.2.2 to v0.3.1
+        digests=("27fa87e211fd", "4e026baf2e0b", "d0c76e9f70df"),
+    ),
+)
+
+PATCH = Patch(
+    id="slime.capped-partitions",
+    revision=1,
+    summary="No micro-batch over max_tokens_per_gpu, and all of them balanced",
+    why=(
+        "With use_dynamic_batch_size, slime balances samples over micro-batches without regard to "
+        "max_tokens_per_gpu, and a micro-batch may exceed the budget: out of memory, some steps into a run. "
+        "Upstream's cure (slime#1823) fails on a sample longer than the budget, leaves micro-batches empty "
+        "and was reverted; slime 0.3.1 has the defect again with --balance-by-flops. With the patch every "
+        "micro-batch holds the budget, but for a single sample that is longer, none is empty, and they are "
+        "balanced as far as the budget allows. Where slime's own result holds the budget, it is kept."
+    ),
+    upstream=(
+        "THUDM/slime#1823",
+        "THUDM/slime#1838",
+        "THUDM/slime#1839",
+        "THUDM/slime#1848",
+        "THUDM/slime#1951",
+    ),
+    remove=Removal(
+        version=None,
+        when="slime keeps max_tokens_per_gpu with --balance-by-flops too",
+        test="tests/real/test_slime_schedule.py::test_upstream_alone_keeps_the_budget",
+    ),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
+                Variant(
+                    name="0.1-0.2",
+                    versions=">=0.0.1.dev0,<0.3.0.dev0",
+                    shape=(
+                        Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1, *ITERATOR_0_2)),
+                        *_BALANCED,
+                    ),
+                    replacements=_INLINE,
+                ),
+                Variant(
+                    name="286750aa3",
+                    versions=">=0.2.4.dev0,<0.3.0.dev0",
+                    shape=(
+                        Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)),
+                        Known(site=f"{DATA}:_get_capped_partitions", digests=("821cbde5d52d",)),
+                        *_BALANCED,
+                    ),
+                    replacements=(
+                        *_INLINE,
+                        Replacement(site=f"{DATA}:_get_capped_partitions", make=make_capped),
+                    ),
+                ),
+                Variant(
+                    name="0.3.0",
+                    versions=">=0.3.0.dev0,<0.3.1.dev0",
+                    verdict="superseded",
+                    shape=(
+                        Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("13bd1bba8324",)),
+                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("daec89ac3e1f",)),
+                    ),
+                    reason=(
+                        "slime 0.3.0 packs the samples of all ranks by first fit, which holds the budget but "
+                        "does not balance"
+                    ),
+                ),
+                Variant(
+                    name="0.3.1",
+                    versions=">=0.3.1.dev0,<0.4.0.dev0",
+                    shape=(
+                        Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("4e2eb00ff3e1",)),
+                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),
+                        Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
+                        Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
+                    ),
+                    replacements=(
+                        Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
+                        Replacement(site=f"{_SCHEDULE}:_pack_step_into_mbs", make=make_pack),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

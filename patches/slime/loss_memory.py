@@ -1,0 +1,331 @@
+"""`slime.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
+
+The original is replaced as a whole: cutting the logits apart, a copy for each use and a softmax kept for the
+backward are what it consists of. Which rows belong to which sample is asked of slime's own `get_responses`.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches.slime._attachment import (
+    make_loss,
+    make_step_loss,
+    make_step_loss_with_top_p,
+    true_arguments,
+)
+from overlay.patches.slime._response_rows import response_rows, spread_over_zigzag
+from overlay.patches.slime._row_blocks import Rows
+from overlay.patches.slime._vocab_parallel import make_log_prob_entropy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    Lists = dict[str, list[Any]]
+
+#: Attribute of slime's `args` (a line in the file of --custom-config-path) that lets the gradient overwrite
+#: the logits.
+IN_PLACE = "overlay_loss_in_place"
+
+
+def make_packed(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_log_probs_and_entropy` of slime 0.2.0 and 0.2.1: packed sequences only."""
+    compute = _make_compute(module)
+
+    def get_log_probs_and_entropy(
+        logits: Any,
+        *,
+        args: Any,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        with_entropy: bool = False,
+        non_loss_data: bool = True,
+    ) -> Lists:
+        _check(logits, non_loss_data=non_loss_data)
+        return compute(logits, args, with_entropy, unconcat_tokens, total_lengths, response_lengths)
+
+    return get_log_probs_and_entropy
+
+
+def make_padded(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_log_probs_and_entropy` of slime 0.2.2: sequences may be padded to `max_seq_lens`."""
+    compute = _make_compute(module)
+
+    def get_log_probs_and_entropy(
+        logits: Any,
+        *,
+        args: Any,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        with_entropy: bool = False,
+        non_loss_data: bool = True,
+        max_seq_lens: Sequence[int] | None = None,
+    ) -> Lists:
+        _check(logits, non_loss_data=non_loss_data)
+        more = {"max_seq_lens": max_seq_lens}
+        return compute(logits, args, with_entropy, unconcat_tokens, total_lengths, response_lengths, **more)
+
+    return get_log_probs_and_entropy
+
+
+def make_paired(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_log_probs_and_entropy` of slime 0.2.3 to 0.3.0, which returns a pair."""
+    padded = make_padded(original, module)
+
+    def get_log_probs_and_entropy(
+        logits: Any,
+        *,
+        args: Any,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        with_entropy: bool = False,
+        non_loss_data: bool = True,
+        max_seq_lens: Sequence[int] | None = None,
+    ) -> tuple[Any, Lists]:
+        return logits.new_empty(0), padded(
+            logits,
+            args=args,
+            unconcat_tokens=unconcat_tokens,
+            total_lengths=total_lengths,
+            response_lengths=response_lengths,
+            with_entropy=with_entropy,
+            non_loss_data=non_loss_data,
+            max_seq_lens=max_seq_lens,
+        )
+
+    return get_log_probs_and_entropy
+
+
+def make_with_top_p(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_log_probs_and_entropy` of slime 0.3.1: with a rollout's top-p sets, it is upstream's own."""
+    packed = make_packed(original, module)
+
+    def get_log_probs_and_entropy(
+        logits: Any,
+        *,
+        args: Any,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        with_entropy: bool = False,
+        non_loss_data: bool = True,
+        top_p_token_ids: Sequence[Any] | None = None,
+        top_p_token_offsets: Sequence[Any] | None = None,
+    ) -> tuple[Any, Lists]:
+        given: dict[str, Any] = {
+            "args": true_arguments(args),
+            "unconcat_tokens": unconcat_tokens,
+            "total_lengths": total_lengths,
+            "response_lengths": response_lengths,
+            "with_entropy": with_entropy,
+            "non_loss_data": non_loss_data,
+        }
+        if top_p_token_ids is None or top_p_token_offsets is None:
+            return logits.new_empty(0), packed(logits, **given)
+        sets = {"top_p_token_ids": top_p_token_ids, "top_p_token_offsets": top_p_token_offsets}
+        pair: tuple[Any, Lists] = original(logits, **given, **sets)
+        return pair
+
+    return get_log_probs_and_entropy
+
+
+def _check(logits: Any, *, non_loss_data: bool) -> None:
+    """Refuse what upstream refuses; shapes are refused by `get_responses`."""
+    import torch
+
+    if not non_loss_data or logits.dtype != torch.float32:
+        msg = f"logits must be float32, and non_loss_data true: {logits.dtype}, {non_loss_data}"
+        raise AssertionError(msg)
+
+
+def _make_compute(module: ModuleType) -> Callable[..., Lists]:
+    """Build what all releases share: logits in, lists of a tensor [R] for each sample out."""
+    import torch
+
+    log_prob_entropy = make_log_prob_entropy()
+
+    def compute(
+        logits: Any,
+        args: Any,
+        with_entropy: bool,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        **more: Any,
+    ) -> Lists:
+        args = true_arguments(args)
+        mpu = module.mpu
+        contiguous = getattr(args, "allgather_cp", False) and mpu.get_context_parallel_world_size() > 1
+        if contiguous and getattr(args, "qkv_format", "thd") != "thd":
+            msg = (
+                f"allgather_cp splits packed sequences, and qkv_format is {args.qkv_format!r}: the rows of a "
+                "response could not be told. Set --qkv-format thd, or do without --allgather-cp."
+            )
+            raise ValueError(msg)
+        runs, targets = response_rows(
+            logits,
+            args,
+            module,
+            unconcat_tokens=unconcat_tokens,
+            total_lengths=total_lengths,
+            response_lengths=response_lengths,
+            **more,
+        )
+        rows = Rows(
+            [span for sample in runs for span in sample],
+            group=mpu.get_tensor_model_parallel_group(),
+            temperature=getattr(args, "rollout_temperature", 1.0),
+            block_rows=getattr(args, "log_probs_chunk_size", -1),
+            with_entropy=with_entropy,
+            entropy_gradient=_entropy_may_be_in_the_loss(args),
+            in_place=getattr(args, IN_PLACE, False),
+        )
+        log_prob, entropy = log_prob_entropy(logits, torch.cat(targets), rows)
+        values = [log_prob, entropy] if with_entropy else [log_prob]
+        if contiguous:
+            first = mpu.get_context_parallel_rank() * logits.size(1)
+            lists = spread_over_zigzag(values, runs, first, module, total_lengths, response_lengths)
+        else:
+            counts = [len(tokens) for tokens in targets]
+            lists = [list(value.split(counts)) for value in values]
+        return dict(zip(("log_probs", "entropy"), lists, strict=False))
+
+    return compute
+
+
+def _entropy_may_be_in_the_loss(args: Any) -> bool:
+    """Return whether a gradient of the entropy can be asked for. A loss of the user's own may always ask."""
+    return getattr(args, "entropy_coef", None) != 0 or getattr(args, "loss_type", None) == "custom_loss"
+
+
+_LOSS = "slime.backends.megatron_utils.loss"
+_CP = "slime.backends.megatron_utils.cp_utils"
+_SITE = f"{_LOSS}:get_log_probs_and_entropy"
+_LOSS_FUNCTION = f"{_LOSS}:loss_function"
+
+
+def _variant(
+    name: str,
+    versions: str,
+    make: Callable[..., Any],
+    *,
+    replaced: tuple[str, ...],
+    rows: tuple[str, ...],
+    policy: tuple[str, ...],
+    offsets: str,
+    slices: str | None = None,
+    loss: tuple[Callable[..., Any], tuple[str, ...]] | None = None,
+) -> Variant:
+    """Return a variant by its factories, and the digests of what is replaced or relied on."""
+    known = {
+        _SITE: replaced,
+        f"{_LOSS}:get_responses": rows,
+        # With entropy_coef 0 the entropy is a metric and nothing else: this function is what makes it so.
+        f"{_LOSS}:policy_loss_function": policy,
+        f"{_CP}:get_logits_and_tokens_offset_with_cp": (offsets,),
+    }
+    if slices is not None:
+        known[f"{_CP}:slice_log_prob_with_cp"] = (slices,)
+    replacements = [Replacement(site=_SITE, make=make)]
+    if loss is not None:
+        replacements.append(Replacement(site=_LOSS_FUNCTION, make=loss[0]))
+        known[_LOSS_FUNCTION] = loss[1]
+    return Variant(
+        name=name,
+        versions=versions,
+        shape=tuple(Known(site=site, digests=digests) for site, digests in known.items()),
+        replacements=tuple(replacements),
+    )
+
+
+PATCH = Patch(
+    id="slime.loss-memory",
+    revision=1,
+    summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
+    why=(
+        "slime's loss copies the logits of every response for the log-probabilities and again for the "
+        "entropy, and keeps a softmax for each: three to four times the logits on top of them, which is "
+        "where runs on slime 0.2 end for lack of memory. The first cure (slime#1788) stopped the jobs that "
+        "use allgather context parallelism and was half taken back, and 0.3.1 still needs two to three times "
+        "the logits. With the patch the forward keeps a few numbers for each row, the backward computes the "
+        "rest again in the gradient itself, and all ranks enter the same collectives whether or not they "
+        "have a response token."
+    ),
+    upstream=(
+        "THUDM/slime#1788",
+        "THUDM/slime#1822",
+        "THUDM/slime#2123",
+        "THUDM/slime#2144",
+        "THUDM/slime#1951",
+    ),
+    remove=Removal(
+        version=None,
+        when="a release of slime needs no more than the gradient besides the logits",
+        test="tests/real/test_loss_memory_ranks.py::test_upstream_alone_needs_no_more_than_the_gradient",
+    ),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                _variant(
+                    "0.2.0",
+                    ">=0.2.0.dev0,<0.2.2.dev0",
+                    make_packed,
+                    replaced=("081bffc2a47d",),
+                    rows=("87c83fa75c99", "85018937839d"),
+                    policy=("7d02e8733361", "3d7e19bcbf79"),
+                    offsets="c2f90eb66efd",
+                ),
+                _variant(
+                    "0.2.2",
+                    ">=0.2.2.dev0,<0.2.3.dev0",
+                    make_padded,
+                    replaced=("8c1eddb4ac56",),
+                    rows=("44844ee20458",),
+                    policy=("163b17115e53",),
+                    offsets="79971ab4ccd9",
+                ),
+                # The tag v0.2.4 calls itself 0.2.3. What calls itself 0.2.4 are commits, #1788's and #1822's.
+                _variant(
+                    "0.2.3",
+                    ">=0.2.3.dev0,<0.2.5.dev0",
+                    make_paired,
+                    replaced=("c595062ef44d", "6aaf21fd57e4", "633b50df9415"),
+                    rows=("02c0aec8decb",),
+                    policy=("7e77e2de889a",),
+                    offsets="79971ab4ccd9",
+                    slices="1a8f033fa038",
+                    loss=(make_loss, ("d00e830ae3d5", "ea733a53889b")),
+                ),
+                _variant(
+                    "0.3.0",
+                    ">=0.3.0.dev0,<0.3.1.dev0",
+                    make_paired,
+                    replaced=("3a096f614230",),
+                    rows=("fe65d16dfa38",),
+                    policy=("340ec5d7a55a",),
+                    offsets="79971ab4ccd9",
+                    slices="9eebe53f3605",
+                    loss=(make_step_loss, ("665e3a290658",)),
+                ),
+                _variant(
+                    "0.3.1",
+                    ">=0.3.1.dev0,<0.3.2.dev0",
+                    make_with_top_p,
+                    replaced=("1cb71cfcbda5",),
+                    rows=("d8b426e9b477",),
+                    policy=("6e57bb01b00b", "e3c770c481a7"),
+                    offsets="c2f90eb66efd",
+                    slices="734123b9cf6a",
+                    loss=(make_step_loss_with_top_p, ("1bf4d58e4815",)),
+                ),
+            ),
+        ),
+    ),
+)

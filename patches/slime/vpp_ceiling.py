@@ -1,0 +1,181 @@
+"""`slime.vpp-ceiling`: the number of micro-batches is rounded up for virtual pipeline stages, not down.
+
+slime takes the greatest of the ranks' numbers and rounds it down to a multiple of the group size: in groups
+of 4, a step that needs 7 micro-batches gets 4. Here every rank rounds its own number before they are
+compared. The greatest of multiples is a multiple, and rounding that does nothing. A rank for which no
+multiple will do says so with a number greater than that of its samples. All ranks have as many samples, get
+that number, and raise the same error (in `slime.capped-partitions`): none is left waiting for another.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
+from overlay.patches.slime._step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED, current
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+
+def rounded(lengths: Sequence[int], count: int) -> int:
+    """Return the number of micro-batches into which a rank splits a step, as a multiple of the group size.
+
+    Args:
+        lengths: Tokens of each sample of the step, at least one sample.
+        count: Micro-batches that first fit needs.
+
+    Returns:
+        slime's own number, which is `count` rounded down, if the samples can be split into that many under
+        the budget; else `count` rounded up. If that is more than there are samples, no multiple will do.
+        Outside of `get_data_iterator`, `count`.
+
+    """
+    if (step := current.get()) is None:
+        return count
+    budget, group = step
+    lower = count // group * group
+    return lower if lower == count or _splits(lengths, lower, budget) else lower + group
+
+
+def rounded_up(lengths: Sequence[int], count: int) -> int:
+    """Return the same for the slime of commit 286750aa3, whose own number is `count` rounded up."""
+    if (step := current.get()) is None:
+        return count
+    upper = -(-count // step[1]) * step[1]
+    return upper if upper <= len(lengths) else rounded(lengths, count)
+
+
+def _splits(lengths: Sequence[int], parts: int, budget: int) -> bool:
+    """Tell whether `slime.capped-partitions` can split the samples into that many parts."""
+    from overlay.patches._partition import capped_partitions
+
+    try:
+        capped_partitions(lengths, parts, budget)
+    except ValueError:
+        return False
+    return True
+
+
+def make_count(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the `get_minimum_num_micro_batch_size` of slime 0.2: what first fit needs, rounded."""
+
+    def get_minimum_num_micro_batch_size(total_lengths: Sequence[int], max_tokens_per_gpu: int) -> int:
+        return rounded(total_lengths, original(total_lengths, max_tokens_per_gpu))
+
+    return get_minimum_num_micro_batch_size
+
+
+def make_count_286(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the same for commit 286750aa3, which rounds up by itself, but past the samples there are."""
+
+    def get_minimum_num_micro_batch_size(total_lengths: Sequence[int], max_tokens_per_gpu: int) -> int:
+        return rounded_up(total_lengths, original(total_lengths, max_tokens_per_gpu))
+
+    return get_minimum_num_micro_batch_size
+
+
+def make_count_0_1(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the same for slime 0.1, where it is given the context parallel size."""
+
+    def get_minimum_num_micro_batch_size(
+        total_lengths: Sequence[int], max_tokens_per_gpu: int, cp_size: int
+    ) -> int:
+        return rounded(total_lengths, original(total_lengths, max_tokens_per_gpu, cp_size))
+
+    return get_minimum_num_micro_batch_size
+
+
+def make_config(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the `get_model_config` of slime 0.1, which aligns without virtual pipeline stages too.
+
+    Megatron sets the group size to the pipeline parallel size where there are no virtual stages, and then
+    needs no alignment. The group size is all that `get_data_iterator` reads of the configuration.
+    """
+    from types import SimpleNamespace
+
+    def get_model_config(model: Any) -> Any:
+        step = current.get()
+        if step is None or step[1] != 1:
+            return original(model)
+        return SimpleNamespace(microbatch_group_size_per_vp_stage=None)
+
+    return get_model_config
+
+
+_COUNT = f"{DATA}:get_minimum_num_micro_batch_size"
+#: The import of it, and what is imported.
+_COUNTED = (
+    Known(site=_COUNT, digests=("6d6d2b239aef",)),
+    # v0.2.0; v0.2.1 to v0.2.4
+    Known(
+        site="slime.utils.data:get_minimum_num_micro_batch_size",
+        digests=("546f311aa637", "2479fd9ce149"),
+    ),
+)
+
+PATCH = Patch(
+    id="slime.vpp-ceiling",
+    revision=1,
+    summary="Round the number of micro-batches up, not down, for virtual pipeline stages",
+    why=(
+        "With virtual pipeline stages the number of micro-batches must be a multiple of a group size. slime "
+        "rounds it down: in groups of 4, a step that needs 7 micro-batches for its budget gets 4, which hold "
+        "almost twice as many tokens, and one that needs 3 gets 1, which Megatron refuses. With the patch "
+        "the number is rounded up on every rank, before the ranks agree on the greatest. If no multiple "
+        "holds the budget with the samples of a step, all ranks raise one error that says what to change."
+    ),
+    upstream=("THUDM/slime#1823", "THUDM/slime#1848", "THUDM/slime#1951"),
+    remove=Removal(
+        version="0.3.0",
+        when="slime 0.3.0 packs first and aligns upwards",
+        test="tests/real/test_slime_micro_batches.py::test_upstream_alone_rounds_up",
+    ),
+    requires=("slime.capped-partitions",),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
+                Variant(
+                    name="0.1",
+                    versions=">=0.0.1.dev0,<0.2.0.dev0",
+                    shape=(
+                        Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1,)),
+                        Known(site=_COUNT, digests=("b550812ce342",)),
+                        Known(
+                            site="slime.backends.utils.data:get_minimum_num_micro_batch_size",
+                            digests=("1b038a3cab90",),
+                        ),
+                        Known(site=f"{DATA}:get_model_config", digests=("876af8b0ac8d",)),
+                    ),
+                    replacements=(
+                        Replacement(site=_COUNT, make=make_count_0_1),
+                        Replacement(site=f"{DATA}:get_model_config", make=make_config),
+                    ),
+                ),
+                Variant(
+                    name="0.2",
+                    versions=">=0.2.0.dev0,<0.3.0.dev0",
+                    shape=(Known(site=f"{DATA}:get_data_iterator", digests=ITERATOR_0_2), *_COUNTED),
+                    replacements=(Replacement(site=_COUNT, make=make_count),),
+                ),
+                Variant(
+                    name="286750aa3",
+                    versions=">=0.2.4.dev0,<0.3.0.dev0",
+                    shape=(Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)), *_COUNTED),
+                    replacements=(Replacement(site=_COUNT, make=make_count_286),),
+                ),
+                Variant(
+                    name="0.3",
+                    versions=">=0.3.0.dev0",
+                    verdict="superseded",
+                    shape=(Present(site="slime.utils.dp_schedule:build_dp_schedule"), Absent(site=_COUNT)),
+                    reason="slime 0.3 packs first and aligns upwards, before it deals out to the ranks",
+                ),
+            ),
+        ),
+    ),
+)

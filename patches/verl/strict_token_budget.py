@@ -1,0 +1,303 @@
+"""`verl.strict-token-budget`: no micro-batch over `max_token_len`, and all ranks agree how many there are.
+
+`rearrange_micro_batches` takes as many micro-batches as the tokens would need if samples could be cut, and
+balances workload over them, whatever their tokens then come to. Two facts make a copy of it unnecessary: it
+never takes fewer than `min_num_micro_batch`, and what goes where is what `get_seqlen_balanced_partitions`
+returns. So number and partitions are settled before it is called, and a context variable hands it the latter.
+
+The ranks settle the number in one all-reduce, in place of the original's. What a rank cannot do goes along in
+it: either all ranks raise or none does.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from overlay.compat.projects import VERL
+from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    #: Takes a rank's list of integers, and returns the greatest of all ranks at each place.
+    Agree = Callable[[list[int]], list[int]]
+
+#: While `rearrange_micro_batches` runs: the groups of samples that go into each micro-batch.
+_settled: ContextVar[list[list[int]] | None] = ContextVar("overlay_micro_batches", default=None)
+
+
+class TokenBudgetError(AssertionError, ValueError):
+    """No way to keep the bound. verl raises an `AssertionError` there, and from 0.9.1 on a `ValueError`."""
+
+
+def make_rearrange(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `rearrange_micro_batches`: the original, with number and partitions settled beforehand."""
+
+    def rearrange_micro_batches(
+        batch: Any,
+        max_token_len: Any,
+        dp_group: Any = None,
+        num_batches_divided_by: int | None = None,
+        same_micro_num_in_dp: bool = True,
+        min_num_micro_batch: int | None = None,
+        use_dynamic_bsz_balance: bool = True,
+        force_group_size: int = 1,
+    ) -> Any:
+        together = module.dist.is_initialized() and same_micro_num_in_dp and dp_group is not None
+        partitions = settle(
+            *measure(batch, module.calculate_workload, force_group_size),
+            cap=int(max_token_len),
+            agree=_all_reduce(module, dp_group) if together else list,
+            divisor=num_batches_divided_by or 1,
+            at_least=min_num_micro_batch or 1,
+            group_size=force_group_size,
+        )
+        rest = {"use_dynamic_bsz_balance": use_dynamic_bsz_balance, "force_group_size": force_group_size}
+        return _hand_over(partitions, original, batch, max_token_len, **rest)
+
+    return rearrange_micro_batches
+
+
+def make_rearrange_ungrouped(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the same for verl before 0.7.1: without groups, and without `dp_group` among all ranks."""
+
+    def rearrange_micro_batches(
+        batch: Any,
+        max_token_len: Any,
+        dp_group: Any = None,
+        num_batches_divided_by: int | None = None,
+        same_micro_num_in_dp: bool = True,
+        min_num_micro_batch: int | None = None,
+        use_dynamic_bsz_balance: bool = True,
+    ) -> Any:
+        together = module.dist.is_initialized() and same_micro_num_in_dp
+        partitions = settle(
+            *measure(batch, module.calculate_workload),
+            cap=int(max_token_len),
+            agree=_all_reduce(module, dp_group) if together else list,
+            divisor=num_batches_divided_by or 1,
+            at_least=min_num_micro_batch or 1,
+        )
+        rest = {"use_dynamic_bsz_balance": use_dynamic_bsz_balance}
+        return _hand_over(partitions, original, batch, max_token_len, **rest)
+
+    return rearrange_micro_batches
+
+
+def _hand_over(
+    partitions: list[list[int]], original: Callable[..., Any], batch: Any, max_token_len: Any, **rest: Any
+) -> Any:
+    """Call the original for what has been settled. It no longer has anything to ask the other ranks."""
+    token = _settled.set(partitions)
+    try:
+        return original(
+            batch, max_token_len, same_micro_num_in_dp=False, min_num_micro_batch=len(partitions), **rest
+        )
+    finally:
+        _settled.reset(token)
+
+
+def make_partitions(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_seqlen_balanced_partitions`: what has been settled, and the original for everybody else."""
+
+    def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
+        settled = _settled.get()
+        return original(seqlen_list, k_partitions, equal_size) if settled is None else settled
+
+    return get_seqlen_balanced_partitions
+
+
+def measure(
+    batch: Any, workload: Callable[[Any], Any], group_size: int = 1
+) -> tuple[int, int, list[int], list[int]]:
+    """Return what a batch comes to.
+
+    Args:
+        batch: With `input_ids`, nested [samples, tokens] or padded to the width of `attention_mask`.
+        workload: Turns tokens per sample into workload per sample, both int64 [samples].
+        group_size: How many samples in a row stay together.
+
+    Returns:
+        The number of samples; the tokens of the longest, which is the width if they are padded; and the
+        tokens and the workload of each group. No groups if the samples do not divide into them.
+
+    """
+    import torch
+
+    ids = batch["input_ids"]
+    if ids.is_nested:
+        lengths, width = ids.offsets().diff(), 0
+    else:
+        mask = batch["attention_mask"]
+        lengths, width = mask.sum(dim=1), mask.shape[-1]
+    lengths = lengths.long()
+    tokens, costs = torch.stack([lengths, workload(lengths)]).tolist()
+    samples, longest = len(tokens), max(width, *tokens, 0)
+    starts = range(0, 0 if samples % group_size else samples, group_size)
+    return (
+        samples,
+        longest,
+        [sum(tokens[start : start + group_size]) for start in starts],
+        [sum(costs[start : start + group_size]) for start in starts],
+    )
+
+
+def settle(
+    samples: int,
+    longest: int,
+    tokens: list[int],
+    costs: list[int],
+    *,
+    cap: int,
+    agree: Agree,
+    divisor: int = 1,
+    at_least: int = 1,
+    group_size: int = 1,
+) -> list[list[int]]:
+    """Settle how many micro-batches all ranks take, and what goes into those of this rank.
+
+    Args:
+        samples: How many this rank has.
+        longest: Tokens of the longest of them, padding included.
+        tokens: Of each of this rank's groups.
+        costs: Workload of each of this rank's groups, which is balanced.
+        cap: Tokens that a micro-batch can hold.
+        agree: Is called exactly once, whatever the numbers are.
+        divisor: The number of micro-batches is a multiple of it.
+        at_least: The number of micro-batches is no less, even if fewer would do.
+        group_size: How many samples are in a group.
+
+    Returns:
+        For each micro-batch the indices of its groups, at least one.
+
+    Raises:
+        TokenBudgetError: Some rank cannot keep to this, on all ranks.
+
+    """
+    from overlay.patches._partition import capped_partitions, fewest_parts
+
+    groups, heaviest = len(tokens), max(tokens, default=0)
+    need = max(at_least, 1)
+    if need < groups and max(heaviest, 1) <= cap:
+        need = fewest_parts(tokens, cap, at_least=need, costs=costs)
+    own = [
+        need,
+        max(longest, 1) if max(longest, 1) > cap else 0,
+        samples if samples % group_size else 0,
+        heaviest if heaviest > cap else 0,
+        -groups,
+    ]
+    need, too_long, indivisible, too_heavy, fewest = agree(own)
+    way_out = "Raise the token limit per GPU (max_token_len_per_gpu and its like)"
+    if too_long:
+        raise TokenBudgetError(
+            f"a sample of {too_long} tokens, padding included, is over max_token_len={cap}. "
+            f"{way_out}, or shorten or drop the sample."
+        )
+    if indivisible:
+        raise TokenBudgetError(
+            f"{indivisible} samples do not divide into groups of force_group_size={group_size}. "
+            "Change the batch size or force_group_size."
+        )
+    if too_heavy:
+        raise TokenBudgetError(
+            f"{group_size} samples that must stay together (force_group_size) have {too_heavy} tokens, over "
+            f"max_token_len={cap}. {way_out}, or shorten or drop samples."
+        )
+    count = -(need // -divisor) * divisor
+    if count > -fewest:
+        raise TokenBudgetError(
+            f"{count} micro-batches are needed (max_token_len={cap}, num_batches_divided_by={divisor}, "
+            f"min_num_micro_batch={at_least}), and a rank has only {-fewest} groups of {group_size} to fill "
+            f"them with. {way_out}, give each rank more samples, or lower what asks for the number."
+        )
+    return capped_partitions(tokens, count, cap, costs=costs)
+
+
+def _all_reduce(module: ModuleType, group: Any) -> Agree:
+    """Return the function that asks the ranks of `group`, or all ranks if that is `None`."""
+
+    def agree(own: list[int]) -> list[int]:
+        import torch
+
+        shared = torch.tensor(own, dtype=torch.long, device=module.get_device_name())
+        module.dist.all_reduce(shared, op=module.dist.ReduceOp.MAX, group=group)
+        agreed: list[int] = shared.tolist()
+        return agreed
+
+    return agree
+
+
+_HOME = "verl.utils.seqlen_balancing"
+_REARRANGE, _PARTITIONS = f"{_HOME}:rearrange_micro_batches", f"{_HOME}:get_seqlen_balanced_partitions"
+
+#: What is the same in 0.6.1 to 0.9.1.
+_BALANCED = Known(site=_PARTITIONS, digests=("d0c76e9f70df",))
+#: Upstream's own result comes out where it keeps the bound: from these.
+_PARTITIONER = Known(site=f"{_HOME}:karmarkar_karp", digests=("b58b1f6d67e3", "ce0da6487c5b"))
+_WORKLOAD = Known(site=f"{_HOME}:calculate_workload", digests=("edbfe6066352", "4b08f85620bb"))
+
+PATCH = Patch(
+    id="verl.strict-token-budget",
+    revision=1,
+    summary="No micro-batch over max_token_len, agreed among the ranks in one all-reduce",
+    why=(
+        "With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "
+        "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one "
+        "of 14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang "
+        "in their next collective. With the patch there are as few micro-batches as it finds to keep the "
+        "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. What cannot "
+        "be done is one error on every rank."
+    ),
+    upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
+    remove=Removal(
+        version="0.9.1",
+        when="rearrange_micro_batches adds micro-batches until its partitions keep max_token_len",
+        test="tests/real/test_token_budget.py::test_upstream_alone_keeps_the_bound",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                Variant(
+                    name="0.7.1",
+                    versions=">=0.7.1.dev0,<0.9.1.dev0",
+                    shape=(
+                        Known(site=_REARRANGE, digests=("35fa5bbadad2",)),
+                        _BALANCED,
+                        _PARTITIONER,
+                        _WORKLOAD,
+                    ),
+                    replacements=(
+                        Replacement(site=_REARRANGE, make=make_rearrange),
+                        Replacement(site=_PARTITIONS, make=make_partitions),
+                    ),
+                ),
+                Variant(
+                    name="0.6.1",
+                    versions=">=0.6.1.dev0,<0.7.1.dev0",
+                    shape=(
+                        Known(site=_REARRANGE, digests=("bcc9f2a2a825", "b8d809787560")),
+                        _BALANCED,
+                        _PARTITIONER,
+                        _WORKLOAD,
+                    ),
+                    replacements=(
+                        Replacement(site=_REARRANGE, make=make_rearrange_ungrouped),
+                        Replacement(site=_PARTITIONS, make=make_partitions),
+                    ),
+                ),
+                Variant(
+                    name="0.9.1",
+                    versions=">=0.9.1.dev0",
+                    verdict="fixed-upstream",
+                    shape=(Known(site=_REARRANGE, digests=("102c7407b130",)),),
+                    reason="verl adds micro-batches itself until each keeps max_token_len",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,146 @@
+"""Batches that real ranks divide with verl's `rearrange_micro_batches`; `gloo_main` runs them on every rank.
+
+What a rank has is drawn from `OVERLAY_TEST_SEED`, for all ranks on each of them, so that every release gets
+the same. Ranks share a `dp_group` of all, or of two.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import random
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from tensordict import TensorDict
+from verl.utils import seqlen_balancing
+
+import overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CAP = 64
+#: Seconds after which a rank gives up waiting for the others, where they are expected to be missing.
+PATIENCE = 4
+
+#: Drawn cases, by what they divide with.
+FRESH: dict[str, dict[str, Any]] = {
+    "fresh": {},
+    "fresh multiple of 3": {"num_batches_divided_by": 3},
+    "fresh at least 7": {"min_num_micro_batch": 7},
+    "fresh without order": {"use_dynamic_bsz_balance": False},
+    "fresh pairs of samples": {"force_group_size": 2},
+    "fresh on their own": {"same_micro_num_in_dp": False},
+}
+#: What each rank has, the last entry being that of all further ranks.
+FIXED: dict[str, tuple[list[list[int]], dict[str, Any]]] = {
+    "the issue": ([[33] * 8, [1] * 8], {}),
+    "one sample each": ([[CAP], [1]], {}),
+    "one sample on one rank": ([[CAP], [9, 5, 3]], {}),
+    "one empty sample": ([[0], [CAP]], {}),
+    "too long on one rank": ([[CAP + 1, 3], [5, 6, 7]], {}),
+    "too long on the last": ([[5, 6, 7], [8, 9], [CAP + 2]], {}),
+    "more than one rank has": ([[3], [CAP, CAP]], {}),
+    "no multiple": ([[CAP] * 5, [CAP] * 5], {"num_batches_divided_by": 3}),
+    "too heavy together": ([[40, 40], [1, 1]], {"force_group_size": 2}),
+    "indivisible": ([[4, 4, 4], [1, 1]], {"force_group_size": 2}),
+}
+#: With these upstream fails on one rank only, and the others wait.
+ALONE = ("too long on one rank", "too long on the last", "indivisible")
+
+
+def batches(name: str, number: int, world: int) -> list[list[int]]:
+    """Return the tokens of each sample on each rank."""
+    if name in FIXED:
+        ranks = FIXED[name][0]
+        return [ranks[min(rank, len(ranks) - 1)] for rank in range(world)]
+    draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/{name}/{number}")
+    # Of different sizes, the smallest of which can still take what the largest needs, but not always.
+    most = CAP // 2 if "pairs" in name else draw.choice((CAP // 2, CAP // 2, CAP))
+    return [[draw.randint(0, most) for _ in range(2 * draw.randint(5, 9))] for _ in range(world)]
+
+
+def divide(
+    name: str, number: int, group: Any, members: list[int], *, without_group: bool = False
+) -> dict[str, Any]:
+    """Divide this rank's batch, and tell how, and in how many collectives."""
+    arguments = FRESH[name] if name in FRESH else FIXED[name][1]
+    known = inspect.signature(seqlen_balancing.rearrange_micro_batches).parameters
+    if not known.keys() >= arguments.keys():
+        return {"skipped": f"no {sorted(arguments)}"}
+    lengths = batches(name, number, dist.get_world_size())[dist.get_rank()]
+    rows = [torch.full((length,), index) for index, length in enumerate(lengths)]
+    ids = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    batch = TensorDict({"input_ids": ids}, batch_size=[len(lengths)])
+    found: dict[str, Any] = {"lengths": lengths, "arguments": arguments, "members": members}
+    calls: list[Any] = []
+    all_reduce = dist.all_reduce
+
+    @functools.wraps(all_reduce)
+    def counted(*args: Any, **options: Any) -> Any:
+        calls.append(options.get("group"))
+        return all_reduce(*args, **options)
+
+    dist.all_reduce = counted
+    begin = time.monotonic()
+    try:
+        _, indices = seqlen_balancing.rearrange_micro_batches(
+            batch, CAP, dp_group=None if without_group else group, **arguments
+        )
+        found["indices"] = [[int(sample) for sample in samples] for samples in indices]
+    except (AssertionError, ValueError, RuntimeError) as error:
+        found |= {"error": [kind.__name__ for kind in type(error).__mro__], "message": str(error)}
+    finally:
+        dist.all_reduce = all_reduce
+    return {**found, "collectives": len(calls), "seconds": time.monotonic() - begin}
+
+
+def in_step(found: dict[str, Any], group: Any) -> dict[str, Any]:
+    """Add how many ranks meet in the next collective of the group."""
+    ones = torch.ones(1)
+    dist.all_reduce(ones, group=group)
+    return {**found, "in_step": int(ones)}
+
+
+def states() -> dict[str, str]:
+    """Return what became of each patch in this process."""
+    return {patch.patch: patch.state for patch in overlay.status().patches}
+
+
+def alone() -> dict[str, Any]:
+    """Let a rank fail as released, and tell how long the others wait for it."""
+    overlay.disable()
+    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
+    found = divide("too long on one rank", 0, group, list(range(dist.get_world_size())))
+    dist.barrier()  # of a group that nobody is missing from
+    return found
+
+
+def cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
+    """Return the cases in order. The last one takes overlay off."""
+    # From 0.9 on verl takes a machine without a GPU for one with CUDA.
+    seqlen_balancing.get_device_name = lambda: "cpu"
+    everyone = list(range(world))
+    pairs = [everyone[start : start + 2] for start in range(0, world, 2)]
+    made = [(dist.new_group(members), members) for members in (everyone, *pairs)]
+    mine = [(group, members) for group, members in made if dist.get_rank() in members]
+
+    def case(name: str, number: int, which: int, **options: Any) -> Callable[[], Any]:
+        group, members = mine[which]
+        if name in ALONE and states()["verl.strict-token-budget"] != "applied":
+            return lambda: {"skipped": "the others would wait"}
+        return lambda: in_step(divide(name, number, group, members, **options), group)
+
+    listed: list[tuple[str, Callable[[], Any]]] = []
+    for which, who in enumerate(("all", "two")):
+        listed += [(f"{name}/{n}/{who}", case(name, n, which)) for name in FRESH for n in range(6)]
+        listed += [(f"{name}/0/{who}", case(name, 0, which)) for name in FIXED]
+    listed.append(("fresh/0/no group", case("fresh", 0, 0, without_group=True)))
+    listed.append(("ledger", states))
+    listed.append(("alone", alone))
+    return listed

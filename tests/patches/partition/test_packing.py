@@ -1,0 +1,94 @@
+"""Packing under a cap, and the bound below which nothing holds it, against trying everything."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from partition_cases import drawing, drawn_lengths, naive_first_fit, totals
+
+from overlay.patches._partition import fewest_parts, holds
+from overlay.patches._partition.packing import best_fit_decreasing, first_fit, least_parts, worst_fit
+
+
+def optimum(lengths: list[int], cap: int) -> int:
+    """Return the least number of parts that hold the cap, by trying all."""
+    order = sorted(lengths, reverse=True)
+    best = len(order)
+
+    def place(at: int, rooms: list[int]) -> None:
+        nonlocal best
+        if at == len(order):
+            best = min(best, len(rooms))
+        elif len(rooms) < best:
+            for room in {room for room in rooms if room >= order[at]}:
+                rest = list(rooms)
+                rest.remove(room)
+                place(at + 1, [*rest, room - order[at]])
+            # What is over the cap leaves no room, not even for nothing.
+            place(at + 1, [*rooms, cap - order[at] if order[at] <= cap else -1])
+
+    place(0, [])
+    return best
+
+
+def test_the_fewest_parts_of_small_inputs_are_at_most_one_from_the_optimum() -> None:
+    draw = drawing("optimum")
+    exact = 0
+    for _ in range(1500):
+        lengths, cap = drawn_lengths(draw, 9)
+        best = optimum(lengths, cap)
+        assert least_parts(lengths, cap) <= best, (lengths, cap)
+        found = fewest_parts(lengths, cap)
+        assert best <= found <= best + 1, (lengths, cap)
+        exact += found == best
+    print(f"{exact} of 1500 were optimal")
+    assert exact > 1400
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cap", "least"),
+    [
+        ([5, 5], 10, 1),
+        ([5, 5, 1], 10, 2),
+        # Over half the cap: each needs its own. Over a third: no more than two in a part.
+        ([6, 6, 6], 10, 3),
+        ([4, 4, 4, 4, 4], 11, 3),
+        ([25, 1], 10, 2),
+        ([0, 0], 10, 0),
+    ],
+)
+def test_bound(lengths: list[int], cap: int, least: int) -> None:
+    assert least_parts(lengths, cap) == least
+
+
+@pytest.mark.parametrize(("most", "cases"), [(12, 1500), (60, 300)])
+def test_packing_holds_the_cap_and_every_sample(most: int, cases: int) -> None:
+    draw = drawing(f"packing/{most}")
+    worst = 0
+    for _ in range(cases):
+        lengths, cap = drawn_lengths(draw, most)
+        fitted = first_fit(lengths, cap)
+        assert fitted == naive_first_fit(lengths, cap)
+        costs = [draw.randint(0, 50) for _ in lengths]
+        spread = worst_fit(lengths, len(fitted), cap, costs)
+        worst += spread is not None
+        for parts in (fitted, best_fit_decreasing(lengths, cap), spread or fitted):
+            assert all(parts)
+            assert holds(parts, lengths, cap), (lengths, cap)
+            assert sorted(itertools.chain(*parts)) == list(range(len(lengths)))
+    assert worst > cases / 3
+
+
+def test_best_fit_takes_the_least_room_that_is_enough() -> None:
+    assert totals(best_fit_decreasing([7, 6, 3, 4], 10), [7, 6, 3, 4]) == [10, 10]
+
+
+def test_worst_fit_takes_the_cheapest_part_with_room() -> None:
+    # By cost: 9 and 5 open the parts, 4 joins the 5, and 1 has room beside the 9 alone.
+    assert worst_fit([2, 5, 4, 1], 2, 9, [9, 5, 4, 1]) == [[0, 3], [1, 2]]
+    assert worst_fit([5, 5], 1, 10, [1, 1]) == [[0, 1]]
+    assert worst_fit([5, 6], 1, 10, [1, 1]) is None
+    # The long one must be alone, whatever it costs.
+    assert worst_fit([3, 30, 3], 2, 10, [5, 0, 5]) == [[1], [0, 2]]
+    assert worst_fit([0, 0], 2, 10, [0, 0]) == [[0], [1]]

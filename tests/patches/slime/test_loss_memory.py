@@ -1,0 +1,189 @@
+"""The replaced function on a module of the tests' own, which lays tokens out as slime does and no more.
+
+Against real releases: tests/real/test_loss_memory_ranks.py.
+"""
+
+from __future__ import annotations
+
+import inspect
+from argparse import Namespace
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.patches.slime import _attachment, loss_memory
+
+torch: Any = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOTALS, RESPONSES = [9, 4, 6], [4, 0, 5]
+VOCABULARY = 11
+
+
+def get_responses(
+    logits: Any, *, args: Any, unconcat_tokens: Any, total_lengths: Any, response_lengths: Any, **more: Any
+) -> Iterator[tuple[Any, Any]]:
+    """Yield packed responses, temperature and a surplus of tokens of an empty response included."""
+    assert logits.dtype == torch.float32
+    logits, end = logits.squeeze(0) / args.rollout_temperature, 0
+    for tokens, total, count in zip(unconcat_tokens, total_lengths, response_lengths, strict=True):
+        end += total
+        yield logits[end - count - 1 : end - 1], tokens[-count:]
+
+
+@pytest.fixture
+def module() -> Any:
+    made: Any = ModuleType("slime.backends.megatron_utils.loss")
+    made.get_responses = get_responses
+    group = SimpleNamespace(rank=lambda: 0, size=lambda: 1)
+    made.mpu = SimpleNamespace(
+        get_context_parallel_world_size=lambda: made.ranks, get_tensor_model_parallel_group=lambda: group
+    )
+    made.ranks = 1
+    return made
+
+
+def arguments(**changed: Any) -> Namespace:
+    known = {
+        "rollout_temperature": 0.8,
+        "entropy_coef": 0.0,
+        "loss_type": "policy_loss",
+        "allgather_cp": False,
+    }
+    return Namespace(**{**known, **changed})
+
+
+def batch(**changed: Any) -> dict[str, Any]:
+    tokens = [torch.randint(VOCABULARY, (total,)) for total in TOTALS]
+    given = {"unconcat_tokens": tokens, "total_lengths": TOTALS, "response_lengths": RESPONSES}
+    return {"args": arguments(), "with_entropy": True, **given, **changed}
+
+
+def logits() -> Any:
+    return torch.randn(1, sum(TOTALS) + 2, VOCABULARY).requires_grad_()
+
+
+def test_lists_shapes_and_values(module: Any) -> None:
+    function, x, given = loss_memory.make_packed(lambda: None, module), logits(), batch()
+    found = function(x, **given)
+    assert {key: [tuple(value.shape) for value in values] for key, values in found.items()} == {
+        "log_probs": [(4,), (0,), (5,)],
+        "entropy": [(4,), (0,), (5,)],
+    }
+    logs = torch.log_softmax(x[0].double() / 0.8, -1)
+    for sample, start in ((0, 4), (2, 13)):
+        rows = logs[start : start + RESPONSES[sample]]
+        tokens = given["unconcat_tokens"][sample][-RESPONSES[sample] :]
+        torch.testing.assert_close(found["log_probs"][sample].double(), rows.gather(1, tokens[:, None])[:, 0])
+        torch.testing.assert_close(found["entropy"][sample].double(), -(rows.exp() * rows).sum(-1))
+    assert list(function(x, **{**given, "with_entropy": False})) == ["log_probs"]
+    assert given["args"] == arguments()
+
+
+@pytest.mark.parametrize(
+    ("changed", "graph"),
+    [
+        ({}, False),
+        ({"entropy_coef": 0.1}, True),
+        # A loss of the user's own may have a coefficient of its own.
+        ({"loss_type": "custom_loss"}, True),
+    ],
+)
+def test_the_entropy_is_part_of_the_graph_where_it_may_be_asked(
+    module: Any, changed: Any, graph: bool
+) -> None:
+    function = loss_memory.make_packed(lambda: None, module)
+    found = function(logits(), **batch(args=arguments(**changed)))
+    assert {value.requires_grad for value in found["entropy"]} == {graph}
+    assert all(value.requires_grad for value in found["log_probs"])
+
+
+def test_float32_only(module: Any) -> None:
+    function = loss_memory.make_packed(lambda: None, module)
+    for wrong in (logits().double(), logits().bfloat16()):
+        with pytest.raises(AssertionError, match="float32"):
+            function(wrong, **batch())
+    with pytest.raises(AssertionError, match="non_loss_data"):
+        function(logits(), **batch(non_loss_data=False))
+
+
+def test_allgather_of_anything_but_packed_sequences_is_refused(module: Any) -> None:
+    module.ranks = 2
+    function = loss_memory.make_paired(lambda: None, module)
+    with pytest.raises(ValueError, match="qkv_format is 'bshd'"):
+        function(logits(), **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
+
+
+def test_rows_and_tokens_that_do_not_fit_are_an_error(module: Any) -> None:
+    module.get_responses = lambda rows, **more: (
+        (part[:-1], tokens) for part, tokens in get_responses(rows, **more)
+    )
+    with pytest.raises(ValueError, match="4 response tokens, and 3 rows"):
+        loss_memory.make_packed(lambda: None, module)(logits(), **batch())
+
+
+def test_the_gradient_takes_the_place_of_the_logits_if_slime_is_told_so(module: Any) -> None:
+    function = loss_memory.make_packed(lambda: None, module)
+    leaf = logits()
+    for told in (False, True):
+        x = leaf.clone()
+        where = x.data_ptr()
+        found = function(x, **batch(args=arguments(**{loss_memory.IN_PLACE: told})))
+        total = sum(value.sum() for value in found["log_probs"])
+        del x
+        (gradient,) = torch.autograd.grad(total, leaf)
+        assert (gradient.data_ptr() == where) is told
+
+
+def test_releases_differ_in_what_they_return_and_take(module: Any) -> None:
+    x, given = logits(), batch()
+    padded = loss_memory.make_padded(lambda: None, module)
+    assert set(padded(x, max_seq_lens=None, **given)) == {"log_probs", "entropy"}
+    empty, lists = loss_memory.make_paired(lambda: None, module)(x, max_seq_lens=None, **given)
+    assert empty.shape == (0,)
+    assert set(lists) == {"log_probs", "entropy"}
+    asked: list[dict[str, Any]] = []
+
+    def original(_logits: Any, **more: Any) -> str:
+        asked.append(more)
+        return "upstream's"
+
+    with_sets = loss_memory.make_with_top_p(original, module)
+    assert set(with_sets(x, **given)[1]) == {"log_probs", "entropy"}
+    assert not asked
+    sets = {"top_p_token_ids": [[1]], "top_p_token_offsets": [[0, 1]]}
+    assert with_sets(x, **given, **sets) == "upstream's"
+    assert asked == [{**given, **sets, "non_loss_data": True}]
+
+
+@pytest.mark.parametrize("make", [_attachment.make_loss, _attachment.make_step_loss])
+def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
+    seen: list[Any] = []
+
+    def original(args: Any, *more: Any) -> None:
+        seen.append((args, more))
+
+    function = make(original, ModuleType("loss"))
+    more = list(range(len(inspect.signature(function).parameters) - 1))
+    given = arguments(allgather_cp=True)
+    function(given, *more)
+    args, passed = seen.pop()
+    assert not args.allgather_cp
+    assert passed == tuple(more)
+    assert _attachment.true_arguments(args) is given
+    assert given.allgather_cp
+    for other in (arguments(allgather_cp=True, loss_type="value_loss"), arguments()):
+        function(other, *more)
+        assert seen.pop()[0] is other
+        assert _attachment.true_arguments(other) is other
+
+
+def test_with_top_p_sets_upstream_attaches_as_it_does() -> None:
+    seen: list[Any] = []
+    function = _attachment.make_step_loss_with_top_p(lambda args, *_: seen.append(args), ModuleType("loss"))
+    for share, attached in ((1.0, False), (0.9, True)):
+        function(arguments(allgather_cp=True, rollout_top_p=share), {}, 1, 1, None)
+        assert seen.pop().allgather_cp is attached

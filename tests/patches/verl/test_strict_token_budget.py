@@ -1,0 +1,262 @@
+"""The arithmetic of verl.strict-token-budget: one number for all ranks, or one error on all of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from overlay.patches.verl.strict_token_budget import (
+    TokenBudgetError,
+    make_partitions,
+    make_rearrange,
+    make_rearrange_ungrouped,
+    measure,
+    settle,
+)
+
+LENGTHS = st.lists(st.integers(min_value=0, max_value=60), min_size=0, max_size=24)
+RANKS = st.lists(LENGTHS, min_size=1, max_size=4)
+CAPS = st.integers(min_value=-1, max_value=80)
+
+
+class Asked(Exception):  # noqa: N818 -- not an error: it carries what a rank would send
+    pass
+
+
+def workload(lengths: torch.Tensor) -> torch.Tensor:
+    return 3 * lengths + lengths**2
+
+
+def batch(lengths: list[int], width: int | None = None) -> dict[str, Any]:
+    if width is not None:
+        mask = torch.arange(width)[None] < torch.tensor(lengths)[:, None]
+        return {"input_ids": torch.zeros(len(lengths), width), "attention_mask": mask}
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    nested = torch.nested.nested_tensor_from_jagged(torch.zeros(int(offsets[-1])), offsets)
+    return {"input_ids": nested}
+
+
+def on_ranks(ranks: list[list[int]], cap: int, group_size: int = 1, **arguments: int) -> list[Any]:
+    """Return what each rank settles on, or the text of its error. The ranks ask each other exactly once."""
+    sent: list[list[int]] = []
+    settled: list[Any] = []
+
+    def ask(own: list[int]) -> list[int]:
+        sent.append(own)
+        raise Asked
+
+    def run(lengths: list[int], agree: Any) -> Any:
+        whole = 0 if len(lengths) % group_size else len(lengths)
+        groups = [lengths[start : start + group_size] for start in range(0, whole, group_size)]
+        return settle(
+            len(lengths),
+            max(lengths, default=0),
+            [sum(group) for group in groups],
+            [sum(3 * length + length**2 for length in group) for group in groups],
+            cap=cap,
+            agree=agree,
+            group_size=group_size,
+            **arguments,
+        )
+
+    for lengths in ranks:
+        with pytest.raises(Asked):
+            run(lengths, ask)
+    greatest = [max(values) for values in zip(*sent, strict=True)]
+    for lengths in ranks:
+        asked: list[Any] = []
+
+        def answer(own: list[int], asked: list[Any] = asked) -> list[int]:
+            asked.append(own)
+            return greatest
+
+        try:
+            settled.append(run(lengths, answer))
+        except TokenBudgetError as error:
+            settled.append(str(error))
+        assert len(asked) == 1
+    return settled
+
+
+@settings(max_examples=500, deadline=None)
+@given(RANKS, CAPS, st.integers(1, 3), st.integers(1, 4), st.integers(-1, 9))
+@example([[7] * 8], 8, 1, 1, 1)
+@example([[7] * 8, [1]], 8, 1, 1, 1)
+@example([[5], [5]], 5, 1, 1, 1)
+@example([[], [3, 3]], 3, 1, 1, 1)
+@example([[0, 0, 0]], 0, 1, 1, 1)
+@example([[0, 0, 0]], 1, 1, 2, 1)
+@example([[3, 3, 3]], 6, 2, 1, 1)
+def test_all_ranks_take_one_number_or_fail_with_one_error(
+    ranks: list[list[int]], cap: int, group_size: int, divisor: int, at_least: int
+) -> None:
+    settled = on_ranks(ranks, cap, group_size, divisor=divisor, at_least=at_least)
+    if any(isinstance(rank, str) for rank in settled):
+        assert len(set(map(str, settled))) == 1
+        # Each sample in its own micro-batch would have done, but for what the error says.
+        groups = [len(lengths) // group_size for lengths in ranks]
+        assert (
+            max((max(lengths, default=0) for lengths in ranks), default=0) > cap
+            or cap < 1
+            or any(len(lengths) % group_size for lengths in ranks)
+            or group_size > 1
+            or divisor > 1
+            or min(groups) < max(at_least, 1)
+            or min(groups) < max(groups)
+        )
+        return
+    count = len(settled[0])
+    assert count % divisor == 0
+    assert count >= at_least
+    for lengths, partitions in zip(ranks, settled, strict=True):
+        assert len(partitions) == count
+        assert sorted(index for part in partitions for index in part) == list(
+            range(len(lengths) // group_size)
+        )
+        assert all(partitions)
+        tokens = [sum(lengths[i * group_size : (i + 1) * group_size]) for i in range(len(lengths))]
+        assert all(sum(tokens[index] for index in part) <= cap for part in partitions)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "count"),
+    [
+        ([[7] * 8], {"cap": 8}, 8),
+        ([[30720] * 16], {"cap": 32768}, 16),
+        ([[4, 4, 4, 4]], {"cap": 8}, 2),
+        # The neediest rank decides, then the divisor.
+        ([[4, 4, 4, 4], [7, 7, 7]], {"cap": 8}, 3),
+        ([[4, 4, 4, 4], [7, 7, 7, 1]], {"cap": 8, "divisor": 2}, 4),
+        ([[4, 4, 4, 4]], {"cap": 100, "at_least": 3}, 3),
+        ([[4, 4, 4, 4]], {"cap": 100, "at_least": 3, "divisor": 2}, 4),
+        ([[2, 2, 3, 3]], {"cap": 6, "group_size": 2}, 2),
+        ([[0, 0]], {"cap": 8}, 1),
+        # Only what balances the workload finds this one: balanced tokens, first fit and best fit need 4.
+        ([[5, 4, 20, 5, 4, 12, 10]], {"cap": 20}, 3),
+    ],
+)
+def test_the_number_of_micro_batches(ranks: list[list[int]], arguments: dict[str, int], count: int) -> None:
+    assert [len(partitions) for partitions in on_ranks(ranks, **arguments)] == [count] * len(ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "words"),
+    [
+        ([[3], [9, 1]], {"cap": 8}, ["sample of 9 tokens", "max_token_len=8", "max_token_len_per_gpu"]),
+        ([[3]], {"cap": 0}, ["sample of 3 tokens", "max_token_len=0"]),
+        ([[3, 3], [3, 3, 3]], {"cap": 8, "group_size": 2}, ["3 samples", "force_group_size=2"]),
+        ([[3, 3], [5, 5]], {"cap": 8, "group_size": 2}, ["2 samples", "10 tokens", "max_token_len=8"]),
+        ([[7] * 3, [1]], {"cap": 8}, ["3 micro-batches", "only 1 groups of 1", "max_token_len=8"]),
+        ([[7] * 3], {"cap": 8, "divisor": 2}, ["4 micro-batches", "num_batches_divided_by=2", "only 3"]),
+        ([[1] * 3], {"cap": 8, "at_least": 5}, ["5 micro-batches", "min_num_micro_batch=5", "only 3"]),
+        ([[], [1]], {"cap": 8}, ["1 micro-batches", "only 0"]),
+    ],
+)
+def test_the_error_has_the_numbers_and_the_way_out(
+    ranks: list[list[int]], arguments: dict[str, int], words: list[str]
+) -> None:
+    for message in on_ranks(ranks, **arguments):
+        assert isinstance(message, str), message
+        assert not [word for word in words if word not in message], message
+
+
+def test_the_error_is_what_either_kind_of_release_raises() -> None:
+    with pytest.raises(AssertionError):
+        settle(1, 9, [9], [9], cap=8, agree=list)
+    with pytest.raises(ValueError, match="9 tokens"):
+        settle(1, 9, [9], [9], cap=8, agree=list)
+
+
+def test_a_nested_batch_is_measured() -> None:
+    assert measure(batch([3, 0, 5, 1]), workload) == (4, 5, [3, 0, 5, 1], [18, 0, 40, 4])
+    assert measure(batch([3, 0, 5, 1]), workload, 2) == (4, 5, [3, 6], [18, 44])
+
+
+def test_a_padded_batch_is_as_long_as_it_is_wide() -> None:
+    assert measure(batch([3, 0, 5, 1], 7), workload, 4) == (4, 7, [9], [62])
+
+
+def test_what_does_not_divide_has_no_groups() -> None:
+    assert measure(batch([3, 0, 5]), workload, 2) == (3, 5, [], [])
+
+
+def test_workload_is_counted_in_64_bits() -> None:
+    offsets = torch.tensor([0, 60_000], dtype=torch.int32)
+    nested = torch.nested.nested_tensor_from_jagged(torch.zeros(60_000), offsets)
+    measured = measure({"input_ids": nested}, lambda lengths: 24576 * lengths + lengths**2)
+    assert measured[3] == [24576 * 60_000 + 60_000**2]
+
+
+class Dist(SimpleNamespace):
+    """Stands in for torch.distributed with two ranks, of which the other needs `other` micro-batches."""
+
+    ReduceOp = SimpleNamespace(MAX="max")
+
+    def is_initialized(self) -> bool:
+        return bool(self.initialized)
+
+    def all_reduce(self, tensor: torch.Tensor, op: str, group: Any) -> None:
+        assert op == "max"
+        self.calls.append(group)
+        tensor[0] = max(int(tensor[0]), self.other)
+
+
+def fake(*, initialized: bool = True, other: int = 1) -> Any:
+    dist = Dist(initialized=initialized, other=other, calls=[])
+    return SimpleNamespace(dist=dist, calculate_workload=workload, get_device_name=lambda: "cpu")
+
+
+def rearranged(module: Any, make: Any, **arguments: Any) -> tuple[list[list[int]], dict[str, Any]]:
+    """Return the partitions that an original gets, and the arguments that it is called with."""
+    partitions = make_partitions(lambda *args: "the original's", module)
+    seen: dict[str, Any] = {}
+
+    def original(batch: Any, max_token_len: Any, **rest: Any) -> Any:
+        seen.update(rest)
+        return partitions([1, 2], 1, equal_size=False)
+
+    found = make(original, module)(batch([4, 4, 4, 4]), 8, **arguments)
+    assert partitions([1, 2], 1, equal_size=False) == "the original's"
+    return found, seen
+
+
+@pytest.mark.parametrize(
+    ("make", "initialized", "arguments", "asked"),
+    [
+        (make_rearrange, True, {"dp_group": "group"}, ["group"]),
+        (make_rearrange, True, {}, []),
+        (make_rearrange, True, {"dp_group": "group", "same_micro_num_in_dp": False}, []),
+        (make_rearrange, False, {"dp_group": "group"}, []),
+        (make_rearrange_ungrouped, True, {"dp_group": "group"}, ["group"]),
+        (make_rearrange_ungrouped, True, {}, [None]),
+        (make_rearrange_ungrouped, True, {"same_micro_num_in_dp": False}, []),
+        (make_rearrange_ungrouped, False, {}, []),
+    ],
+)
+def test_ranks_are_asked_once_where_upstream_asks_them(
+    make: Any, initialized: bool, arguments: dict[str, Any], asked: list[Any]
+) -> None:
+    module = fake(initialized=initialized, other=3)
+    found, seen = rearranged(module, make, **arguments)
+    assert module.dist.calls == asked
+    assert len(found) == (3 if asked else 2)
+    # The original has nothing left to ask.
+    assert seen["same_micro_num_in_dp"] is False
+    assert seen["min_num_micro_batch"] == len(found)
+
+
+def test_what_was_settled_is_forgotten_when_the_original_raises() -> None:
+    module = fake(initialized=False)
+    partitions = make_partitions(lambda *args: "the original's", module)
+
+    def original(batch: Any, max_token_len: Any, **rest: Any) -> Any:
+        raise KeyError("position_ids")
+
+    with pytest.raises(KeyError):
+        make_rearrange(original, module)(batch([4]), 8)
+    assert partitions([1], 1, equal_size=False) == "the original's"

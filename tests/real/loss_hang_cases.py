@@ -1,0 +1,16 @@
+"""A step of slime's loss under allgather CP, in which three ranks of four have no response token."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from loss_memory_cases import SHAPES, loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
+    """Return the one case: what a rank that fails in a collective leaves behind is no place for another."""
+    return [("step", 1, world, functools.partial(loss, SHAPES["one token"], allgather_cp=True))]

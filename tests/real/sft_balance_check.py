@@ -1,0 +1,248 @@
+"""verl's SFT trainer on a local Ray cluster, with and without overlay; prints what it found as JSON.
+
+A program of its own: the release is first on the path, here and in the workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import sft_stand_in as stand_in  # before verl
+
+import overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = Path(__file__).resolve().parent
+
+
+class Log:
+    """Takes the place of verl's tracker, and keeps what it is told."""
+
+    steps: list[dict[str, Any]] = []  # noqa: RUF012 -- of the run that is under way
+
+    def __init__(self, **_settings: Any) -> None:
+        Log.steps = []
+
+    def log(self, data: dict[str, Any], step: int) -> None:
+        self.steps.append({**data, "step": step})
+
+
+def config(lengths: list[int], batch: int, folder: str, ranks: int, **changes: Any) -> Any:
+    """Return the settings of a run, closed against names that it has not, as verl's own are."""
+    from omegaconf import OmegaConf
+
+    settings = OmegaConf.create(
+        {
+            "data": {
+                "train_files": lengths,
+                "val_files": None,
+                "train_batch_size": batch,
+                "micro_batch_size_per_gpu": 1,
+                "max_token_len_per_gpu": 65536,
+                "use_dynamic_bsz": True,
+                "pad_mode": "no_padding",
+                "max_length": max(lengths),
+                "multi_modal": False,
+                "num_workers": 0,
+                "custom_cls": {"path": str(HERE / "sft_stand_in.py"), "name": "Samples"},
+            },
+            "model": {"use_remove_padding": True},
+            "trainer": {
+                "project_name": "sft",
+                "experiment_name": "balance",
+                "logger": ["console"],
+                "device": "cpu",
+                "nnodes": 1,
+                "n_gpus_per_node": ranks,
+                "total_epochs": 1,
+                "total_training_steps": None,
+                "save_freq": -1,
+                "test_freq": -1,
+                "default_local_dir": folder,
+                "default_hdfs_dir": None,
+                "max_ckpt_to_keep": None,
+                "resume_mode": "disable",
+                "resume_from_path": None,
+            },
+        }
+    )
+    for name, value in changes.items():
+        OmegaConf.update(settings, name.replace("__", "."), value)
+    OmegaConf.set_struct(settings, True)
+    return settings
+
+
+def trainer_class() -> Any:
+    """Return verl's trainer with one worker group for all runs, and no model to load."""
+    from verl.trainer import sft_trainer_ray
+    from verl.trainer.sft_trainer_ray import SFTTrainer
+
+    sft_trainer_ray.Tracking = Log
+    sft_trainer_ray.TrainingWorker = stand_in.Worker
+    clients: list[Any] = []
+
+    class Trainer(SFTTrainer):
+        def _build_config(self) -> None:
+            tokenizer = SimpleNamespace(pad_token_id=0)
+            self.model_config = SimpleNamespace(tokenizer=tokenizer, processor=None)
+            self.optimizer_config = SimpleNamespace()
+            self.engine_config = self.checkpoint_config = self.profiler_config = None
+            self.start_profile_step = self.end_profile_step = -1
+
+        def _build_engine(self) -> None:
+            if not clients:
+                super()._build_engine()
+                clients.append(self.training_client)
+            self.training_client: Any = clients[0]
+            self.training_client.reset()
+
+    return Trainer
+
+
+class Runs:
+    """The runs of one release, each with a fresh trainer and the weights at their start."""
+
+    def __init__(self) -> None:
+        self.trainer = trainer_class()
+        self.said = ""
+
+    def run(self, settings: Any, shared_by: int = 1) -> list[dict[str, Any]]:
+        """Return what each step reported."""
+        log = io.StringIO()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(log):
+            trainer = self.trainer(settings)
+            client = trainer.training_client
+            before = client.train_batch
+            client.lay_out(shared_by)
+            client._dispatch_info.clear()
+            client._collect_info.clear()
+            try:
+                trainer.fit()
+            finally:
+                assert client.train_batch is before
+                assert trainer.ckpt_handler.engine is client
+                self.client = client
+                self.said = "".join(line for line in log.getvalue().splitlines(True) if "overlay:" in line)
+        return Log.steps
+
+    def refused(self, settings: Any) -> dict[str, Any]:
+        """Return with what a run ended, and how many batches came to the ranks."""
+        try:
+            self.run(settings)
+        except AssertionError as error:
+            return {"error": str(error), "calls": self.client.count()}
+        return {"error": None, "calls": self.client.count()}
+
+
+def check(runs: Runs, lengths: list[int], options: argparse.Namespace, *, old: bool) -> dict[str, Any]:
+    """Run what is compared between the states of overlay: steps by name of the run."""
+    on = {} if old else {"trainer__balance_batch": True}
+    few, small, ranks = lengths[:32], 16, options.ranks
+    with tempfile.TemporaryDirectory() as folder:
+
+        def made(batch: int, **changes: Any) -> Any:
+            return config(few, batch, folder, ranks, **on, **changes)
+
+        return {
+            "default": runs.run(config(lengths, options.batch, folder, ranks, **on)),
+            "shared": runs.run(made(small), shared_by=2),
+            "one": runs.run(made(small), shared_by=ranks),
+            "images": runs.run(made(small, data__multi_modal=True)),
+            "padded": runs.run(made(small, data__pad_mode="right")),
+        }
+
+
+def check_settings(runs: Runs, few: list[int], ranks: int, *, old: bool) -> dict[str, Any]:
+    """Run what matters with overlay alone: the setting, odd batches, and a run that is resumed."""
+    found: dict[str, Any] = {}
+    on = {} if old else {"trainer__balance_batch": True}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, setting in (("set", on), ("off", {"trainer__balance_batch": False})):
+            found[name] = {"steps": runs.run(config(few, 16, folder, ranks, **setting)), "said": runs.said}
+        for batch in (ranks + ranks // 2, ranks // 2):
+            found[f"batch of {batch}"] = runs.refused(config(few, batch, folder, ranks, **on))
+        keep = {"trainer__save_freq": 1, "trainer__resume_mode": "auto", **on}
+        saved = Path(folder) / "saved"
+        found["whole"] = runs.run(config(few, 8, str(saved), ranks, **keep))
+        latest = saved / "latest_checkpointed_iteration.txt"
+        latest.write_text(str(int(latest.read_text()) - 2))
+        found["resumed"] = runs.run(config(few, 8, str(saved), ranks, **keep))
+    return found
+
+
+@contextlib.contextmanager
+def partitions_watched() -> Iterator[list[str]]:
+    """Give a list that holds, in the end, the type of what the trainer partitioned."""
+    from verl.trainer import sft_trainer_ray
+
+    original: Any = getattr(sft_trainer_ray, "get_seqlen_balanced_partitions", None)
+    seen: list[str] = []
+
+    def get_seqlen_balanced_partitions(values: Any, **options: Any) -> Any:
+        kind = f"{type(values).__name__} of {type(values[0]).__name__}"
+        if kind not in seen:
+            seen.append(kind)
+        return original(values, **options)
+
+    if original is not None:
+        sft_trainer_ray.get_seqlen_balanced_partitions = get_seqlen_balanced_partitions
+    try:
+        yield seen
+    finally:
+        if original is not None:
+            sft_trainer_ray.get_seqlen_balanced_partitions = original
+            del original  # or overlay finds that somebody holds it
+
+
+def main() -> None:
+    """Run, and print one line of JSON last."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--longest", type=int, default=8192)
+    options = parser.parse_args()
+
+    overlay.enable("verl.*, -verl.dynamic-cp-loss", strict=True)
+    import ray
+    import verl
+    import verl.trainer.sft_trainer_ray
+
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    # Without this Ray starts as many processes as it is told there are processors.
+    os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 -- so is it written
+    ray.init(
+        # What the releases ask for, for want of a GPU: of the one resource or the other.
+        num_cpus=64, num_gpus=options.ranks, resources={"cpu": options.ranks},
+        include_dashboard=False, log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+    )  # fmt: skip
+    try:
+        old = verl.__version__.startswith("0.7")
+        lengths = stand_in.lognormal(options.seed, 2 * options.batch, options.longest)
+        runs = Runs()
+        report: dict[str, Any] = {"path": verl.__file__, "version": verl.__version__}
+        with partitions_watched() as report["overlay_partitions"]:
+            report["overlay"] = check(runs, lengths, options, old=old)
+        report["settings"] = check_settings(runs, lengths[:32], options.ranks, old=old)
+        report["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
+        overlay.disable()
+        with partitions_watched() as report["plain_partitions"]:
+            report["plain"] = check(runs, lengths, options, old=old)
+    finally:
+        ray.shutdown()
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

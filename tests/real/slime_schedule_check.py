@@ -1,0 +1,146 @@
+"""Schedule rollouts with slime 0.3's real `build_dp_schedule`, with overlay and without, and print both.
+
+    python slime_schedule_check.py SEED
+
+The revision of slime that stands first on the path is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from slime_on_cpu import stand_in
+
+import overlay
+
+PATCH = "slime.capped-partitions"
+
+#: A model of about 8 billion parameters, by which slime counts operations.
+MODEL = {
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_query_groups": 8,
+    "kv_channels": 128,
+    "vocab_size": 151_936,
+    "ffn_hidden_size": 12_288,
+    "num_layers": 36,
+    "num_experts": None,
+    "micro_batch_size": 1,
+}
+
+
+def cases(seed: str) -> list[dict[str, Any]]:
+    """Return rollouts: tokens of each sample, budget, and parallel sizes."""
+    draw = random.Random(seed)
+    found: list[dict[str, Any]] = [
+        {"lengths": [7] * 16, "budget": 8, "data": 2},
+        {"lengths": [30_720] * 16, "budget": 32_768, "data": 2},
+        {"lengths": [5000] + [10] * 31, "budget": 100, "data": 2},
+        {"lengths": [100] * 12, "budget": 100, "data": 4},
+        {"lengths": [101] * 12, "budget": 100, "data": 4},
+        {"lengths": [1] * 12, "budget": 100, "data": 2, "stages": 2, "group": 3},
+        {"lengths": [60] * 12 + [1] * 3, "budget": 100, "data": 2, "stages": 2, "group": 2},
+        {"lengths": [0] * 12, "budget": 100, "data": 4},
+    ]
+    for _ in range(4):
+        tokens = [min(round(draw.lognormvariate(7.9, 1.0)), 16_384) for _ in range(512)]
+        found.append({"lengths": tokens, "budget": 16_384, "data": 8, "steps": 2})
+    for _ in range(120):
+        budget = draw.choice([1, 8, 100, 8192])
+        context = draw.choice([1, 2])
+        high = budget * context * draw.choice([1, 1, 1, 2])
+        low = draw.choice([1, budget * context // 4 + 1, budget * context // 2 + 1])
+        samples = draw.choice([4, 8, 13, 40])
+        found.append(
+            {
+                "lengths": [draw.randint(min(low, high), high) for _ in range(samples)],
+                "budget": budget,
+                "context": context,
+                "data": draw.choice([1, 2, 4]),
+                "stages": draw.choice([1, 1, 2]),
+                "group": draw.choice([2, 3]),
+            }
+        )
+    return [{"steps": 1, "context": 1, "stages": 1, "group": 1, **given} for given in found]
+
+
+def schedule(module: Any, given: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return the micro-batches of each step and rank as indices of samples, or the error."""
+    args = SimpleNamespace(
+        **{
+            **MODEL,
+            "use_dynamic_batch_size": True,
+            "max_tokens_per_gpu": given["budget"],
+            "balance_data": False,
+            "balance_by_flops": True,
+            **options,
+        }
+    )
+    sizes = {
+        "dp_size": given["data"],
+        "cp_size": given["context"],
+        "vpp_size": given["stages"],
+        "microbatch_group_size_per_vp_stage": given["group"],
+    }
+    lengths = given["lengths"]
+    rollouts = next(
+        name for name in inspect.signature(module.build_dp_schedule).parameters if "_indices" in name
+    )
+    batch = {"global_batch_size": len(lengths) // given["steps"], rollouts: list(range(len(lengths)))}
+    began = time.perf_counter()
+    try:
+        partitions, indices, counts, _ = module.build_dp_schedule(args, sizes, lengths, **batch)
+    except Exception as error:  # noqa: BLE001 -- whatever it is, the test judges it
+        return {"error": type(error).__name__, "message": str(error)}
+    seconds = time.perf_counter() - began
+    steps: list[Any] = []
+    for step, number in enumerate(counts):
+        start = sum(counts[:step])
+        steps.append(
+            [
+                [[owned[index] for index in part] for part in parts[start : start + number]]
+                for owned, parts in zip(partitions, indices, strict=True)
+            ]
+        )
+    return {"steps": steps, "seconds": seconds}
+
+
+def look(module: Any, given: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return all that is looked at in one state of the module."""
+    return {
+        "by FLOPs": [schedule(module, one) for one in given],
+        "by FLOPs, ranks too": [schedule(module, one, balance_data=True) for one in given],
+        "by tokens": [schedule(module, one, balance_by_flops=False) for one in given],
+        "static": [schedule(module, one, use_dynamic_batch_size=False) for one in given],
+    }
+
+
+def main(seed: str) -> None:
+    """Print the findings."""
+    given = cases(seed)
+    overlay.enable([PATCH], strict=True)
+    stand_in()
+    module = importlib.import_module("slime.utils.dp_schedule")
+    report: dict[str, Any] = {"path": module.__file__, "cases": given}
+    report["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
+    report["overlay"] = look(module, given)
+    overlay.disable()
+    report["plain"] = look(module, given)
+    count = importlib.import_module("slime.utils.flops_utils").calculate_fwd_flops
+    args = SimpleNamespace(**MODEL)
+    report["flops"] = [[count([length], args) for length in one["lengths"]] for one in given]
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

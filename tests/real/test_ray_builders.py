@@ -1,0 +1,136 @@
+"""What upstreams do with a `runtime_env`: their own code, up to the call that would start something."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+
+#: Runs verl's `run_ppo` until it starts Ray. The trainer, which it only names, needs a rollout server.
+VERL = """
+import json, sys
+from unittest.mock import MagicMock
+import overlay.ray, ray
+from omegaconf import OmegaConf
+
+for name in ("verl.experimental.reward_loop", "verl.trainer.ppo.ray_trainer", "verl.trainer.distillation"):
+    sys.modules[name] = MagicMock()
+
+def init(**arguments):
+    print(json.dumps(arguments["runtime_env"]))
+    sys.exit()
+
+ray.init = init
+from verl.trainer.main_ppo import run_ppo
+
+settings = {"num_cpus": 1, "runtime_env": overlay.ray.runtime_env()}
+run_ppo(OmegaConf.create({"ray_kwargs": {"ray_init": settings}, "transfer_queue": {"enable": True}}))
+"""
+
+#: Runs slime's `execute_train` with a shell that only listens: the real one ends processes by their names.
+SLIME_LAUNCH = """
+import json, sys
+from types import ModuleType
+import overlay.ray
+
+heard = []
+def listen(command, capture_output=False):
+    heard.append(command)
+    return "0"
+
+for name, contents in {
+    "slime.utils.misc": {"exec_command": listen},
+    "slime.utils.external_utils.typer_utils": {"dataclass_cli": None},
+}.items():
+    sys.modules[name] = ModuleType(name)
+    vars(sys.modules[name]).update(contents)
+from slime.utils.external_utils import command_utils
+
+assert command_utils.exec_command is listen
+command_utils.execute_train("--x 1", 8, None, extra_env_vars=overlay.ray.variables())
+(submit,) = [command for command in heard if "ray job submit" in command]
+print(submit.partition("--runtime-env-json='")[2].partition("'")[0])
+"""
+
+#: Builds the variables of a slime actor, which Ray merges with those of the job.
+SLIME_ACTOR = """
+import json, sys
+from unittest.mock import MagicMock
+
+sys.modules["slime.ray.ray_actor"] = MagicMock(RayActor=object)
+from slime.ray.utils import add_default_ray_env_vars
+
+print(json.dumps({"env_vars": add_default_ray_env_vars({"OWN": "yes"})}))
+"""
+
+
+def built(code: str, *path: Path, **environ: str) -> dict[str, Any]:
+    """Run code with overlay armed and return the `runtime_env` that it prints."""
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
+    clean["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**clean, **environ}, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
+
+
+def test_verl_keeps_what_arms(release: Callable[[str], Path]) -> None:
+    variables = built(VERL, release("verl==0.8.0"), OVERLAY_PATCHES="verl.*")["env_vars"]
+    assert variables["OVERLAY"] == "1"
+    assert variables["OVERLAY_PATCHES"] == "verl.*"
+    # And what it has of its own.
+    assert variables["TOKENIZERS_PARALLELISM"] == "true"
+    assert variables["TRANSFER_QUEUE_ENABLE"] == "1"
+
+
+def test_slime_keeps_what_arms_when_it_submits(slime: Callable[[str], Path]) -> None:
+    variables = built(SLIME_LAUNCH, slime("v0.2.4"), OVERLAY_PATCHES="slime.*")["env_vars"]
+    assert variables["OVERLAY"] == "1"
+    assert variables["OVERLAY_PATCHES"] == "slime.*"
+    assert variables["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+
+
+def test_slime_sets_no_variable_of_overlay_for_its_actors(slime: Callable[[str], Path]) -> None:
+    # So that those of the job reach them: tests/workers/test_ray.py, "actor with variables of its own".
+    made = built(SLIME_ACTOR, slime("v0.3.1"), OVERLAY="1")["env_vars"]
+    assert made["OWN"] == "yes"
+    assert not [name for name in made if name.startswith("OVERLAY")]
+
+
+PLUGIN = "import sys, verl; print('{}' if 'overlay' not in sys.modules else __import__('json').dumps({"
+PLUGIN += "'enabled': sys.modules['overlay'].status().enabled}))"
+
+
+@pytest.mark.parametrize("armed", [True, False])
+def test_verl_opens_the_second_door(release: Callable[[str], Path], tmp_path: Path, armed: bool) -> None:
+    """The entry point is found by verl itself; no start-up file is there (`-S` would hide all packages)."""
+    import overlay
+
+    metadata = tmp_path / "door-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: door\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[verl.plugins]\noverlay = overlay.compat.verl_plugin\n")
+    assert overlay.__file__
+    path = [tmp_path, release("verl==0.9.1")]
+    found = built(PLUGIN, *path, OVERLAY="1" if armed else "0")
+    assert found.get("enabled", False) is armed
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.9.1"])
+def test_verl_has_the_second_door_from_0_9_on(release: Callable[[str], Path], version: str) -> None:
+    assert 'group="verl.plugins"' in (release(f"verl=={version}") / "verl/__init__.py").read_text()
+    assert "verl.plugins" not in (release("verl==0.8.0") / "verl/__init__.py").read_text()

@@ -1,0 +1,276 @@
+"""`verl.strict-token-budget` and `verl.fast-partitioner` on verl 0.6.1 to 0.9.1, each in its own process.
+
+The judge is 0.9.1, which keeps the bound itself: it takes as many micro-batches as there, or fewer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from token_budget_check import PATCHES, draw_case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.real
+
+HERE = Path(__file__).resolve().parent
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+COUNT = 300
+
+JUDGE = "0.9.1"
+AFFECTED = ("0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0")
+GROUPED = AFFECTED[2:]
+BUDGETS = (8, 32768)
+
+on_all = pytest.mark.parametrize("version", [*AFFECTED, JUDGE])
+on_affected = pytest.mark.parametrize("version", AFFECTED)
+
+
+def expected_to_fail(versions: tuple[str, ...]) -> list[Any]:
+    """Return the releases as parameters of a test that passes once a patch has had its day."""
+    why = "once this passes, the patch has had its day there"
+    # Nothing else than what the test itself says counts as this failure.
+    mark = pytest.mark.xfail(strict=True, reason=why, raises=pytest.fail.Exception)
+    return [pytest.param(version, marks=mark) for version in versions]
+
+
+_REPORTS: dict[str, dict[str, Any]] = {}
+
+
+@pytest.fixture
+def find(release: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
+    """Return the function that says what `token_budget_check.py` found on a release."""
+
+    def get(version: str) -> dict[str, Any]:
+        folder = release(f"verl=={version}")
+        if version not in _REPORTS:
+            path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", str(HERE / "token_budget_check.py"), SEED, str(COUNT)],
+                env={**os.environ, "PYTHONPATH": path, "OVERLAY_STRICT": "0"},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            failed = {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
+            # A failure too is found once, and reported by every test.
+            _REPORTS[version] = failed if done.returncode else json.loads(done.stdout.splitlines()[-1])
+        found = _REPORTS[version]
+        assert "error" not in found, found["error"]
+        assert Path(found["released"]["path"]).is_relative_to(folder)
+        print(f"seed {SEED}")
+        return found
+
+    return get
+
+
+def cases() -> list[dict[str, Any]]:
+    draw = random.Random(SEED)
+    return [draw_case(draw) for _ in range(COUNT)]
+
+
+def tokens(case: dict[str, Any], indices: list[list[int]]) -> list[int]:
+    """Return the tokens of each micro-batch."""
+    return [sum(case["lengths"][sample] for sample in samples) for samples in indices]
+
+
+def keeps(case: dict[str, Any], result: dict[str, Any]) -> bool:
+    """Tell whether a result divides the batch as it was asked to."""
+    if "error" in result:
+        return False
+    indices, arguments = result["indices"], case["arguments"]
+    size = arguments.get("force_group_size", 1)
+    whole = [samples[start : start + size] for samples in indices for start in range(0, len(samples), size)]
+    return (
+        sorted(sample for samples in indices for sample in samples) == list(range(len(case["lengths"])))
+        and all(indices)
+        and max(tokens(case, indices)) <= arguments["max_token_len"]
+        and all(group == list(range(group[0], group[0] + size)) and group[0] % size == 0 for group in whole)
+        and len(indices) % arguments.get("num_batches_divided_by", 1) == 0
+        and len(indices) >= arguments.get("min_num_micro_batch", 1)
+    )
+
+
+def pairs(case_results: list[Any], other: list[Any]) -> list[tuple[dict[str, Any], Any, Any]]:
+    """Return (case, result, other result) of the cases that a release knows the arguments of."""
+    drawn = cases()
+    assert len(case_results) == len(other) == len(drawn)
+    return [
+        (case, result, against)
+        for case, result, against in zip(drawn, case_results, other, strict=True)
+        if result is not None
+    ]
+
+
+# --- without overlay ---
+
+
+@on_affected
+def test_upstream_exceeds_the_bound(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    # Why the patch is there: eight samples of 7 tokens with a limit of 8, sixteen of 30,720 with 32,768.
+    small, large = find(version)["released"]["issue"]
+    assert max(map(len, small["indices"])) * 7 == 14
+    assert max(map(len, large["indices"])) * 30720 == 61440
+
+
+@pytest.mark.parametrize("version", [*expected_to_fail(AFFECTED), JUDGE])
+def test_upstream_alone_keeps_the_bound(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    small, large = find(version)["released"]["issue"]
+    if max(map(len, small["indices"])) * 7 > 8 or max(map(len, large["indices"])) * 30720 > 32768:
+        pytest.fail("a micro-batch is over max_token_len")
+
+
+@pytest.mark.parametrize("version", expected_to_fail((*AFFECTED, JUDGE)))
+def test_upstream_alone_does_not_grow_with_both(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    # Twice the samples in twice the partitions: four times the calls, if the time is that of the product.
+    fewer, more = find(version)["released"]["calls"]
+    if more > 3 * fewer:
+        pytest.fail(f"{fewer} calls become {more}")
+
+
+# --- with overlay ---
+
+
+@on_all
+def test_the_patches_were_in_place(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    strict = "skipped" if version == JUDGE else "applied"
+    states = find(version)["states"]
+    assert [states[patch] for patch in PATCHES] == [strict, "applied"]
+
+
+@on_affected
+def test_what_can_be_divided_is(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    found = find(version)["overlay"]
+    for lengths, result, cap in zip(([7] * 8, [30720] * 16), found["issue"], BUDGETS, strict=True):
+        assert keeps({"lengths": lengths, "arguments": {"max_token_len": cap}}, result)
+    kept = 0
+    for case, result, _ in pairs(found["results"], found["results"]):
+        if "error" not in result:
+            assert keeps(case, result), (case, result)
+            kept += 1
+    assert kept > COUNT // 3
+
+
+@on_affected
+def test_there_are_as_many_micro_batches_as_with_the_judge_or_fewer(
+    find: Callable[[str], dict[str, Any]], version: str
+) -> None:
+    compared = 0
+    for case, result, judged in pairs(
+        find(version)["overlay"]["results"], find(JUDGE)["released"]["results"]
+    ):
+        if "error" in judged:
+            continue
+        assert "indices" in result, (case, result)
+        assert len(result["indices"]) <= len(judged["indices"]), case
+        if len(result["indices"]) == len(judged["indices"]):
+            assert result == judged, case
+        compared += 1
+    assert compared > COUNT // 3
+
+
+@on_affected
+def test_where_upstream_keeps_the_bound_its_very_result_comes_out(
+    find: Callable[[str], dict[str, Any]], version: str
+) -> None:
+    found = find(version)
+    same = 0
+    for case, result, released in pairs(found["overlay"]["results"], found["released"]["results"]):
+        if keeps(case, released):
+            assert result == released, case
+            same += 1
+    assert same > COUNT // 6
+
+
+@on_affected
+def test_micro_batches_come_in_the_order_that_was_asked_for(
+    find: Callable[[str], dict[str, Any]], version: str
+) -> None:
+    for case, result, _ in pairs(*[find(version)["overlay"]["results"]] * 2):
+        if "error" in result:
+            continue
+        work = [24576 * length + length**2 for length in case["lengths"]]
+        costs = [sum(work[sample] for sample in samples) for samples in result["indices"]]
+        if case["arguments"].get("use_dynamic_bsz_balance", True):
+            # The smallest at both ends.
+            middle = (len(costs) + 1) // 2
+            assert costs[:middle] == sorted(costs[:middle])
+            assert costs[middle:] == sorted(costs[middle:], reverse=True)
+        else:
+            assert costs == sorted(costs, reverse=True)
+
+
+@on_affected
+def test_what_cannot_be_divided_says_why(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    errors = 0
+    for case, result, _ in pairs(*[find(version)["overlay"]["results"]] * 2):
+        if "indices" in result:
+            continue
+        errors += 1
+        assert {"TokenBudgetError", "AssertionError", "ValueError"} <= set(result["error"]), result
+        arguments, message = case["arguments"], result["message"]
+        size, cap = arguments.get("force_group_size", 1), arguments["max_token_len"]
+        longest = max(case["lengths"]) if case["width"] is None else case["width"]
+        if longest > cap:
+            assert f"a sample of {longest} tokens, padding included, is over max_token_len={cap}" in message
+        elif len(case["lengths"]) % size:
+            assert f"{len(case['lengths'])} samples do not divide" in message
+            assert f"force_group_size={size}" in message
+        elif "must stay together" in message:
+            groups = [sum(case["lengths"][i : i + size]) for i in range(0, len(case["lengths"]), size)]
+            assert max(groups) > cap
+            assert f"{size} samples" in message
+            assert f"{max(groups)} tokens" in message
+        else:
+            groups = len(case["lengths"]) // size
+            assert f"only {groups} groups of {size}" in message
+            divisor, least = (arguments.get(n, 1) for n in ("num_batches_divided_by", "min_num_micro_batch"))
+            assert divisor > 1 or least > groups, (case, message)
+    assert errors > COUNT // 20
+
+
+@on_all
+def test_the_workers_of_the_release_get_it(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    ours, released = (find(version)[mode]["workers"] for mode in ("overlay", "released"))
+    assert ours["prepare_dynamic_batch"] == [7] * 8
+    assert ("skipped" in ours) == (version in ("0.6.1", "0.7.0"))
+    if "skipped" not in ours:
+        assert ours["dynamic"] == [7] * 8
+        assert (14 in released["dynamic"]) == (version != JUDGE)
+
+
+@pytest.mark.parametrize("version", [*GROUPED, JUDGE])
+def test_static_batch_sizes_are_left_alone(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    ours, released = (find(version)[mode]["workers"] for mode in ("overlay", "released"))
+    assert ours["static rows"] == released["static rows"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@on_all
+def test_partitions_are_verls_own(find: Callable[[str], dict[str, Any]], version: str) -> None:
+    ours, released = (find(version)[mode]["partitions"] for mode in ("overlay", "released"))
+    assert len(ours) == COUNT // 3 * 2
+    assert ours == released
+
+
+@on_all
+def test_the_partitioner_does_not_grow_with_samples_times_partitions(
+    find: Callable[[str], dict[str, Any]], version: str
+) -> None:
+    fewer, more = find(version)["overlay"]["calls"]
+    assert more <= 3 * fewer
+    assert fewer < find(version)["released"]["calls"][0] / 10
+
+
+def test_the_judge_is_as_released_but_for_the_time(find: Callable[[str], dict[str, Any]]) -> None:
+    found = find(JUDGE)
+    assert found["overlay"]["results"] == found["released"]["results"]

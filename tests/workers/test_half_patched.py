@@ -1,0 +1,70 @@
+"""Workers that are patched by halves: a class came to them pickled, and its module did not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from worksite import ARMED, Venv
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("cloudpickle")
+
+#: Pickles the patched class by value, as Ray does with what it cannot find by name.
+SEND = """
+import sys, cloudpickle, fakeup.core
+cloudpickle.register_pickle_by_value(fakeup.core)
+open(sys.argv[1], "wb").write(cloudpickle.dumps(fakeup.core.Engine))
+"""
+#: `Engine.run` adds 1 where it is patched, and calls `scale`, which then multiplies by 100.
+RECEIVE = """
+import pickle, sys
+cls = pickle.load(open(sys.argv[1], "rb"))
+import overlay
+{before}
+print(cls().run(1), *overlay.status().half_patched, sep="\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def sent(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a class that a patched process has pickled."""
+    path = tmp_path_factory.mktemp("sent") / "class.pickle"
+    done = worksite.run("-W", "ignore", "-c", SEND, str(path), **ARMED)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_a_process_that_is_not_patched_says_so(worksite: Venv, sent: Path) -> None:
+    done = worksite.run("-c", RECEIVE.format(before=""), str(sent))
+    _, *sentences = done.stdout.splitlines()
+    assert len(sentences) == 2, done.stderr
+    for site in ("scale", "Engine.run"):
+        (said,) = [
+            line for line in sentences if line.startswith(f"fakeup.core:{site} of acme/fakeup.scale@3 ")
+        ]
+        assert f"overlay: half-patched: {said}" in done.stderr.splitlines()
+        assert "not enabled" in said
+
+
+def test_a_process_that_is_patched_is_whole(worksite: Venv, sent: Path) -> None:
+    done = worksite.run("-c", RECEIVE.format(before="import fakeup.core"), str(sent), **ARMED)
+    assert done.stdout.splitlines() == ["201"], done.stderr
+    assert "half-patched" not in done.stderr
+
+
+def test_a_process_that_becomes_patched_is_whole_then(worksite: Venv, sent: Path) -> None:
+    code = RECEIVE.format(before="overlay.enable()")
+    done = worksite.run("-c", code, str(sent), **{**ARMED, "OVERLAY": "0"})
+    assert len(done.stdout.splitlines()) == 1
+    assert "half-patched" in done.stderr  # when it arrived, that was so
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_a_strict_process_that_leaves_the_patch_out_refuses(worksite: Venv, sent: Path, strict: str) -> None:
+    settings = {**ARMED, "OVERLAY_PATCHES": "none", "OVERLAY_STRICT": strict}
+    done = worksite.run("-c", RECEIVE.format(before=""), str(sent), **settings)
+    assert done.returncode == int(strict)
+    assert ("PatchError: half-patched: fakeup.core:" in done.stderr) is (strict == "1")

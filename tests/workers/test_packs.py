@@ -1,0 +1,102 @@
+"""Packs: patches of third parties, loaded only when they are named."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHOW = "; import sys; print('acme_overlay' in sys.modules)"
+
+
+@pytest.fixture
+def site(worksite: Venv, tmp_path: Path) -> Iterator[Venv]:
+    """Return the worksite, and put back what is written into it."""
+    backup = tmp_path / "backup"
+    shutil.copytree(worksite.site / "acme_overlay", backup)
+    yield worksite
+    shutil.rmtree(worksite.site / "acme_overlay")
+    shutil.copytree(backup, worksite.site / "acme_overlay")
+    for folder in worksite.site.glob("*rival*"):
+        shutil.rmtree(folder)
+
+
+def test_packs_are_listed_without_being_imported(worksite: Venv) -> None:
+    listed = worksite.read("packs")
+    about = {
+        "name": "acme",
+        "package": "acme_overlay.patches",
+        "distribution": "acme-overlay",
+        "version": "4.5",
+    }
+    assert listed == [{**about, "loaded": False}]
+    done = worksite.run("-c", f"from overlay.cli import main; main(['packs']){SHOW}")
+    assert "OVERLAY_PACKS=acme loads it" in done.stdout
+    assert done.stdout.split()[-1] == "False"
+    assert worksite.read("packs", OVERLAY_PACKS="acme") == [{**about, "loaded": True}]
+
+
+def test_a_pack_that_is_not_named_is_not_loaded(worksite: Venv) -> None:
+    done = worksite.run("-c", PROBE + SHOW, OVERLAY="1")
+    assert done.stdout.split() == [PLAIN, "False"]
+    assert "acme/fakeup.scale" not in {patch["id"] for patch in worksite.read("list")}
+
+
+def test_a_pack_that_is_named_is(worksite: Venv) -> None:
+    done = worksite.run("-c", PROBE + SHOW, **ARMED)
+    assert done.stdout.split() == [PATCHED, "True"]
+    done = worksite.run("-m", "overlay", "list", OVERLAY_PACKS="acme")
+    assert "acme/fakeup.scale@3" in done.stdout
+    done = worksite.run("-m", "overlay", "explain", "acme/fakeup.scale", OVERLAY_PACKS="acme")
+    assert "Here: apply, fakeup 1.2.0" in done.stdout
+
+
+def test_ids_carry_the_name_of_their_pack(site: Venv) -> None:
+    # A glob for the patches of a project does not catch those of a pack.
+    done = site.run("-m", "overlay", "plan", "--patches", "fakeup.*", OVERLAY_PACKS="acme")
+    assert done.returncode == 2
+    assert "names no patch" in done.stderr
+    file = site.site / "acme_overlay/patches/fakeup/scale.py"
+    file.write_text(file.read_text().replace('id="acme/fakeup.scale"', 'id="verl.dynamic-cp-loss"'))
+    done = site.run("-m", "overlay", "list", OVERLAY_PACKS="acme")
+    assert done.returncode == 1
+    assert "its place asks for 'acme/fakeup.scale'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_packs_of_one_name_are_an_error(site: Venv) -> None:
+    site.add_distribution("rival", "1.0", "[overlay.patches]\nacme = rival.patches\n")
+    done = site.run("-c", PROBE, **ARMED)
+    assert done.stdout.split() == [PLAIN]
+    assert "'acme' is claimed by acme-overlay 4.5 (acme_overlay.patches) and rival 1.0" in done.stderr
+    # As long as nobody asks for it, it is only listed.
+    assert len(site.read("packs")) == 2
+    assert site.run("-m", "overlay", "list").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise ImportError('x')\n", "cannot be loaded: ImportError('x')"),
+        ("syntax error\n", "cannot be loaded: SyntaxError"),
+        ("PATCH = 1\n", "defines no PATCH"),
+    ],
+)
+def test_a_pack_that_cannot_be_loaded_is_named(site: Venv, text: str, words: str) -> None:
+    (site.site / "acme_overlay/patches/fakeup/scale.py").write_text(text)
+    done = site.run("-m", "overlay", "list", OVERLAY_PACKS="acme")
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_names_that_are_none(worksite: Venv) -> None:
+    done = worksite.run("-m", "overlay", "list", OVERLAY_PACKS="../acme")
+    assert done.returncode == 2
+    assert "is not the name of a pack" in done.stderr

@@ -1,0 +1,164 @@
+"""The lock and the pin as a job meets them: commands, and processes that must not go on."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from worksite import ARMED, PATCHED, PROBE, Venv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: Imports as Megatron imports what it can do without.
+GUARDED = "try:\n import fakeup.core\nexcept ImportError:\n print('swallowed')\nprint('went on')"
+UNARMED = {**ARMED, "OVERLAY": "0"}
+PACK = "acme_overlay/patches/fakeup/scale.py"
+
+
+class Job:
+    """A worksite with a lock."""
+
+    def __init__(self, venv: Venv, folder: Path) -> None:
+        self.venv = venv
+        self.file = folder / "overlay.lock"
+        self.settings = {**ARMED, "OVERLAY_PIN": str(self.file)}
+        self.digest = self.lock()["digest"]
+
+    def lock(self) -> dict[str, object]:
+        made: dict[str, object] = self.venv.read("lock", "--file", str(self.file), **UNARMED)
+        return made
+
+
+@pytest.fixture
+def job(worksite: Venv, tmp_path: Path) -> Iterator[Job]:
+    """Return a worksite with a lock, and put back what is written into it."""
+    backup = tmp_path / "backup"
+    names = ("fakeup", "acme_overlay")
+    for name in names:
+        shutil.copytree(worksite.site / name, backup / name, ignore=shutil.ignore_patterns("__pycache__"))
+    yield Job(worksite, tmp_path)
+    for name in names:
+        shutil.rmtree(worksite.site / name)
+        shutil.copytree(backup / name, worksite.site / name)
+
+
+def test_a_pinned_process_is_patched(job: Job) -> None:
+    for pin in (str(job.file), f"sha256:{job.digest}"):
+        done = job.venv.run("-c", PROBE, **{**job.settings, "OVERLAY_PIN": pin})
+        assert done.stdout.split() == [PATCHED], done.stderr
+
+
+def test_the_lock_says_what_it_is_of(job: Job) -> None:
+    text = job.file.read_text()
+    for line in (
+        'name = "acme"',
+        'distribution = "acme-overlay"',
+        'version = "4.5"',
+        'id = "acme/fakeup.scale"',
+        "revision = 3",
+        'distribution = "fakeup"',
+        'version = "1.2.0"',
+        'verdict = "apply"',
+    ):
+        assert line in text, line
+    # overlay, the pack, its patch, and the patch that goes with any
+    assert text.count('content = "') == 4
+    assert '"fakeup.core:scale" = "' in text
+    assert '"torch" = "' in text
+
+
+def test_check_is_silent_while_nothing_differs(job: Job) -> None:
+    check = ["lock", "--check", "--file", str(job.file)]
+    assert job.venv.read(*check, **UNARMED)["differences"] == []
+    (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
+    found = job.venv.read_failing(*check, **UNARMED)["differences"]
+    assert found == ["acme/fakeup.scale: fakeup version: locked 1.2.0, here 1.3.0"]
+
+
+def test_a_changed_pack_stops_the_process_before_its_code_runs(job: Job) -> None:
+    marker = job.file.parent / "ran"
+    with (job.venv.site / PACK).open("a") as file:
+        file.write(f"\nopen({str(marker)!r}, 'w')\n")
+    done = job.venv.run("-c", "print('went on')", **job.settings)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "overlay: this process is stopped: this process differs from" in done.stderr
+    assert "pack acme: content: locked " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("digest", [False, True])
+def test_another_target_stops_the_process_at_its_import(job: Job, digest: bool) -> None:
+    (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
+    settings = {**job.settings, **({"OVERLAY_PIN": f"sha256:{job.digest}"} if digest else {})}
+    assert job.venv.run("-c", "print('went on')", **settings).stdout == "went on\n"
+    done = job.venv.run("-c", GUARDED, **settings)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    words = f"digest: locked {str(job.digest)[:12]}" if digest else "fakeup version: locked 1.2.0, here 1.3.0"
+    assert words in done.stderr
+    assert "PinError" in done.stderr
+
+
+def test_without_overlay_the_same_import_goes_on(job: Job) -> None:
+    (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
+    assert "went on" in job.venv.run("-c", GUARDED, **ARMED).stdout
+
+
+def test_another_selection_stops_the_process_at_its_start(job: Job) -> None:
+    done = job.venv.run("-c", "print('went on')", **{**job.settings, "OVERLAY_PATCHES": "none"})
+    assert done.stdout == ""
+    assert "acme/fakeup.scale: revision: locked 3, here absent" in done.stderr
+
+
+@pytest.mark.parametrize("text", [None, "", "format = 2\n", "import os\n", 'x = "\n'])
+def test_a_lock_that_is_none_stops_the_process(job: Job, text: str | None) -> None:
+    job.file.unlink()
+    if text is not None:
+        job.file.write_text(text)
+    done = job.venv.run("-c", "print('went on')", **job.settings)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("overlay: this process is stopped: ")
+    assert done.stderr.count("\n") <= 2
+    assert job.venv.run("-m", "overlay", "lock", "--check", "--file", str(job.file)).returncode == 2
+
+
+def test_one_patch_can_be_locked_anew(job: Job) -> None:
+    everything = {"OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": "all"}
+    words = ["lock", "--file", str(job.file)]
+    job.venv.run("-m", "overlay", *words, **everything)
+    before = job.file.read_text()
+    (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
+    assert len(job.venv.read_failing(*words, "--check", **everything)["differences"]) == 1
+    job.venv.read(*words, "--update", "acme/fakeup.scale", **everything)
+    after = job.file.read_text()
+    changed = [line for line in after.splitlines() if line not in before.splitlines()]
+    assert [line for line in changed if not line.startswith("digest")] == ['version = "1.3.0"']
+    assert job.venv.read(*words, "--check", **everything)["differences"] == []
+    # What was not named stays as it was locked, and is said.
+    (job.venv.site / "fakeup/version.txt").write_text("1.4.0\n")
+    found = job.venv.read_failing(*words, "--update", "megatron.agreement", **everything)
+    assert found["differences"] == ["acme/fakeup.scale: fakeup version: locked 1.3.0, here 1.4.0"]
+    done = job.venv.run("-m", "overlay", *words, "--update", "acme/fakeup.scal", **everything)
+    assert done.returncode == 2
+    assert "the nearest: acme/fakeup.scale" in done.stderr
+
+
+def test_a_lock_can_be_written_where_one_is_violated(job: Job) -> None:
+    with (job.venv.site / PACK).open("a") as file:
+        file.write("\n# changed\n")
+    command = ["-m", "overlay", "lock", "--file", str(job.file)]
+    assert job.venv.run(*command, **job.settings).returncode == 1
+    assert job.venv.run(*command, **{**job.settings, "OVERLAY_PIN": ""}).returncode == 0
+    assert job.venv.run("-c", PROBE, **job.settings).stdout.split() == [PATCHED]
+
+
+def test_a_lock_that_cannot_be_written_is_exit_code_2(worksite: Venv) -> None:
+    done = worksite.run("-m", "overlay", "lock", "--file", "/nowhere/overlay.lock")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr

@@ -1,0 +1,212 @@
+"""The start-up file: what arms a process before user code runs, and what says whether it does."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import shutil
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, build_wheel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PIN = {"OVERLAY_PIN": "/nowhere/overlay.lock"}
+
+
+def test_the_wheel_carries_the_start_up_files_for_site_packages(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    placed = sorted(name.partition(".data/purelib/")[2] for name in names if ".data/" in name)
+    assert placed == ["overlay-startup.pth", "overlay-startup.start"]
+
+
+def test_the_start_file_names_a_function(worksite: Venv) -> None:
+    # Python 3.15 and later read this file, resolve each line as `pkgutil` does, and call what is found.
+    (line,) = (worksite.site / "overlay-startup.start").read_text().split()
+    assert callable(pkgutil.resolve_name(line))
+    done = worksite.run("-c", f"import pkgutil; pkgutil.resolve_name({line!r})(); {PROBE}", **ARMED)
+    assert done.stdout.split()[-1] == PATCHED
+
+
+@pytest.mark.parametrize("value", ["1", "true", "ON"])
+def test_a_process_is_armed_before_user_code(worksite: Venv, value: str) -> None:
+    done = worksite.run("-c", PROBE, **{**ARMED, "OVERLAY": value})
+    assert done.stdout.split()[-1] == PATCHED, done.stderr
+    assert "overlay: applied acme/fakeup.scale@3 to fakeup 1.2.0 (2 sites)" in done.stderr
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "off"])
+def test_a_process_is_left_alone(worksite: Venv, value: str | None) -> None:
+    environ = {key: text for key, text in ARMED.items() if key != "OVERLAY"}
+    done = worksite.run("-c", PROBE, **environ, **({} if value is None else {"OVERLAY": value}))
+    assert done.stdout.split() == [PLAIN]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("options", [["-E"], ["-I"], ["-s"]])
+def test_isolated_interpreters_are_armed_as_well(worksite: Venv, options: list[str]) -> None:
+    # What `-E` ignores are the variables of Python itself.
+    assert worksite.run(*options, "-c", PROBE, **ARMED).stdout.split()[-1] == PATCHED
+
+
+def test_nothing_is_imported_while_the_variable_is_unset(worksite: Venv) -> None:
+    code = "import sys; print([name for name in sys.modules if name.startswith('overlay')])"
+    assert worksite.run("-c", code).stdout.strip() == "[]"
+    assert worksite.run("-c", code, OVERLAY="0").stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"OVERLAY": "perhaps"}, "OVERLAY='perhaps' is neither yes"),
+        ({"OVERLAY_PATCHES": "verl.nothing"}, "'verl.nothing' names no patch"),
+        ({"OVERLAY_PACKS": "acme2"}, "no pack 'acme2' is installed; there are: acme"),
+        ({"OVERLAY_LOG": "loud"}, "OVERLAY_LOG='loud'"),
+    ],
+)
+def test_a_setting_that_cannot_be_understood_is_one_line(
+    worksite: Venv, environ: dict[str, str], words: str
+) -> None:
+    done = worksite.run("-c", PROBE, **{**ARMED, **environ})
+    assert done.returncode == 0
+    assert done.stdout.split()[-1] == PLAIN
+    assert words in done.stderr
+    assert done.stderr.startswith("overlay: NOT enabled: ")
+    assert done.stderr.count("\n") == 1
+    for binding in (PIN, {"OVERLAY_STRICT": "1"}):
+        stopped = worksite.run("-c", PROBE, **{**ARMED, **environ, **binding})
+        assert stopped.returncode == 1
+        assert stopped.stdout == ""
+        assert stopped.stderr.startswith("overlay: this process is stopped: ")
+
+
+def test_a_broken_overlay_breaks_no_interpreter_but_a_pinned_one(tmp_path: Path, worksite: Venv) -> None:
+    broken = Venv(tmp_path / "venv", linked=False)
+    shutil.copy(worksite.site / "overlay-startup.pth", broken.site)
+    for files in (
+        {},
+        {"overlay/__init__.py": "1/0\n"},
+        {"overlay/__init__.py": "", "overlay/_startup.py": "("},
+    ):
+        broken.write(files)
+        done = broken.run("-c", "print('runs')", **ARMED)
+        assert done.stdout == "runs\n"
+        assert done.stderr.startswith("overlay: not started, its installation is broken: ")
+        assert done.stderr.count("\n") == 1
+        stopped = broken.run("-c", "print('runs')", **ARMED, **PIN)
+        assert stopped.stdout == ""
+        assert stopped.returncode == 1
+        assert broken.run("-c", "print('runs')").stderr == ""
+
+
+# -- overlay run -----------------------------------------------------------------------------------
+
+
+def test_run_arms_what_it_starts(worksite: Venv) -> None:
+    command = ["-m", "overlay", "run", "--patches", "acme/*", "--", str(worksite.python), "-c", PROBE]
+    done = worksite.run(*command, OVERLAY_PACKS="acme")
+    assert done.stdout.split()[-1] == PATCHED, done.stderr
+    code = "import sys; sys.exit(7)"
+    assert worksite.run("-m", "overlay", "run", "--", str(worksite.python), "-c", code).returncode == 7
+
+
+def test_run_hands_on_a_relative_pin_as_an_absolute_one(worksite: Venv) -> None:
+    code = "import os; print(os.environ['OVERLAY_PIN'], os.environ.get('OVERLAY_STRICT'))"
+    options = ["--pin", "a.lock", "--strict"]
+    done = worksite.run("-m", "overlay", "run", *options, "--", str(worksite.python), "-S", "-c", code)
+    assert done.stdout.split() == [str(worksite.folder / "a.lock"), "1"]
+
+
+def test_run_says_what_it_cannot_start(worksite: Venv) -> None:
+    done = worksite.run("-m", "overlay", "run", "--", "/nowhere/python")
+    assert done.returncode == 127
+    assert "command not found" in done.stderr
+    done = worksite.run("-m", "overlay", "run", "--", str(worksite.site))
+    assert done.returncode == 126
+    done = worksite.run("-m", "overlay", "run", "--pin", "sha256:12", "--", "true")
+    assert done.returncode == 2
+    assert "64 hexadecimal digits" in done.stderr
+
+
+# -- overlay doctor --------------------------------------------------------------------------------
+
+
+def test_doctor_of_an_installation_from_the_wheel(worksite: Venv) -> None:
+    found = worksite.read("doctor")
+    assert found["active"]
+    assert found["reason"] == ""
+    assert found["file"] == str(worksite.site / "overlay-startup.pth")
+    text = worksite.run("-m", "overlay", "doctor").stdout
+    assert "are armed at their start if OVERLAY=1" in text
+    assert "_startup" not in worksite.run("-m", "overlay", "doctor", OVERLAY="1").stderr
+
+
+def test_doctor_with_start_up_files_switched_off(worksite: Venv) -> None:
+    path = os.pathsep.join([str(worksite.site), *(worksite.site / "zz-linked.pth").read_text().split()])
+    done = worksite.run("-S", "-m", "overlay", "doctor", PYTHONPATH=path)
+    assert done.returncode == 1
+    assert "runs with -S" in done.stdout
+
+
+def test_doctor_of_a_target_folder(tmp_path: Path, wheel: Path) -> None:
+    venv = Venv(tmp_path / "venv")
+    venv.unpack(wheel, tmp_path / "target")
+    found = venv.read_failing("doctor", PYTHONPATH=str(tmp_path / "target"))
+    assert "pip install --target" in found["reason"]
+    # It runs nothing instead of running it unpatched, and the advice helps.
+    words = ["-m", "overlay", "run", "--", str(venv.python), "-c", "print('ran')"]
+    done = venv.run(*words, PYTHONPATH=str(tmp_path / "target"))
+    assert done.returncode == 1
+    assert done.stdout == ""
+    for name in ("overlay-startup.pth", "overlay-startup.start"):
+        shutil.copy(tmp_path / "target" / name, venv.site)
+    assert venv.read("doctor", PYTHONPATH=str(tmp_path / "target"))["active"]
+
+
+def test_doctor_of_an_editable_installation(tmp_path: Path) -> None:
+    venv = Venv(tmp_path / "venv", linked=False)
+    venv.unpack(build_wheel(tmp_path / "checkout", "editable"))
+    found = venv.read_failing("doctor")
+    assert "editable installs carry no start-up file" in found["reason"]
+    startup = tmp_path / "checkout" / "sources" / "startup"
+    assert str(startup) in found["reason"]
+    for name in ("overlay-startup.pth", "overlay-startup.start"):
+        shutil.copy(startup / name, venv.site)
+    assert venv.read("doctor")["active"]
+
+
+def test_doctor_of_a_file_that_starts_another_copy(tmp_path: Path, worksite: Venv, wheel: Path) -> None:
+    venv = Venv(tmp_path / "venv")
+    venv.unpack(wheel, tmp_path / "target")
+    venv.unpack(wheel)
+    code = "import sys; sys.path.insert(0, sys.argv.pop()); from overlay.cli import main; main(['doctor'])"
+    done = venv.run("-c", code, str(tmp_path / "target"))
+    assert "it starts another copy of overlay" in done.stdout
+
+
+def test_doctor_remarks_on_settings(worksite: Venv) -> None:
+    found = worksite.read("doctor", OVERLAY_PIN="x.lock", OVERLAY_PACK="acme", OVERLAY_STRICT="perhaps")
+    remarks = found["remarks"]
+    assert any("OVERLAY_PIN is set and OVERLAY is not" in text for text in remarks)
+    assert any("OVERLAY_PACK is no setting" in text for text in remarks)
+    assert any("OVERLAY_STRICT='perhaps'" in text for text in remarks)
+
+
+def test_every_kind_of_installation_has_the_same_content(tmp_path: Path, worksite: Venv) -> None:
+    code = "from overlay import _content; print(_content.of_overlay())"
+    editable = Venv(tmp_path / "venv", linked=False)
+    editable.unpack(build_wheel(tmp_path / "checkout", "editable"))
+    digest = worksite.run("-c", code).stdout
+    assert len(digest.strip()) == 64
+    assert editable.run("-c", code).stdout == digest
+    # A patch has a digest of its own; whatever else changes is in this one.
+    sources = tmp_path / "checkout" / "sources"
+    with (sources / "patches/megatron/recompute.py").open("a") as file:
+        file.write("\n# changed\n")
+    assert editable.run("-c", code).stdout == digest
+    with (sources / "compat/projects.py").open("a") as file:
+        file.write("\n# changed\n")
+    assert editable.run("-c", code).stdout != digest

@@ -1,0 +1,201 @@
+"""An installation as a trainer has it: a venv with overlay from its wheel, a fake upstream and a pack for it.
+
+The packages of the environment that runs the tests (torch, ray) are linked, not installed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("overlay", "compat", "patches", "startup")
+FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md")
+
+UPSTREAM = {
+    "fakeup/__init__.py": "",
+    "fakeup/version.txt": "1.2.0\n",
+    "fakeup/core.py": """
+        def scale(value, factor=2):
+            return value * factor
+
+        class Engine:
+            def run(self, value):
+                return scale(value)
+        """,
+}
+
+PACK = {
+    "acme_overlay/__init__.py": "",
+    "acme_overlay/patches/__init__.py": "",
+    "acme_overlay/patches/fakeup/__init__.py": "",
+    "acme_overlay/patches/fakeup/scale.py": """
+        from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+
+        def version(read):
+            return (read("fakeup/version.txt") or "").strip() or None
+
+        def make_scale(original, module):
+            def scale(value, factor=2):
+                return original(value, factor) * 100
+            return scale
+
+        def make_run(original, module):
+            def run(self, value):
+                return original(self, value) + 1
+            return run
+
+        SITES = {"fakeup.core:scale": make_scale, "fakeup.core:Engine.run": make_run}
+        DIGESTS = {"fakeup.core:scale": "SCALE", "fakeup.core:Engine.run": "RUN"}
+        PROJECT = Project(
+            name="fakeup", distributions=("fakeup",), marker="fakeup.core", read_version=version
+        )
+        VARIANT = Variant(
+            name="1",
+            versions=">=1,<2",
+            shape=tuple(Known(site=site, digests=(digest,)) for site, digest in DIGESTS.items()),
+            replacements=tuple(Replacement(site=site, make=make) for site, make in SITES.items()),
+        )
+        PATCH = Patch(
+            id="acme/fakeup.scale",
+            revision=3,
+            summary="Scale rightly",
+            why="Because.",
+            upstream=("fake/up#1",),
+            remove=Removal(version=None, when="it is right", test="tests/test_it.py"),
+            targets=(Target(project=PROJECT, variants=(VARIANT,)),),
+        )
+        """,
+}
+
+#: What shows whether a process is patched: 200 with the pack's patch, 2 without.
+PROBE = "import fakeup.core; print(fakeup.core.scale(1))"
+ARMED = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": "acme/*"}
+PATCHED, PLAIN = "200", "2"
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Return the variables of this process without those that steer overlay or Python, and some more."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("OVERLAY", "PYTHON"))}
+    return {**kept, **more}
+
+
+def build_wheel(folder: Path, kind: str = "wheel") -> Path:
+    """Build the wheel of the checkout, or with `editable` that of an editable installation.
+
+    It is built from a copy of the sources, so that nothing is left behind in the checkout.
+    """
+    pytest.importorskip("setuptools", minversion="77")  # what pyproject.toml asks for
+    copy = copy_sources(folder / "sources")
+    code = f"import setuptools.build_meta as b, sys; print(b.build_{kind}(sys.argv[1]))"
+    command = [sys.executable, "-W", "ignore", "-c", code, str(folder)]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.split()[-1]
+
+
+def copy_sources(copy: Path) -> Path:
+    """Copy what a checkout is built from."""
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        shutil.copy(ROOT / name, copy / name)
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    return copy
+
+
+class Venv:
+    """A virtual environment that sees the packages of the environment that runs the tests."""
+
+    def __init__(self, folder: Path, *, linked: bool = True) -> None:
+        command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
+        subprocess.run(command, check=True, timeout=120)
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+        (self.site,) = folder.glob("lib/python*/site-packages")
+        if linked:
+            self.link()
+
+    def link(self) -> None:
+        """Make the packages of the test environment importable, after those that are installed here."""
+        packages = [entry for entry in sys.path if entry.endswith("site-packages")]
+        (self.site / "zz-linked.pth").write_text("".join(f"{entry}\n" for entry in packages))
+
+    def install(self, wheel: Path) -> None:
+        """Install a wheel with pip, as a person would, without a network."""
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(self.python),
+            "install",
+            "--quiet",
+            "--no-compile",
+        ]
+        command += ["--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def unpack(self, wheel: Path, target: Path | None = None) -> None:
+        """Place the files of a wheel as pip does, into site-packages or as with `--target`, in less time."""
+        target = target or self.site
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(target)
+        for folder in target.glob("*.data/purelib"):
+            shutil.copytree(folder, target, dirs_exist_ok=True)
+
+    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run its interpreter with clean variables and those given."""
+        return subprocess.run(
+            [str(self.python), *words], capture_output=True, text=True, timeout=120, check=False,
+            cwd=self.folder, env=clean_environment(**environ),
+        )  # fmt: skip
+
+    def read(self, *words: str, **environ: str) -> Any:
+        """Run a command of overlay that succeeds, and return the JSON that it prints."""
+        return self._read(0, *words, **environ)
+
+    def read_failing(self, *words: str, **environ: str) -> Any:
+        """Run a command of overlay that ends with exit code 1, and return the JSON that it prints."""
+        return self._read(1, *words, **environ)
+
+    def _read(self, code: int, /, *words: str, **environ: str) -> Any:
+        done = self.run("-m", "overlay", *words, "--json", **environ)
+        assert done.returncode == code, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    def write(self, files: dict[str, str]) -> None:
+        """Write files into site-packages."""
+        for name, text in files.items():
+            path = self.site / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+
+    def add_distribution(self, name: str, version: str, entry_points: str = "") -> None:
+        """Write the metadata of a distribution."""
+        folder = f"{name.replace('-', '_')}-{version}.dist-info"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        self.write({f"{folder}/METADATA": metadata, f"{folder}/entry_points.txt": entry_points})
+
+    def add_upstream_and_pack(self) -> None:
+        """Install the fake upstream, and the pack that patches it."""
+        self.write(UPSTREAM)
+        self.add_distribution("fakeup", "1.2.0")
+        sites = {"SCALE": "fakeup.core:scale", "RUN": "fakeup.core:Engine.run"}
+        digests = self.read("digest", *sites.values())
+        pack = dict(PACK)
+        for word, site in sites.items():
+            name = "acme_overlay/patches/fakeup/scale.py"
+            pack[name] = pack[name].replace(f'"{word}"', f'"{digests[site]}"')
+        self.write(pack)
+        self.add_distribution("acme-overlay", "4.5", "[overlay.patches]\nacme = acme_overlay.patches\n")
