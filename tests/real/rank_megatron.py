@@ -13,12 +13,15 @@ import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 
-import megatron_on_cpu  # noqa: E402
+#: Megatron compiles its activations, which is nothing to this program, and takes a compiler.
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
 import torch.distributed as dist  # noqa: E402
 
-megatron_on_cpu._stand_in_for_triton()  # which 0.19 imports
+from overlay.compat.no_triton import no_triton  # noqa: E402
 
-from megatron.core import parallel_state  # noqa: E402
+with no_triton():  # which 0.19 imports
+    from megatron.core import parallel_state
 
 
 def initialised() -> str:
