@@ -2,11 +2,12 @@
 
 Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
 arguments pytest runs alone and gets them. pytest comes last, its closing line is the last line of output, and
-just before it stand the number of skipped tests and the checks that failed.
+just before it stand the skipped tests, counted by reason, and the checks that failed.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import subprocess
 import sys
@@ -74,9 +75,17 @@ class Closing:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
-        """Print how many tests were skipped, also none, and the failed checks, after all other summaries."""
+        """Print how many tests were skipped, also none, and the failed checks, after all other summaries.
+
+        By reason and not by test, as pytest does: hundreds of lines would push what failed out of sight.
+        """
         yield
-        terminalreporter.write_line(f"skipped tests: {len(terminalreporter.stats.get('skipped', []))}")
+        skipped = terminalreporter.stats.get("skipped", [])
+        terminalreporter.write_line(f"skipped tests: {len(skipped)}")
+        # Of a skipped test: the file, the line, and the reason.
+        reasons = collections.Counter(str(report.longrepr[2]) for report in skipped)
+        for reason, count in reasons.most_common():
+            terminalreporter.write_line(f"  {count}: {reason.removeprefix('Skipped: ')}")
         if self.failed:
             terminalreporter.write_line(f"failed before the tests: {', '.join(self.failed)}", red=True)
 

@@ -61,7 +61,7 @@ def _archive(revision: str) -> bytes:
     """Return the Python files of a revision as a tar archive."""
     repo = os.environ.get("SLIME_REPO")
     if not repo:
-        msg = f"slime {revision}: SLIME_REPO is not set (the git repository of slime, which is in no index)"
+        msg = "SLIME_REPO is not set (the git repository of slime, which is in no index)"
         raise FetchError(msg)
     # The commit, so that a branch of the same name is not taken for the tag.
     name = f"refs/tags/{revision}" if revision.startswith("v") else revision
