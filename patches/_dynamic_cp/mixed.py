@@ -1,8 +1,9 @@
 """Plans with several context parallel sizes: for the micro-batches of a step, and for one that is given.
 
-Several ways to cut are tried, each is improved by exchanges, and the one that takes least by the model of
-`cost` is the plan. A step takes what the slowest subgroup of each micro-batch takes, in sum: so it is where
-pipeline stages or experts make ranks wait for each other, and elsewhere it is no less.
+Several ways to cut are tried, those of others among them. The best are improved by exchanges, and the one that
+takes least by the model of `cost` is the plan. A step takes what the slowest subgroup of each micro-batch
+takes, in sum: so it is where pipeline stages or experts make ranks wait for each other, and elsewhere it is no
+less.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from itertools import groupby
 
 from overlay.patches._dynamic_cp.even import even
 from overlay.patches._dynamic_cp.exchange import improve
+from overlay.patches._dynamic_cp.others import starts
 from overlay.patches._dynamic_cp.plan import allowed_sizes, check_longest, plan_uniform
-from overlay.patches._dynamic_cp.windows import smallest_size, windows
+from overlay.patches._dynamic_cp.windows import windows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 
 #: With more sequences the plainest cut is within a few hundredths of what the model allows, and is the plan.
 MANY = 512
-#: Exchanges that are looked at for one cut: some milliseconds.
-TRIES = 20_000
+#: How many of the ways to cut are improved, the best of them, and how many exchanges are looked at for each.
+IMPROVED, TRIES = 4, 20_000
 
 
 def plan_step(lengths: Sequence[int], ranks: int, cap: int, budget: int) -> list[MicroBatch]:
@@ -61,7 +63,7 @@ def plan_step(lengths: Sequence[int], ranks: int, cap: int, budget: int) -> list
     if len(lengths) > MANY:
         step = windows(lengths, ranks, room, budget)
     else:
-        step = min(_improved(lengths, ranks, room, budget), key=takes)
+        step = _best([*_cuts(lengths, ranks, room, budget)], lengths, room, budget)
     return _placed(step, ranks)
 
 
@@ -83,10 +85,10 @@ def plan_mixed(lengths: Sequence[int], ranks: int, cap: int, budget: int | None 
     _check(lengths, ranks, cap)
     most = max(1, sum(lengths)) if budget is None else budget
     if most >= 1 and max(lengths) <= ranks * most:
-        steps = _improved(lengths, ranks, min(cap, most), most)
-        whole = [step for step in steps if len(step) == 1]
+        room = min(cap, most)
+        whole = [step for step in _cuts(lengths, ranks, room, most) if len(step) == 1]
         if whole:
-            ((_, plan),) = _placed(min(whole, key=takes), ranks)
+            ((_, plan),) = _placed(_best(whole, lengths, room, most), ranks)
             return plan
     return plan_uniform(lengths, ranks, cap, budget)
 
@@ -108,20 +110,22 @@ def _check(lengths: Sequence[int], ranks: int, cap: int) -> None:
     check_longest(lengths, ranks, cap)
 
 
-def _improved(lengths: Sequence[int], ranks: int, room: int, budget: int) -> Iterator[Step]:
-    """Yield what comes of each way to cut, the plainest first."""
-    needed = smallest_size(max(lengths), room)
+def _best(steps: list[Step], lengths: Sequence[int], room: int, budget: int) -> Step:
+    """Return the step that takes least after the most promising have been improved."""
+    steps = sorted(steps, key=takes)
+    for step in steps[:IMPROVED]:
+        improve(step, lengths, room, budget, TRIES)
+    return min(steps, key=takes)
+
+
+def _cuts(lengths: Sequence[int], ranks: int, room: int, budget: int) -> Iterator[Step]:
+    """Yield the ways to cut a step that are tried."""
     for size in allowed_sizes(ranks):
-        yield _better(windows(lengths, ranks, room, budget, size), lengths, room, budget)
-    for size in allowed_sizes(ranks):
-        step = even(lengths, ranks, size, budget) if size >= needed else None
+        yield windows(lengths, ranks, room, budget, size)
+        step = even(lengths, ranks, size, budget) if size * room >= max(lengths) else None
         if step is not None:
-            yield _better(step, lengths, room, budget)
-
-
-def _better(step: Step, lengths: Sequence[int], room: int, budget: int) -> Step:
-    improve(step, lengths, room, budget, TRIES)
-    return step
+            yield step
+    yield from starts(lengths, ranks, room, budget)
 
 
 def _placed(step: Step, ranks: int) -> list[MicroBatch]:

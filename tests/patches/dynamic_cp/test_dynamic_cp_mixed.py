@@ -19,6 +19,7 @@ from overlay.patches._dynamic_cp import cost
 from overlay.patches._dynamic_cp.even import even
 from overlay.patches._dynamic_cp.exchange import improve
 from overlay.patches._dynamic_cp.mixed import MANY, plan_mixed, plan_step, takes
+from overlay.patches._dynamic_cp.others import starts
 from overlay.patches._dynamic_cp.plan import check_plan, plan_uniform
 from overlay.patches._dynamic_cp.windows import smallest_size, windows
 
@@ -79,6 +80,23 @@ def test_a_micro_batch(lengths: list[int], ranks: int, budget: int | None) -> No
 
 def holds(plan: Plan, lengths: Sequence[int], budget: int) -> bool:
     return all(sum(lengths[index] for index in indices) <= size * budget for _, size, indices in plan)
+
+
+@given(LENGTHS, RANKS)
+def test_no_step_is_longer_than_those_of_others(lengths: list[int], ranks: int) -> None:
+    lengths = fitting(lengths, ranks)
+    found = [[lengths[index] for index in indices] for indices, _ in plan_step(lengths, ranks, CAP, CAP)]
+    plans = [plan for _, plan in plan_step(lengths, ranks, CAP, CAP)]
+    took = sum(slowest(plan, part) for plan, part in zip(plans, found, strict=True))
+    for step in starts(lengths, ranks, CAP, CAP):
+        assert took <= takes(step)
+        assert sorted(i for members in step for one in members for i in one.indices) == list(
+            range(len(lengths))
+        )
+        for members in step:
+            assert sum(one.size for one in members) == ranks
+            assert all(one.indices and one.tokens <= one.size * CAP for one in members)
+            assert all(lengths[index] <= one.size * CAP for one in members for index in one.indices)
 
 
 @given(LENGTHS, RANKS)
