@@ -1,9 +1,9 @@
 """Plans with several context parallel sizes: for the micro-batches of a step, and for one that is given.
 
-Several ways to cut are tried, those of others among them. The best are improved by exchanges, and the one that
-takes least by the model of `cost` is the plan. A step takes what the slowest subgroup of each micro-batch
-takes, in sum: so it is where pipeline stages or experts make ranks wait for each other, and elsewhere it is no
-less.
+Several ways to cut are tried, those of others among them. The best are improved by exchanges, and the one
+that takes least by the model of `cost` is the plan. A step takes what the slowest subgroup of each
+micro-batch takes, in sum: so it is where pipeline stages or experts make ranks wait for each other, and
+elsewhere it is no less.
 """
 
 from __future__ import annotations
