@@ -164,6 +164,29 @@ def constants(**changes: int) -> Iterator[None]:
             setattr(cost, name, value)
 
 
+def dearer(steps: int = 40) -> str:
+    """Return what mixed gains where a step of the exchange costs more: the least certain of the constants."""
+    lines = [
+        "Gain if a step of the exchange in a layer costs more besides what is sent (64 sequences, all wait):",
+        f"{'':9}{'fixed CP 4':>12}{'verl 0.8.0':>12}{'uniform':>10}{'dev rule':>10}{'mixed/bound':>13}",
+    ]
+    for step_us in (cost.STEP // 10**6, 150, 500, 1500):
+        found: dict[str, list[int]] = {name: [] for name in METHODS}
+        least = []
+        with constants(STEP=step_us * 10**6):
+            for number in range(steps):
+                lengths = drawn(64, number)
+                least.append(bound(lengths))
+                for name, method in METHODS.items():
+                    found[name].append(in_turns(method(lengths, RANKS, ROOM), lengths))
+        *others, ours = found.values()
+        gains = [median(a / b for a, b in zip(other, ours, strict=True)) for other in others]
+        over = median(a / b for a, b in zip(ours, least, strict=True))
+        columns = "".join(f"{value:{width}.2f}" for value, width in zip(gains, (12, 12, 10, 10), strict=True))
+        lines.append(f"{step_us:6} us{columns}{over:13.2f}")
+    return "\n".join([*lines, f"      ({steps} steps)"])
+
+
 #: Parameters at work on a token of Qwen3-30B-A3B: 48 layers of 2,048 with 8 experts of 768, vocabulary.
 _ACTIVE = 48 * (2 * 2048 * 4096 + 2048 * 1024 + 8 * 3 * 2048 * 768) + 2048 * 151936
 #: The constants for it: experts' products at three tenths of the peak, 32 heads of 128, keys and values of 4.
@@ -237,7 +260,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     bench_partition.SEED = options.seed
-    print(f"{table()}\n{published()}\nDrawn with seed {options.seed}.")
+    print(f"{table()}\n{dearer()}\n{published()}\nDrawn with seed {options.seed}.")
     if options.picture:
         lengths = drawn(64, 0)
         shown = ("fixed CP 4", "verl 0.8.0", "mixed")
