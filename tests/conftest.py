@@ -1,4 +1,4 @@
-"""For all tests: how long an example of Hypothesis takes says something of the machine, and of nothing else."""
+"""For all tests: how long an example of Hypothesis takes says something of the machine and nothing else."""
 
 from __future__ import annotations
 
