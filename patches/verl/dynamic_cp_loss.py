@@ -237,8 +237,11 @@ def _by_tokens(data: Any) -> bool:
     """Return whether micro-batches are limited by their tokens, and each sequence may go to any of them."""
     from verl.utils import tensordict_utils as tu
 
-    alone = tu.get_non_tensor_data(data, "force_group_size", default=1) == 1
-    return alone and bool(tu.get_non_tensor_data(data, "use_dynamic_bsz", default=True))
+    if not tu.get_non_tensor_data(data, "use_dynamic_bsz", default=True):
+        return False
+    # Without a limit verl says what is missing.
+    limited = "max_token_len_per_gpu" in data.keys()  # noqa: SIM118 -- a TensorDict iterates over its rows
+    return limited and bool(tu.get_non_tensor_data(data, "force_group_size", default=1) == 1)
 
 
 def _planned(data: Any, ranks: int, cap: int) -> tuple[list[Any], list[list[int]]]:
