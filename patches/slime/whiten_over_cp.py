@@ -84,12 +84,13 @@ def make_advantages(original: Callable[..., Any], module: ModuleType) -> Callabl
 
 
 _LOSS = "slime.backends.megatron_utils.loss"
+_ADVANTAGES = f"{_LOSS}:compute_advantages_and_returns"
 
 
 def _variant(name: str, versions: str, *digests: str) -> Variant:
     """Return a variant by the digests of the function that computes advantages."""
     sites = {
-        f"{_LOSS}:compute_advantages_and_returns": (digests, make_advantages),
+        _ADVANTAGES: (digests, make_advantages),
         f"{_LOSS}:distributed_masked_whiten": (("a25370b8c9ce",), make_whiten),
     }
     whiten = Known(site="slime.utils.distributed_utils:distributed_masked_whiten", digests=_WHITEN)
@@ -106,7 +107,7 @@ _WHITEN = ("36e2ecb14c57", "a40c04ac0ab3")
 PATCH = Patch(
     id="slime.whiten-over-cp",
     revision=1,
-    summary="--normalize-advantages: one mean and deviation for all ranks, context parallel ones included",
+    summary="Advantages normalised with one mean and deviation for all ranks",
     why=(
         "With --normalize-advantages and context parallelism, slime's ranks whiten their slices of a sample "
         "each with the statistics of its own slices over the data parallel ranks: tokens of one sample get "
@@ -135,6 +136,14 @@ PATCH = Patch(
                     "ee46cc8cc4e3",
                 ),
                 _variant("0.3", ">=0.3.0.dev0,<0.3.2.dev0", "35d9bb8ea6f7", "2f3b104525de"),
+                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+                Variant(
+                    name="after 0.3.1",
+                    versions=">=0.3.1.dev0",
+                    verdict="fixed-upstream",
+                    shape=(Known(site=_ADVANTAGES, digests=("54f5c8035b65", "2cb81e45e500")),),
+                    reason="slime asks all ranks that have a part of the batch",
+                ),
             ),
         ),
     ),

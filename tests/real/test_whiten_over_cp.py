@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import overlay
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "distributed"))
 
 from rank_launcher import run_cases
@@ -22,6 +24,8 @@ pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+#: After 0.3.1, with the change of slime#2235.
+FIXED = "624b824a898"
 RELEASES = ("v0.2.0", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "v0.3.0", "v0.3.1")
 #: Of advantages of about one, float32's.
 TOLERANCE = 1e-5
@@ -67,6 +71,17 @@ def test_upstream_alone_whitens_over_all_ranks(
 ) -> None:
     ranks = plain(slime(revision), "plain, cp2, rewards", monkeypatch)
     assert all(rank["error"] <= TOLERANCE for rank in ranks)
+
+
+def test_where_slime_does_so_itself_it_is_left_alone(
+    slime: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = slime(FIXED)
+    plan = overlay.plan("slime.whiten-over-cp", str(folder))
+    assert [verdict.verdict for verdict in plan.verdicts] == ["fixed-upstream"]
+    for case in ("plain, cp2, rewards", "late, cp2, rewards"):
+        ranks = plain(folder, case, monkeypatch)
+        assert all(rank["error"] <= TOLERANCE for rank in ranks)
 
 
 @pytest.mark.parametrize("revision", ["v0.2.4", "v0.3.1"])
