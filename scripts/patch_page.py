@@ -1,9 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/patches.md from what the patches say of themselves.
-
-python scripts/patch_page.py          # write it
-python scripts/patch_page.py --check  # exit status 1 if it says something else
-"""
+"""Write docs/patches.md from what the patches say of themselves, or with `--check`, compare the two."""
 
 from __future__ import annotations
 
@@ -24,9 +20,9 @@ HEAD = """# The patches
 
 <!-- Written by `python scripts/patch_page.py`: not to be edited. -->
 
-What each of them says of itself, as `overlay explain ID` does. A range of versions is where a patch looks; in it the
-source decides. *Evidence* is the test that fails without the patch, on plain upstream; once it passes on a release,
-the patch has had its day there.
+What each of them says of itself, as `overlay explain ID` does. A range of versions is where a patch looks; in
+it the source decides. *Evidence* is the test that fails without the patch, on plain upstream; once it passes on a
+release, the patch has had its day there.
 """
 
 
