@@ -15,9 +15,10 @@ import pytest
 
 pytestmark = pytest.mark.real
 
+BASH = str(shutil.which("bash"))
 PAGE = (Path(__file__).parents[2] / "docs/running.md").read_text()
 #: What the scripts call, besides `ray`. None of it is to do anything.
-SILENT = tuple("hf hostname ip mkdir nvidia-smi pip pkill python3 rm sleep ssh wget".split())
+SILENT = ("hf", "hostname", "ip", "mkdir", "nvidia-smi", "pip", "pkill", "python3", "rm", "sleep", "ssh")
 #: What they really need.
 REAL = ("dirname", "bash", "cat", "grep", "wc", "awk", "head", "tr", "seq")
 
@@ -59,7 +60,7 @@ def test_every_script_of_slime_arms_its_job(revision: str, tmp_path: Path) -> No
         before = submitted(script, programs)
         if before is None:
             continue  # it submits no job, or not here
-        subprocess.run(["bash", "-c", f"{line()} {script}"], check=True, timeout=20)
+        subprocess.run([BASH, "-c", f"{line()} {script}"], check=True, timeout=20)
         after = submitted(script, programs)
         assert after is not None, script.name
         assert after.pop("env_vars") == {"OVERLAY": "1", **before.pop("env_vars")}, script.name
@@ -75,7 +76,7 @@ def submitted(script: Path, programs: Path) -> dict[str, dict[str, str]] | None:
     environ = {"PATH": str(programs), "SUBMITTED": str(told), "HOME": str(programs.parent)}
     given = {"MASTER_ADDR": "127.0.0.1", "MLP_WORKER_0_HOST": "127.0.0.1", "BASE_DIR": "/nowhere"}
     subprocess.run(
-        [str(shutil.which("bash")), str(script)],
+        [BASH, str(script)],
         cwd=script.parent.parent,
         env={**environ, **given},
         capture_output=True,
