@@ -21,8 +21,8 @@ HEAD = """# The patches
 <!-- Written by `python scripts/patch_page.py`: not to be edited. -->
 
 What each of them says of itself, as `overlay explain ID` does. A range of versions is where a patch looks; in
-it the source decides. *Evidence* is the test that fails without the patch, on plain upstream; once it passes on
-a release, the patch has had its day there.
+it the source decides. *Evidence* is the test that fails without the patch, on plain upstream; once it passes
+on a release, the patch has had its day there.
 """
 
 
