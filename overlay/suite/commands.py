@@ -35,9 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser, show: Callable[..., None]) ->
     run = add("run", _run, "run the tests of recipes plain and under overlay; exit code 1 if any is lost")
     run.add_argument("names", nargs="*", metavar="NAME", help="a recipe, or a file *.toml (default: all)")
     run.add_argument("--quick", action="store_true", help="only the files that a recipe marks as quick")
-    run.add_argument("--only", action="append", default=[], metavar="TEXT", help="only files with this in the path")
-    run.add_argument("--installed", action="store_true", help="test what is installed, not what the recipe fetches")
-    run.add_argument("--python", default=sys.executable, help="interpreter of the environment (default: this one)")
+    run.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="only files with this in the path"
+    )
+    run.add_argument(
+        "--installed", action="store_true", help="test what is installed, not what the recipe fetches"
+    )
+    run.add_argument(
+        "--python", default=sys.executable, help="interpreter of the environment (default: this one)"
+    )
     run.add_argument("-j", "--jobs", type=int, default=2, help="files at once (default: 2)")
     run.add_argument("--out", default=OUT, metavar="DIR", help=f"where results go (default: {OUT})")
     run.add_argument("--cache", default=source.cache(), metavar="DIR", help="where fetched files are kept")
@@ -45,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser, show: Callable[..., None]) ->
     for name in ("before", "after"):
         diff.add_argument(name, metavar=name.upper(), help="a results.jsonl, or a folder that has one")
     page = add("report", _report, "print the results of runs as a page in Markdown")
-    page.add_argument("folders", nargs="*", metavar="DIR", help=f"folders with run.json (default: all in {OUT})")
+    page.add_argument(
+        "folders", nargs="*", metavar="DIR", help=f"folders with run.json (default: all in {OUT})"
+    )
 
 
 def _list(_: Engine, arguments: argparse.Namespace) -> int:
@@ -61,8 +69,8 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
         raise SuiteError(f"--jobs {arguments.jobs}: at least one file has to run at a time")
     wanted = [recipe.find(name) for name in arguments.names or recipe.shipped()]
     options = runner.Options(
-        out=arguments.out,
-        cache=arguments.cache,
+        out=os.path.abspath(arguments.out),
+        cache=os.path.abspath(arguments.cache),
         python=arguments.python,
         jobs=arguments.jobs,
         quick=arguments.quick,
@@ -77,7 +85,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
             difference, said = runner.Run(item, options).execute()
         except SuiteError as error:
             if arguments.names:
-                raise
+                raise SuiteError(f"{item.name}: {error}") from error
             missing.append(f"{item.name}: not run: {error}")
             continue
         lost = lost or bool(difference.lost)

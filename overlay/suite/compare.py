@@ -86,7 +86,9 @@ def _outcome(attempts: Sequence[Test]) -> str:
     """Return the outcome of all attempts, or both if they differ in whether it failed."""
     if not attempts:
         return MISSING
-    other = next((test for test in attempts if (test.outcome in _GOOD) != (attempts[0].outcome in _GOOD)), None)
+    other = next(
+        (test for test in attempts if (test.outcome in _GOOD) != (attempts[0].outcome in _GOOD)), None
+    )
     return attempts[0].outcome if other is None else f"{attempts[0].outcome}/{other.outcome}"
 
 

@@ -34,7 +34,9 @@ class Commands:
         self._running: dict[subprocess.Popen[bytes], str] = {}
         self._stopped = False
 
-    def run(self, words: list[str], folder: str, environ: dict[str, str], mark: str, limit: float, log: str) -> Ended:
+    def run(
+        self, words: list[str], folder: str, environ: dict[str, str], mark: str, limit: float, log: str
+    ) -> Ended:
         """Run a command until it ends or its time is over, and then end whatever it has started.
 
         Args:

@@ -203,7 +203,9 @@ def _wrong(value: Any, form: Any, where: str) -> str:
         found = (_wrong(item, form[0], f"{where}[{number}]") for number, item in enumerate(value))
         return next(filter(None, found), "")
     if form is int:
-        return "" if type(value) is int and value > 0 else f"{where} = {value!r} is not a whole number above 0"
+        return (
+            "" if type(value) is int and value > 0 else f"{where} = {value!r} is not a whole number above 0"
+        )
     if not isinstance(value, str):
         return f"{where} = {value!r} is not a text"
     if form == _PATH:

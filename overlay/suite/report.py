@@ -44,6 +44,8 @@ class Coverage(Record):
     patch: str
     verdict: str
     reason: str
+    #: Whether it replaces something in a package under test.
+    tested: bool
     #: Processes in which it is in place, of all that report a ledger.
     applied: int
     processes: int
@@ -100,14 +102,19 @@ def _coverage(run: dict[str, Any], plain: Results, overlay: Results) -> tuple[Co
             continue
         states = [process.patches[name] for process in overlay.processes if name in process.patches]
         troubles = {
-            f"{state['state']}: {state['reason']}" for state in states if state["state"] in ("failed", "incomplete")
+            f"{state['state']}: {state['reason']}"
+            for state in states
+            if state["state"] in ("failed", "incomplete")
         }
-        calls = {site: sum(process.calls.get(site, 0) for process in overlay.processes) for site in patch["sites"]}
+        calls = {
+            site: sum(process.calls.get(site, 0) for process in overlay.processes) for site in patch["sites"]
+        }
         found.append(
             Coverage(
                 patch=name,
                 verdict=patch["verdict"],
                 reason=patch["reason"],
+                tested=any(site.partition(".")[0] in run["code"] for site in patch["sites"]),
                 applied=len([state for state in states if state["state"] in ("applied", "incomplete")]),
                 processes=len(overlay.processes),
                 sites=len(calls),
@@ -123,17 +130,41 @@ def _coverage(run: dict[str, Any], plain: Results, overlay: Results) -> tuple[Co
 def untouched(folder: str) -> str:
     """Return, as text, what a run shows of the patches that are decided to apply."""
     lines = []
-    for item in load(folder).coverage:
-        if item.verdict == "apply":
-            lines.append(f"  {item.patch}: {_touched(item)}")
-            lines += [f"    {trouble}" for trouble in item.troubles]
-    return "\n".join(lines) or "  no patch applies to what was tested"
+    coverage = load(folder).coverage
+    for item in _shown(coverage):
+        lines.append(f"  {item.patch}: {_touched(item)}")
+        lines += [f"    {trouble}" for trouble in item.troubles]
+    others = _others(coverage)
+    return (
+        "\n".join([*lines, *([f"  {others}"] if others else [])]) or "  no patch applies to what was tested"
+    )
+
+
+def _shown(coverage: Sequence[Coverage]) -> list[Coverage]:
+    """Return the patches that apply to what was tested, or were applied although they are for something else."""
+    return [item for item in coverage if item.verdict == "apply" and (item.tested or item.applied)]
+
+
+def _others(coverage: Sequence[Coverage]) -> str:
+    """Say which selected patches a run cannot show anything of."""
+    shown = _shown(coverage)
+    rest = [item for item in coverage if item not in shown]
+    counts = Counter(
+        "for something else that is installed" if item.verdict == "apply" else item.verdict for item in rest
+    )
+    return f"other selected patches: {_counted(counts)}" if counts else ""
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
 
 
 def _touched(item: Coverage) -> str:
     if not item.applied:
         return f"selected and NEVER applied in {item.processes} processes: nothing is shown of it"
-    text = f"applied in {item.applied} of {item.processes} processes, {item.called} of {item.sites} sites called"
+    text = (
+        f"applied in {item.applied} of {item.processes} processes, {item.called} of {item.sites} sites called"
+    )
     return f"{text}, {item.calls} calls" if item.calls else f"{text}: nothing is shown of it"
 
 
@@ -150,7 +181,10 @@ def page(runs: Sequence[Report]) -> str:
             len(report.run["files"]),
             _passed(report.plain),
             _passed(report.overlay),
-            *(len(group) for group in (difference.lost, difference.won, difference.failing, difference.flaky)),
+            *(
+                len(group)
+                for group in (difference.lost, difference.won, difference.failing, difference.flaky)
+            ),
             len([test for test in _first(report.overlay) if test.outcome == "skipped"]),
             len([file for file in report.overlay.files if file.attempt == 1 and file.outcome == "hung"]),
         ]
@@ -183,7 +217,12 @@ def _section(report: Report) -> list[str]:
     ]
     lines += [f"- not met: {text}" for text in run["lacking"]]
     lines += ["", *_patches(report.coverage)]
-    for kind, title in (("lost", "Lost"), ("won", "Won"), ("flaky", "Flaky"), ("changed", "Otherwise changed")):
+    for kind, title in (
+        ("lost", "Lost"),
+        ("won", "Won"),
+        ("flaky", "Flaky"),
+        ("changed", "Otherwise changed"),
+    ):
         lines += _changes(title, getattr(difference, kind))
     lines += _reasons(difference.failing)
     if run["excluded"]:
@@ -195,27 +234,31 @@ def _section(report: Report) -> list[str]:
 
 
 def _patches(coverage: Sequence[Coverage]) -> list[str]:
-    shown = [item for item in coverage if item.verdict == "apply"]
+    shown = _shown(coverage)
     lines = []
     if shown:
-        lines += ["| patch | applied in processes | sites called | calls | calls plain |", "|---|---|---|---|---|"]
+        lines += [
+            "| patch | applied in processes | sites called | calls | calls plain |",
+            "|---|---|---|---|---|",
+        ]
     for item in shown:
         where = f"{item.applied} of {item.processes}" if item.applied else f"**never** (of {item.processes})"
         called = f"{item.called} of {item.sites}"
         lines.append(f"| `{item.patch}` | {where} | {called} | {item.calls} | {item.plain_calls} |")
     silent = [item for item in shown if not item.calls]
-    lines += ["", f"{len(shown) - len(silent)} of {len(shown)} patches that apply here are called by this suite; "
-              f"it proves nothing about {_listed(silent)}." if silent else
-              f"All {len(shown)} patches that apply here are called by this suite." if shown else
-              "No patch applies to what is tested here.", ""]  # fmt: skip
+    lines += ["", _proven(shown, silent), ""]
     troubles = [f"- `{item.patch}` {_short(text)}" for item in shown for text in item.troubles]
     if troubles:
         lines += [*troubles, ""]
-    others = Counter(item.verdict for item in coverage if item.verdict != "apply")
-    if others:
-        said = ", ".join(f"{count} {verdict}" for verdict, count in sorted(others.items()))
-        lines += [f"Other selected patches: {said}.", ""]
-    return lines
+    others = _others(coverage)
+    return [*lines, *([f"{others[:1].upper()}{others[1:]}.", ""] if others else [])]
+
+
+def _proven(shown: Sequence[Coverage], silent: Sequence[Coverage]) -> str:
+    if not shown:
+        return "No patch applies to what is tested here."
+    text = f"{len(shown) - len(silent)} of {len(shown)} patches that apply here are called by this suite"
+    return f"{text}; it proves nothing about {_listed(silent)}." if silent else f"{text}."
 
 
 def _listed(items: Sequence[Coverage]) -> str:

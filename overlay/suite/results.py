@@ -176,9 +176,7 @@ def read(path: str) -> Results:
                 found[kind].append(_KINDS[kind](**values))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SuiteError(f"the results {path} cannot be read: {error}") from error
-    return Results(
-        tests=tuple(found["test"]), files=tuple(found["file"]), processes=tuple(found["process"])
-    )
+    return Results(tests=tuple(found["test"]), files=tuple(found["file"]), processes=tuple(found["process"]))
 
 
 def write_junit(results: Results, path: str, name: str) -> None:

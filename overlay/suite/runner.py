@@ -67,7 +67,7 @@ class Run:
         if options.only:
             self.files = [name for name in self.files if any(part in name for part in options.only)]
         if not self.files:
-            raise SuiteError(f"{recipe.name}: there is no file to run in {self._tests.origin}")
+            raise SuiteError(f"there is no file to run in {self._tests.origin}")
 
     def execute(self) -> tuple[Difference, dict[str, Any]]:
         """Run everything, write the results, and return the difference and what `run.json` says.
@@ -135,7 +135,9 @@ class Run:
             leave = self.recipe.packages if self.options.installed or self.recipe.code else ()
             top = self._tests.folder
 
-            def ignore(folder: str, names: list[str], top: str = top, leave: Iterable[str] = leave) -> list[str]:
+            def ignore(
+                folder: str, names: list[str], top: str = top, leave: Iterable[str] = leave
+            ) -> list[str]:
                 return [name for name in names if folder == top and name in leave]
 
             shutil.copytree(top, self._tree(mode), ignore=ignore, symlinks=True)
@@ -166,7 +168,13 @@ class Run:
         words += [json.dumps(self.recipe.packages), json.dumps(self.recipe.environment)]
         environ = {**self._environ("overlay"), "OVERLAY": "0"}
         done = subprocess.run(
-            words, cwd=self._tree("plain"), env=environ, capture_output=True, text=True, check=False, timeout=300
+            words,
+            cwd=self._tree("plain"),
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
         )
         if done.returncode:
             said = done.stderr.strip().rpartition("\n")[2]
@@ -174,7 +182,7 @@ class Run:
         about: dict[str, Any] = json.loads(done.stdout)
         lacking = [name for name, place in about["packages"].items() if not place]
         if lacking:
-            raise SuiteError(f"{self.recipe.name}: {', '.join(lacking)} cannot be imported there")
+            raise SuiteError(f"{self.options.python} has no {', '.join(lacking)} to be tested")
         return about
 
     def _all(
