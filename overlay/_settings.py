@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something here, one that is set for tests, and one that `overlay suite` sets for its own.
+#: Variables that mean something here, one that is set for tests, and one that `overlay suite` sets itself.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",

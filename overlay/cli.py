@@ -1,8 +1,9 @@
 """The command line: `overlay` and `python -m overlay`.
 
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
-or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, or a test is
-lost; 2 the command, a setting, a folder, a lock or a recipe cannot be understood, or the output not be written.
+or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, or a test of
+an upstream is lost; 2 the command, a setting, a folder, a lock or a recipe cannot be understood, or the
+output not be written.
 """
 
 from __future__ import annotations

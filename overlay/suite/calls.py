@@ -2,8 +2,8 @@
 
 What is counted is code objects: the code of the replacement under overlay, of the original without. So a call
 counts, whichever alias it went through. From Python 3.12 on `sys.monitoring` reports every call of what may
-stand at a site and the first call of all else. Before, the C profiler of the standard library counts all calls,
-thread by thread, when they return.
+stand at a site and the first call of all else. Before, the C profiler of the standard library counts all
+calls, thread by thread, when they return.
 """
 
 from __future__ import annotations

@@ -41,9 +41,6 @@ class Recorder:
         self._noted = time.monotonic()
         self._pid = os.getpid()
         self.worker = ""
-        if mode == "overlay":
-            overlay.enable()
-        # After that: `enable()` rebinds, and the code at a site is looked up when it is asked for.
         self._calls = CallCounter(sorted({site for group in sites.values() for site in group}))
 
     def write(self, kind: str, **values: Any) -> None:
@@ -81,6 +78,10 @@ def _begin() -> Recorder | None:
         return None
     with open(path, encoding="utf-8") as file:
         task = json.load(file)
+    if task["mode"] == "overlay":
+        overlay.enable()
+    if "PYTEST_CURRENT_TEST" in os.environ:
+        return None  # a test has started this pytest, and its tests are none of the run's
     return Recorder(task["folder"], task["mode"], task["sites"])
 
 

@@ -14,8 +14,8 @@ from importlib import metadata
 
 import overlay
 from overlay._decide import variant_of
-from overlay._record import TYPE_CHECKING
 from overlay._packs import load_all
+from overlay._record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

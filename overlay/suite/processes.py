@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 GRACE = 3.0
 
 
+class Command(Record):
+    """A command, and what it needs."""
+
+    words: list[str]
+    #: Where it runs.
+    folder: str
+    environ: dict[str, str]
+    #: `NAME=VALUE` in that environment and no other: by it is found what has left the process group.
+    mark: str
+    #: Seconds.
+    limit: float
+    #: The file for its output.
+    log: str
+
+
 class Ended(Record):
     """How a command ended."""
 
@@ -34,40 +49,29 @@ class Commands:
         self._running: dict[subprocess.Popen[bytes], str] = {}
         self._stopped = False
 
-    def run(
-        self, words: list[str], folder: str, environ: dict[str, str], mark: str, limit: float, log: str
-    ) -> Ended:
-        """Run a command until it ends or its time is over, and then end whatever it has started.
-
-        Args:
-            words: The command.
-            folder: Where it runs.
-            environ: Its environment.
-            mark: `NAME=VALUE` in that environment that nothing else has: what left the process group is found by it.
-            limit: Seconds.
-            log: The file for its output.
-        """
+    def run(self, command: Command) -> Ended:
+        """Run a command until it ends or its time is over, and then end whatever it has started."""
         began = time.monotonic()
-        with open(log, "ab") as output, self._lock:
+        with open(command.log, "ab") as output, self._lock:
             if self._stopped:
                 return Ended(status=None, seconds=0.0)
             process = subprocess.Popen(
-                words,
-                cwd=folder,
-                env=environ,
+                command.words,
+                cwd=command.folder,
+                env=command.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            self._running[process] = mark
+            self._running[process] = command.mark
         status: int | None
         try:
-            status = process.wait(limit)
+            status = process.wait(command.limit)
         except subprocess.TimeoutExpired:
             status = None
         seconds = time.monotonic() - began
-        end_all(process, mark)
+        end_all(process, command.mark)
         with self._lock:
             del self._running[process]
         return Ended(status=status, seconds=seconds)

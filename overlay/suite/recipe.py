@@ -168,12 +168,13 @@ def _missing(data: dict[str, Any]) -> str:
                 return f"{key}[{number}] = {source!r}: exactly one of {', '.join(_KINDS)} is needed"
             if ("sdist" in source) == ("revision" in source):
                 return f"{key}[{number}] = {source!r}: a repository needs a revision, and an sdist has none"
-    for number, table in enumerate(data.get("exclude", ())):
-        if set(table) != {"files", "reason"}:
-            return f"exclude[{number}] = {table!r}: it needs files and reason"
-    for number, table in enumerate(data.get("known", ())):
-        if set(table) != {"test", "reason"}:
-            return f"known[{number}] = {table!r}: it needs test and reason"
+    return _incomplete(data, "exclude", "files") or _incomplete(data, "known", "test")
+
+
+def _incomplete(data: dict[str, Any], key: str, what: str) -> str:
+    for number, table in enumerate(data.get(key, ())):
+        if set(table) != {what, "reason"}:
+            return f"{key}[{number}] = {table!r}: it needs {what} and reason"
     return ""
 
 
@@ -192,7 +193,7 @@ def _wrong_table(table: dict[str, Any], form: dict[str, Any], where: str) -> str
     return ""
 
 
-def _wrong(value: Any, form: Any, where: str) -> str:
+def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong
     if isinstance(form, dict):
         if not isinstance(value, dict):
             return f"{where} = {value!r} is not a table"

@@ -12,7 +12,6 @@ from overlay.errors import SuiteError
 from overlay.suite import results
 from overlay.suite.compare import compare
 from overlay.suite.recipe import Known
-from overlay.suite.results import FAILING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,17 +23,32 @@ if TYPE_CHECKING:
 #: Reasons of failures that are listed, the most frequent first; and characters of each.
 _REASONS, _WIDTH = 12, 110
 
+_COLUMNS = (
+    "recipe",
+    "files",
+    "pass plain",
+    "pass under overlay",
+    "lost",
+    "won",
+    "still failing",
+    "flaky",
+    "skipped",
+    "files hung",
+)
+
 _HEAD = """# Upstream's own tests, with and without overlay
 
 <!-- Written by `overlay suite report`: not to be edited. -->
 
-Each recipe runs the same node ids twice, plain and under overlay, each file in processes of its own. *Lost*: passed
-plain and does not under overlay. *Won*: the other way round. *Still failing*: fails in both; a suite made for GPUs and
-a network fails in part on a machine without. *Flaky*: had different outcomes in one and the same mode.
+Each recipe runs the same node ids twice, plain and under overlay, each file in processes of its own.
+*Lost*: passed plain and does not under overlay. *Won*: the other way round. *Still failing*: fails in both;
+a suite made for GPUs and a network fails in part on a machine without. *Flaky*: had different outcomes in
+one and the same mode.
 
-A suite that does not call what a patch replaces shows that nothing else broke, and proves nothing about the patch.
-So the tables of patches count, over all processes that ran tests, where each was applied, how many of its sites
-were called, and how often. Processes that tests start themselves get overlay too, and are not counted.
+A suite that does not call what a patch replaces shows that nothing else broke, and proves nothing about the
+patch. So the tables of patches count, over all processes that ran tests, where each was applied, how many
+of its sites were called, and how often. Processes that tests start themselves get overlay too, and are not
+counted.
 """
 
 
@@ -141,7 +155,7 @@ def untouched(folder: str) -> str:
 
 
 def _shown(coverage: Sequence[Coverage]) -> list[Coverage]:
-    """Return the patches that apply to what was tested, or were applied although they are for something else."""
+    """Return the patches for what was tested, and those that were applied to something else."""
     return [item for item in coverage if item.verdict == "apply" and (item.tested or item.applied)]
 
 
@@ -172,8 +186,8 @@ def page(runs: Sequence[Report]) -> str:
     """Return the page about some runs."""
     lines = [_HEAD]
     rows = [
-        "| recipe | files | pass plain | pass under overlay | lost | won | still failing | flaky | skipped | hung files |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(_COLUMNS)} |",
+        "|---" * len(_COLUMNS) + "|",
     ]
     for report in runs:
         difference = report.difference
@@ -206,14 +220,12 @@ def _section(report: Report) -> list[str]:
         f"{run['about']}.",
         "",
         f"- {when}, {run['seconds'] / 60:.0f} min with {run['jobs']} files at once on {run['cores']} cores "
-        f"({run['machine']}), Python {run['python']}, overlay {run['overlay']}"
+        f"({run['machine']}), Python {run['python']}, overlay {run['overlay']}, plan `{run['digest'][:16]}`"
         + (", quick files only" if run["quick"] else ""),
         f"- tests: {run['tests']}",
         f"- code: {code}",
         f"- installed: {versions or 'nothing is asked for'}",
-        f"- command: `overlay suite run {run['recipe']}{' --quick' if run['quick'] else ''}`, which runs "
-        f"`{' '.join(run['command'])}` for each file, {run['ranks']} rank{'s' if run['ranks'] > 1 else ''}, "
-        f"at most {run['time_limit']} s",
+        f"- command: {_command(run)}",
     ]
     lines += [f"- not met: {text}" for text in run["lacking"]]
     lines += ["", *_patches(report.coverage)]
@@ -231,6 +243,14 @@ def _section(report: Report) -> list[str]:
         lines += [f"- {count}: {reason}" for reason, count in counts.most_common()]
         lines.append("")
     return lines
+
+
+def _command(run: dict[str, Any]) -> str:
+    quick = " --quick" if run["quick"] else ""
+    ranks = f"{run['ranks']} rank{'s' if run['ranks'] > 1 else ''}"
+    inside = " ".join(run["command"]).replace("{", "").replace("}", "")
+    each = f"for each file `{inside}`, {ranks}, at most {run['time_limit']} s"
+    return f"`overlay suite run {run['recipe']}{quick}`, which runs {each}"
 
 
 def _patches(coverage: Sequence[Coverage]) -> list[str]:

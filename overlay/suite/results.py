@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-#: What may become of a test, the worst last. Of several ranks, and of a test and its teardown, the worst counts.
+#: What may become of a test. Of several ranks, and of a test and its teardown, the last of these counts.
 OUTCOMES = (
     "skipped",
     "xfailed",
@@ -83,63 +83,73 @@ class Results(Record):
         return found
 
 
-def gather(folder: str, file: str, attempt: int, ended: File, last_words: str) -> Results:
+def gather(folder: str, ended: File, last_words: str) -> Results:
     """Put together what the processes of one test file wrote down."""
     tests: dict[str, Test] = {}
-    processes: list[Process] = []
 
     def add(name: str, outcome: str, seconds: float, reason: str) -> None:
-        new = Test(id=name, file=file, attempt=attempt, outcome=outcome, seconds=seconds, reason=reason)
+        new = Test(
+            id=name, file=ended.file, attempt=ended.attempt, outcome=outcome, seconds=seconds, reason=reason
+        )
         old = tests.get(name)
         if old is None or OUTCOMES.index(outcome) > OUTCOMES.index(old.outcome):
             tests[name] = new
 
-    wrote = finished = False
-    for lines in _written(folder):
-        wrote = True
-        ends = any(line["kind"] == "end" for line in lines)
-        finished = finished or ends
-        open_, waiting = _unfinished(lines)
-        for line in lines:
-            if line["kind"] == "report":
-                add(line["id"], line["outcome"], line["seconds"], line["reason"])
-        worker = any(line["kind"] == "process" and line["worker"] for line in lines)
-        if not ends and not worker:
-            how = "hung" if ended.status is None else "crashed"
+    processes: list[Process] = []
+    for lines in _by_rank(folder):
+        for line in lines["report"]:
+            add(line["id"], line["outcome"], line["seconds"], line["reason"])
+        if not lines["end"]:
+            ended = ended.replace(outcome="hung" if ended.status is None else "crashed")
             why = f"no end within {ended.seconds:.0f} s" if ended.status is None else last_words
-            for name in open_:
-                add(name, how, ended.seconds, why)
+            unfinished, waiting = _left_over(lines)
+            for name in unfinished:
+                add(name, ended.outcome, ended.seconds, why)
             for name in waiting:
-                add(name, "not-run", 0.0, f"the file {how} before")
-        notes = [line for line in lines if line["kind"] == "process"]
-        if notes:
-            values = {key: value for key, value in notes[-1].items() if key != "kind"}
-            processes.append(Process(file=file, attempt=attempt, **values))
-    if not tests and ended.outcome != "finished":
-        # Not even collected, or no process got as far as that.
-        add(file, ended.outcome, ended.seconds, last_words)
-    elif not wrote:
-        add(file, "error", ended.seconds, last_words)
+                add(name, "not-run", 0.0, f"the file {ended.outcome} before")
+        notes = {line["pid"]: line for line in lines["process"]}  # the last one of each
+        processes += [_process(ended, note) for note in notes.values()]
+    if not tests and ended.status not in _NOTHING_WRONG:
+        # Not even collected.
+        outcome = "error" if ended.outcome == "finished" else ended.outcome
+        add(ended.file, outcome, ended.seconds, last_words)
     return Results(tests=tuple(tests.values()), files=(ended,), processes=tuple(processes))
 
 
-def _written(folder: str) -> list[list[dict[str, Any]]]:
-    """Return the lines of each process. The last one of a process that was killed may be cut off."""
-    found = []
+#: Exit statuses of pytest: all is well, and there is no test.
+_NOTHING_WRONG = (0, 5)
+
+
+def _process(ended: File, note: dict[str, Any]) -> Process:
+    values = {key: value for key, value in note.items() if key != "kind"}
+    return Process(file=ended.file, attempt=ended.attempt, **values)
+
+
+def _by_rank(folder: str) -> list[dict[str, list[dict[str, Any]]]]:
+    """Return the lines that the processes of each rank wrote, by kind. Workers of xdist are of one rank."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for name in sorted(os.listdir(folder)):
-        if name.endswith(".jsonl"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                text = file.read()
-            found.append([json.loads(line) for line in text.splitlines() if line.endswith("}")])
-    return found
+        if not name.endswith(".jsonl"):
+            continue
+        kinds = found.setdefault(name.partition("-")[0], {kind: [] for kind in _WRITTEN})
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            for line in file:
+                if line.endswith("\n"):  # else its process was killed while it wrote it
+                    values = json.loads(line)
+                    kinds[values["kind"]].append(values)
+    return list(found.values())
 
 
-def _unfinished(lines: list[dict[str, Any]]) -> tuple[list[str], list[str]]:
+#: The kinds of lines that the plugin writes.
+_WRITTEN = ("collected", "begin", "report", "process", "end")
+
+
+def _left_over(lines: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[str]]:
     """Return what had begun and not ended, and what had been collected and not begun."""
-    collected = [name for line in lines if line["kind"] == "collected" for name in line["ids"]]
-    begun = [line["id"] for line in lines if line["kind"] == "begin"]
-    reported = {line["id"] for line in lines if line["kind"] == "report"}
-    return [name for name in begun if name not in reported], [name for name in collected if name not in begun]
+    begun = {line["id"] for line in lines["begin"]}
+    reported = {line["id"] for line in lines["report"]}
+    collected = dict.fromkeys(name for line in lines["collected"] for name in line["ids"])
+    return sorted(begun - reported), [name for name in collected if name not in begun | reported]
 
 
 def join(parts: Iterable[Results]) -> Results:
@@ -159,8 +169,7 @@ def write(results: Results, path: str) -> None:
     """Write results as JSON lines."""
     with open(path, "w", encoding="utf-8") as file:
         for kind, group in (("test", results.tests), ("file", results.files), ("process", results.processes)):
-            for item in group:
-                file.write(json.dumps({"kind": kind, **item.to_dict()}) + "\n")
+            file.writelines(json.dumps({"kind": kind, **item.to_dict()}) + "\n" for item in group)
 
 
 def read(path: str) -> Results:
@@ -181,26 +190,26 @@ def read(path: str) -> Results:
 
 def write_junit(results: Results, path: str, name: str) -> None:
     """Write the first attempt of each test as JUnit XML."""
-    from xml.etree import ElementTree as Xml
+    from xml.etree import ElementTree as ET
 
-    suites = Xml.Element("testsuites")
+    suites = ET.Element("testsuites")
     by_file: dict[str, list[Test]] = {}
     for attempts in results.outcomes().values():
         by_file.setdefault(attempts[0].file, []).append(attempts[0])
     for file, tests in by_file.items():
         failing = [test for test in tests if test.outcome in FAILING]
-        suite = Xml.SubElement(suites, "testsuite", name=f"{name} {file}", tests=str(len(tests)))
+        suite = ET.SubElement(suites, "testsuite", name=f"{name} {file}", tests=str(len(tests)))
         suite.set("failures", str(len([test for test in failing if test.outcome == "failed"])))
         suite.set("errors", str(len([test for test in failing if test.outcome != "failed"])))
         suite.set("skipped", str(len([test for test in tests if test.outcome in ("skipped", "xfailed")])))
         for test in tests:
-            case = Xml.SubElement(suite, "testcase", classname=file, name=test.id, time=f"{test.seconds:.3f}")
+            case = ET.SubElement(suite, "testcase", classname=file, name=test.id, time=f"{test.seconds:.3f}")
             if test.outcome in FAILING:
                 tag = "failure" if test.outcome == "failed" else "error"
-                Xml.SubElement(case, tag, message=_printable(f"{test.outcome}: {test.reason}"))
+                ET.SubElement(case, tag, message=_printable(f"{test.outcome}: {test.reason}"))
             elif test.outcome in ("skipped", "xfailed"):
-                Xml.SubElement(case, "skipped", message=_printable(test.reason))
-    Xml.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
+                ET.SubElement(case, "skipped", message=_printable(test.reason))
+    ET.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
 
 
 def _printable(text: str) -> str:

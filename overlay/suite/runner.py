@@ -16,7 +16,7 @@ from overlay.suite import results, source
 from overlay.suite.compare import compare
 from overlay.suite.files import excluded, expand
 from overlay.suite.plugin_name import PLUGIN, VARIABLE
-from overlay.suite.processes import Commands
+from overlay.suite.processes import Command, Commands
 from overlay.suite.progress import Progress
 from overlay.suite.recipe import PYTHON, RANKS
 
@@ -105,9 +105,8 @@ class Run:
 
     def _record(self, about: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in about.items() if key != "packages"}
-        places = {
-            name: "installed" if self.options.installed else self._code.origin for name in about["packages"]
-        }
+        origin = "installed" if self.options.installed else self._code.origin
+        places = dict.fromkeys(about["packages"], origin)
         return {
             "format": FORMAT,
             "recipe": self.recipe.name,
@@ -146,9 +145,11 @@ class Run:
         return os.path.join(os.path.abspath(self.folder), "work", mode)
 
     def _environ(self, mode: str) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
+        # By its variables the plugin knows a pytest that a test has started.
+        foreign = ("PYTEST_", "OVERLAY") if mode == "plain" else ("PYTEST_",)
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
         if mode == "overlay":
-            kept = {**os.environ, "OVERLAY": "1"}
+            kept["OVERLAY"] = "1"
         path = [self._tree(mode)]
         if self.recipe.code and not self.options.installed:
             path.insert(0, self._code.folder)
@@ -214,16 +215,22 @@ class Run:
         words += self.recipe.arguments
         environ = {**self._environ(mode), VARIABLE: task, "PYTEST_PLUGINS": PLUGIN}
         log = os.path.join(folder, "output.txt")
-        ended = self._commands.run(
-            words, self._tree(mode), environ, f"{VARIABLE}={task}", self.recipe.time_limit, log
+        command = Command(
+            words=words,
+            folder=self._tree(mode),
+            environ=environ,
+            mark=f"{VARIABLE}={task}",
+            limit=self.recipe.time_limit,
+            log=log,
         )
+        ended = self._commands.run(command)
         outcome = "finished" if ended.status is not None else "hung"
         if ended.status is not None and (ended.status < 0 or ended.status > _PYTEST_LAST):
             outcome = "crashed"
         record = results.File(
             file=file, attempt=attempt, outcome=outcome, seconds=round(ended.seconds, 1), status=ended.status
         )
-        return self._readable(results.gather(folder, file, attempt, record, _last_words(log)), mode)
+        return self._readable(results.gather(folder, record, _last_words(log)), mode)
 
     def _readable(self, found: Results, mode: str) -> Results:
         """Return results whose reasons name no folder of this machine."""

@@ -15,7 +15,7 @@ from overlay._record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from overlay.suite.recipe import Source
 
@@ -38,14 +38,17 @@ def cache() -> str:
 
 
 def obtain(sources: Sequence[Source], where: str) -> Tree:
-    """Return the first of several sources that can be had. Raises `SuiteError` with what each of them said."""
-    said = []
-    for source in sources:
+    """Return the first of several sources that can be had. Raises `SuiteError` with what each said."""
+    first, *rest = sources
+    try:
+        return _obtain(first, where)
+    except SuiteError as error:
+        if not rest:
+            raise
         try:
-            return _obtain(source, where)
-        except SuiteError as error:
-            said.append(str(error))
-    raise SuiteError("; ".join(said))
+            return obtain(rest, where)
+        except SuiteError as other:
+            raise SuiteError(f"{error}; {other}") from other
 
 
 def _obtain(source: Source, where: str) -> Tree:
@@ -69,14 +72,13 @@ def _key(source: Source) -> str:
     return hashlib.sha256(repr(source).encode()).hexdigest()[:12]
 
 
-def _unpacked(folder: str, fill: object) -> None:
+def _unpacked(folder: str, fill: Callable[[str], object]) -> None:
     """Make a folder by one rename, so that it is there whole or not at all, also when two runs make it."""
     parent = os.path.dirname(folder)
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=".get-") as scratch:
         into = os.path.join(scratch, "tree")
         os.mkdir(into)
-        assert callable(fill)
         fill(into)
         try:
             os.rename(into, folder)
