@@ -21,7 +21,7 @@ from overlay.suite.progress import Progress
 from overlay.suite.recipe import PYTHON, RANKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from overlay.suite.compare import Difference
@@ -132,14 +132,13 @@ class Run:
         for mode in MODES:
             os.makedirs(os.path.join(self.folder, mode, "logs"))
             leave = self.recipe.packages if self.options.installed or self.recipe.code else ()
-            top = self._tests.folder
-
-            def ignore(
-                folder: str, names: list[str], top: str = top, leave: Iterable[str] = leave
-            ) -> list[str]:
-                return [name for name in names if folder == top and name in leave]
-
-            shutil.copytree(top, self._tree(mode), ignore=ignore, symlinks=True)
+            tree = self._tree(mode)
+            shutil.copytree(
+                self._tests.folder, tree, ignore=_without(self._tests.folder, leave), symlinks=True
+            )
+            if self.recipe.code and not self.options.installed:
+                # Into the same folder: tests also look for the files of what they test.
+                shutil.copytree(self._code.folder, tree, symlinks=True, dirs_exist_ok=True)
 
     def _tree(self, mode: str) -> str:
         return os.path.join(os.path.abspath(self.folder), "work", mode)
@@ -151,8 +150,6 @@ class Run:
         if mode == "overlay":
             kept["OVERLAY"] = "1"
         path = [self._tree(mode)]
-        if self.recipe.code and not self.options.installed:
-            path.insert(0, self._code.folder)
         if "PYTHONPATH" in kept:
             path.append(kept["PYTHONPATH"])
         return {
@@ -237,7 +234,7 @@ class Run:
         tests = []
         for test in found.tests:
             reason = test.reason
-            for folder in (self._tree(mode), self._code.folder, sys.prefix, os.path.expanduser("~")):
+            for folder in (self._tree(mode), sys.prefix, os.path.expanduser("~")):
                 reason = reason.replace(folder + os.sep, "")
             tests.append(test.replace(reason=reason))
         return found.replace(tests=tuple(tests))
@@ -245,6 +242,11 @@ class Run:
 
 #: The last exit status that pytest itself gives.
 _PYTEST_LAST = 5
+
+
+def _without(top: str, names: Sequence[str]) -> Callable[[str, list[str]], list[str]]:
+    """Return what tells `copytree` to leave out some names of the top folder."""
+    return lambda folder, found: [name for name in found if folder == top and name in names]
 
 
 def _filled(word: str, fill: dict[str, str]) -> str:
