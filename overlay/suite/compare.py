@@ -106,6 +106,5 @@ def table(difference: Difference) -> str:
     for kind in ("lost", "won", "flaky", "changed"):
         for change in getattr(difference, kind):
             lines.append(f"{kind:<8}{change.id}: {change.before} -> {change.after}")
-            if change.reason:
-                lines.append(f"        {change.reason}")
+            lines += [f"        {text}" for text in (change.reason, change.known) if text]
     return "\n".join(lines)

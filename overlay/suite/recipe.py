@@ -42,7 +42,7 @@ class Excluded(Record):
 
 
 class Known(Record):
-    """A test that is known to fail, with and without overlay, and why."""
+    """Tests that are known to fail, or to be lost, and why: what is lost counts as lost all the same."""
 
     #: A pattern of node ids, with `*`.
     test: str

@@ -290,7 +290,8 @@ def _changes(title: str, changes: Sequence[Change]) -> list[str]:
         return []
     lines = [f"{title}:", ""]
     for change in changes:
-        why = f": {_short(change.reason)}" if change.reason else ""
+        said = change.known or (_short(change.reason) if change.reason else "")
+        why = f": {said}" if said else ""
         lines.append(f"- `{change.id}` ({change.before} → {change.after}){why}")
     return [*lines, ""]
 
