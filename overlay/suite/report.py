@@ -111,18 +111,19 @@ def load(folder: str) -> Report:
 
 def _coverage(run: dict[str, Any], plain: Results, overlay: Results) -> tuple[Coverage, ...]:
     found = []
+    ran, plain_ran = (
+        [process for process in part.processes if process.attempt == 1] for part in (overlay, plain)
+    )
     for name, patch in run["patches"].items():
         if not patch["selected"]:
             continue
-        states = [process.patches[name] for process in overlay.processes if name in process.patches]
+        states = [process.patches[name] for process in ran if name in process.patches]
         troubles = {
             f"{state['state']}: {state['reason']}"
             for state in states
             if state["state"] in ("failed", "incomplete")
         }
-        calls = {
-            site: sum(process.calls.get(site, 0) for process in overlay.processes) for site in patch["sites"]
-        }
+        calls = {site: sum(process.calls.get(site, 0) for process in ran) for site in patch["sites"]}
         found.append(
             Coverage(
                 patch=name,
@@ -130,11 +131,11 @@ def _coverage(run: dict[str, Any], plain: Results, overlay: Results) -> tuple[Co
                 reason=patch["reason"],
                 tested=any(site.partition(".")[0] in run["code"] for site in patch["sites"]),
                 applied=len([state for state in states if state["state"] in ("applied", "incomplete")]),
-                processes=len(overlay.processes),
+                processes=len(ran),
                 sites=len(calls),
                 called=len([site for site, count in calls.items() if count]),
                 calls=sum(calls.values()),
-                plain_calls=sum(process.calls.get(site, 0) for process in plain.processes for site in calls),
+                plain_calls=sum(process.calls.get(site, 0) for process in plain_ran for site in calls),
                 troubles=tuple(sorted(troubles)),
             )
         )
