@@ -21,24 +21,24 @@ _MODES = 2
 class Progress:
     """Counts the files of a run, and estimates what is left of it."""
 
-    def __init__(self, recipe: Recipe, files: Sequence[str], jobs: int, earlier: Mapping[str, float]) -> None:
+    def __init__(
+        self, recipe: Recipe, files: Sequence[str], whole: int, jobs: int, earlier: Mapping[str, float]
+    ) -> None:
+        """Say how long it takes: as an earlier run did, or as the recipe says of all its `whole` files."""
         self._lock = threading.Lock()
         self._jobs = jobs
         self._left = list(files) * _MODES
         self._took = dict(earlier)
         self._total = len(self._left)
         self._ended = 0
-        measured = recipe.seconds and len(files) == len(earlier or files)
+        self._known = bool(earlier or recipe.seconds)
         if earlier:
             self._guess = sum(earlier.values()) / len(earlier)
-            about = _readable(self._estimate())
-        elif measured:
-            self._guess = recipe.seconds * jobs / self._total
-            about = _readable(recipe.seconds)
         else:
-            self._guess = float(recipe.time_limit)
-            about = f"at most {_readable(self._estimate())}"
-        self._measured = bool(earlier) or bool(measured)
+            # The recipe was measured with as many files at once as there are modes.
+            self._guess = recipe.seconds / whole if recipe.seconds else float(recipe.time_limit)
+        most = "" if self._known else "at most "
+        about = f"{most}{_readable(self._estimate())}"
         self._say(f"{recipe.name}: {len(files)} files, plain and under overlay, takes {about}")
 
     def more(self, files: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ class Progress:
             self._ended += 1
             self._left.remove(file)
             self._took[file] = found.files[0].seconds
-            if not self._measured:
+            if not self._known:
                 self._guess = sum(self._took.values()) / len(self._took)
             left, ended, total = self._estimate(), self._ended, self._total
         passed = len([test for test in found.tests if test.outcome == "passed"])

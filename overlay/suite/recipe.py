@@ -74,7 +74,7 @@ class Recipe(Record):
     ranks: int = 1
     #: Seconds for one file, after which it counts as hung.
     time_limit: int = 120
-    #: Seconds that both runs take on two cores, as it was measured; 0 if it was not.
+    #: Seconds that both runs took on two cores, two files at once; 0 if that was not measured.
     seconds: int = 0
     known: tuple[Known, ...] = ()
 

@@ -62,6 +62,7 @@ class Run:
         self._code = source.obtain(recipe.code, options.cache) if recipe.code else self._tests
         found = expand(self._tests.folder, recipe.include)
         self._left_out = excluded(found, recipe.exclude)
+        self._whole = len(found) - len(self._left_out)
         wanted = expand(self._tests.folder, recipe.quick) if options.quick else found
         self.files = [name for name in wanted if name not in self._left_out]
         if options.only:
@@ -79,7 +80,7 @@ class Run:
         earlier = _durations(self.folder)
         self._prepare()
         about = self._probe()
-        progress = Progress(self.recipe, self.files, self.options.jobs, earlier)
+        progress = Progress(self.recipe, self.files, self._whole, self.options.jobs, earlier)
         found: dict[str, Results] = {}
         try:
             for mode in MODES:
