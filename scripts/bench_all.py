@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import bench_audit
 import bench_call
+import bench_dynamic_cp
 import bench_partition
 import bench_picture
 import bench_sft
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "audit": (bench_audit.measure, 11),
     "partition": (bench_partition.measure, 3),
     "sft": (bench_sft.measure, 3),
+    "dcp": (bench_dynamic_cp.measure, 5),
     "workers": (bench_workers.measure, 40),
 }
 

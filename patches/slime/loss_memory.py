@@ -161,13 +161,7 @@ def _make_compute(module: ModuleType) -> Callable[..., Lists]:
     ) -> Lists:
         args = true_arguments(args)
         mpu = module.mpu
-        contiguous = getattr(args, "allgather_cp", False) and mpu.get_context_parallel_world_size() > 1
-        if contiguous and getattr(args, "qkv_format", "thd") != "thd":
-            msg = (
-                f"allgather_cp splits packed sequences, and qkv_format is {args.qkv_format!r}: the rows of a "
-                "response could not be told. Set --qkv-format thd, or do without --allgather-cp."
-            )
-            raise ValueError(msg)
+        contiguous = _is_contiguous(args, mpu)
         runs, targets = response_rows(
             logits,
             args,
@@ -199,6 +193,53 @@ def _make_compute(module: ModuleType) -> Callable[..., Lists]:
     return compute
 
 
+def make_values(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Wrap `get_values` of slime 0.2.3 to 0.3.0: the critic's values have no other rows than log-probs."""
+
+    def get_values(
+        logits: Any,
+        *,
+        args: Any,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        with_entropy: bool = False,
+        non_loss_data: bool = True,
+        max_seq_lens: Sequence[int] | None = None,
+    ) -> Any:
+        _is_contiguous(args, module.mpu)
+        return original(
+            logits,
+            args=args,
+            unconcat_tokens=unconcat_tokens,
+            total_lengths=total_lengths,
+            response_lengths=response_lengths,
+            with_entropy=with_entropy,
+            non_loss_data=non_loss_data,
+            max_seq_lens=max_seq_lens,
+        )
+
+    return get_values
+
+
+def _is_contiguous(args: Any, mpu: Any) -> bool:
+    """Return whether each rank has a run of the packed tokens (`allgather_cp`), and not zigzag slices.
+
+    Raises:
+        ValueError: It has, and sequences are not packed. It depends on settings alone, so all ranks raise.
+
+    """
+    if not getattr(args, "allgather_cp", False) or mpu.get_context_parallel_world_size() == 1:
+        return False
+    if getattr(args, "qkv_format", "thd") != "thd":
+        msg = (
+            f"allgather_cp splits packed sequences, and qkv_format is {args.qkv_format!r}: the rows of a "
+            "response could not be told. Set --qkv-format thd, or do without --allgather-cp."
+        )
+        raise ValueError(msg)
+    return True
+
+
 def _entropy_may_be_in_the_loss(args: Any) -> bool:
     """Return whether a gradient of the entropy can be asked for. A loss of the user's own may always ask."""
     return getattr(args, "entropy_coef", None) != 0 or getattr(args, "loss_type", None) == "custom_loss"
@@ -208,6 +249,7 @@ _LOSS = "slime.backends.megatron_utils.loss"
 _CP = "slime.backends.megatron_utils.cp_utils"
 _SITE = f"{_LOSS}:get_log_probs_and_entropy"
 _LOSS_FUNCTION = f"{_LOSS}:loss_function"
+_VALUES = f"{_LOSS}:get_values"
 
 
 def _variant(
@@ -221,6 +263,7 @@ def _variant(
     offsets: str,
     slices: str | None = None,
     loss: tuple[Callable[..., Any], tuple[str, ...]] | None = None,
+    values: tuple[str, ...] = (),
 ) -> Variant:
     """Return a variant by its factories, and the digests of what is replaced or relied on."""
     known = {
@@ -236,6 +279,9 @@ def _variant(
     if loss is not None:
         replacements.append(Replacement(site=_LOSS_FUNCTION, make=loss[0]))
         known[_LOSS_FUNCTION] = loss[1]
+    if values:
+        replacements.append(Replacement(site=_VALUES, make=make_values))
+        known[_VALUES] = values
     return Variant(
         name=name,
         versions=versions,
@@ -302,6 +348,7 @@ PATCH = Patch(
                     offsets="79971ab4ccd9",
                     slices="1a8f033fa038",
                     loss=(make_loss, ("d00e830ae3d5", "ea733a53889b")),
+                    values=("6960c72ec465", "ceaaf44309f4"),
                 ),
                 _variant(
                     "0.3.0",
@@ -313,6 +360,7 @@ PATCH = Patch(
                     offsets="79971ab4ccd9",
                     slices="9eebe53f3605",
                     loss=(make_step_loss, ("665e3a290658",)),
+                    values=("0ab921de6e7b",),
                 ),
                 _variant(
                     "0.3.1",

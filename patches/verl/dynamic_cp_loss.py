@@ -36,10 +36,12 @@ if TYPE_CHECKING:
 #: Under this key the plan of a micro-batch (`overlay.patches._dynamic_cp.plan`) travels with a rank's part of
 #: it, behind the length of each sequence of the whole.
 PLAN_KEY = "overlay_dynamic_cp_plan"
+#: And under this one with the whole, if it was made along with the micro-batch.
+PLANNED_KEY = "overlay_dynamic_cp_planned"
 
-#: While a batch runs under dynamic context parallelism: the ranks that share its token budget, and the
-#: `dp_size` with which its losses must be scaled.
-_scale: ContextVar[tuple[int, int] | None] = ContextVar("overlay_dynamic_cp_scale", default=None)
+#: While a batch runs under dynamic context parallelism: the ranks that share its token budget, the `dp_size`
+#: with which its losses must be scaled, and the tokens of one sequence that a rank can hold.
+_run: ContextVar[tuple[int, int, int] | None] = ContextVar("overlay_dynamic_cp_run", default=None)
 
 
 # --- the replacements ---
@@ -54,7 +56,9 @@ def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[.
         budget = None
         if tu.get_non_tensor_data(batch, "use_dynamic_bsz", default=True):
             budget = tu.get_non_tensor_data(batch, "max_token_len_per_gpu", default=None)
-        plan = make_plan(lengths, dp_size, engine_config.max_seqlen_per_dp_cp_rank, budget)
+        plan = tu.get_non_tensor_data(batch, PLANNED_KEY, default=None)
+        if plan is None:
+            plan = make_plan(lengths, dp_size, engine_config.max_seqlen_per_dp_cp_rank, budget)
         check_plan(plan, len(lengths), dp_size)
         _, size, indices = part_of(plan, dp_rank)
         if size == dp_size:
@@ -69,7 +73,10 @@ def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[.
 
 
 def make_prepare(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the making of micro-batches: W ranks share the token budget, and losses are scaled for W ranks."""
+    """Wrap the making of micro-batches: W ranks share the token budget, and losses are scaled for W ranks.
+
+    With `OVERLAY_DCP=mixed` micro-batches are made along with their plans.
+    """
     from verl.utils import tensordict_utils as tu
 
     def prepare_micro_batches(
@@ -80,10 +87,14 @@ def make_prepare(original: Callable[..., Any], _module: ModuleType) -> Callable[
         min_num_micro_batch: int | None = None,
         use_dynamic_bsz_balance: bool = True,
     ) -> Any:
-        scale = _scale.get()
-        if scale is not None:
-            sp_size, dp_size = scale
-            tu.assign_non_tensor(data, sp_size=sp_size, dp_size=dp_size)
+        run = _run.get()
+        if run is not None:
+            ranks, dp_size, cap = run
+            tu.assign_non_tensor(data, sp_size=ranks, dp_size=dp_size)
+            # Where their number or who goes together is prescribed, micro-batches are verl's.
+            free = num_batches_divided_by is None and min_num_micro_batch is None
+            if free and dynamic_cp() == "mixed" and _by_tokens(data):
+                return _planned(data, ranks, cap)
         return original(
             data,
             dp_group,
@@ -115,16 +126,17 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
         ranks = mpu.get_data_parallel_world_size()
         # Here, because further on a pipeline stage would wait for the one that has raised.
         lengths = data["input_ids"].offsets().diff().tolist()
-        check_longest(lengths, ranks, self.engine_config.max_seqlen_per_dp_cp_rank)
+        cap = self.engine_config.max_seqlen_per_dp_cp_rank
+        check_longest(lengths, ranks, cap)
         if not agreed:
             _agree(mpu.get_data_parallel_group())
             agreed.append(True)
         dp_size = 1 if get_model_config(self.module[0]).calculate_per_token_loss else ranks
-        token = _scale.set((ranks, dp_size))
+        token = _run.set((ranks, dp_size, cap))
         try:
             output = original(self, data, loss_function, forward_only)
         finally:
-            _scale.reset(token)
+            _run.reset(token)
         if loss_function is not None and mpu.is_pipeline_last_stage(ignore_virtual=True):
             _merge_reports(output, dp_size, mpu.get_data_parallel_group())
         return output
@@ -219,6 +231,33 @@ def make_plan(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) 
     from overlay.patches._dynamic_cp.mixed import plan_mixed
 
     return plan_mixed(lengths, ranks, cap, budget)
+
+
+def _by_tokens(data: Any) -> bool:
+    """Return whether micro-batches are limited by their tokens, and each sequence may go to any of them."""
+    from verl.utils import tensordict_utils as tu
+
+    if not tu.get_non_tensor_data(data, "use_dynamic_bsz", default=True):
+        return False
+    # Without a limit verl says what is missing.
+    limited = "max_token_len_per_gpu" in data.keys()  # noqa: SIM118 -- a TensorDict iterates over its rows
+    return limited and bool(tu.get_non_tensor_data(data, "force_group_size", default=1) == 1)
+
+
+def _planned(data: Any, ranks: int, cap: int) -> tuple[list[Any], list[list[int]]]:
+    """Return the micro-batches of a batch, each with its plan, and the places of their sequences in it."""
+    from verl.utils import tensordict_utils as tu
+
+    from overlay.patches._dynamic_cp.mixed import plan_step
+
+    lengths = data["input_ids"].offsets().diff().tolist()
+    step = plan_step(lengths, ranks, cap, data["max_token_len_per_gpu"])
+    parts = []
+    for indices, plan in step:
+        part = tu.index_select_tensor_dict(data, indices)
+        tu.assign_non_tensor(part, **{PLANNED_KEY: plan})
+        parts.append(part)
+    return parts, [indices for indices, _ in step]
 
 
 def _refuse(engine: Any, data: Any, module: ModuleType) -> None:

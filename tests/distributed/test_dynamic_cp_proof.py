@@ -48,7 +48,7 @@ def rows_of(megatron: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
 @pytest.mark.parametrize("kind", ["sft", "ppo"])
 def test_every_gradient_and_the_loss_are_those_of_one_process(megatron: Path, kind: str) -> None:
     cases = rows_of(megatron, kind)
-    assert len(cases) == {"sft": 9 + 1, "ppo": 4}[kind]
+    assert len(cases) == {"sft": 9 + 1 + 2, "ppo": 4}[kind]
     for name, rows in cases.items():
         assert sum(row["source"] for row in rows) == 1
         for row in rows:
@@ -80,6 +80,14 @@ def test_every_size_was_there_alone_and_mixed(megatron: Path) -> None:
     assert all({size} in alone for size in (1, 2, 4))
     plans = [tuple(plan) for rows in cases.values() for plan in rows[0].get("plans", ())]
     assert (2, 1, 1) in plans
+    # What the planner made, by its own micro-batches and in one that it was given.
+    made = {
+        name.split(", ")[1]: rows[0]["plans"]
+        for name, rows in cases.items()
+        if ", planned" in name or ", given" in name
+    }
+    assert len(made["given"]) == 1
+    assert sorted(map(sorted, made["planned"])) == [[1, 1, 2], [WORLD]]
     for rows in cases.values():
         if "plans" in rows[0]:
             assert all(row["plans"] == rows[0]["plans"] for row in rows)

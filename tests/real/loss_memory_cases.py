@@ -310,11 +310,16 @@ def top_p(**changed: Any) -> dict[str, Any]:
     return {"equal": all(torch.equal(*pair) for pair in zip(*found, strict=True))}
 
 
-def padded_allgather() -> dict[str, Any]:
-    """Ask for allgather CP of padded sequences."""
+def padded_allgather(*, values: bool) -> dict[str, Any]:
+    """Ask for log-probabilities, or a critic's values, under allgather CP of padded sequences."""
     job = Job(((9, 3), (8, 5)), arguments(qkv_format="bshd"))
     job.args.allgather_cp = True
-    return {"keys": list(job.call(with_entropy=True))}
+    if not values:
+        return {"keys": list(job.call(with_entropy=True))}
+    lengths = {"total_lengths": job.totals, "response_lengths": job.responses}
+    longest = [job.longest] * len(job.totals)
+    given = {"args": job.args, "unconcat_tokens": job.tokens, "max_seq_lens": longest, **lengths}
+    return {"keys": list(job.loss.get_values(job.logits[..., :1], **given))}
 
 
 def of_way(place: str, *, recompute: bool, top_p_sets: bool, args: dict[str, Any]) -> Iterator[Named]:
@@ -360,5 +365,7 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
                 call = functools.partial(case, *given, **more)
                 found.append((f"{layout} {way} {name}", tensor, context, call))
         if all(known.values()) and context > 1:
-            found.append((f"{layout} refused", tensor, context, padded_allgather))
+            for values in (False, True):
+                call = functools.partial(padded_allgather, values=values)
+                found.append((f"{layout} values {values} refused", tensor, context, call))
     return found

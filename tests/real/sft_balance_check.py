@@ -26,12 +26,13 @@ HERE = Path(__file__).resolve().parent
 
 
 class Log:
-    """Takes the place of verl's tracker, and keeps what it is told."""
+    """Takes the place of verl's tracker, and keeps what it is told in the run that is under way."""
 
-    steps: list[dict[str, Any]] = []  # noqa: RUF012 -- of the run that is under way
+    steps: list[dict[str, Any]] = []  # noqa: RUF012
+    settings: dict[str, Any] = {}  # noqa: RUF012
 
-    def __init__(self, **_settings: Any) -> None:
-        Log.steps = []
+    def __init__(self, **settings: Any) -> None:
+        Log.steps, Log.settings = [], settings["config"]
 
     def log(self, data: dict[str, Any], step: int) -> None:
         self.steps.append({**data, "step": step})
@@ -82,8 +83,8 @@ def config(lengths: list[int], batch: int, folder: str, ranks: int, **changes: A
     return settings
 
 
-def trainer_class() -> Any:
-    """Return verl's trainer with one worker group for all runs, and no model to load."""
+def trainer_class(counts: list[str]) -> Any:
+    """Return verl's trainer with one worker group and no model to load, which says when it counts."""
     from verl.trainer import sft_trainer_ray
     from verl.trainer.sft_trainer_ray import SFTTrainer
 
@@ -106,6 +107,10 @@ def trainer_class() -> Any:
             self.training_client: Any = clients[0]
             self.training_client.reset()
 
+        def _get_batch_seqlens(self, data: Any) -> Any:
+            counts.append("by row")
+            return super()._get_batch_seqlens(data)
+
     return Trainer
 
 
@@ -113,11 +118,14 @@ class Runs:
     """The runs of one release, each with a fresh trainer and the weights at their start."""
 
     def __init__(self) -> None:
-        self.trainer = trainer_class()
+        self.counts: list[str] = []
+        self.trainer = trainer_class(self.counts)
         self.said = ""
 
     def run(self, settings: Any, shared_by: int = 1) -> list[dict[str, Any]]:
         """Return what each step reported."""
+        from omegaconf import OmegaConf
+
         log = io.StringIO()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(log):
             trainer = self.trainer(settings)
@@ -129,7 +137,11 @@ class Runs:
             try:
                 trainer.fit()
             finally:
+                # Nothing of overlay stays behind, and what is logged is what was set.
                 assert client.train_batch is before
+                assert "_get_batch_seqlens" not in vars(trainer)
+                assert trainer.config is settings
+                assert Log.settings == OmegaConf.to_container(settings)
                 assert trainer.ckpt_handler.engine is client
                 self.client = client
                 self.said = "".join(line for line in log.getvalue().splitlines(True) if "overlay:" in line)
@@ -167,8 +179,9 @@ def check_settings(runs: Runs, few: list[int], ranks: int, *, old: bool) -> dict
     found: dict[str, Any] = {}
     on = {} if old else {"trainer__balance_batch": True}
     with tempfile.TemporaryDirectory() as folder:
-        for name, setting in (("set", on), ("off", {"trainer__balance_batch": False})):
-            found[name] = {"steps": runs.run(config(few, 16, folder, ranks, **setting)), "said": runs.said}
+        for name, setting in (("on", True), ("absent", None), ("off", False)):
+            changes = {} if setting is None else {"trainer__balance_batch": setting}
+            found[name] = {"steps": runs.run(config(few, 16, folder, ranks, **changes)), "said": runs.said}
         for batch in (ranks + ranks // 2, ranks // 2):
             found[f"batch of {batch}"] = runs.refused(config(few, batch, folder, ranks, **on))
         keep = {"trainer__save_freq": 1, "trainer__resume_mode": "auto", **on}
@@ -181,23 +194,21 @@ def check_settings(runs: Runs, few: list[int], ranks: int, *, old: bool) -> dict
 
 
 @contextlib.contextmanager
-def partitions_watched() -> Iterator[list[str]]:
-    """Give a list that holds, in the end, the type of what the trainer partitioned."""
+def fit_watched(counts: list[str]) -> Iterator[list[str]]:
+    """Give a list that holds, in the end, how lengths were counted, and what `fit` partitioned."""
     from verl.trainer import sft_trainer_ray
 
+    counts.clear()
     original: Any = getattr(sft_trainer_ray, "get_seqlen_balanced_partitions", None)
-    seen: list[str] = []
 
     def get_seqlen_balanced_partitions(values: Any, **options: Any) -> Any:
-        kind = f"{type(values).__name__} of {type(values[0]).__name__}"
-        if kind not in seen:
-            seen.append(kind)
+        counts.append(f"{type(values).__name__} of {type(values[0]).__name__}")
         return original(values, **options)
 
     if original is not None:
         sft_trainer_ray.get_seqlen_balanced_partitions = get_seqlen_balanced_partitions
     try:
-        yield seen
+        yield counts
     finally:
         if original is not None:
             sft_trainer_ray.get_seqlen_balanced_partitions = original
@@ -232,13 +243,15 @@ def main() -> None:
         lengths = stand_in.lognormal(options.seed, 2 * options.batch, options.longest)
         runs = Runs()
         report: dict[str, Any] = {"path": verl.__file__, "version": verl.__version__}
-        with partitions_watched() as report["overlay_partitions"]:
+        with fit_watched(runs.counts) as counts:
             report["overlay"] = check(runs, lengths, options, old=old)
+            report["overlay_counts"] = list(counts)
         report["settings"] = check_settings(runs, lengths[:32], options.ranks, old=old)
         report["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
         overlay.disable()
-        with partitions_watched() as report["plain_partitions"]:
+        with fit_watched(runs.counts) as counts:
             report["plain"] = check(runs, lengths, options, old=old)
+            report["plain_counts"] = list(counts)
     finally:
         ray.shutdown()
     print(json.dumps(report))

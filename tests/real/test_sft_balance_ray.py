@@ -26,8 +26,10 @@ pytestmark = pytest.mark.real
 
 HERE = Path(__file__).resolve().parent
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
-#: Release -> workers. 0.9.0 has the source of 0.9.1 at every site.
-RUN = {"0.7.0": 2, "0.7.1": 4, "0.8.0": 4, "0.9.1": 2}
+#: Release -> workers.
+RUN = {"0.7.0": 2, "0.7.1": 4, "0.8.0": 4, "0.9.0": 2, "0.9.1": 2}
+#: What the patch takes for even: a thousandth above the mean.
+EVEN = 1.001
 #: The runs that are made with overlay and without.
 RUNS = ("default", "shared", "one", "images", "padded")
 
@@ -81,6 +83,11 @@ def imbalance(step: dict[str, Any], measure: Callable[[int], int] = work) -> flo
     return max(loads) * len(loads) / sum(loads)
 
 
+def of(lengths: list[list[int]]) -> dict[str, Any]:
+    """Return a step of shares with such lengths."""
+    return {"shares": [{"lengths": share} for share in lengths]}
+
+
 def samples(step: dict[str, Any]) -> list[Any]:
     return sorted(uid for share in step["shares"] for uid in share["uids"])
 
@@ -92,7 +99,7 @@ def in_order(steps: Steps) -> list[Any]:
 def more_even(ours: Steps, upstream: Steps) -> bool:
     """Return whether no step is less even, and some step is more so."""
     pairs = [(imbalance(one), imbalance(other)) for one, other in zip(ours, upstream, strict=True)]
-    return all(one <= other for one, other in pairs) and any(one < other for one, other in pairs)
+    return all(one <= max(EVEN, other) for one, other in pairs) and any(one < other for one, other in pairs)
 
 
 def shares(steps: Steps) -> Sequence[Any]:
@@ -111,12 +118,14 @@ def test_it_is_the_release_that_runs(found: dict[str, Any]) -> None:
 
 def test_upstream_is_uneven_or_slow(found: dict[str, Any]) -> None:
     # Why the patch is there.
+    steps = sum(len(found["plain"][name]) for name in RUNS)
+    assert found["overlay_counts"] == ["by row"] * steps
     if found["version"] < "0.8":
-        assert found["plain_partitions"] == []
+        assert found["plain_counts"] == ["by row"] * steps
         assert more_even(found["overlay"]["default"], found["plain"]["default"])
     else:
-        assert found["plain_partitions"] == ["Tensor of Tensor"]
-        assert found["overlay_partitions"] == ["list of int"]
+        # For a partition all rows are gone through again.
+        assert found["plain_counts"] == ["by row", "Tensor of Tensor"] * steps
         assert more_even(found["overlay"]["padded"], found["plain"]["padded"])
 
 
@@ -124,7 +133,7 @@ def test_upstream_is_uneven_or_slow(found: dict[str, Any]) -> None:
     strict=True, reason="once this passes on a release, verl.sft-balance has had its day there"
 )
 def test_upstream_alone_balances(found: dict[str, Any]) -> None:
-    assert found["plain_partitions"] == ["list of int"]
+    assert set(found["plain_counts"]) == {"by row", "list of int"}
     assert all(imbalance(step) <= 1.02 for step in found["plain"]["default"])
 
 
@@ -134,7 +143,8 @@ def test_ranks_get_equal_work(found: dict[str, Any]) -> None:
         assert imbalance(step, int) <= 1.02
     for name in RUNS:
         for ours, upstream in zip(found["overlay"][name], found["plain"][name], strict=True):
-            assert imbalance(ours) <= imbalance(upstream)
+            # On floats Karmarkar-Karp breaks ties otherwise, and may come a millionth nearer to the mean.
+            assert imbalance(ours) <= max(EVEN, imbalance(upstream))
 
 
 def test_ranks_get_the_same_number_of_the_same_samples(found: dict[str, Any]) -> None:
@@ -169,10 +179,20 @@ def test_fields_stay_with_their_sample(found: dict[str, Any]) -> None:
             assert all(share["intact"] for share in step["shares"])
 
 
-def test_one_data_parallel_rank_gets_the_batch_as_verl_gives_it(found: dict[str, Any]) -> None:
+def in_verls_order(lengths: list[int]) -> list[int]:
+    """Return what verl 0.8 makes of a share: the least work at both ends."""
+    rising = sorted(lengths)
+    return rising[::2] + rising[1::2][::-1]
+
+
+def test_one_data_parallel_rank_gets_the_batch_as_verl_0_8_gives_it(found: dict[str, Any]) -> None:
     # Dynamic context parallelism, for one: every worker is data parallel rank 0.
-    assert shares(found["overlay"]["one"]) == shares(found["plain"]["one"])
-    assert len(found["overlay"]["one"][0]["shares"]) == 1
+    for ours, upstream in zip(found["overlay"]["one"], found["plain"]["one"], strict=True):
+        assert len(ours["shares"]) == 1
+        if found["version"] < "0.8":
+            assert ours["shares"][0]["lengths"] == in_verls_order(upstream["shares"][0]["lengths"])
+        else:
+            assert ours["shares"] == upstream["shares"]
 
 
 def test_what_verl_balances_well_on_integers_stays_as_it_is(found: dict[str, Any]) -> None:
@@ -181,36 +201,31 @@ def test_what_verl_balances_well_on_integers_stays_as_it_is(found: dict[str, Any
     even = 0
     for step in (step for name in RUNS if name != "padded" for step in found["overlay"][name]):
         lengths, ranks = step["shares"][0]["global_token_num"], len(step["shares"])
-        expected = []
-        for share in karmarkar_karp(list(map(work, lengths)), ranks, equal_size=True):
-            rising = sorted(lengths[index] for index in share)
-            expected.append(rising[::2] + rising[1::2][::-1])
-        if imbalance({"shares": [{"lengths": share} for share in expected]}) <= 1.001:
+        size = len(lengths) // ranks
+        loaded = [lengths[start : start + size] for start in range(0, len(lengths), size)]
+        parts = karmarkar_karp(list(map(work, lengths)), ranks, equal_size=True)
+        expected = [in_verls_order([lengths[index] for index in part]) for part in parts]
+        if imbalance(of(expected)) <= min(EVEN, imbalance(of(loaded))):
             even += 1
             assert [share["lengths"] for share in step["shares"]] == expected
     assert even
 
 
 def test_the_setting_is_honoured_and_said_once(found: dict[str, Any]) -> None:
-    settings = found["settings"]
-    assert more_even(settings["set"]["steps"], settings["off"]["steps"])
-    assert settings["off"]["said"].count("verl.sft-balance") == 1
-    assert "balance_batch=False, so batches are not balanced" in settings["off"]["said"]
-    assert settings["set"]["said"].count("verl.sft-balance") == 1
-    absent = found["version"] < "0.8"
-    assert ("is not set" in settings["set"]["said"]) == absent
-    for off, on in zip(settings["off"]["steps"], settings["set"]["steps"], strict=True):
-        assert samples(off) == samples(on)
-        assert imbalance(on) <= imbalance(off)
-    if absent:
+    on, absent, off = (found["settings"][name] for name in ("on", "absent", "off"))
+    for run in (on, absent, off):
+        assert run["said"].count("verl.sft-balance") == 1
+    assert "balance_batch=True, so batches are balanced" in on["said"]
+    assert "balance_batch is not set, so batches are balanced" in absent["said"]
+    assert "balance_batch=False, so batches are not balanced" in off["said"]
+    assert shares(on["steps"]) == shares(absent["steps"])
+    assert more_even(on["steps"], off["steps"])
+    for ours, loaded in zip(on["steps"], off["steps"], strict=True):
+        assert samples(ours) == samples(loaded)
+        assert imbalance(ours) <= imbalance(loaded)
+    if found["version"] < "0.8":
         # The order of the loader, which is that of the release.
-        loaded = [
-            uid for step in settings["off"]["steps"] for share in step["shares"] for uid in share["uids"]
-        ]
-        untouched = [
-            uid for step in found["plain"]["shared"] for share in step["shares"] for uid in share["uids"]
-        ]
-        assert loaded == untouched
+        assert in_order(off["steps"]) == in_order(found["plain"]["shared"])
 
 
 def test_a_batch_that_the_ranks_do_not_divide_is_refused_by_verl(found: dict[str, Any]) -> None:

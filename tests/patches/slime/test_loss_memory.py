@@ -117,6 +117,21 @@ def test_allgather_of_anything_but_packed_sequences_is_refused(module: Any) -> N
         function(logits(), **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
 
 
+def test_so_is_it_for_the_values_of_a_critic_which_else_are_those_of_slime(module: Any) -> None:
+    module.ranks = 2
+    seen: list[dict[str, Any]] = []
+    function = loss_memory.make_values(lambda given, **more: seen.append({"logits": given, **more}), module)
+    with pytest.raises(ValueError, match="qkv_format is 'bshd'"):
+        function("logits", **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
+    for settings in ({"allgather_cp": True, "qkv_format": "thd"}, {"qkv_format": "bshd"}, {}):
+        given = batch(args=arguments(**settings), max_seq_lens=[4])
+        function("logits", **given)
+        assert seen.pop() == {"logits": "logits", "with_entropy": False, "non_loss_data": True, **given}
+    module.ranks = 1
+    function("logits", **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
+    assert len(seen) == 1
+
+
 def test_rows_and_tokens_that_do_not_fit_are_an_error(module: Any) -> None:
     module.get_responses = lambda rows, **more: (
         (part[:-1], tokens) for part, tokens in get_responses(rows, **more)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from overlay.patches._partition import karmarkar_karp
 from overlay.patches._partition.equal import _best_swap, equal_shares
 from overlay.patches.verl import sft_balance
-from overlay.patches.verl.sft_balance import balanced_order, most_work
+from overlay.patches.verl.sft_balance import balanced_order
 
 RANKS = st.integers(min_value=1, max_value=9)
 COSTS = st.lists(st.integers(min_value=0, max_value=2000) | st.integers(0, 10**12), min_size=1, max_size=60)
@@ -102,59 +103,116 @@ def test_the_order_has_each_share_together_and_the_least_work_at_its_ends(
     assert sorted(order) == list(range(len(costs)))
     size = len(costs) // ranks
     found = [order[start : start + size] for start in range(0, len(order), size)]
-    assert [sorted(share) for share in found] == [sorted(share) for share in equal_shares(costs, ranks)]
+    given = [list(range(start, start + size)) for start in range(0, len(order), size)]
+    parts = equal_shares(costs, ranks)
+    kept = given if most(costs, given) < most(costs, parts) else parts
+    assert [sorted(share) for share in found] == [sorted(share) for share in kept]
     for share in found:
         work = [costs[index] for index in share]
         top = work.index(max(work))
         assert work[: top + 1] == sorted(work[: top + 1])
         assert work[top:] == sorted(work[top:], reverse=True)
         assert sorted(work)[:2] == sorted([work[0], work[-1]])[: len(work)]
-    assert most_work([costs[index] for index in order], ranks) == most(costs, found)
 
 
 class Client:
     """A training client that keeps what it is sent, and splits nothing."""
 
-    def __init__(self, ranks: list[int]) -> None:
-        self.ranks, self.sent = ranks, list[Any]()
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
 
     def _query_dispatch_info(self, mesh: str) -> list[int]:
         assert mesh == "train"
-        return self.ranks
+        return [0, 0, 1, 1]
 
     def train_batch(self, data: Any) -> None:
         self.sent.append(data)
 
 
-def trainer(client: Client, **settings: Any) -> Any:
-    return SimpleNamespace(
-        config=SimpleNamespace(trainer=_Settings(settings)),
-        training_client=client,
-        _get_batch_seqlens=lambda data: data,
-    )
+class Trainer:
+    """A trainer whose `fit` asks for what verl 0.8's does, in its order, and keeps what it is told."""
 
+    def __init__(self, *, fail_at: int = -1, **settings: Any) -> None:
+        self.config = OmegaConf.create({"trainer": settings})
+        OmegaConf.set_struct(self.config, value=True)
+        OmegaConf.set_readonly(self.config, value=True)
+        self.training_client = Client()
+        self.fail_at, self.logged, self.told = fail_at, list[Any](), list[Any]()
 
-class _Settings(dict[str, Any]):
-    __getattr__ = dict.__getitem__
+    def _get_batch_seqlens(self, data: Any) -> Any:
+        return data
 
-
-def test_the_client_is_as_it_was_when_fit_ends_and_when_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sft_balance, "_balanced", lambda data, lengths, ranks: (data, lengths, ranks))
-
-    def original(self: Any) -> str:
-        self.training_client.train_batch("batch")
-        if self.config.trainer.get("fail"):
-            raise RuntimeError
+    def fit(self) -> str:
+        self.logged.append(OmegaConf.to_container(self.config))
+        for step in range(3):
+            self._get_batch_seqlens(data=step)
+            self.told.append(self.config.trainer.balance_batch)
+            if step == self.fail_at:
+                raise RuntimeError
+            self.training_client.train_batch(step)
+            self.told.append(self.config.trainer.get("balance_batch"))
         return "done"
 
-    fit = sft_balance.make_fit(original, SimpleNamespace())  # type: ignore[arg-type]
-    client = Client([0, 0, 1, 1])
-    before = client.train_batch
-    assert fit(trainer(client)) == "done"
-    assert client.sent == [("batch", "batch", 2)]
-    assert client.train_batch == before
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(sft_balance, "_balanced", lambda data, ranks: (data, ranks))
+    return sft_balance.make_fit_that_balances(Trainer.fit, SimpleNamespace())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [{"balance_batch": True}, {}])
+def test_fit_is_told_that_it_is_not_to_balance_and_only_where_it_asks(
+    fit: Any, settings: dict[str, Any]
+) -> None:
+    trainer = Trainer(**settings)
+    config = trainer.config
+    assert fit(trainer) == "done"
+    assert trainer.training_client.sent == [(0, 2), (1, 2), (2, 2)]
+    assert trainer.told == [False, settings.get("balance_batch")] * 3
+    assert trainer.logged == [{"trainer": settings}]
+    assert trainer.config is config
+    assert config.trainer == settings
+
+
+def test_a_fit_that_is_not_to_balance_runs_as_it_is(fit: Any) -> None:
+    trainer = Trainer(balance_batch=False)
+    assert fit(trainer) == "done"
+    assert trainer.training_client.sent == [0, 1, 2]
+    assert trainer.told == [False] * 6
+
+
+@pytest.mark.parametrize("fail_at", [0, 1])
+def test_the_trainer_is_as_it_was_when_fit_fails_and_can_fit_again(fit: Any, fail_at: int) -> None:
+    trainer = Trainer(balance_batch=True, fail_at=fail_at)
+    client, config = trainer.training_client, trainer.config
+    before = [dict(vars(held)) for held in (trainer, client)]
     with pytest.raises(RuntimeError):
-        fit(trainer(client, fail=True))
-    assert client.train_batch == before
-    fit(trainer(client, balance_batch=False))
-    assert client.sent[-1] == "batch"
+        fit(trainer)
+    assert [set(vars(held)) for held in (trainer, client)] == [set(held) for held in before]
+    assert trainer.config is config
+    trainer.fail_at = -1
+    assert fit(trainer) == "done"
+    assert client.sent[-3:] == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_attributes_of_the_instances_themselves_are_put_back(fit: Any) -> None:
+    # So does verl's worker group have its methods.
+    trainer = Trainer(balance_batch=True)
+    client, sent = trainer.training_client, list[Any]()
+    send, count = sent.append, trainer._get_batch_seqlens
+    vars(client)["train_batch"], vars(trainer)["_get_batch_seqlens"] = send, count
+    fit(trainer)
+    assert sent == [(0, 2), (1, 2), (2, 2)]
+    assert vars(client)["train_batch"] is send
+    assert vars(trainer)["_get_batch_seqlens"] is count
+
+
+def test_on_verl_0_7_nothing_but_the_batches_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sft_balance, "_balanced", lambda data, ranks: (data, ranks))
+    fit = sft_balance.make_fit(Trainer.fit, SimpleNamespace())  # type: ignore[arg-type]
+    trainer = Trainer(balance_batch=True, fail_at=2)
+    with pytest.raises(RuntimeError):
+        fit(trainer)
+    assert trainer.training_client.sent == [(0, 2), (1, 2)]
+    assert trainer.told == [True] * 5
+    assert "train_batch" not in vars(trainer.training_client)

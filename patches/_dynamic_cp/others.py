@@ -1,0 +1,165 @@
+"""How others cut a step, as places to start from: no plan that starts there takes longer than theirs.
+
+* Megatron with static context parallelism: replicas, each with micro-batches of its own.
+* verl 0.8.0: micro-batches by Karmarkar-Karp, one size in each.
+* Megatron's development branch: a rule, written here from what it does.
+"""
+
+from __future__ import annotations
+
+from overlay.patches._dynamic_cp.cost import of_sequence
+from overlay.patches._dynamic_cp.plan import allowed_sizes
+from overlay.patches._dynamic_cp.windows import Subgroup, smallest_size, subgroup
+from overlay.patches._partition import karmarkar_karp
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    Step = list[list[Subgroup]]
+
+#: Megatron's rule lets attention exceed that of the longest sequence in full ranks by one in so many.
+SLACK = 20
+
+
+def starts(lengths: Sequence[int], ranks: int, room: int, budget: int) -> Iterator[Step]:
+    """Yield steps that others would make, where they leave no rank without work.
+
+    Args:
+        lengths: Tokens of each sequence; the ranks together have room for any.
+        ranks: W, a power of two.
+        room: Tokens of one sequence that a rank holds.
+        budget: Tokens of a micro-batch that a rank holds, at least `room`.
+
+    """
+    step = one_size_each(lengths, ranks, room, budget)
+    if step is not None:
+        yield step
+    for size in allowed_sizes(ranks):
+        if size * room >= max(lengths):
+            parts = replicas(lengths, ranks // size, size * budget)
+            if all(len(replica) == len(parts[0]) for replica in parts):
+                yield [[subgroup(size, part, lengths) for part in turn] for turn in zip(*parts, strict=True)]
+    yield megatron_rule(lengths, ranks, room)
+
+
+def balanced(lengths: Sequence[int], indices: Sequence[int], parts: int) -> list[list[int]]:
+    """Return the indices in parts of about equal work by verl's estimate, most work first."""
+    work = [24576 * lengths[index] + lengths[index] ** 2 for index in indices]
+    found = karmarkar_karp(work, parts, equal_size=False)
+    found.sort(key=lambda part: -sum(work[place] for place in part))
+    return [[indices[place] for place in part] for part in found]
+
+
+def micro_batches(lengths: Sequence[int], indices: Sequence[int], budget: int) -> list[list[int]]:
+    """Return the micro-batches of verl, in as few as its Karmarkar-Karp needs to hold the budget."""
+    count = max(1, -(-sum(lengths[index] for index in indices) // budget))
+    while True:
+        parts = balanced(lengths, indices, count)
+        if count >= len(indices) or all(sum(lengths[i] for i in part) <= budget for part in parts):
+            return parts
+        count += 1
+
+
+def replicas(lengths: Sequence[int], count: int, budget: int) -> list[list[list[int]]]:
+    """Return the micro-batches of each of `count` replicas between which the sequences are balanced."""
+    return [
+        micro_batches(lengths, replica, budget) if replica else []
+        for replica in balanced(lengths, range(len(lengths)), count)
+    ]
+
+
+def one_size_each(lengths: Sequence[int], ranks: int, room: int, budget: int) -> Step | None:
+    """Return verl's micro-batches with whichever one size is best in each; `None` if none will do."""
+    step: Step = []
+    for part in micro_batches(lengths, range(len(lengths)), ranks * budget):
+        found = [_dealt_out(lengths, part, ranks // size, size) for size in allowed_sizes(ranks)]
+        fitting = [
+            members
+            for members in found
+            if all(one.indices and one.tokens <= one.size * budget for one in members)
+            and max(lengths[index] for index in part) <= members[0].size * room
+        ]
+        if not fitting:
+            return None
+        step.append(min(fitting, key=lambda members: max(one.load for one in members)))
+    return step
+
+
+def _dealt_out(lengths: Sequence[int], part: Sequence[int], count: int, size: int) -> list[Subgroup]:
+    """Return subgroups of one size; the longest sequence came first, each to who had least to do."""
+    loads, dealt = [0] * count, [list[int]() for _ in range(count)]
+    for index in sorted(part, key=lambda index: (-lengths[index], index)):
+        least = loads.index(min(loads))
+        loads[least] += of_sequence(lengths[index], size)
+        dealt[least].append(index)
+    return [subgroup(size, indices, lengths) for indices in dealt]
+
+
+def megatron_rule(lengths: Sequence[int], ranks: int, room: int) -> Step:
+    """Return the step of the rule of Megatron's development branch.
+
+    The longest sequence opens a micro-batch in the fewest ranks that hold it. Every other one, longest first,
+    joins a subgroup or opens one, at whichever size leaves the most attention of any rank least, as long as
+    that stays below that of the longest sequence in full ranks, and each rank within its tokens. What fits
+    nowhere is left for the next micro-batch. Ranks without work join the smallest subgroups.
+    """
+    left = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    step = []
+    while left:
+        members, left = _ruled(lengths, left, ranks, room)
+        members.sort(key=lambda member: -member.size)
+        step.append(members)
+    return step
+
+
+def _ruled(
+    lengths: Sequence[int], candidates: list[int], ranks: int, room: int
+) -> tuple[list[Subgroup], list[int]]:
+    """Return the subgroups of a micro-batch by Megatron's rule, and what is left of the candidates."""
+    longest = lengths[candidates[0]]
+    limit = longest * room + longest * room // SLACK
+    # Here the load of a subgroup is that rule's: the square of each length, over its ranks.
+    members = [Subgroup(smallest_size(longest, room), [candidates[0]], longest, 0)]
+    members[0].load = longest * longest // members[0].size
+    left = []
+    for index in candidates[1:]:
+        length = lengths[index]
+        best = _best_place(members, length, ranks, room, limit)
+        if best is None:
+            left.append(index)
+            continue
+        size, member = best
+        if member is None:
+            member = Subgroup(size, [], 0, 0)
+            members.append(member)
+        member.indices.append(index)
+        member.tokens += length
+        member.load += length * length // size
+    free = ranks - sum(member.size for member in members)
+    while free:
+        smallest = min(members, key=lambda member: member.size)
+        free -= smallest.size
+        smallest.size *= 2
+    return [subgroup(member.size, member.indices, lengths) for member in members], left
+
+
+def _best_place(
+    members: Sequence[Subgroup], length: int, ranks: int, room: int, limit: int
+) -> tuple[int, Subgroup | None] | None:
+    """Return the size and the subgroup to which Megatron's rule sends a sequence, `None` for a new one."""
+    most = max(member.load for member in members)
+    free = ranks - sum(member.size for member in members)
+    best: tuple[int, Subgroup | None] | None = None
+    least = limit + 1
+    size = smallest_size(length, room)
+    while size <= ranks:
+        added = length * length // size
+        for member in members:
+            after = max(most, member.load + added)
+            if member.size == size and member.tokens + length <= size * room and after < least:
+                best, least = (size, member), after
+        if free >= size and max(most, added) < least:
+            best, least = (size, None), max(most, added)
+        size *= 2
+    return best
