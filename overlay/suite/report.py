@@ -47,8 +47,8 @@ one and the same mode.
 
 A suite that does not call what a patch replaces shows that nothing else broke, and proves nothing about the
 patch. So the tables of patches count, over all processes that ran tests, where each was applied, how many
-of its sites were called, and how often. Processes that tests start themselves get overlay too, and are not
-counted.
+of its sites were called, and how often. In the plain run, the calls of a name that a module has imported
+are those of what it imports. Processes that tests start themselves get overlay too, and are not counted.
 """
 
 

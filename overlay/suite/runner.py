@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -128,6 +129,8 @@ class Run:
 
     def _prepare(self) -> None:
         """Make the folders, and a copy of the tests for each mode: tests write beside themselves."""
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(self.folder, "run.json"))  # it would speak for what is half written
         for name in (*MODES, "work"):
             shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
         for mode in MODES:

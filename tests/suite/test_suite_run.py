@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from suite_project import Workplace
+from suite_project import CODE, Workplace, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,6 +200,19 @@ def test_quick_only_and_code_of_another_release(workplace: Workplace) -> None:
     # Its source is not the one that the patch was made for: decided, and said.
     assert said["patches"]["acme/fakesuite.scale"]["verdict"] == "unsupported"
     assert workplace.outcomes("later", "plain")["test_mixed.py::test_won"] == "passed"
+    assert ids(said, "lost") == ["test_lost"]
+
+
+def test_what_is_installed_is_tested_if_that_is_asked_for(workplace: Workplace) -> None:
+    installed = workplace.folder / "installed"
+    write(
+        installed, {**CODE, "fakesuite/core.py": CODE["fakesuite/core.py"].replace("value * 2", "value * 3")}
+    )
+    path = f"{workplace.packs}{os.pathsep}{installed}"
+    recipe = workplace.recipe("here", include='["tests/test_mixed.py"]')
+    said = workplace.run(recipe, "--installed", code=1, PYTHONPATH=path)
+    assert said["code"] == {"fakesuite": "installed"}
+    assert workplace.outcomes("here", "plain")["test_mixed.py::test_won"] == "passed"
     assert ids(said, "lost") == ["test_lost"]
 
 
