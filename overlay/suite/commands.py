@@ -86,6 +86,8 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
             continue
         try:
             difference, said = runner.Run(item, options).execute()
+        except KeyboardInterrupt as error:
+            raise SuiteError(f"{item.name}: stopped, with all that it had started") from error
         except SuiteError as error:
             if arguments.names:
                 raise SuiteError(f"{item.name}: {error}") from error

@@ -11,7 +11,7 @@ from overlay._record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 from overlay.suite import results
 from overlay.suite.compare import compare
-from overlay.suite.recipe import Known
+from overlay.suite.recipe import Known, shipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -205,6 +205,9 @@ def page(runs: Sequence[Report]) -> str:
         ]
         rows.append(f"| {report.run['recipe']} | " + " | ".join(map(str, counts)) + " |")
     lines += ["\n".join(rows), ""]
+    missing = sorted({*shipped()} - {report.run["recipe"] for report in runs})
+    if missing:
+        lines += [f"Recipes of which there are no results here: {', '.join(missing)}.", ""]
     for report in runs:
         lines += _section(report)
     return "\n".join(lines).rstrip()

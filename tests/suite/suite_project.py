@@ -266,6 +266,12 @@ class Workplace:
 
     def overlay(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run `overlay suite`."""
+        process = self.start(*words, **environ)
+        output, said = process.communicate(timeout=180)
+        return subprocess.CompletedProcess(words, process.returncode, output, said)
+
+    def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
+        """Start `overlay suite`."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
         given = {
             "FAKESUITE_REPO": str(self.repository),
@@ -276,9 +282,10 @@ class Workplace:
             "CHILD": str(self.folder / "child"),
             **environ,
         }
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "overlay", "suite", *words],
-            capture_output=True, text=True, timeout=180, check=False, cwd=self.folder, env={**clean, **given},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
+            env={**clean, **given},
         )  # fmt: skip
 
     def run(self, recipe: str, *words: str, code: int = 0, **environ: str) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def test_a_patch_that_is_never_applied_is_said_to_be(ran: tuple[Workplace, dict[
     assert "not met: nothing-of-this-name>=1" in page
     assert "`tests/test_mixed.py::test_lost` (passed → failed): `assert 3 == 2`" in page
     assert "- 1: no tests" in page
+    assert "Recipes of which there are no results here: megatron-core-0.16.1, " in page
     assert "FAKESUITE_REPO at v1.0 (commit " in page
     assert str(workplace.folder) not in page
     data = json.loads(workplace.overlay("report", "--json").stdout)[0]
@@ -131,6 +132,22 @@ def test_a_hanging_file_is_killed_with_what_it_started(workplace: Workplace) -> 
     assert len(children) == 2
     for pid in children:
         assert not alive(pid), "it left the process group, and was to be found all the same"
+
+
+def test_a_run_that_is_stopped_leaves_nothing_behind(workplace: Workplace) -> None:
+    recipe = workplace.recipe("stopped", include='["tests/hang/*.py"]')
+    process = workplace.start("run", recipe, "--cache", str(workplace.folder / "cache"))
+    child = workplace.folder / "child"
+    until = time.monotonic() + 60
+    while not (child.exists() and child.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "stopped: stopped, with all that it had started" in said
+    assert "Traceback" not in said
+    assert not alive(int(child.read_text()))
+    assert not (workplace.folder / "suite-results" / "stopped" / "run.json").exists()
 
 
 def alive(pid: int) -> bool:
