@@ -318,7 +318,7 @@ def _short(text: str) -> str:
 
 
 def _first(found: Results) -> list[results.Test]:
-    return [attempts[0] for attempts in found.outcomes().values()]
+    return [test for test in found.tests if test.attempt == 1]
 
 
 def _passed(found: Results) -> int:
