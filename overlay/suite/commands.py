@@ -83,6 +83,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     data, texts, lost, missing = [], [], False, []
     for item in wanted:
         if options.quick and not item.quick:
+            missing.append(f"{item.name}: not run: it has no quick files")
             continue
         try:
             difference, said = runner.Run(item, options).execute()

@@ -265,6 +265,12 @@ def test_what_cannot_be_done_is_one_line_and_exit_code_2(words: list[str], said:
     assert "Traceback" not in done.stderr
 
 
+def test_a_recipe_without_quick_files_is_said(workplace: Workplace) -> None:
+    done = workplace.overlay("run", workplace.recipe("slow"), "--quick")
+    assert done.returncode == 0
+    assert done.stdout == "slow: not run: it has no quick files\n"
+
+
 def test_a_repository_that_is_not_there_is_said(workplace: Workplace) -> None:
     recipe = workplace.recipe("tiny")
     for value, said in (("", "FAKESUITE_REPO is not set"), (os.devnull, "has no revision v1.0")):
