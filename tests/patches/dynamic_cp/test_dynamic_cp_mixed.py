@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlay.patches._dynamic_cp import cost
@@ -46,6 +46,7 @@ def slowest(plan: Plan, lengths: Sequence[int]) -> int:
     )
 
 
+@settings(deadline=None)
 @given(LENGTHS, RANKS, st.integers(CAP // 2, 4 * CAP))
 @example([0], 16, CAP)
 @example([CAP] * 60, 1, CAP)
@@ -64,6 +65,7 @@ def test_a_step(lengths: list[int], ranks: int, budget: int) -> None:
             assert sum(tokens) <= size * budget
 
 
+@settings(deadline=None)
 @given(LENGTHS, RANKS, st.none() | st.integers(CAP // 2, 4 * CAP))
 @example([0], 16, None)
 @example([CAP] * 60, 2, CAP)
@@ -82,6 +84,7 @@ def holds(plan: Plan, lengths: Sequence[int], budget: int) -> bool:
     return all(sum(lengths[index] for index in indices) <= size * budget for _, size, indices in plan)
 
 
+@settings(deadline=None)
 @given(LENGTHS, RANKS)
 def test_no_step_is_longer_than_those_of_others(lengths: list[int], ranks: int) -> None:
     lengths = fitting(lengths, ranks)
@@ -99,6 +102,7 @@ def test_no_step_is_longer_than_those_of_others(lengths: list[int], ranks: int) 
             assert all(lengths[index] <= one.size * CAP for one in members for index in one.indices)
 
 
+@settings(deadline=None)
 @given(LENGTHS, RANKS)
 def test_exchanges_only_gain_and_keep_count(lengths: list[int], ranks: int) -> None:
     lengths = fitting(lengths, ranks)
