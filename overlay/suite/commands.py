@@ -66,8 +66,9 @@ def _list(_: Engine, arguments: argparse.Namespace) -> int:
 
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
     """Run recipes one after the other. Without names, one whose files cannot be had is said and left out."""
-    # What ends this process shall also end what it has started.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # What ends this process shall also end what it has started. A shell lets its background jobs ignore SIGINT.
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, signal.default_int_handler)
     if arguments.jobs < 1:
         raise SuiteError(f"--jobs {arguments.jobs}: at least one file has to run at a time")
     wanted = [recipe.find(name) for name in arguments.names or recipe.shipped()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from overlay.suite.progress import Progress
 from overlay.suite.recipe import PYTHON, RANKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from overlay.suite.compare import Difference
@@ -75,8 +76,13 @@ class Run:
         """Run everything, write the results, and return the difference and what `run.json` says.
 
         Raises:
-            SuiteError: the interpreter cannot be asked, or has none of the packages.
+            SuiteError: the interpreter cannot be asked, or has none of the packages, or another run writes into
+                the same folder.
         """
+        with _alone(self.folder):
+            return self._execute()
+
+    def _execute(self) -> tuple[Difference, dict[str, Any]]:
         began = time.time()
         earlier = _durations(self.folder)
         self._prepare()
@@ -246,6 +252,18 @@ class Run:
 
 #: The last exit status that pytest itself gives.
 _PYTEST_LAST = 5
+
+
+@contextlib.contextmanager
+def _alone(folder: str) -> Iterator[None]:
+    """Keep other runs out of a folder, until this one ends or its process dies."""
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, ".running"), "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SuiteError(f"another run writes into {folder}: wait for it, or take another --out") from error
+        yield
 
 
 def _without(top: str, names: Sequence[str]) -> Callable[[str, list[str]], list[str]]:

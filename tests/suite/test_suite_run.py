@@ -141,6 +141,9 @@ def test_a_run_that_is_stopped_leaves_nothing_behind(workplace: Workplace) -> No
     until = time.monotonic() + 60
     while not (child.exists() and child.read_text()) and time.monotonic() < until:
         time.sleep(0.05)
+    second = workplace.overlay("run", recipe, "--cache", str(workplace.folder / "cache"))
+    assert second.returncode == 2
+    assert "another run writes into" in second.stderr
     process.terminate()
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
