@@ -4,9 +4,10 @@
     python scripts/retire.py                   # all patches
     python scripts/retire.py verl.sft-balance  # only these
 
-A removal test runs on plain upstream, and passes once the patch is not needed there. Exit status: 1 if a
-patch is ready to retire, or a test fails for another reason than it is expected to; 2 if tests cannot be
-collected.
+A removal test runs on plain upstream, and passes once the patch is not needed there: on releases that have
+upstream's own cure it is expected to pass, on all others to fail. Exit status: 1 if it passes where it was
+expected to fail, so that the patch is ready to retire there, or fails for another reason than it is expected
+to; 2 if tests cannot be collected.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-NEEDED, READY, BROKEN, UNKNOWN = "still needed", "ready to retire", "fails otherwise", "not run"
+NEEDED, CURED, READY = "still needed", "cured upstream", "ready to retire"
+BROKEN, UNKNOWN = "fails otherwise", "not run"
 
 
 class Verdicts:
@@ -47,8 +49,10 @@ def verdict(report: pytest.TestReport) -> tuple[str, str]:
     said = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr or "")
     if report.skipped:
         return (NEEDED, "") if hasattr(report, "wasxfail") else (UNKNOWN, said.removeprefix("Skipped: "))
+    if report.passed:
+        return CURED, ""
     # A strict `xfail` that passes is reported as a failure.
-    if report.passed or said.startswith("[XPASS(strict)]"):
+    if said.startswith("[XPASS(strict)]"):
         return READY, ""
     return BROKEN, said.strip().rpartition("\n")[2]
 

@@ -70,13 +70,13 @@ def test_what_a_removal_test_says_of_a_patch(tmp_path: Path) -> None:
     assert found >= {("needed", "1"), ("needed", "2"), ("plain", "1"), ("plain", "2")}
     said = {(row[0], row[1]): row[2] for row in rows}
     assert said["needed", "1"] == said["needed", "2"] == said["plain", "1"] == "still needed"
-    assert said["plain", "2"] == "ready to retire"
+    assert said["plain", "2"] == "cured upstream"
     assert said["ready", "the"].endswith("ready to retire")
     assert "fails otherwise" in said["broken", "the"]
     assert "not run: not here" in said["skipped", "the"]
 
 
 def test_patches_that_are_needed_are_no_failure(tmp_path: Path) -> None:
-    assert retire(tmp_path, "needed", "skipped")[0] == 0
+    assert retire(tmp_path, "needed", "plain", "skipped")[0] == 0
     assert retire(tmp_path, "ready")[0] == 1
     assert retire(tmp_path, "nonsense")[0] == 2
