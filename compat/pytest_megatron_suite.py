@@ -4,6 +4,8 @@ It goes on top of the stand-in for CUDA, and stands in for as little as it can:
 
 - as many devices as there are ranks, which the tests choose theirs from;
 - a version of Transformer Engine older than any, where there is none: the fixtures ask for it;
+- Megatron's own layers where a test asks for those of Transformer Engine and there is none. What such a test
+  then shows is how Megatron distributes and schedules layers, and nothing about Transformer Engine;
 - one group for each set of ranks: gloo connects all its ranks when a group is made, and Megatron makes dozens
   of groups of the same few sets of ranks for each test;
 - no Triton, whose kernels are imported and never run;
@@ -15,12 +17,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.compat.no_triton import no_triton
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     undo.enter_context(replaced(torch.cuda, "get_device_capability", _capability))
     if not getattr(utils, "HAVE_TE", False):
         undo.enter_context(replaced(utils, "get_te_version", _no_version))
+        for owner, name, value in _own_layers():
+            undo.enter_context(replaced(owner, name, value))
     groups = _Groups(state)
     undo.enter_context(replaced(state, "create_group", groups.create))
     undo.enter_context(
@@ -52,6 +59,38 @@ def pytest_configure(config: pytest.Config) -> None:
         __import__(name)
         undo.enter_context(replaced(sys.modules[name], "download_and_extract_asset", _nothing))
     config.add_cleanup(undo.close)
+
+
+def _own_layers() -> Iterator[tuple[Any, str, object]]:
+    """Yield what makes layers of Transformer Engine (module, name), and what makes Megatron's own instead."""
+    from inspect import isfunction, signature
+
+    from megatron.core.models.gpt import gpt_layer_specs as specs
+
+    for name, make in list(vars(specs).items()):
+        if isfunction(make) and "use_transformer_engine" in signature(make).parameters:
+            yield specs, name, _own(make, make)
+    asked = specs.get_gpt_layer_with_transformer_engine_spec
+    yield specs, asked.__name__, _own(asked, specs.get_gpt_layer_local_spec)
+
+
+def _own(asked: Callable[..., Any], make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `make` for callers of `asked`, without what it does not know, and without Transformer Engine."""
+    from functools import wraps
+    from inspect import signature
+
+    parameters, known = signature(asked), signature(make).parameters
+
+    @wraps(asked)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        given = {
+            name: value for name, value in parameters.bind(*args, **kwargs).arguments.items() if name in known
+        }
+        if "use_transformer_engine" in known:
+            given["use_transformer_engine"] = False
+        return make(**given)
+
+    return made
 
 
 class _Groups:
