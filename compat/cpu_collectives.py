@@ -27,10 +27,12 @@ def replacements() -> list[tuple[Any, str, object]]:
 
 def _by_gloo(make: Callable[..., Any]) -> Callable[..., Any]:
     """Return what makes process groups, with gloo for whatever backend has NCCL in it."""
+    from functools import wraps
     from inspect import signature
 
     parameters = signature(make)
 
+    @wraps(make)  # with its parameters, for the next context inside this one
     def make_by_gloo(*args: Any, **kwargs: Any) -> Any:
         given = parameters.bind(*args, **kwargs).arguments
         if "nccl" in str(given.get("backend") or "").lower():

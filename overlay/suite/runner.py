@@ -262,7 +262,9 @@ def _alone(folder: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise SuiteError(f"another run writes into {folder}: wait for it, or take another --out") from error
+            raise SuiteError(
+                f"another run writes into {folder}: wait for it, or take another --out"
+            ) from error
         yield
 
 
