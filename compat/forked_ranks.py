@@ -1,8 +1,8 @@
 """Ranks that share their imports: `python -m overlay.compat.forked_ranks 8 megatron.core -- ARGUMENTS`.
 
-Runs pytest with the arguments on as many ranks as are asked for, with the variables that torchrun gives them. What
-importing Megatron takes is most of what its small tests take, on two cores eight times over. So the modules
-are imported once, under the stand-ins for CUDA and Triton, and the ranks are forked from that process.
+Runs pytest with the arguments on as many ranks as are asked for, with the variables that torchrun gives them.
+What importing Megatron takes is most of what its small tests take, on two cores eight times over. So the
+modules are imported once, under the stand-ins for CUDA and Triton, and the ranks are forked from that process.
 
 Overlay is enabled before that if the environment says `OVERLAY=1`, whether or not its start-up file is there.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Run pytest on the ranks, and return the greatest of their exit statuses."""
     if "--" not in arguments or not arguments[0].isdecimal() or int(arguments[0]) < 1:
-        print("usage: python -m overlay.compat.forked_ranks RANKS [MODULE...] -- ARGUMENTS", file=sys.stderr)
+        sys.stderr.write("usage: python -m overlay.compat.forked_ranks RANKS [MODULE...] -- ARGUMENTS\n")
         return 2
     cut = list(arguments).index("--")
     ranks, modules, rest = int(arguments[0]), arguments[1:cut], [*arguments[cut + 1 :]]

@@ -66,7 +66,7 @@ def _list(_: Engine, arguments: argparse.Namespace) -> int:
 
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
     """Run recipes one after the other. Without names, one whose files cannot be had is said and left out."""
-    # What ends this process shall also end what it has started. A shell lets its background jobs ignore SIGINT.
+    # What ends this process shall also end what it has started. Background jobs of a shell ignore SIGINT.
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, signal.default_int_handler)
     if arguments.jobs < 1:
