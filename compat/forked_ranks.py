@@ -2,7 +2,7 @@
 
 Runs pytest with the arguments on as many ranks as are asked for, with the variables that torchrun gives them.
 What importing Megatron takes is most of what its small tests take, on two cores eight times over. So the
-modules are imported once, under the stand-ins for CUDA and Triton, and the ranks are forked from that process.
+modules are imported once, under the stand-ins for CUDA and Triton, and the ranks are forked from there.
 
 Overlay is enabled before that if the environment says `OVERLAY=1`, whether or not its start-up file is there.
 """

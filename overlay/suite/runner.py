@@ -76,8 +76,8 @@ class Run:
         """Run everything, write the results, and return the difference and what `run.json` says.
 
         Raises:
-            SuiteError: the interpreter cannot be asked, or has none of the packages, or another run writes into
-                the same folder.
+            SuiteError: the interpreter cannot be asked, or has none of the packages, or another run writes
+                into the same folder.
         """
         with _alone(self.folder):
             return self._execute()
