@@ -52,7 +52,7 @@ def run(ranks: int, work: Callable[[], int]) -> int:
     sys.stderr.flush()
     children = [_fork(rank, ranks, port, work) for rank in range(ranks)]
     # Not before the ranks are there: it has threads, which a fork would leave behind.
-    from torch.distributed import TCPStore  # type: ignore[attr-defined] -- it is public, and not in __all__
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
