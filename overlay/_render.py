@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from overlay._doctor import Diagnosis
+    from overlay._new import Written
     from overlay._packs import Pack
     from overlay.ledger import Status
     from overlay.patch import Patch
@@ -116,6 +117,11 @@ def lock(file: str, digest: str, different: Sequence[str], loud: Sequence[str]) 
     ]
     lines += [f"locked although it cannot be applied: {name}" for name in loud]
     return "\n".join(lines)
+
+
+def written(item: Written) -> str:
+    """Return what `overlay new` prints."""
+    return f"{item.patch}\n{item.test}\nFill in what says TODO until this passes:  pytest {item.test}"
 
 
 def _variant_detail(verdict: str, reason: str, sites: int) -> str:

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 
-from overlay import _job_commands, _render
+from overlay import _authoring_commands, _job_commands, _render
 from overlay._engine import Engine
 from overlay._version import __version__
 from overlay.errors import LockError, OverlayError, SelectionError
@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     audit.set_defaults(all=True)
     plan.set_defaults(all=False)
     _job_commands.add(commands, add, _print)
+    _authoring_commands.add(add, _folder, _print)
     return parser
 
 
