@@ -41,6 +41,7 @@ SLIME = (
         "slime.fast-partitioner": 10 * "apply  ",
         "slime.loss-memory": "unsupported" + 9 * "  apply",
         "slime.vpp-ceiling": 8 * "apply  " + "superseded  superseded",
+        "slime.whiten-over-cp": "unsupported" + 9 * "  apply",
     },
 )
 
