@@ -104,6 +104,15 @@ class Workplace:
         path = [self.imported, self.checkout / "src", self.upstream]
         return {**kept, "PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONDONTWRITEBYTECODE": "1"}
 
+    def overlay(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the checkout."""
+        # Not `-m`, which would look for overlay in the checkout first.
+        code = "import sys; sys.path.pop(0); from overlay.cli import main; sys.exit(main(sys.argv[1:]))"
+        return subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=self.checkout, env={**self.environ(), **environ},
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
     def test(self, *files: Written) -> dict[str, str]:
         """Run the tests of patches as a project does, and return what failed of each, by the patch's id."""
         report = self.imported / "report.xml"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from authoring_cases import ANSWERS, DIGEST, ROOT, SITE, Workplace, put
 
-from overlay._new import Wish, write
+from overlay._new import Wish, Written, write
 from overlay._source import InstalledTree
 from overlay.errors import SelectionError
 
@@ -71,16 +73,7 @@ def missing(text: str) -> str:
 
 def test_a_placeholder_never_applies(place: Workplace) -> None:
     place.new()
-    command = [sys.executable, "-m", "overlay", "audit", "--json", "--site", str(place.upstream)]
-    done = subprocess.run(
-        command,
-        cwd=place.imported,
-        env=place.environ(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = place.overlay("audit", "--json", "--site", str(place.upstream))
     assert done.returncode == 1
     (verdict,) = json.loads(done.stdout)["verdicts"]
     assert (verdict["patch"], verdict["verdict"]) == ("verl.exact-mean", "unsupported")
@@ -276,22 +269,29 @@ def test_a_folder_that_is_no_place_for_patches(tmp_path: Path, declared: str, wo
 
 
 def test_the_command(place: Workplace) -> None:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        code = "import sys; from overlay.cli import main; sys.exit(main(sys.argv[1:]))"
-        # Not `-m`, which would look for overlay in the checkout.
-        options = ["-c", f"import sys; sys.path.pop(0); {code}"]
-        return subprocess.run(
-            [sys.executable, *options, "new", "verl.mean", *words], cwd=place.checkout, env=place.environ(),
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-
-    done = run(SITE, "--site", str(place.upstream), "--json")
+    done = place.overlay("new", "verl.mean", SITE, "--site", str(place.upstream), "--json")
     assert done.returncode == 0, done.stderr
     test = "tests/patches/verl/test_mean.py"
     assert json.loads(done.stdout) == {"id": "verl.mean", "patch": "patches/verl/mean.py", "test": test}
-    done = run()
+    done = place.overlay("new", "verl.mean")
     assert done.returncode == 2
     assert done.stderr == "overlay: patches/verl/mean.py is there already, and nothing was written\n"
     (place.checkout / "patches/verl/mean.py").unlink()
     (place.checkout / test).unlink()
-    assert f"pytest {test}" in run().stdout
+    assert f"pytest {test}" in place.overlay("new", "verl.mean").stdout
+
+
+def test_the_commands_of_the_guide_run(place: Workplace) -> None:
+    if InstalledTree().source("verl.workers.utils.losses") is None:
+        pytest.skip("verl is not installed")
+    blocks = re.findall(
+        r"^```console\n(.*?)^```$", (ROOT / "docs/authoring.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    lines = [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
+    assert [program for program, *_ in lines] == ["python", "overlay", "pytest", "overlay"]
+    assert (ROOT / lines[0][1]).is_file()
+    for _, *words in (lines[1], lines[3]):
+        done = place.overlay(*words, PYTHONPATH=str(place.imported))
+        assert done.returncode == 0, done.stderr
+    written = Written(id=lines[1][2], patch="", test=lines[2][1])
+    assert "is not of the form" in place.test(written)[written.id]
