@@ -15,6 +15,7 @@ import sys
 
 from overlay import _authoring_commands, _job_commands, _render
 from overlay._engine import Engine
+from overlay._progress import Progress
 from overlay._version import __version__
 from overlay.errors import LockError, OverlayError, SelectionError
 
@@ -32,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
     command: Callable[[Engine, argparse.Namespace], int] = arguments.command
+    arguments.progress = Progress(sys.stderr)
     try:
-        return command(Engine(), arguments)
+        return _run(command, arguments)
     except (SelectionError, LockError) as error:
         print(f"overlay: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -47,6 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_output()
         print(f"overlay: the output cannot be written: {error}", file=sys.stderr)
         return EXIT_USAGE
+
+
+def _run(command: Callable[[Engine, argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """Run a command, and take its progress away before anybody says how it ended."""
+    try:
+        return command(Engine(progress=arguments.progress), arguments)
+    finally:
+        arguments.progress.close()
 
 
 class _OutputError(Exception):
@@ -162,6 +172,7 @@ def _digest(_: Engine, arguments: argparse.Namespace) -> int:
 
 def _print(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
     text = json.dumps(data, indent=2) if arguments.json else table()
+    arguments.progress.close()
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be printable here
