@@ -1,8 +1,9 @@
 """The command line: `overlay` and `python -m overlay`.
 
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
-or failed, a site that was asked for does not exist, a lock differs, or no start-up file is active; 2 the
-command, a setting, a folder or a lock cannot be understood, or the output not be written.
+or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, or a test of
+an upstream is lost; 2 the command, a setting, a folder, a lock or a recipe cannot be understood, or the
+output not be written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from overlay import _authoring_commands, _job_commands, _render
 from overlay._engine import Engine
 from overlay._progress import Progress
 from overlay._version import __version__
-from overlay.errors import LockError, OverlayError, SelectionError
+from overlay.errors import LockError, OverlayError, SelectionError, SuiteError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,12 +32,12 @@ EXIT_USAGE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(suite="suite" in (sys.argv[1:] if argv is None else argv)[:1]).parse_args(argv)
     command: Callable[[Engine, argparse.Namespace], int] = arguments.command
     arguments.progress = Progress(sys.stderr)
     try:
         return _run(command, arguments)
-    except (SelectionError, LockError) as error:
+    except (SelectionError, LockError, SuiteError) as error:
         print(f"overlay: {error}", file=sys.stderr)
         return EXIT_USAGE
     except OverlayError as error:
@@ -68,7 +69,8 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, suite: bool) -> argparse.ArgumentParser:
+    """Return the parser. What only `overlay suite` needs is imported for `suite` alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
@@ -102,6 +104,12 @@ def _parser() -> argparse.ArgumentParser:
     plan.set_defaults(all=False)
     _job_commands.add(commands, add, _print)
     _authoring_commands.add(add, _folder, _print)
+    text = "run upstream's own tests with and without overlay: list, run, diff, report"
+    tests = commands.add_parser("suite", help=text, description=text)
+    if suite:
+        from overlay.suite.commands import add_arguments
+
+        add_arguments(tests, _print)
     return parser
 
 

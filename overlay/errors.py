@@ -33,3 +33,7 @@ class PinError(PatchError):
 
 class AgreementError(OverlayError):
     """The ranks of a process group do not run the same patches on the same sources, or some run none."""
+
+
+class SuiteError(OverlayError):
+    """A recipe or results cannot be understood, or what a recipe names cannot be had."""
