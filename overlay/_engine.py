@@ -43,8 +43,13 @@ if hasattr(os, "register_at_fork"):
 class Engine:
     """Enables a set of patches in this interpreter. The package has one; tests make their own."""
 
-    def __init__(self, load: Callable[[], dict[str, Patch]] = load_all) -> None:
+    def __init__(
+        self,
+        load: Callable[[], dict[str, Patch]] = load_all,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> None:
         self._load = load
+        self._progress = progress
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
         self._session: Session | None = None
@@ -105,7 +110,7 @@ class Engine:
             selection = session.selection
         else:
             selection = _select(self.known(), patches)
-        return make_plan(self.known().values(), selection, InstalledTree(site), site or "")
+        return make_plan(self.known().values(), selection, InstalledTree(site), site or "", self._progress)
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""

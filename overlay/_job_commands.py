@@ -67,6 +67,7 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     if not found.active:
         _say(f"nothing is started, because no process would be armed: {found.reason}")
         return EXIT_DIFFERS
+    arguments.progress.close()
     try:
         os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- the command that was asked for
     except FileNotFoundError:

@@ -7,16 +7,29 @@ from overlay._record import TYPE_CHECKING
 from overlay.verdict import Plan, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from overlay._source import Tree
     from overlay.patch import Patch
 
 
-def make_plan(patches: Iterable[Patch], selection: Sequence[str], tree: Tree, site: str = "") -> Plan:
-    """Decide on every patch, and freeze the result. Patches that are not selected are only named."""
+def make_plan(
+    patches: Iterable[Patch],
+    selection: Sequence[str],
+    tree: Tree,
+    site: str = "",
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Plan:
+    """Decide on every patch, and freeze the result. Patches that are not selected are only named.
+
+    `progress` is told how many have been decided on, of how many, and which one is next.
+    """
     by_id = {patch.id: patch for patch in patches}
-    chosen = {name: decide(by_id[name], tree) for name in selection}
+    chosen = {}
+    for done, name in enumerate(selection):
+        if progress is not None:
+            progress(done, len(selection), name)
+        chosen[name] = decide(by_id[name], tree)
     settled = settle([by_id[name] for name in selection], chosen, tree)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts, digest=plan_digest(verdicts))

@@ -1,10 +1,12 @@
 """Tables for the terminal. JSON is the contract; these are views of the same data, 80 columns wide.
 
-With the extra `rich` installed and a terminal at hand, verdicts and states get a colour.
+Only what cannot be cut, the path of a file or the name of a site, may be longer. With the extra `rich`
+installed and a terminal at hand, verdicts and states get a colour, unless `NO_COLOR` is set.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 
@@ -13,12 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from overlay._doctor import Diagnosis
+    from overlay._new import Written
     from overlay._packs import Pack
-    from overlay.ledger import Status
+    from overlay.ledger import PatchStatus, Status
     from overlay.patch import Patch
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
 WIDTH = 80
+#: Columns that the last column of a table has at least.
+_LEAST = 24
 _COLOURS = {
     "apply": "green",
     "applied": "green",
@@ -42,7 +47,9 @@ def plan(item: Plan, *, findings: bool) -> str:
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:
         parts += [text for verdict in item.verdicts for text in _findings(verdict)]
-    parts.append(f"digest {item.digest[:16]}" + (f"  in {item.site}" if item.site else ""))
+    parts.append(f"digest {item.digest[:16]}")
+    if item.site:
+        parts.append(f"in {item.site}")
     return "\n".join(parts)
 
 
@@ -52,12 +59,17 @@ def status(item: Status) -> str:
         (
             f"{patch.patch}@{patch.revision}",
             patch.state,
-            patch.reason or f"{len(patch.sites)} sites decided on",
+            patch.reason or _sites(patch),
         )
         for patch in item.patches
     ]
     head = f"overlay {item.version} on Python {item.python}, {'strict' if item.strict else 'not strict'}"
     return f"{head}\n{_table(('patch', 'state', 'why'), rows)}"
+
+
+def _sites(patch: PatchStatus) -> str:
+    count = len(patch.sites)
+    return f"{count} site{'s' if count != 1 else ''}" if count else "waits for its modules to be imported"
 
 
 def explanation(patch: Patch, verdict: Verdict) -> str:
@@ -118,6 +130,11 @@ def lock(file: str, digest: str, different: Sequence[str], loud: Sequence[str]) 
     return "\n".join(lines)
 
 
+def written(item: Written) -> str:
+    """Return what `overlay new` prints."""
+    return f"{item.patch}\n{item.test}\nFill in what says TODO until this passes:  pytest {item.test}"
+
+
 def _variant_detail(verdict: str, reason: str, sites: int) -> str:
     return f"{verdict}: {reason}" if reason else f"{verdict}, {sites} site{'s' if sites != 1 else ''}"
 
@@ -144,12 +161,19 @@ def _findings(verdict: Verdict) -> list[str]:
             mark = "ok " if finding.holds else "NOT"
             lines.append(f"  {mark} {finding.expects:<8}{finding.site}")
             if not finding.holds:
-                lines.append(f"      {finding.found}")
+                lines.append(_wrap(finding.found, indent=" " * 6))
     return [f"{verdict.patch}:", *lines] if lines else []
 
 
-def _wrap(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
+def _wrap(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -158,10 +182,15 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "(none)"
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
     left = sum(widths) + 2 * len(widths)
+    # Beside long names there is no room: below them, then.
+    below = left > WIDTH - _LEAST
+    left = 4 if below else left
     lines = []
     for row in (head, *rows):
-        chunks = textwrap.wrap(row[-1], max(WIDTH - left, 24), break_on_hyphens=False) or [""]
-        cells = [_colour(cell, width) for cell, width in zip(row[:-1], widths, strict=True)]
+        chunks = textwrap.wrap(row[-1], WIDTH - left, break_on_hyphens=False) or [""]
+        cells = [_colour(cell, 0 if below else width) for cell, width in zip(row[:-1], widths, strict=True)]
+        if below:
+            chunks.insert(0, "")
         lines.append(("  ".join([*cells, chunks[0]])).rstrip())
         lines += [" " * left + chunk for chunk in chunks[1:]]
     return "\n".join(lines)
@@ -169,7 +198,8 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _colour(cell: str, width: int) -> str:
     padded = f"{cell:<{width}}"
-    if cell not in _COLOURS or not sys.stdout.isatty():
+    dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if cell not in _COLOURS or dull or not sys.stdout.isatty():
         return padded
     try:
         from rich.console import Console

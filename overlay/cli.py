@@ -14,8 +14,9 @@ import json
 import os
 import sys
 
-from overlay import _job_commands, _render
+from overlay import _authoring_commands, _job_commands, _render
 from overlay._engine import Engine
+from overlay._progress import Progress
 from overlay._version import __version__
 from overlay.errors import LockError, OverlayError, SelectionError, SuiteError
 
@@ -33,8 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser(suite="suite" in (sys.argv[1:] if argv is None else argv)[:1]).parse_args(argv)
     command: Callable[[Engine, argparse.Namespace], int] = arguments.command
+    arguments.progress = Progress(sys.stderr)
     try:
-        return command(Engine(), arguments)
+        return _run(command, arguments)
     except (SelectionError, LockError, SuiteError) as error:
         print(f"overlay: {error}", file=sys.stderr)
         return EXIT_USAGE
@@ -48,6 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_output()
         print(f"overlay: the output cannot be written: {error}", file=sys.stderr)
         return EXIT_USAGE
+
+
+def _run(command: Callable[[Engine, argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+    """Run a command, and take its progress away before anybody says how it ended."""
+    try:
+        return command(Engine(progress=arguments.progress), arguments)
+    finally:
+        arguments.progress.close()
 
 
 class _OutputError(Exception):
@@ -93,6 +103,7 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
     audit.set_defaults(all=True)
     plan.set_defaults(all=False)
     _job_commands.add(commands, add, _print)
+    _authoring_commands.add(add, _folder, _print)
     text = "run upstream's own tests with and without overlay: list, run, diff, report"
     tests = commands.add_parser("suite", help=text, description=text)
     if suite:
@@ -169,6 +180,7 @@ def _digest(_: Engine, arguments: argparse.Namespace) -> int:
 
 def _print(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
     text = json.dumps(data, indent=2) if arguments.json else table()
+    arguments.progress.close()
     try:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be printable here

@@ -36,7 +36,15 @@ class Project(Record):
     read_version: Callable[[ReadFile], str | None]
 
 
-class Known(Record):
+class _Condition(Record):
+    """What a shape asks of a site."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, which says which condition it is."""
+        return {"expects": type(self).__name__.lower(), **super().to_dict()}
+
+
+class Known(_Condition):
     """A site whose source must be one of the sources that the patch was written for.
 
     A site is `module:qualname`. A digest is that of the site's syntax tree without docstrings, comments
@@ -47,13 +55,13 @@ class Known(Record):
     digests: tuple[str, ...]
 
 
-class Present(Record):
+class Present(_Condition):
     """A site (or, without a colon, a module) that must exist, whatever its source."""
 
     site: str
 
 
-class Absent(Record):
+class Absent(_Condition):
     """A site (or, without a colon, a module) that must not exist."""
 
     site: str

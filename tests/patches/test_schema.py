@@ -1,24 +1,22 @@
-"""Every patch is held to the same form."""
+"""Every patch is held to the same form, and the form finds what breaks it."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
+from overlay._form import faults
 from overlay._registry import load_patches
-from overlay._shape import DIGEST_LENGTH
-from overlay.patch import Absent, Known
-from overlay.verdict import LOUD, VERDICTS
+from overlay.patch import Absent, Known, Present, Removal, Replacement, Target, Variant
+from overlay.testing import applied, assert_form
 
 if TYPE_CHECKING:
-    from overlay.patch import Patch, Target
+    from overlay.patch import Patch
 
 PATCHES = load_patches()
-SITE = re.compile(r"[a-z_][\w.]*(:[A-Za-z_][\w.]*)?")
+GOOD = PATCHES["megatron.recompute"]
 
 
 @pytest.fixture(params=sorted(PATCHES))
@@ -26,90 +24,122 @@ def patch(request: pytest.FixtureRequest) -> Patch:
     return PATCHES[request.param]
 
 
-def variants(patch: Patch) -> list[tuple[Target, str]]:
-    return [(target, variant.name) for target in patch.targets for variant in target.variants]
-
-
-def test_identity(patch: Patch) -> None:
-    assert re.fullmatch(r"[a-z]+\.[a-z0-9]+(-[a-z0-9]+)*", patch.id)
-    assert patch.revision >= 1
-
-
-def test_words(patch: Patch) -> None:
-    assert 10 <= len(patch.summary) <= 90
-    assert not patch.summary.endswith(".")
-    assert "\n" not in patch.summary
-    assert len(patch.why) >= 80
-    assert patch.why.rstrip().endswith(".")
-    assert patch.upstream
-    for reference in patch.upstream:
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+(#\d+|@[0-9a-f]{7,40})", reference), reference
-
-
-def test_removal(patch: Patch) -> None:
-    assert patch.remove.when
-    assert not patch.remove.when.endswith(".")
-    if patch.remove.version is not None:
-        Version(patch.remove.version)
-    path, _, name = patch.remove.test.partition("::")
-    from pathlib import Path
-
-    file = Path(__file__).parents[2] / path
-    assert file.is_file(), patch.remove.test
-    assert not name or f"def {name.partition('[')[0]}(" in file.read_text(), patch.remove.test
+def test_form(patch: Patch) -> None:
+    assert_form(patch, __file__)
 
 
 def test_requirements_exist(patch: Patch) -> None:
     assert set(patch.requires) <= set(PATCHES)
 
 
-def test_targets(patch: Patch) -> None:
-    assert patch.targets
-    assert not patch.targets[0].optional
-    assert patch.id.partition(".")[0] == patch.targets[0].project.name.partition("-")[0]
-    for target in patch.targets:
-        names = [variant.name for variant in target.variants]
-        assert len(names) == len(set(names))
-        assert any(variant.verdict == "apply" for variant in target.variants)
+def changed(**changes: Any) -> Patch:
+    """Return a patch of the form with changes to its first variant."""
+    target = GOOD.targets[0]
+    variant = target.variants[0].replace(**changes)
+    return GOOD.replace(targets=(target.replace(variants=(variant,)),))
 
 
-def test_variants(patch: Patch) -> None:
-    for target in patch.targets:
-        for variant in target.variants:
-            SpecifierSet(variant.versions)
-            assert variant.verdict in VERDICTS
-            assert variant.verdict == "unsupported" or variant.verdict not in LOUD
-            assert variant.shape, "a version alone does not identify an upstream"
-            for condition in variant.shape:
-                assert SITE.fullmatch(condition.site), condition
-            if variant.verdict == "apply":
-                assert variant.replacements
-                assert not variant.reason
-            else:
-                assert not variant.replacements
-                assert variant.reason
+def removed(**changes: Any) -> Patch:
+    return GOOD.replace(remove=GOOD.remove.replace(**changes))
 
 
-def test_what_is_replaced_is_known(patch: Patch) -> None:
-    for target in patch.targets:
-        for variant in target.variants:
-            known = [condition for condition in variant.shape if isinstance(condition, Known)]
-            for condition in known:
-                assert condition.digests
-                for digest in condition.digests:
-                    assert re.fullmatch(f"[0-9a-f]{{{DIGEST_LENGTH}}}", digest), (patch.id, condition)
-            sites = [replacement.site for replacement in variant.replacements]
-            assert len(sites) == len(set(sites))
-            new = [replacement.site for replacement in variant.replacements if replacement.new]
-            absent = {condition.site for condition in variant.shape if isinstance(condition, Absent)}
-            assert set(sites) - set(new) <= {condition.site for condition in known}
-            assert set(new) <= absent
-            # Inside a class Python stores a private name under another one.
-            names = [name for site in sites for name in site.partition(":")[2].split(".")[1:]]
-            assert not [name for name in names if name.startswith("__") and not name.endswith("__")]
+def not_applied(verdict: str, reason: str = "it is right") -> Patch:
+    """Return a patch of the form with a second variant that does not apply."""
+    target = GOOD.targets[0]
+    other = Variant(name="1", versions="<0.12", verdict=verdict, shape=(Present(site="m"),), reason=reason)
+    return GOOD.replace(targets=(target.replace(variants=(*target.variants, other)),))
 
 
-def test_variants_of_one_target_that_apply_do_not_overlap_in_version_and_shape(patch: Patch) -> None:
-    for target in patch.targets:
-        shapes = [(variant.versions, variant.shape) for variant in target.variants]
-        assert len(shapes) == len(set(shapes))
+TARGET = GOOD.targets[0]
+VARIANT = TARGET.variants[0]
+KNOWN = VARIANT.shape[0]
+MAKE = VARIANT.replacements[0]
+PRIVATE = "megatron.core.a:C.__f"
+HERE = "tests/patches/test_schema.py"
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (GOOD.replace(id="megatron.Recompute"), "id: 'megatron.Recompute' is not"),
+        (GOOD.replace(id="megatron.re_compute"), "id: "),
+        (GOOD.replace(id="megatron"), "id: "),
+        (GOOD.replace(revision=0), "revision: "),
+        (GOOD.replace(summary="x" * 9), "summary: "),
+        (GOOD.replace(summary="x" * 91), "summary: "),
+        (GOOD.replace(summary="A full stop too many."), "summary: "),
+        (GOOD.replace(summary="In two\nlines of text"), "summary: "),
+        (GOOD.replace(why="x" * 78 + "."), "why: "),
+        (GOOD.replace(why="x" * 90), "why: "),
+        (GOOD.replace(upstream=()), "upstream: where"),
+        (GOOD.replace(upstream=("NVIDIA/Megatron-LM",)), "upstream: 'NVIDIA/Megatron-LM'"),
+        (GOOD.replace(upstream=("https://github.com/a/b/pull/1",)), "upstream: "),
+        (removed(when=""), "remove.when: "),
+        (removed(when="It is right."), "remove.when: "),
+        (removed(version="next"), "remove.version: 'next'"),
+        (removed(test="tests/nothing.py::test_x"), "remove.test: there is no file 'tests/nothing.py'"),
+        (removed(test=f"{HERE}::test_nothing"), "remove.test: test_schema.py has no function 'test_nothing'"),
+        (removed(test=f"{HERE}::test_requirements_exist"), "is not marked as one that is expected to fail"),
+        (GOOD.replace(targets=()), "targets: there is none"),
+        (GOOD.replace(targets=(TARGET.replace(optional=True),)), "cannot be optional"),
+        (GOOD.replace(targets=GOOD.targets[1:]), "after which the patch is not named"),
+        (GOOD.replace(targets=(TARGET.replace(variants=(VARIANT, VARIANT)),)), "two variants have one name"),
+        (GOOD.replace(targets=(TARGET.replace(variants=(VARIANT, VARIANT)),)), "the same versions and shape"),
+        (GOOD.replace(targets=(Target(project=TARGET.project, variants=()),)), "no variant applies"),
+        (changed(versions="0.16"), "versions: '0.16' is no range"),
+        (changed(shape=()), "does not identify an upstream"),
+        (changed(reason="because"), "reason: it applies"),
+        (changed(replacements=()), "replacements: what applies has some"),
+        (changed(verdict="fixed-upstream", reason="it is"), "replacements: what applies has some"),
+        (not_applied("fixed-upstream", ""), "reason: why it is fixed-upstream"),
+        (not_applied("fixed"), "verdict: 'fixed'"),
+        (not_applied("conflict"), "verdict: 'conflict'"),
+        (not_applied("expired"), "verdict: 'expired'"),
+        (changed(shape=(KNOWN, Present(site="a:b:c"))), "'a:b:c' is not `module:qualname`"),
+        (changed(shape=(Known(site=KNOWN.site, digests=()),)), "no digest of a source that was tested"),
+        (changed(shape=(Known(site=KNOWN.site, digests=("12",)),)), "no digest of a source"),
+        (changed(shape=(Present(site=KNOWN.site),)), "not in the shape as Known"),
+        (changed(shape=(Known(site="a:b", digests=("0" * 12,)),)), "not in the shape as Known"),
+        (changed(replacements=(MAKE.replace(new=True),)), "not in the shape as Absent"),
+        (changed(replacements=(MAKE, MAKE)), "a site is replaced twice"),
+        (
+            changed(
+                shape=(Absent(site=PRIVATE),),
+                replacements=(Replacement(site=PRIVATE, make=MAKE.make, new=True),),
+            ),
+            "is a private name",
+        ),
+    ],
+)
+def test_what_breaks_the_form_is_named(bad: Patch, words: str) -> None:
+    found = faults(bad, Path(__file__))
+    assert any(words in text for text in found), found
+    with pytest.raises(AssertionError) as raised:
+        assert_form(bad, __file__)
+    assert f"{bad.id} is not of the form" in str(raised.value)
+    assert words in str(raised.value)
+
+
+def test_what_is_of_the_form_stays_so_when_nothing_changes() -> None:
+    assert faults(changed(), Path(__file__)) == []
+    assert faults(removed(), Path(__file__)) == []
+    for verdict in ("fixed-upstream", "superseded", "not-affected", "unsupported"):
+        assert faults(not_applied(verdict), Path(__file__)) == []
+    versioned = Removal(version="1.0rc1", when="it is right", test=GOOD.remove.test)
+    assert faults(GOOD.replace(remove=versioned), Path(__file__)) == []
+
+
+def test_what_the_template_says_is_found_in_the_patch_and_in_its_test(tmp_path: Path) -> None:
+    test = tmp_path / "tests" / "test_x.py"
+    test.parent.mkdir()
+    mark = "TODO"  # in a variable: this file is one that is looked at
+    test.write_text(f"@xfail\ndef test_x(): pass  # {mark}: say more\n")
+    assert faults(removed(test="tests/test_x.py::test_x"), test) == [
+        f"test_x.py:2 is not filled in: {mark}: say more"
+    ]
+
+
+def test_a_patch_that_was_never_in_place_has_not_been_tested() -> None:
+    patch = PATCHES["slime.vpp-ceiling"]  # slime is in no package index, and nothing here imports it
+    with pytest.raises(AssertionError, match="is armed, and nothing of it was tested"), applied(patch):
+        pass

@@ -1,0 +1,63 @@
+"""What the test of a patch needs: the patch in place for a while, and the form that it is held to."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+
+from overlay import _form
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from overlay.ledger import PatchStatus
+    from overlay.patch import Patch
+
+__all__ = ["applied", "assert_form"]
+
+
+def assert_form(patch: Patch, tests: str | Path) -> None:
+    """Hold a patch to the form that all have.
+
+    Args:
+        patch: The patch.
+        tests: The file of the test that asks: the path of the removal test begins in a folder above it.
+
+    Raises:
+        AssertionError: With a sentence for each rule that the patch breaks.
+
+    """
+    found = _form.faults(patch, Path(tests).resolve())
+    if found:
+        msg = "\n  ".join([f"{patch.id} is not of the form:", *found])
+        raise AssertionError(msg)
+
+
+@contextmanager
+def applied(patch: Patch) -> Iterator[None]:
+    """Put a patch, and those that it requires, in place in this process, and every original back at the end.
+
+    Raises:
+        PatchError: It does not apply to what is installed here, as in strict mode.
+        AssertionError: It was never in place, so that nothing has been tested.
+
+    """
+    from overlay._engine import Engine
+    from overlay._packs import load_all
+
+    engine = Engine(lambda: {**load_all(), patch.id: patch})
+    try:
+        engine.enable([patch.id, *patch.requires], strict=True)
+        yield
+        found = _of(patch, engine.status().patches)
+        if found.state != "applied":
+            what = found.reason or "none of the modules that it changes was imported"
+            msg = f"{patch.id} is {found.state}, and nothing of it was tested: {what}"
+            raise AssertionError(msg)
+    finally:
+        engine.disable()
+
+
+def _of(patch: Patch, patches: tuple[PatchStatus, ...]) -> PatchStatus:
+    return next(found for found in patches if found.patch == patch.id)

@@ -1,0 +1,332 @@
+"""What people and programs see: tables, colours, progress, and JSON that a schema describes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlay import _doctor, _new, _packs, _progress, _render, cli, ledger, patch, verdict
+from overlay._progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from overlay._record import Record
+
+#: As long as ids get, with that of a pack.
+IDS = st.from_regex(r"([a-z]{1,20}/)?[a-z]{1,9}\.[a-z]{1,12}(-[a-z]{1,9}){0,2}", fullmatch=True)
+TEXT = st.text(alphabet="abc -:.", max_size=200)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def assert_fits(text: str) -> None:
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@settings(deadline=None, max_examples=50)  # rows are slow to draw
+@given(st.lists(st.tuples(IDS, st.sampled_from(sorted(verdict.VERDICTS)), TEXT), max_size=4))
+def test_a_plan_fits(rows: list[tuple[str, str, str]]) -> None:
+    verdicts = tuple(
+        verdict.Verdict(patch=name, revision=1, verdict=said, reason=reason) for name, said, reason in rows
+    )
+    plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
+    text = _render.plan(plan, findings=False)
+    assert_fits(text)
+    for name, said, reason in rows:
+        assert name in text
+        assert said in text
+        if said != "apply":
+            assert "".join(reason.split()) in "".join(text.split())
+
+
+@settings(deadline=None, max_examples=50)  # rows are slow to draw
+@given(st.lists(st.tuples(IDS, st.sampled_from(sorted(ledger.STATES)), TEXT), max_size=4), st.booleans())
+def test_a_status_fits(rows: list[tuple[str, str, str]], strict: bool) -> None:
+    patches = tuple(
+        ledger.PatchStatus(patch=name, revision=123, state=state, reason=reason)
+        for name, state, reason in rows
+    )
+    status = ledger.Status(
+        enabled=True, strict=strict, version="0.10.0", python="3.13.10", pid=1, selection=(), patches=patches
+    )
+    text = _render.status(status)
+    assert_fits(text)
+    for name, state, _ in rows:
+        assert f"{name}@123" in text
+        assert state in text
+
+
+def test_long_names_have_their_reasons_below() -> None:
+    name = f"{'a' * 30}/{'b' * 9}.{'c' * 20}"
+    verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unsupported", reason="it is new here"),)
+    plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
+    assert _render.plan(plan, findings=False).splitlines()[:4] == [
+        "patch  verdict",
+        "    why",
+        f"{name}  unsupported",
+        "    it is new here",
+    ]
+
+
+# -- colours ---------------------------------------------------------------------------------------
+
+
+def on_a_terminal(code: str, **environ: str) -> tuple[str, str]:
+    """Return what a program prints to a terminal, and what remains of it there without escapes."""
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"):
+        clean.pop(name, None)
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**clean, "TERM": "xterm-256color", **environ},
+    )  # fmt: skip
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(mine, 1 << 16):
+            parts.append(part)
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(mine)
+    assert process.wait(timeout=60) == 0, b"".join(parts)
+    text = b"".join(parts).decode().replace("\r\n", "\n")
+    return text, re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+STATUS = "from overlay.cli import main; main(['status'])"
+
+
+def test_colours_are_for_terminals() -> None:
+    pytest.importorskip("rich")
+    piped = subprocess.run(
+        [sys.executable, "-c", STATUS], capture_output=True, text=True, timeout=60, check=True,
+        env={name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")},
+    )  # fmt: skip
+    assert "\x1b" not in piped.stdout
+    text, plain = on_a_terminal(STATUS)
+    assert "\x1b[36marmed" in text
+    assert plain == piped.stdout
+    for wish in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert on_a_terminal(STATUS, **wish)[0] == piped.stdout, wish
+    assert on_a_terminal(STATUS, NO_COLOR="")[0] == text  # as no-color.org has it
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def wait_for(stream: io.StringIO, words: str) -> None:
+    end = time.monotonic() + 20
+    while words not in stream.getvalue():
+        assert time.monotonic() < end, stream.getvalue()
+        time.sleep(0.01)
+
+
+def shown(text: str) -> str:
+    """Return what a terminal shows of one line after all of it."""
+    line = ""
+    for part in text.split("\r"):
+        line = part + line[len(part) :]
+    return line.rstrip()
+
+
+def test_a_bar_comes_after_a_while_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(_progress, "_PERIOD", 0.01)
+    stream = Terminal()
+    progress = Progress(stream)
+    wait_for(stream, "overlay: 0 s")
+    progress(3, 6, f"lib.{'x' * 100}")
+    wait_for(stream, "[##########..........] 3/6 0 s lib.xxx")
+    assert max(map(len, stream.getvalue().split("\r"))) == 79
+    progress.close()
+    assert shown(stream.getvalue()) == ""
+    said = stream.getvalue()
+    time.sleep(0.1)
+    assert stream.getvalue() == said
+    progress.close()
+
+
+def test_what_is_quick_shows_nothing() -> None:
+    assert _progress.PATIENCE == 2.0
+    stream = Terminal()
+    progress = Progress(stream)
+    progress(1, 2, "lib.x")
+    progress.close()
+    assert stream.getvalue() == ""
+
+
+def test_a_file_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress(1, 2, "lib.x")
+    time.sleep(0.1)
+    progress.close()
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), ValueError("closed")])
+def test_a_terminal_that_is_gone_stops_nobody(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(Terminal):
+        def write(self, text: str) -> int:
+            raise error
+
+    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    progress = Progress(Gone())
+    progress(1, 2, "lib.x")
+    time.sleep(0.05)
+    progress.close()
+
+
+@pytest.mark.parametrize("command", ["audit", "plan", "lock"])
+def test_a_slow_command_shows_what_it_is_at_and_then_its_table_alone(command: str, tmp_path: Path) -> None:
+    words = [command, "--file", str(tmp_path / "lock")] if command == "lock" else [command, "--site", "."]
+    code = (
+        "import os, sys, time; from overlay import _plan, _progress, cli; decide = _plan.decide; "
+        "_progress.PATIENCE, _progress._PERIOD = 0.1, 0.02; "
+        "_plan.decide = lambda *given: (time.sleep(0.1), decide(*given))[1]; "
+        f"os.chdir({str(tmp_path)!r}); sys.exit(cli.main({words!r}) == 2)"
+    )
+    text, _ = on_a_terminal(code, NO_COLOR="1")
+    assert re.search(r"overlay: \[#+\.+\] \d+/\d+ \d s megatron\.\S+", text)
+    first = text.split("\n")[0]
+    assert shown(first).split() in (
+        ["patch", "verdict", "why"],
+        [str(tmp_path / "lock"), *first.split()[-1:]],
+    )
+    assert "[#" not in "\n".join(text.split("\n")[1:])
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema that allows no other keys than it names: what overlay prints today is all in it."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    return {**found, "additionalProperties": False} if "required" in found else found
+
+
+def run(*words: str) -> Any:
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
+    done = subprocess.run(
+        [sys.executable, "-m", "overlay", *words],
+        capture_output=True, text=True, timeout=120, check=False, env=clean,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout)
+
+
+SCHEMA = run("schema")
+
+
+def upstream(folder: Path) -> str:
+    """Write an upstream whose version is known and whose source is not."""
+    files = {
+        "verl/version/version": "0.8.0\n",
+        "verl/protocol.py": "",
+        "verl/utils/seqlen_balancing.py": "def karmarkar_karp(): ...\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    site = ["--site", upstream(tmp_path)]
+    commands: list[Sequence[str]] = [
+        ["list"], ["plan"], ["plan", *site], ["audit"], ["audit", *site], ["status"], ["doctor"], ["packs"],
+        ["digest", "verl.utils.seqlen_balancing:karmarkar_karp", "verl:nothing", *site],
+        ["lock", "--file", str(tmp_path / "overlay.lock")], ["explain", "verl.fast-partitioner", *site],
+    ]  # fmt: skip
+    for words in commands:
+        check = closed({**SCHEMA, "$ref": f"#/$defs/{words[0]}"})
+        found = run(*words, "--json")
+        jsonschema.validate(found, check, cls=jsonschema.Draft202012Validator)
+        wrong = [{"id": 1}] if isinstance(found, list) else {**found, "verl:more": 1}
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, check, cls=jsonschema.Draft202012Validator)
+    # `new` needs a checkout, and is compared with its record below.
+    described = {words[0] for words in commands} | {"new"}
+    assert described | {"run", "schema", "suite"} == commands_of_the_parser()
+
+
+def commands_of_the_parser() -> set[str]:
+    (words,) = (
+        action.choices for action in cli._parser(suite=False)._actions if isinstance(action.choices, dict)
+    )
+    return set(words)
+
+
+#: What of the schema is a record of the engine.
+RECORDS: dict[str, type[Record]] = {
+    "plan": verdict.Plan,
+    "status": ledger.Status,
+    "doctor": _doctor.Diagnosis,
+    "new": _new.Written,
+    "patch": patch.Patch,
+    "target": patch.Target,
+    "variant": patch.Variant,
+    "verdict": verdict.Verdict,
+    "patch-status": ledger.PatchStatus,
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_schema_has_the_fields_of_the_records(name: str) -> None:
+    found = SCHEMA["$defs"][name]
+    assert list(found["properties"]) == list(RECORDS[name]._fields)
+    assert found["required"] == list(RECORDS[name]._fields)
+
+
+def test_the_schema_has_the_fields_of_what_is_inside_them() -> None:
+    defs = SCHEMA["$defs"]
+    inside: dict[type[Record], Any] = {
+        verdict.TargetVerdict: defs["verdict"]["properties"]["targets"]["items"],
+        verdict.SiteFinding: defs["verdict"]["properties"]["targets"]["items"]["properties"]["findings"][
+            "items"
+        ],
+        ledger.SiteStatus: defs["patch-status"]["properties"]["sites"]["items"],
+        patch.Removal: defs["patch"]["properties"]["remove"],
+        patch.Project: defs["target"]["properties"]["project"],
+        patch.Replacement: defs["variant"]["properties"]["replacements"]["items"],
+    }
+    for record, found in inside.items():
+        assert found["required"] == list(found["properties"]) == list(record._fields), record
+    assert defs["packs"]["items"]["required"] == [*_packs.Pack._fields, "loaded"]
+    assert defs["verdict-name"]["enum"] == list(verdict.VERDICTS)
+    assert defs["state"]["enum"] == list(ledger.STATES)
+
+
+def test_a_condition_says_which_it_is() -> None:
+    for kind in (patch.Present, patch.Absent):
+        assert kind(site="m:f").to_dict() == {"expects": kind.__name__.lower(), "site": "m:f"}
+    known = patch.Known(site="m:f", digests=("0",))
+    assert known.to_dict() == {"expects": "known", "site": "m:f", "digests": ["0"]}

@@ -1,0 +1,221 @@
+"""What is released: the wheel file by file, installed as a stranger installs it, and the changelog."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from worksite import ROOT, Venv, build_wheel, clean_environment
+
+import overlay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Where the packages of a wheel come from.
+ROOMS = {
+    "overlay/compat/": ROOT / "compat",
+    "overlay/patches/": ROOT / "patches",
+    "overlay/": ROOT / "overlay",
+}
+
+
+def sources() -> dict[str, Path]:
+    """Return every file of the three rooms, by the name that it has in a wheel."""
+    return {
+        f"{prefix}{path.relative_to(folder)}": path
+        for prefix, folder in ROOMS.items()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def metadata(wheel: Path) -> Any:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+# -- the wheel -------------------------------------------------------------------------------------
+
+
+def test_the_wheel_holds_every_file_and_no_other(wheel: Path) -> None:
+    expected = sources()
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        data = {name: name.partition(".data/purelib/")[2] for name in names if ".data/" in name}
+        assert names - set(data) == set(expected)
+        assert sorted(data.values()) == ["overlay-startup.pth", "overlay-startup.start"]
+        for name, path in expected.items():
+            assert archive.read(name) == path.read_bytes(), name
+        for name, inside in data.items():
+            assert archive.read(name) == (ROOT / "startup" / inside).read_bytes(), name
+
+
+def test_the_wheel_says_what_it_is(wheel: Path) -> None:
+    said = metadata(wheel)
+    assert said["Name"] == "megatron-overlay"
+    assert said["Version"] == overlay.__version__
+    needed = {requirement for requirement in said.get_all("Requires-Dist") if "extra ==" not in requirement}
+    assert {requirement.partition(">")[0] for requirement in needed} == {"packaging", "wrapt", "tomli"}
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
+        points = archive.read(name).decode()
+    assert "overlay = overlay.cli:main" in points
+    assert "[verl.plugins]" in points
+
+
+def test_the_source_distribution_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    archive = build_wheel(tmp_path, "sdist")
+    shutil.unpack_archive(archive, tmp_path / "unpacked", filter="data")
+    (folder,) = (tmp_path / "unpacked").iterdir()
+    code = f"import setuptools.build_meta as b; print(b.build_wheel({str(tmp_path)!r}))"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as other:
+        names = [name for name in one.namelist() if not name.endswith("/RECORD")]
+        assert sorted(one.namelist()) == sorted(other.namelist())
+        assert [one.read(name) for name in names] == [other.read(name) for name in names]
+
+
+def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
+    venv = Venv(tmp_path / "venv", linked=False)
+    before = {path for path in venv.folder.rglob("*") if path.is_file()}
+    pip = [sys.executable, "-m", "pip", "--python", str(venv.python), "--disable-pip-version-check"]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        kept = {name: text for name, text in clean_environment().items() if name != "VIRTUAL_ENV"}
+        return subprocess.run(
+            [*pip, *words], capture_output=True, text=True, timeout=300, check=False, env=kept
+        )
+
+    # With what it needs, from the package index, and nothing of this environment.
+    done = run("install", "--quiet", "--no-compile", "--only-binary=:all:", str(wheel))
+    if done.returncode != 0:
+        probe = run("download", "--quiet", "--no-deps", "--dest", str(tmp_path), "packaging")
+        if probe.returncode != 0:
+            pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    assert run("check").returncode == 0
+    listed = {line.partition("==")[0].lower() for line in run("freeze").stdout.splitlines()}
+    assert {name.partition(" ")[0] for name in listed} - {"tomli"} == {
+        "megatron-overlay",
+        "packaging",
+        "wrapt",
+    }
+
+    assert venv.read("doctor")["active"]
+    assert venv.read("list")
+    assert venv.read("plan")["verdicts"]
+    code = "import sys; print('overlay._startup' in sys.modules)"
+    assert venv.run("-c", code, OVERLAY="1").stdout == "True\n"
+    assert venv.run("-c", code).stdout == "False\n"
+    version = subprocess.run(
+        [venv.folder / "bin" / "overlay", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert version.stdout == f"overlay {overlay.__version__}\n"
+    # The files that are no Python code are there too.
+    pack = '[project.entry-points."overlay.patches"]\na = "a.patches"\n'
+    (venv.folder / "pyproject.toml").write_text(pack)
+    (venv.folder / "a" / "patches").mkdir(parents=True)
+    assert venv.read("new", "verl.it")["patch"] == "a/patches/verl/it.py"
+
+    run("uninstall", "--yes", "--quiet", *listed)
+    left = {path for path in venv.site.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert left <= before
+
+
+# -- the changelog ---------------------------------------------------------------------------------
+
+
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("release", ROOT / "scripts" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RELEASE = script()
+
+
+def test_the_changelog_begins_with_the_version() -> None:
+    found = list(RELEASE.HEADING.finditer((ROOT / "CHANGELOG.md").read_text()))
+    assert found[0]["version"] == overlay.__version__ or found[0]["date"] == "unreleased"
+    assert "unreleased" not in [heading["date"] for heading in found[1:]]
+
+
+def test_fragments_are_list_items() -> None:
+    assert {path.name: RELEASE.fault(path) for path in RELEASE.fragments(ROOT) if RELEASE.fault(path)} == {}
+
+
+@pytest.mark.parametrize("text", ["", "text\n", "- item\nmore\n", "# Head\n- item\n", f"- {'x' * 120}\n"])
+def test_what_is_no_fragment_stops_a_release(checkout: Path, text: str) -> None:
+    (checkout / "changes/c.md").write_text(text)
+    before = (checkout / "CHANGELOG.md").read_text()
+    with pytest.raises(RELEASE.ReleaseError, match=r"changes/c\.md: "):
+        RELEASE.release("0.1.0", checkout, "2030-01-02")
+    assert (checkout / "CHANGELOG.md").read_text() == before
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    files = {
+        "CHANGELOG.md": "# Changes\n\n## 0.1.0 (unreleased)\n\n- First.\n",
+        "overlay/_version.py": '"""The version."""\n\n__version__ = "0.0.9"\n',
+        "changes/README.md": "How.\n",
+        "changes/b.md": "- B.\n",
+        "changes/a.md": "- A, of\n  two lines.\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_release_gathers_the_fragments(checkout: Path) -> None:
+    RELEASE.release("0.1.0", checkout, "2030-01-02")
+    first = "## 0.1.0 (2030-01-02)\n\n- First.\n- A, of\n  two lines.\n- B.\n"
+    assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{first}"
+    assert (checkout / "overlay/_version.py").read_text() == '"""The version."""\n\n__version__ = "0.1.0"\n'
+    assert [path.name for path in (checkout / "changes").iterdir()] == ["README.md"]
+
+    (checkout / "changes/c.md").write_text("- C.\n")
+    RELEASE.release("0.10.0rc1", checkout, "2030-02-03")
+    second = "## 0.10.0rc1 (2030-02-03)\n\n- C.\n"
+    assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{second}\n{first}"
+    (checkout / "changes/d.md").write_text("- D.\n")
+    RELEASE.release("0.10.0", checkout, "2030-02-04")
+    third = "## 0.10.0 (2030-02-04)\n\n- D.\n"
+    assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{third}\n{second}\n{first}"
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("0.2.0", "the next release is 0.1.0"),
+        ("v0.1.0", "no version of the form"),
+        ("0.1", "no version of the form"),
+    ],
+)
+def test_a_release_that_there_cannot_be(checkout: Path, version: str, words: str) -> None:
+    with pytest.raises(RELEASE.ReleaseError, match=words):
+        RELEASE.release(version, checkout, "2030-01-02")
+    assert "unreleased" in (checkout / "CHANGELOG.md").read_text()
+
+
+def test_a_release_is_made_once_and_of_something(checkout: Path) -> None:
+    RELEASE.release("0.1.0", checkout, "2030-01-02")
+    for version in ("0.1.0", "0.1.0rc1", "0.0.9"):
+        with pytest.raises(RELEASE.ReleaseError, match=r"0\.1\.0 has been released already"):
+            RELEASE.release(version, checkout, "2030-01-03")
+    with pytest.raises(RELEASE.ReleaseError, match="nothing has changed"):
+        RELEASE.release("0.1.1", checkout, "2030-01-03")
