@@ -94,12 +94,12 @@ def _budget(found: dict[str, Any]) -> bool:
 def _same_partitions(found: dict[str, Any]) -> bool:
     """The partitions of upstream itself, several times as fast."""
     fast, slow = found["overlay"]["calls"], found["released"]["calls"]
-    return found["overlay"]["partitions"] == found["released"]["partitions"] and fast[1] < slow[1] / 2
+    return bool(found["overlay"]["partitions"] == found["released"]["partitions"] and fast[1] < slow[1] / 2)
 
 
 def _same_partitions_of_slime(found: dict[str, Any]) -> bool:
     fast, slow = found["overlay"]["calls"], found["plain"]["calls"]
-    return found["overlay"]["drawn"] == found["plain"]["drawn"] and fast[1] < slow[1] / 2
+    return bool(found["overlay"]["drawn"] == found["plain"]["drawn"] and fast[1] < slow[1] / 2)
 
 
 def _splits(found: dict[str, Any]) -> bool:
@@ -140,7 +140,6 @@ def _released(found: dict[str, Any]) -> bool:
 
 
 _SCHEDULE = "slime/utils/dp_schedule.py"
-_PARTITION = {"slime.fast-partitioner": _same_partitions_of_slime}
 CHECKS = (
     Check("recompute_check.py", (), {"megatron.recompute": _released}),
     Check(
@@ -148,7 +147,7 @@ CHECKS = (
         (SEED, "60"),
         {"verl.strict-token-budget": _budget, "verl.fast-partitioner": _same_partitions},
     ),
-    Check("slime_partitioner_check.py", (SEED,), _PARTITION),
+    Check("slime_partitioner_check.py", (SEED,), {"slime.fast-partitioner": _same_partitions_of_slime}),
     Check(
         "slime_check.py",
         (SEED, str(DRAWN)),

@@ -10,7 +10,7 @@ import math
 from overlay._record import TYPE_CHECKING, Record
 from overlay.errors import ReportError
 from overlay.report import drawing
-from overlay.report.drawing import AFTER, BAD, BEFORE, IDLE, INK, LINES, MARKERS, SHARES
+from overlay.report.drawing import AFTER, BAD, BEFORE, IDLE, INK, LINES, MARKERS, ON_SHARES, SHARES, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ def chart(figure: Any) -> Chart:
     try:
         draw = KINDS[figure["kind"]]
         return draw(str(figure["title"]), figure)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise ReportError(f"a figure cannot be drawn: {type(error).__name__}: {error}") from error
 
 
@@ -47,7 +47,7 @@ def micro_batches(title: str, figure: dict[str, Any]) -> Chart:
             axes.plot(
                 [index + 1 for index in range(len(tokens))],
                 sorted(tokens, reverse=True),
-                label=f"{name}: {over} of {len(tokens)} over the budget",
+                label=f"{short(name)}: {over} of {len(tokens)} over the budget",
                 markersize=4,
                 linewidth=0.8,
                 **look,
@@ -90,17 +90,17 @@ def memory(title: str, figure: dict[str, Any]) -> Chart:
                 [index + place * height for index in range(len(cases))],
                 values,
                 height,
-                label=name,
+                label=short(name),
                 color=AFTER if place == len(names) - 1 else BEFORE,
                 alpha=1 if place in (0, len(names) - 1) else 0.55,
                 hatch=None if place == len(names) - 1 else "////",
                 edgecolor=INK,
                 linewidth=0.4,
             )
-        axes.set_yticks([index + 0.4 - height / 2 for index in range(len(cases))], list(cases))
+        axes.set_yticks([index + 0.4 - height / 2 for index in range(len(cases))], list(map(short, cases)))
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(unit)
+        axes.set_xlabel(short(unit))
         axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.12), ncols=len(names))
 
     rows = [(case, *(_short(row.get(name)) for name in names)) for case, row in cases.items()]
@@ -114,10 +114,10 @@ def memory_over_time(title: str, figure: dict[str, Any]) -> Chart:
 
     def draw(axes: Any) -> None:
         for (name, values), look in zip(series.items(), _looks(), strict=False):
-            label = f"{name}: peak {max(values):.3g}"
+            label = f"{short(name)}: peak {max(values):.3g}"
             axes.step(range(len(values)), values, where="post", label=label, **{**look, "marker": "none"})
         axes.set_xlabel("operations of forward and backward, in order")
-        axes.set_ylabel(unit)
+        axes.set_ylabel(short(unit))
         axes.set_ylim(bottom=0)
         axes.legend(loc="upper right")
 
@@ -143,7 +143,9 @@ def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
             found = [value(row, name) for row in cases.values()]
             there = [(error, index) for index, error in enumerate(found) if error is not None]
             style = {**look, "linestyle": "none", "markersize": 8}
-            axes.plot([error for error, _ in there], [index for _, index in there], label=name, **style)
+            axes.plot(
+                [error for error, _ in there], [index for _, index in there], label=short(name), **style
+            )
         axes.axvline(tolerance, color=INK, linewidth=1)
         axes.annotate(
             f"right is below {tolerance:g}", (tolerance, 0), (4, 3), xycoords=("data", "axes fraction"),
@@ -152,11 +154,12 @@ def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
         for index, row in enumerate(cases.values()):
             lost = [name for name in names if value(row, name) is None]
             if lost:
+                text = f"{', '.join(map(short, lost))}: no result"
                 axes.annotate(
-                    f"{', '.join(lost)}: no result", (1, index), xycoords=("axes fraction", "data"),
+                    text, (1, index), xycoords=("axes fraction", "data"),
                     ha="right", va="center", color=BAD,
                 )  # fmt: skip
-        axes.set_yticks(range(len(cases)), [str(case) for case in cases])
+        axes.set_yticks(range(len(cases)), list(map(short, cases)))
         axes.set_ylim(len(cases) - 0.4, -0.6)
         axes.set_xlim(1e-10, 10)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -189,7 +192,7 @@ def timelines(title: str, figure: dict[str, Any]) -> Chart:
     def draw(axes: Any) -> None:
         ticks, labels, top = [], [], 0.0
         for name, spans in steps.items():
-            axes.text(0, top + 0.1, name, va="center")
+            axes.text(0, top + 0.1, short(name), va="center")
             for size in [0, *sizes]:
                 chosen = [span for span in spans if span[1] == size]
                 axes.barh(
@@ -204,6 +207,14 @@ def timelines(title: str, figure: dict[str, Any]) -> Chart:
                 )
             ticks += [top + 1 + rank for rank in range(ranks[name])]
             labels += [str(rank) for rank in range(ranks[name])]
+            longest = max(end for *_, end in spans)
+            for rank, size, begin, end in spans:
+                if size and end - begin > 0.04 * longest:
+                    middle = (begin + end) / 2
+                    axes.text(
+                        middle, top + 1 + rank, str(size), ha="center", va="center", fontsize=6.5,
+                        color=ON_SHARES[SHARES.index(colours[size])],
+                    )  # fmt: skip
             top += ranks[name] + 1.6
         for size in [0, *sizes]:
             text = f"{size} share a sequence" if size else "waits"

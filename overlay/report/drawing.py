@@ -6,6 +6,7 @@ matplotlib draws with stand-in colours, and each is replaced by a variable of th
 from __future__ import annotations
 
 import re
+import warnings
 from io import StringIO
 from itertools import count
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 #: Stand-in colours, and the variables of the style sheet that take their place.
 INK, MUTED, GRID, BEFORE, AFTER, BAD, IDLE = (f"#01020{number}" for number in range(7))
 SHARES = ("#010210", "#010211", "#010212", "#010213")
+#: What can be read on each of these, on a light page and on a dark one.
+ON_SHARES = ("#0d1117", "#0d1117", "#ffffff", "#ffffff")
 _VARIABLES = {
     INK: "ink",
     MUTED: "muted",
@@ -32,6 +35,9 @@ _VARIABLES = {
 #: Markers and line styles by which series differ, beside their colours.
 MARKERS = ("x", "o", "^", "s", "v", "D")
 LINES = ("--", "-", ":", "-.")
+
+#: Characters of a name in a picture.
+_ROOM = 40
 
 _numbers = count(1)
 
@@ -62,7 +68,9 @@ def svg(draw: Callable[[Any], None], *, title: str, height: float, width: float 
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        # Of glyphs that its own font lacks: the page's font is the reader's.
+        warnings.simplefilter("ignore", UserWarning)
         figure = Figure(figsize=(width, height), dpi=100, layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.subplots())
@@ -71,7 +79,8 @@ def svg(draw: Callable[[Any], None], *, title: str, height: float, width: float 
     return _for_a_page(out.getvalue(), title)
 
 
-_STYLE: dict[str, Any] = {
+#: Of any type: what matplotlib takes as names differs from release to release.
+_STYLE: Any = {
     "svg.fonttype": "none",
     # What looks like a formula in a name is none.
     "text.parse_math": False,
@@ -94,6 +103,12 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.labelcolor": INK,
 }
+
+
+def short(name: object) -> str:
+    """Return a name as it stands in a picture, which has no room for more; the table has all of it."""
+    text = " ".join(str(name).split())
+    return text if len(text) <= _ROOM else f"{text[: _ROOM - 1]}\u2026"
 
 
 def _for_a_page(text: str, title: str) -> str:

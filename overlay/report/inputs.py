@@ -85,7 +85,7 @@ def support() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def _status(data: dict[str, Any]) -> Status:
-    status = _record(Status, data)
+    status: Status = _record(Status, data)
     return status.replace(
         selection=tuple(map(str, status.selection)),
         half_patched=tuple(map(str, status.half_patched)),
@@ -101,9 +101,8 @@ def _patch(data: dict[str, Any]) -> PatchStatus:
         )
         for item in data.get("sites", ())
     )
-    return _record(PatchStatus, data).replace(
-        verdict=None if verdict is None else _verdict(verdict), sites=sites
-    )
+    found: PatchStatus = _record(PatchStatus, data)
+    return found.replace(verdict=None if verdict is None else _verdict(verdict), sites=sites)
 
 
 def _verdict(data: dict[str, Any]) -> Verdict:
@@ -113,7 +112,8 @@ def _verdict(data: dict[str, Any]) -> Verdict:
         )
         for item in data.get("targets", ())
     )
-    return _record(Verdict, data).replace(targets=targets)
+    found: Verdict = _record(Verdict, data)
+    return found.replace(targets=targets)
 
 
 def _record(kind: type[Any], data: dict[str, Any]) -> Any:

@@ -90,7 +90,7 @@ class Step:
         """Return what is alive beyond the logits after each operation, in N."""
         return [size / (self.leaf.numel() * 4) for size in self.watched().trace]
 
-    def watched(self) -> LiveBytes:
+    def watched(self) -> Any:
         """Run once, and return what was alive meanwhile."""
         logits = [self.leaf.clone()]
         with LiveBytes(self.leaf, logits[0]) as live:
