@@ -49,7 +49,7 @@ def needed() -> None:
         import matplotlib as mpl
     except ImportError as error:
         raise ReportError(
-            f"a report needs the extra `report`: pip install 'megatron-overlay[report]' ({error})"
+            f"a report needs what the extra report brings: pip install jinja2 matplotlib ({error})"
         ) from error
     del jinja2, mpl
 

@@ -276,7 +276,7 @@ def test_without_the_extra_it_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     assert cli.main(["report", "-o", str(tmp_path / "r.html")]) == 2
-    assert "pip install 'megatron-overlay[report]'" in capsys.readouterr().err
+    assert "pip install jinja2 matplotlib" in capsys.readouterr().err
     with pytest.raises(ReportError):
         drawing.needed()
 
