@@ -19,17 +19,20 @@ def replacements() -> list[tuple[Any, str, object]]:
     return [
         (dist, "init_process_group", _by_gloo(dist.init_process_group)),
         (dist, "new_group", _by_gloo(dist.new_group)),
+        (dist, "new_subgroups_by_enumeration", _by_gloo(dist.new_subgroups_by_enumeration)),
         (dist, "barrier", _without_devices(dist.barrier)),
         (dist, "all_reduce", _averaging(dist.all_reduce)),
     ]
 
 
 def _by_gloo(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `init_process_group` or `new_group`, with gloo for whatever backend has NCCL in it."""
+    """Return what makes process groups, with gloo for whatever backend has NCCL in it."""
+    from functools import wraps
     from inspect import signature
 
     parameters = signature(make)
 
+    @wraps(make)  # with its parameters, for the next context inside this one
     def make_by_gloo(*args: Any, **kwargs: Any) -> Any:
         given = parameters.bind(*args, **kwargs).arguments
         if "nccl" in str(given.get("backend") or "").lower():

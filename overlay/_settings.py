@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something here, and one that is set for tests.
+#: Variables that mean something here, one that is set for tests, and one that `overlay suite` sets itself.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -31,7 +31,7 @@ VARIABLES = (
     "OVERLAY_PACKS",
     "OVERLAY_DCP",
 )
-_RESERVED = ("OVERLAY_TEST_SEED",)
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE")
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"

@@ -1,8 +1,9 @@
 """The command line: `overlay` and `python -m overlay`.
 
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
-or failed, a site that was asked for does not exist, a lock differs, or no start-up file is active; 2 the
-command, a setting, a folder, a lock or a report's input cannot be understood, or the output not be written.
+or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, or a test of
+an upstream is lost; 2 the command, a setting, a folder, a lock, a recipe or a report's input cannot be
+understood, or the output not be written.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from overlay import _job_commands, _render
 from overlay._engine import Engine
 from overlay._version import __version__
-from overlay.errors import LockError, OverlayError, ReportError, SelectionError
+from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SuiteError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +31,11 @@ EXIT_USAGE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(suite="suite" in (sys.argv[1:] if argv is None else argv)[:1]).parse_args(argv)
     command: Callable[[Engine, argparse.Namespace], int] = arguments.command
     try:
         return command(Engine(), arguments)
-    except (SelectionError, LockError, ReportError) as error:
+    except (SelectionError, LockError, ReportError, SuiteError) as error:
         print(f"overlay: {error}", file=sys.stderr)
         return EXIT_USAGE
     except OverlayError as error:
@@ -58,7 +59,8 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, suite: bool) -> argparse.ArgumentParser:
+    """Return the parser. What only `overlay suite` needs is imported for `suite` alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
@@ -91,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     audit.set_defaults(all=True)
     plan.set_defaults(all=False)
     _job_commands.add(commands, add, _print)
+    text = "run upstream's own tests with and without overlay: list, run, diff, report"
+    tests = commands.add_parser("suite", help=text, description=text)
+    if suite:
+        from overlay.suite.commands import add_arguments
+
+        add_arguments(tests, _print)
     _add_report(commands)
     return parser
 
@@ -102,7 +110,7 @@ def _add_report(commands: Any) -> None:
     report.add_argument("--title", default="overlay: what was decided", metavar="TEXT", help="its heading")
     for name, metavar, what in (
         ("--ledger", "FILE", "what a process's overlay.status().to_dict() is as JSON; one for each rank"),
-        ("--suite", "FILE", "what `overlay suite` printed with --json"),
+        ("--suite", "RESULT", "a folder of results of `overlay suite`, or what it printed with --json"),
         ("--figures", "FILE", "what a benchmark wrote with --json"),
     ):
         report.add_argument(name, action="append", default=[], metavar=metavar, help=f"{what}; repeatable")

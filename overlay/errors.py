@@ -37,3 +37,7 @@ class AgreementError(OverlayError):
 
 class ReportError(OverlayError):
     """A report cannot be made: a file that cannot be read or written, or an extra that is not installed."""
+
+
+class SuiteError(OverlayError):
+    """A recipe or results cannot be understood, or what a recipe names cannot be had."""

@@ -3,6 +3,8 @@
 Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
 arguments pytest runs alone and gets them. pytest comes last, its closing line is the last line of output, and
 just before it stand the skipped tests, counted by reason, and the checks that failed.
+
+`--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay.
 """
 
 from __future__ import annotations
@@ -66,6 +68,14 @@ def ruff(root: Path, *arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", "ruff", *arguments], cwd=root, check=False).returncode
 
 
+def suites(root: Path) -> int:
+    """Run the quick files of upstream's own suites, those whose files can be had."""
+    kept = root / ".cache"
+    command = [sys.executable, "-m", "overlay", "suite", "run", "--quick"]
+    command += ["--cache", str(kept / "suites"), "--out", str(kept / "suite-results")]
+    return subprocess.run(command, cwd=root, check=False).returncode
+
+
 class Closing:
     """A pytest plugin that prints, just before the closing line, what that line may leave out."""
 
@@ -94,11 +104,15 @@ def main(arguments: list[str]) -> int:
     """Run the checks and return the exit status: pytest's own, or 1 if only something else failed."""
     os.chdir(ROOT)
     failed = []
+    nightly = arguments == ["--nightly"]
+    if nightly:
+        arguments = []
     if not arguments:
         checks: dict[str, Callable[[], int]] = {
             "ruff check": lambda: ruff(ROOT, "check"),
             "ruff format": lambda: ruff(ROOT, "format", "--check"),
             "mypy": lambda: mypy(ROOT),
+            **({"upstream's suites": lambda: suites(ROOT)} if nightly else {}),
         }
         for name, check in checks.items():
             print(f"--- {name}", flush=True)

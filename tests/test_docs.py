@@ -53,6 +53,21 @@ def test_the_readme_names_every_verdict_setting_and_patch() -> None:
         assert f"`{state}`" in decides, state
 
 
+def test_the_page_of_the_patches_is_what_they_say() -> None:
+    done = run(sys.executable, str(ROOT / "scripts/patch_page.py"), "--check")
+    assert done.returncode == 0, "python scripts/patch_page.py writes it again"
+
+
+def test_every_page_can_be_reached_from_the_first_one() -> None:
+    reached, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        reached.add(page)
+        links = re.findall(r"\]\((?!https?:)([^)#]+\.md)", page.read_text())
+        todo += [path for link in links if (path := (page.parent / link).resolve()) not in reached]
+    assert {page.resolve() for page in DOCS} <= reached
+
+
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_links_and_paths_exist(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):

@@ -442,6 +442,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.calls = []
     monkeypatch.setattr(module, "ruff", lambda root, *arguments: module.calls.append(arguments[0]) or 0)
     monkeypatch.setattr(module, "mypy", lambda root: module.calls.append("mypy") or 1)
+    monkeypatch.setattr(module, "suites", lambda root: module.calls.append("suites") or 1)
     monkeypatch.setattr(module.os, "chdir", lambda path: None)
 
     def main(arguments: list[str], plugins: list[Any]) -> int:
@@ -456,6 +457,12 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_without_arguments_everything_runs_and_a_failure_counts(checks: Any) -> None:
     assert checks.main([]) == 1
     assert checks.calls == ["check", "format", "mypy", ("pytest", [], ["mypy"])]
+
+
+def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> None:
+    assert checks.main(["--nightly"]) == 1
+    failed = ["mypy", "upstream's suites"]
+    assert checks.calls == ["check", "format", "mypy", "suites", ("pytest", [], failed)]
 
 
 def test_with_arguments_pytest_runs_alone(checks: Any) -> None:

@@ -57,8 +57,16 @@ def ledger(path: str) -> Ledger:
 
 
 def suites(path: str) -> list[Suite]:
-    """Return what `overlay suite diff`, `run` or `report` printed with `--json`. Raises `ReportError`."""
-    data = read(path)
+    """Return the results in a folder of `overlay suite`, or what it printed with `--json`.
+
+    Raises `ReportError`, or `SuiteError` if the folder has no results.
+    """
+    if os.path.isdir(path):
+        from overlay.suite.report import load
+
+        data: Any = load(path).to_dict()
+    else:
+        data = read(path)
     runs = data.get("runs", [data]) if isinstance(data, dict) else data
     try:
         return [_suite(run, path) for run in runs]

@@ -22,8 +22,8 @@ from contextvars import ContextVar
 from overlay._settings import dynamic_cp
 from overlay.compat.projects import VERL
 from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
-from overlay.patches._dynamic_cp.attention import confirm_attention
 from overlay.patches._dynamic_cp.plan import check_longest, check_plan, part_of, plan_uniform
+from overlay.patches._dynamic_cp.refusals import refuse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
     ) -> Any:
         if not self.engine_config.dynamic_context_parallel:
             return original(self, data, loss_function, forward_only)
-        _refuse(self, data, module)
+        refuse(self, data, module)
         ranks = mpu.get_data_parallel_world_size()
         # Here, because further on a pipeline stage would wait for the one that has raised.
         lengths = data["input_ids"].offsets().diff().tolist()
@@ -258,97 +258,6 @@ def _planned(data: Any, ranks: int, cap: int) -> tuple[list[Any], list[list[int]
         tu.assign_non_tensor(part, **{PLANNED_KEY: plan})
         parts.append(part)
     return parts, [indices for indices, _ in step]
-
-
-def _refuse(engine: Any, data: Any, module: ModuleType) -> None:
-    """Raise for every setting under which upstream computes something else than its part of the batch.
-
-    Depends on settings only, so all ranks raise alike, and before any of them waits for another.
-
-    Raises:
-        NotImplementedError: Dynamic context parallelism cannot be right with this setting.
-        ValueError: A setting that it needs is missing.
-
-    """
-    from megatron.core.utils import get_model_config
-    from verl.utils import tensordict_utils as tu
-
-    def told(key: str) -> Any:
-        return tu.get_non_tensor_data(data, key, default=False)
-
-    config, model = engine.engine_config, engine.model_config
-    settings = get_model_config(engine.module[0])
-
-    def has(name: str) -> bool:
-        return bool(getattr(settings, name, None))
-
-    is_value_model = getattr(engine, "is_value_model", False)
-    static = config.context_parallel_size
-    # Engines that are put together by hand, as in tests, need not have what they do not use.
-    replay = getattr(getattr(config, "router_replay", None), "mode", "disabled")
-    refusals = (
-        (
-            is_value_model or isinstance(engine, module.MegatronEngineWithValueHead),
-            "a value head, of which each rank would compute the whole batch",
-            "dynamic_context_parallel=False for the critic",
-        ),
-        (
-            getattr(config, "use_fused_kernels", False) or told("use_fused_kernels"),
-            "use_fused_kernels=True: the fused forward ignores it",
-            "use_fused_kernels=False",
-        ),
-        (
-            not config.use_remove_padding,
-            "use_remove_padding=False: padded batches cannot be split",
-            "use_remove_padding=True",
-        ),
-        (
-            static != 1,
-            f"context_parallel_size={static}: a sequence is shared by either the static or a dynamic group",
-            "context_parallel_size=1",
-        ),
-        (
-            model.mtp.enable or has("mtp_num_layers"),
-            "multi-token prediction, which shifts tokens within the static group",
-            "mtp.enable=False, and mtp_num_layers=0 in override_transformer_config",
-        ),
-        (
-            has("multi_latent_attention"),
-            "multi-latent attention, which knows the static group only",
-            "dynamic_context_parallel=False",
-        ),
-        (
-            has("experimental_attention_variant") or has("linear_attention_freq") or has("is_hybrid_model"),
-            "linear or sparse attention and state space layers, which know the static group only",
-            "dynamic_context_parallel=False",
-        ),
-        (
-            replay != "disabled",
-            f"router_replay.mode={replay!r}: it lays tokens out for the static group",
-            "router_replay.mode='disabled'",
-        ),
-        (
-            told("distillation_use_topk"),
-            "top-k distillation: it lays tokens out for the static group",
-            "a distillation loss without top-k",
-        ),
-        (
-            hasattr(model.hf_config, "vision_config"),
-            "a vision model, which splits sequences over the static group by itself",
-            "dynamic_context_parallel=False",
-        ),
-    )
-    confirm_attention()
-    for refused, why, way_out in refusals:
-        if refused:
-            msg = f"dynamic_context_parallel=True does not work with {why}. Set {way_out}."
-            raise NotImplementedError(msg)
-    if config.max_seqlen_per_dp_cp_rank is None:
-        msg = (
-            "dynamic_context_parallel=True needs max_seqlen_per_dp_cp_rank. Set it to the number of tokens "
-            "of one sequence that a rank can hold."
-        )
-        raise ValueError(msg)
 
 
 def _scaled(metric: Any, factor: float) -> Any:

@@ -6,7 +6,8 @@ never takes fewer than `min_num_micro_batch`, and what goes where is what `get_s
 returns. So number and partitions are settled before it is called, and a context variable hands it the latter.
 
 The ranks settle the number in one all-reduce, in place of the original's. What a rank cannot do goes along in
-it: either all ranks raise or none does.
+it: either all ranks raise or none does. Samples that must stay together may exceed the bound: these releases
+compute them, so they go alone, with a warning.
 """
 
 from __future__ import annotations
@@ -28,9 +29,16 @@ if TYPE_CHECKING:
 #: While `rearrange_micro_batches` runs: the groups of samples that go into each micro-batch.
 _settled: ContextVar[list[list[int]] | None] = ContextVar("overlay_micro_batches", default=None)
 
+#: The bounds that this process has said of, that some group is over them.
+_warned: set[tuple[int, int]] = set()
+
 
 class TokenBudgetError(AssertionError, ValueError):
     """No way to keep the bound. verl raises an `AssertionError` there, and from 0.9.1 on a `ValueError`."""
+
+
+class TokenBudgetWarning(UserWarning):
+    """A micro-batch over the bound, of samples that must stay together."""
 
 
 def make_rearrange(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
@@ -171,7 +179,8 @@ def settle(
         group_size: How many samples are in a group.
 
     Returns:
-        For each micro-batch the indices of its groups, at least one.
+        For each micro-batch the indices of its groups, at least one. A group over the cap is alone, and is
+        warned of once.
 
     Raises:
         TokenBudgetError: Some rank cannot keep to this, on all ranks.
@@ -179,18 +188,17 @@ def settle(
     """
     from overlay.patches._partition import capped_partitions, fewest_parts
 
-    groups, heaviest = len(tokens), max(tokens, default=0)
+    groups, longest = len(tokens), max(longest, 1)
     need = max(at_least, 1)
-    if need < groups and max(heaviest, 1) <= cap:
+    if need < groups and longest <= cap:
         need = fewest_parts(tokens, cap, at_least=need, costs=costs)
     own = [
         need,
-        max(longest, 1) if max(longest, 1) > cap else 0,
+        longest if longest > cap else 0,
         samples if samples % group_size else 0,
-        heaviest if heaviest > cap else 0,
         -groups,
     ]
-    need, too_long, indivisible, too_heavy, fewest = agree(own)
+    need, too_long, indivisible, fewest = agree(own)
     way_out = "Raise the token limit per GPU (max_token_len_per_gpu and its like)"
     if too_long:
         raise TokenBudgetError(
@@ -202,11 +210,6 @@ def settle(
             f"{indivisible} samples do not divide into groups of force_group_size={group_size}. "
             "Change the batch size or force_group_size."
         )
-    if too_heavy:
-        raise TokenBudgetError(
-            f"{group_size} samples that must stay together (force_group_size) have {too_heavy} tokens, over "
-            f"max_token_len={cap}. {way_out}, or shorten or drop samples."
-        )
     count = -(need // -divisor) * divisor
     if count > -fewest:
         raise TokenBudgetError(
@@ -214,7 +217,25 @@ def settle(
             f"min_num_micro_batch={at_least}), and a rank has only {-fewest} groups of {group_size} to fill "
             f"them with. {way_out}, give each rank more samples, or lower what asks for the number."
         )
+    if max(tokens) > cap:
+        _warn(group_size, max(tokens), cap)
     return capped_partitions(tokens, count, cap, costs=costs)
+
+
+def _warn(group_size: int, tokens: int, cap: int) -> None:
+    """Say once for a bound that some group is over it."""
+    import warnings
+
+    if (group_size, cap) in _warned:
+        return
+    _warned.add((group_size, cap))
+    warnings.warn(
+        f"{group_size} samples that must stay together (force_group_size) have {tokens} tokens, over "
+        f"max_token_len={cap}. Such a group is a micro-batch of its own. If that runs out of memory, raise "
+        "the token limit per GPU (max_token_len_per_gpu and its like), or shorten or drop samples.",
+        TokenBudgetWarning,
+        stacklevel=4,
+    )
 
 
 def _all_reduce(module: ModuleType, group: Any) -> Agree:
@@ -250,7 +271,8 @@ PATCH = Patch(
         "of 14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang "
         "in their next collective. With the patch there are as few micro-batches as it finds to keep the "
         "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. What cannot "
-        "be done is one error on every rank."
+        "be done is one error on every rank. Samples that must stay together and exceed it go alone, with a "
+        "warning."
     ),
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
     remove=Removal(

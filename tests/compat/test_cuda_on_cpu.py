@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -145,13 +146,16 @@ def test_the_backward_pass_too_finds_its_device(how: str) -> None:
     assert gradient.tolist() == [2.0, 2.0]
 
 
-def test_what_asks_for_nccl_gets_gloo() -> None:
+@pytest.mark.parametrize("inner", [contextlib.nullcontext, cuda_on_cpu])
+def test_what_asks_for_nccl_gets_gloo(inner: Any) -> None:
     dist = torch.distributed
-    with cuda_on_cpu():
+    with cuda_on_cpu(), inner():
         dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
         try:
             group = dist.new_group([0], backend="nccl")
             assert dist.get_backend(group) == dist.get_backend() == "gloo"
+            subgroup, _ = dist.new_subgroups_by_enumeration([[0]], backend="nccl")
+            assert dist.get_backend(subgroup) == "gloo"
             dist.barrier(group=group, device_ids=[0])
             value = torch.full((2,), 3.0, device="cuda")
             dist.all_reduce(value, op=dist.ReduceOp.AVG, group=group)

@@ -47,7 +47,7 @@ FIXED: dict[str, tuple[list[list[int]], dict[str, Any]]] = {
     "too long on the last": ([[5, 6, 7], [8, 9], [CAP + 2]], {}),
     "more than one rank has": ([[3], [CAP, CAP]], {}),
     "no multiple": ([[CAP] * 5, [CAP] * 5], {"num_batches_divided_by": 3}),
-    "too heavy together": ([[40, 40], [1, 1]], {"force_group_size": 2}),
+    "too heavy together": ([[1, 1, 40, 40, 2, 2], [1, 1, 1, 1]], {"force_group_size": 2}),
     "indivisible": ([[4, 4, 4], [1, 1]], {"force_group_size": 2}),
 }
 #: With these upstream fails on one rank only, and the others wait.

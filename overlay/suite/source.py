@@ -1,0 +1,165 @@
+"""Getting what a recipe names: unpacked once into a cache, and whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+from overlay._record import TYPE_CHECKING, Record
+from overlay.errors import SuiteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from overlay.suite.recipe import Source
+
+#: Seconds for the package index, or for a clone.
+PATIENCE = 600
+
+
+class Tree(Record):
+    """A folder of unpacked files, and where they are from."""
+
+    folder: str
+    #: Such as `sdist verl==0.8.0`, or `VERL_REPO at v0.8.0 (commit 0123456789ab)`.
+    origin: str
+
+
+def cache() -> str:
+    """Return the folder in which unpacked files are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "overlay", "suites")
+
+
+def obtain(sources: Sequence[Source], where: str) -> Tree:
+    """Return the first of several sources that can be had. Raises `SuiteError` with what each said."""
+    first, *rest = sources
+    try:
+        return _obtain(first, where)
+    except SuiteError as error:
+        if not rest:
+            raise
+        try:
+            return obtain(rest, where)
+        except SuiteError as other:
+            raise SuiteError(f"{error}; {other}") from other
+
+
+def _obtain(source: Source, where: str) -> Tree:
+    if source.sdist:
+        folder = os.path.join(where, f"{source.sdist}-{_key(source)}")
+        if not os.path.isdir(folder):
+            _unpacked(folder, lambda into: _sdist(source, into))
+        return Tree(folder=folder, origin=f"sdist {source.sdist}")
+    repository = _clone(source, where) if source.git else os.environ.get(source.checkout, "")
+    name = source.git or source.checkout
+    if not repository:
+        raise SuiteError(f"{source.checkout} is not set (a git repository on this machine)")
+    commit = _commit(repository, source.revision, name)
+    folder = os.path.join(where, f"{commit[:12]}-{_key(source)}")
+    if not os.path.isdir(folder):
+        _unpacked(folder, lambda into: _archive(repository, commit, source, into))
+    return Tree(folder=folder, origin=f"{name} at {source.revision} (commit {commit[:12]})")
+
+
+def _key(source: Source) -> str:
+    return hashlib.sha256(repr(source).encode()).hexdigest()[:12]
+
+
+def _unpacked(folder: str, fill: Callable[[str], object]) -> None:
+    """Make a folder by one rename, so that it is there whole or not at all, also when two runs make it."""
+    parent = os.path.dirname(folder)
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".get-") as scratch:
+        into = os.path.join(scratch, "tree")
+        os.mkdir(into)
+        fill(into)
+        try:
+            os.rename(into, folder)
+        except OSError:
+            if not os.path.isdir(folder):
+                raise
+
+
+def _sdist(source: Source, into: str) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        # Its metadata is made by running its build backend, as for any installation from an sdist.
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
+        _run([*command, "--dest", scratch, source.sdist], f"sdist {source.sdist}")
+        found = [name for name in os.listdir(scratch) if name.endswith((".tar.gz", ".zip"))]
+        if len(found) != 1 or found[0].endswith(".zip"):
+            raise SuiteError(f"sdist {source.sdist}: pip brought {found or 'nothing'}, no tar archive")
+        inside = os.path.join(scratch, "inside")
+        with tarfile.open(os.path.join(scratch, found[0])) as archive:
+            archive.extractall(inside, filter="data")
+        top = os.path.join(inside, os.listdir(inside)[0])
+        for name in os.listdir(top):
+            if not source.paths or name in source.paths:
+                shutil.move(os.path.join(top, name), os.path.join(into, name))
+
+
+def _clone(source: Source, where: str) -> str:
+    """Return a bare clone that has the revision."""
+    folder = os.path.join(where, f"clone-{hashlib.sha256(source.git.encode()).hexdigest()[:12]}")
+    if not os.path.isdir(folder):
+        _unpacked(folder, lambda into: _git(into, "init", "--bare", "--quiet"))
+    if _try_commit(folder, source.revision) is None:
+        kind = "" if _looks_like_commit(source.revision) else "refs/tags/"
+        wanted = f"{kind}{source.revision}"
+        _git(folder, "fetch", "--quiet", "--depth=1", source.git, f"{wanted}:refs/tags/{source.revision}")
+    return folder
+
+
+def _looks_like_commit(revision: str) -> bool:
+    return set(revision) <= set("0123456789abcdef") and len(revision) >= 7  # noqa: PLR2004 -- as git shortens
+
+
+def _commit(repository: str, revision: str, name: str) -> str:
+    found = _try_commit(repository, revision)
+    if found is None:
+        raise SuiteError(f"{name}: {repository} has no revision {revision}")
+    return found
+
+
+def _try_commit(repository: str, revision: str) -> str | None:
+    # A tag first, so that a branch of the same name is not taken for it.
+    for name in (f"refs/tags/{revision}", revision):
+        command = ["git", "-C", repository, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if done.returncode == 0:
+            return done.stdout.strip()
+    return None
+
+
+def _archive(repository: str, commit: str, source: Source, into: str) -> None:
+    command = ["git", "-C", repository, "archive", "--format=tar", commit, *source.paths]
+    data = _run(command, f"{source.git or source.checkout} at {source.revision}")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(into, filter="data")
+
+
+def _git(repository: str, *words: str) -> bytes:
+    return _run(["git", "-C", repository, *words], f"git {words[0]}")
+
+
+def _run(command: list[str], what: str) -> bytes:
+    """Return what a command wrote. Raises `SuiteError` with the last line of what it complained of."""
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE, env=environ)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SuiteError(f"{what}: {error}") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit {done.returncode}"]
+        errors = [line for line in said if line.startswith(("ERROR", "fatal"))] or said
+        raise SuiteError(f"{what}: {errors[-1][:300]}")
+    return done.stdout

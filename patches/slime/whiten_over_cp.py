@@ -1,0 +1,150 @@
+"""`slime.whiten-over-cp`: advantages are whitened over all ranks that have a part of them.
+
+Under context parallelism a rank has some of the tokens of each sample, and slime asks the data parallel group
+for statistics, in which the ranks all have the same part. So the name by which slime whitens is replaced, and
+asks the group that includes context parallelism. A rank that has no token at all never gets there: it enters
+the collective when slime is done, which has none behind it.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+#: While advantages are computed: whether this rank has entered the collective.
+_entered: ContextVar[bool] = ContextVar("overlay_slime_whitened", default=False)
+
+
+def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Replace the whitening by its name in the loss: another group, and sums in float64."""
+    import torch
+    import torch.distributed as dist
+
+    def distributed_masked_whiten(
+        values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
+    ) -> Any:
+        """Return the values less their mean, over their standard deviation, on all ranks alike.
+
+        Args:
+            values: Of this rank, [tokens], possibly of none.
+            mask: Of the same shape, 1 for what counts.
+            process_group: Ignored: it is the one without context parallelism.
+            shift_mean: Whether the result has the mean 0, or that of the values.
+            epsilon: What is added to the variance.
+
+        Raises:
+            ValueError: No value counts, on any rank.
+
+        """
+        _entered.set(True)
+        exact, counts = values.double(), mask.double()
+        sums = torch.stack([counts.sum(), (exact * counts).sum(), (exact**2 * counts).sum()])
+        dist.all_reduce(sums, group=module.mpu.get_data_parallel_group(with_context_parallel=True))
+        count, total, squares = sums.tolist()
+        if count == 0:
+            msg = "the loss masks of all ranks are empty: there is no advantage to normalise"
+            raise ValueError(msg)
+        mean = total / count
+        variance = max(squares / count - mean**2, 0.0)
+        if count > 1:
+            variance *= count / (count - 1)
+        whitened = (exact - mean) / (variance + epsilon) ** 0.5
+        return (whitened if shift_mean else whitened + mean).to(values.dtype)
+
+    return distributed_masked_whiten
+
+
+def make_advantages(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Wrap the computation of advantages: every rank of the last stage enters the collective."""
+    import torch
+
+    def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
+        token = _entered.set(False)
+        before = rollout_data.get("advantages")
+        try:
+            result = original(args, rollout_data)
+            advantages = rollout_data.get("advantages")
+            computed = advantages is not None and advantages is not before
+            if computed and args.normalize_advantages and not _entered.get():
+                none = torch.cat(advantages)
+                module.distributed_masked_whiten(none, torch.ones_like(none))
+            return result
+        finally:
+            _entered.reset(token)
+
+    return compute_advantages_and_returns
+
+
+_LOSS = "slime.backends.megatron_utils.loss"
+_ADVANTAGES = f"{_LOSS}:compute_advantages_and_returns"
+
+
+def _variant(name: str, versions: str, *digests: str) -> Variant:
+    """Return a variant by the digests of the function that computes advantages."""
+    sites = {
+        _ADVANTAGES: (digests, make_advantages),
+        f"{_LOSS}:distributed_masked_whiten": (("a25370b8c9ce",), make_whiten),
+    }
+    whiten = Known(site="slime.utils.distributed_utils:distributed_masked_whiten", digests=_WHITEN)
+    return Variant(
+        name=name,
+        versions=versions,
+        shape=(whiten, *(Known(site=site, digests=known) for site, (known, _) in sites.items())),
+        replacements=tuple(Replacement(site=site, make=make) for site, (_, make) in sites.items()),
+    )
+
+
+_WHITEN = ("36e2ecb14c57", "a40c04ac0ab3")
+
+PATCH = Patch(
+    id="slime.whiten-over-cp",
+    revision=1,
+    summary="Advantages normalised with one mean and deviation for all ranks",
+    why=(
+        "With --normalize-advantages and context parallelism, slime's ranks whiten their slices of a sample "
+        "each with the statistics of its own slices over the data parallel ranks: tokens of one sample get "
+        "different means and deviations. A rank whose slices have no response token leaves the collective "
+        "out, and the others wait for it until they time out. With the patch all ranks that have a part of "
+        "the batch are asked together, whether or not they have a token. Sums are taken in float64: in "
+        "float32 they lose the variance of advantages that are large against it."
+    ),
+    upstream=("THUDM/slime#2235",),
+    remove=Removal(
+        version=None,
+        when="a release asks the data parallel group with context parallelism, on every rank",
+        test="tests/real/test_whiten_over_cp.py::test_upstream_alone_whitens_over_all_ranks",
+    ),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                # The tag v0.2.4 calls itself 0.2.3.
+                _variant(
+                    "0.2",
+                    ">=0.2.0.dev0,<0.2.5.dev0",
+                    "a66e425738e0",
+                    "3548c5dd5ade",
+                    "45ee1816ba0e",
+                    "ee46cc8cc4e3",
+                ),
+                _variant("0.3", ">=0.3.0.dev0,<0.3.2.dev0", "35d9bb8ea6f7", "2f3b104525de"),
+                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+                Variant(
+                    name="after 0.3.1",
+                    versions=">=0.3.1.dev0",
+                    verdict="fixed-upstream",
+                    shape=(Known(site=_ADVANTAGES, digests=("54f5c8035b65", "2cb81e45e500")),),
+                    reason="slime asks all ranks that have a part of the batch",
+                ),
+            ),
+        ),
+    ),
+)

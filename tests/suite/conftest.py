@@ -1,0 +1,17 @@
+"""The tiny upstream that the tests of suites share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from suite_project import Workplace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Workplace:
+    """Return a workplace of this test's own."""
+    return Workplace(tmp_path)
