@@ -19,6 +19,7 @@ from overlay.patch import Replacement
 from overlay.report import charts, drawing, inputs
 from overlay.report.ledgers import compare, label
 from overlay.report.sources import site_source
+from overlay.suite import results
 
 if TYPE_CHECKING:
     import random
@@ -110,6 +111,17 @@ def test_what_suites_print_is_read_in_each_form(tmp_path: Path) -> None:
         (found,) = inputs.suites(made.write(tmp_path / "s.json", data))
         assert found.passing == 12
         assert [change["after"] for change in found.changes["lost"]] == ["failed"]
+
+
+def test_a_folder_of_results_is_read(tmp_path: Path) -> None:
+    made.write(tmp_path / "run.json", {"recipe": "r", "known": [], "patches": {}, "code": {}})
+    for mode, outcome in (("plain", "passed"), ("overlay", "failed")):
+        (tmp_path / mode).mkdir()
+        test = results.Test(id="t.py::t", file="t.py", attempt=1, outcome=outcome, seconds=0.1, reason="why")
+        results.write(results.Results(tests=(test,)), str(tmp_path / mode / results.NAME))
+    (found,) = inputs.suites(str(tmp_path))
+    assert found.name == "r"
+    assert [change["reason"] for change in found.changes["lost"]] == ["why"]
 
 
 # --- sources ---
