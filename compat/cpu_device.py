@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -123,7 +124,16 @@ def replacements() -> list[tuple[Any, str, object]]:
     taken = sys.modules.get("megatron.core.tensor_parallel.random")
     if taken is not None:
         found += [(taken, "_lazy_call", _at_once), (taken, "_lazy_init", _nothing)]
-    return found
+    return [(owner, name, _own(value)) for owner, name, value in found]
+
+
+def _own(value: object) -> object:
+    """Return a function as one of its own: torch's compiler refuses to load if one stands under two names."""
+    if not isinstance(value, FunctionType):
+        return value
+    copy = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__)
+    copy.__kwdefaults__, copy.__doc__ = value.__kwdefaults__, value.__doc__
+    return copy
 
 
 def _random_state() -> dict[str, object]:

@@ -2,8 +2,8 @@
 
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
 or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, or a test of
-an upstream is lost; 2 the command, a setting, a folder, a lock or a recipe cannot be understood, or the
-output not be written.
+an upstream is lost; 2 the command, a setting, a folder, a lock, a recipe or a report's input cannot be
+understood, or the output not be written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from overlay import _authoring_commands, _job_commands, _render
 from overlay._engine import Engine
 from overlay._progress import Progress
 from overlay._version import __version__
-from overlay.errors import LockError, OverlayError, SelectionError, SuiteError
+from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SuiteError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.progress = Progress(sys.stderr)
     try:
         return _run(command, arguments)
-    except (SelectionError, LockError, SuiteError) as error:
+    except (SelectionError, LockError, ReportError, SuiteError) as error:
         print(f"overlay: {error}", file=sys.stderr)
         return EXIT_USAGE
     except OverlayError as error:
@@ -110,7 +110,30 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
         from overlay.suite.commands import add_arguments
 
         add_arguments(tests, _print)
+    _add_report(commands)
     return parser
+
+
+def _add_report(commands: Any) -> None:
+    text = "write one HTML page about installations, the ranks of a job, test results and figures"
+    report = commands.add_parser("report", help=text, description=text)
+    report.add_argument("-o", "--output", required=True, metavar="FILE", help="the page, such as report.html")
+    report.add_argument("--title", default="overlay: what was decided", metavar="TEXT", help="its heading")
+    for name, metavar, what in (
+        ("--ledger", "FILE", "what a process's overlay.status().to_dict() is as JSON; one for each rank"),
+        ("--suite", "RESULT", "a folder of results of `overlay suite`, or what it printed with --json"),
+        ("--figures", "FILE", "what a benchmark wrote with --json"),
+    ):
+        report.add_argument(name, action="append", default=[], metavar=metavar, help=f"{what}; repeatable")
+    report.add_argument(
+        "--audit",
+        action="append",
+        default=[],
+        type=_folder,
+        metavar="DIR",
+        help="an installation, unpacked wheel or checkout; repeatable (default without --ledger: this one)",
+    )
+    report.set_defaults(command=_report)
 
 
 def _folder(text: str) -> str:
@@ -165,6 +188,12 @@ def _status(engine: Engine, arguments: argparse.Namespace) -> int:
         for patch in status.patches
     )
     return EXIT_LOUD if loud else EXIT_OK
+
+
+def _report(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.report import command
+
+    return command.write(engine, arguments)
 
 
 def _digest(_: Engine, arguments: argparse.Namespace) -> int:

@@ -35,5 +35,9 @@ class AgreementError(OverlayError):
     """The ranks of a process group do not run the same patches on the same sources, or some run none."""
 
 
+class ReportError(OverlayError):
+    """A report cannot be made: a file that cannot be read or written, or an extra that is not installed."""
+
+
 class SuiteError(OverlayError):
     """A recipe or results cannot be understood, or what a recipe names cannot be had."""

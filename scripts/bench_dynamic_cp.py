@@ -251,6 +251,13 @@ def measure(turns: int) -> list[Row]:
     return [bench_partition.row(name, plain, ours, turns, target=TIMED_MS, held="measured")]
 
 
+def shown() -> tuple[dict[str, list[Plan]], list[int]]:
+    """Return the steps that are drawn, by name, and the tokens of their sequences."""
+    lengths = drawn(64, 0)
+    names = ("fixed CP 4", "verl 0.8.0", "mixed")
+    return {name: METHODS[name](lengths, RANKS, ROOM) for name in names}, lengths
+
+
 def main() -> None:
     """Print the table, and draw if that is asked for."""
     parser = argparse.ArgumentParser(description="What a step takes under dynamic context parallelism.")
@@ -262,9 +269,7 @@ def main() -> None:
     bench_partition.SEED = options.seed
     print(f"{table()}\n{dearer()}\n{published()}\nDrawn with seed {options.seed}.")
     if options.picture:
-        lengths = drawn(64, 0)
-        shown = ("fixed CP 4", "verl 0.8.0", "mixed")
-        steps = {name: METHODS[name](lengths, RANKS, ROOM) for name in shown}
+        steps, lengths = shown()
         options.picture.write_text(bench_timelines.draw(steps, lengths, load))
 
 

@@ -35,19 +35,23 @@ text { font: 13px system-ui, sans-serif; fill: #24292f; }
 """
 
 
-def draw() -> str:
-    """Return the picture for the seed of the benchmark."""
+def divided() -> dict[str, list[int]]:
+    """Return the tokens of each micro-batch before and after, by name, for the seed of the benchmark."""
     drawn = bench_partition.lengths(SAMPLES, SCALE)
     flops = [24576 * length + length**2 for length in drawn]
     count = -(-sum(drawn) // BUDGET)
     before = karmarkar_karp(flops, count, equal_size=False)
     fewest = fewest_parts(drawn, BUDGET, at_least=count, costs=flops)
     after = capped_partitions(drawn, fewest, BUDGET, costs=flops)
-    panels = [("verl 0.8.0", before), ("with overlay", after)]
-    body = [
-        panel(name, sorted((sum(drawn[index] for index in part) for part in parts), reverse=True), place)
-        for place, (name, parts) in enumerate(panels)
-    ]
+    return {
+        name: sorted((sum(drawn[index] for index in part) for part in parts), reverse=True)
+        for name, parts in (("verl 0.8.0", before), ("with overlay", after))
+    }
+
+
+def draw() -> str:
+    """Return the picture for the seed of the benchmark."""
+    body = [panel(name, tokens, place) for place, (name, tokens) in enumerate(divided().items())]
     title = f"Tokens of each micro-batch: {SAMPLES} samples, budget {BUDGET:,} tokens"
     return "\n".join(
         [

@@ -41,10 +41,10 @@ def draw(steps: Mapping[str, Sequence[Plan]], lengths: Sequence[int], load: Load
         load: What gives the picoseconds of a subgroup: of lengths, its size, and its sequences.
 
     """
-    spans = {name: _spans(step, lengths, load) for name, step in steps.items()}
-    longest = max(end for found in spans.values() for *_, end in found)
+    by_name = {name: spans(step, lengths, load) for name, step in steps.items()}
+    longest = max(end for found in by_name.values() for *_, end in found)
     top, body = TOP, []
-    for name, found in spans.items():
+    for name, found in by_name.items():
         ranks = 1 + max(rank for rank, *_ in found)
         idle = 1 - sum(end - begin for _, size, begin, end in found if size) / (
             ranks * max(end for *_, end in found)
@@ -77,7 +77,7 @@ def draw(steps: Mapping[str, Sequence[Plan]], lengths: Sequence[int], load: Load
     )
 
 
-def _spans(step: Sequence[Plan], lengths: Sequence[int], load: Load) -> list[tuple[int, int, int, int]]:
+def spans(step: Sequence[Plan], lengths: Sequence[int], load: Load) -> list[tuple[int, int, int, int]]:
     """Return rank, size (0 where it waits), begin and end, with all ranks waiting after each micro-batch."""
     begin, found = 0, []
     for plan in step:

@@ -218,3 +218,14 @@ def test_as_a_plugin_of_pytest(
     )
     assert done.returncode == code, done.stdout + done.stderr
     assert said in done.stdout + done.stderr
+
+
+def test_torchs_compiler_loads_while_it_lasts() -> None:
+    code = (
+        "from overlay.compat.cuda_on_cpu import cuda_on_cpu\n"
+        "with cuda_on_cpu():\n    import torch._dynamo; print('loaded')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "loaded\n", done.stderr

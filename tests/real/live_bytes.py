@@ -20,6 +20,8 @@ class LiveBytes(TorchDispatchMode):
     def __init__(self, *there: Any) -> None:
         super().__init__()
         self.peak = 0
+        #: What is alive after each operation; nothing on a GPU.
+        self.trace: list[int] = []
         self._there = {tensor.untyped_storage()._cdata for tensor in there}
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
         self._cuda = any(tensor.is_cuda for tensor in there)
@@ -51,4 +53,5 @@ class LiveBytes(TorchDispatchMode):
                 if storage._cdata not in self._there:
                     self._live[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
         self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self._live.values()))
+        self.trace.append(sum(size for _, size in self._live.values()))
+        self.peak = max(self.peak, self.trace[-1])

@@ -84,10 +84,18 @@ class Step:
 
     def peak(self) -> float:
         """Return the peak beyond the logits, in N."""
+        return float(self.watched().peak / (self.leaf.numel() * 4))
+
+    def trace(self) -> list[float]:
+        """Return what is alive beyond the logits after each operation, in N."""
+        return [size / (self.leaf.numel() * 4) for size in self.watched().trace]
+
+    def watched(self) -> Any:
+        """Run once, and return what was alive meanwhile."""
         logits = [self.leaf.clone()]
         with LiveBytes(self.leaf, logits[0]) as live:
             self.run(logits)
-        return float(live.peak / (self.leaf.numel() * 4))
+        return live
 
     def seconds(self) -> float:
         """Return how long it takes once."""
@@ -109,6 +117,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--trace", action="store_true", help="print also what is alive after each operation")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -123,6 +132,8 @@ def main() -> None:
     for case in CASES:
         step = Step(module, case, options.tokens, options.vocabulary)
         rows: dict[str, Any] = {"upstream": {"peak": step.peak()}}
+        if options.trace:
+            rows["upstream"]["trace"] = step.trace()
         times: dict[str, list[float]] = {"upstream": [], "overlay": []}
         for _ in range(options.turns):
             times["upstream"].append(step.seconds())
@@ -131,6 +142,8 @@ def main() -> None:
             overlay.disable()
         overlay.enable("slime.loss-memory", strict=True)
         rows["overlay"] = {"peak": step.peak()}
+        if options.trace:
+            rows["overlay"]["trace"] = step.trace()
         if step.gradient:
             step = Step(module, case, options.tokens, options.vocabulary, in_place=True)
             rows["in place"] = {"peak": step.peak()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,72 +12,48 @@ import overlay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Release = Callable[[str], Path]
 
 pytestmark = pytest.mark.real
 
-#: Releases, and the verdict of each patch on them in turn. Where a patch is left out it is `not-installed`.
-VERL = (
-    "0.6.1  0.7.0  0.7.1  0.8.0  0.9.0  0.9.1",
-    {
-        "verl.dynamic-cp-loss": "not-affected  not-affected  not-affected  apply  superseded  superseded",
-        "verl.fast-partitioner": "apply  apply  apply  apply  apply  apply",
-        "verl.sft-balance": "not-affected  apply  apply  apply  apply  apply",
-        "verl.strict-token-budget": "apply  apply  apply  apply  apply  fixed-upstream",
-    },
-)
-MEGATRON = (
-    "0.11.0  0.12.0  0.12.3  0.13.1  0.14.0  0.15.3  0.16.0  0.16.1  0.17.1  0.18.2  0.19.2",
-    {
-        "megatron.agreement": "unsupported" + 10 * "  apply",
-        "megatron.dynamic-cp-names": 6 * "not-affected  " + 5 * "apply  ",
-        "megatron.recompute": "unsupported" + 10 * "  apply",
-    },
-)
-SLIME = (
-    "v0.1.0  v0.2.0  v0.2.0.post1  v0.2.1  v0.2.2  v0.2.3  v0.2.4  286750aa3  v0.3.0  v0.3.1",
-    {
-        "slime.capped-partitions": 8 * "apply  " + "superseded  apply",
-        "slime.fast-partitioner": 10 * "apply  ",
-        "slime.loss-memory": "unsupported" + 9 * "  apply",
-        "slime.vpp-ceiling": 8 * "apply  " + "superseded  superseded",
-        "slime.whiten-over-cp": "unsupported" + 9 * "  apply",
-    },
-)
+COMPAT = Path(__file__).resolve().parents[2] / "compat"
+#: The support matrix, which `scripts/matrix.py --write` writes: release to patch to what was decided.
+RECORD: dict[str, dict[str, dict[str, str]]] = json.loads((COMPAT / "support.json").read_text())
+AGAIN = "run `python scripts/matrix.py --checks --write`, and look at what changes"
 
 
-def by_release(table: tuple[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    releases = table[0].split()
-    verdicts = {patch: dict(zip(releases, row.split(), strict=True)) for patch, row in table[1].items()}
-    return {release: {patch: row[release] for patch, row in verdicts.items()} for release in releases}
+def verdicts(release: str) -> dict[str, str]:
+    return {patch: cell["verdict"] for patch, cell in RECORD[release].items()}
 
 
 def audit(folder: Path) -> dict[str, str]:
-    verdicts = overlay.plan("all", str(folder)).verdicts
-    return {verdict.patch: verdict.verdict for verdict in verdicts if verdict.verdict != "not-installed"}
+    """Return the verdicts but for those on patches of other projects, which are `not-installed`."""
+    found = overlay.plan("all", str(folder)).verdicts
+    return {verdict.patch: verdict.verdict for verdict in found if verdict.verdict != "not-installed"}
 
 
-@pytest.mark.parametrize(("version", "expected"), by_release(VERL).items())
-def test_verl(version: str, expected: dict[str, str], release: Release) -> None:
-    assert audit(release(f"verl=={version}")) == expected
+@pytest.mark.parametrize("name", RECORD)
+def test_a_release_is_decided_on_as_recorded(name: str, release: Release, slime: Release) -> None:
+    project, _, revision = name.partition("==")
+    folder = slime(revision) if project == "slime" else release(name)
+    assert audit(folder) == verdicts(name), AGAIN
 
 
-@pytest.mark.parametrize(("version", "expected"), by_release(MEGATRON).items())
-def test_megatron(version: str, expected: dict[str, str], release: Release) -> None:
-    assert audit(release(f"megatron-core=={version}")) == expected
+def test_every_release_of_the_list_is_recorded() -> None:
+    lines = [line.partition("#")[0].strip() for line in (COMPAT / "releases.txt").read_text().splitlines()]
+    assert list(RECORD) == [line for line in lines if line], AGAIN
 
 
-@pytest.mark.parametrize(("revision", "expected"), by_release(SLIME).items())
-def test_slime(revision: str, expected: dict[str, str], slime: Release) -> None:
-    assert audit(slime(revision)) == expected
+def test_no_check_failed_when_the_matrix_was_recorded() -> None:
+    checks = {cell["check"] for row in RECORD.values() for cell in row.values() if "check" in cell}
+    assert checks == {"passed"}
 
 
 def test_what_is_installed_here() -> None:
     plan = overlay.plan("all")
     found = {verdict.patch: verdict.verdict for verdict in plan.verdicts}
-    here = {**by_release(MEGATRON)["0.16.1"], **by_release(VERL)["0.8.0"]}
+    here = {**verdicts("megatron-core==0.16.1"), **verdicts("verl==0.8.0")}
     assert found == {**dict.fromkeys(found, "not-installed"), **here}
     where = {verdict.patch: verdict.where() for verdict in plan.verdicts}
     assert where["megatron.recompute"] == "megatron-core 0.16.1, verl 0.8.0"

@@ -1,0 +1,280 @@
+"""The charts of a report, each from the figures of a benchmark, with the same as a table.
+
+A figure is what a benchmark writes below "figures": a `kind`, a `title`, and what that kind asks for.
+"""
+
+from __future__ import annotations
+
+import math
+
+from overlay._record import TYPE_CHECKING, Record
+from overlay.errors import ReportError
+from overlay.report import drawing
+from overlay.report.drawing import AFTER, BAD, BEFORE, IDLE, INK, LINES, MARKERS, ON_SHARES, SHARES, short
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+
+class Chart(Record):
+    """One picture, and what it says in words and as a table."""
+
+    title: str
+    #: One sentence on what to see.
+    caption: str
+    svg: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def chart(figure: Any) -> Chart:
+    """Return the chart of one figure. Raises `ReportError` if it is none of the kinds."""
+    try:
+        draw = KINDS[figure["kind"]]
+        return draw(str(figure["title"]), figure)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise ReportError(f"a figure cannot be drawn: {type(error).__name__}: {error}") from error
+
+
+def micro_batches(title: str, figure: dict[str, Any]) -> Chart:
+    """Draw `series`, a list of tokens for each name, against the `budget`."""
+    budget, series = int(figure["budget"]), _series(figure["series"])
+
+    def draw(axes: Any) -> None:
+        for (name, tokens), look in zip(series.items(), _looks(), strict=False):
+            over = sum(count > budget for count in tokens)
+            axes.plot(
+                [index + 1 for index in range(len(tokens))],
+                sorted(tokens, reverse=True),
+                label=f"{short(name)}: {over} of {len(tokens)} over the budget",
+                markersize=4,
+                linewidth=0.8,
+                **look,
+            )
+        axes.axhline(budget, color=INK, linewidth=1.2)
+        axes.annotate(
+            f"budget {budget:,}", (1, budget), (0, 4), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="right",
+        )  # fmt: skip
+        axes.set_xlabel("micro-batches, fullest first")
+        axes.set_ylabel("tokens")
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.legend(loc="lower left")
+
+    rows = [
+        (
+            name,
+            str(len(tokens)),
+            str(sum(count > budget for count in tokens)),
+            f"{max(tokens):,.0f}",
+            f"{min(tokens):,.0f}",
+        )
+        for name, tokens in series.items()
+    ]
+    head = ("", "micro-batches", "over the budget", "most tokens", "fewest tokens")
+    caption = f"Tokens of each micro-batch, the fullest first; the line is the budget of {budget:,}."
+    return _chart(title, caption, draw, head, rows)
+
+
+def memory(title: str, figure: dict[str, Any]) -> Chart:
+    """Draw `cases`, a value in `unit` for each name, as bars."""
+    cases = {str(case): _numbers(values) for case, values in figure["cases"].items()}
+    unit, names = str(figure["unit"]), list(dict.fromkeys(name for row in cases.values() for name in row))
+    height = 0.8 / len(names)
+
+    def draw(axes: Any) -> None:
+        for place, name in enumerate(names):
+            values = [row.get(name, math.nan) for row in cases.values()]
+            axes.barh(
+                [index + place * height for index in range(len(cases))],
+                values,
+                height,
+                label=short(name),
+                color=AFTER if place == len(names) - 1 else BEFORE,
+                alpha=1 if place in (0, len(names) - 1) else 0.55,
+                hatch=None if place == len(names) - 1 else "////",
+                edgecolor=INK,
+                linewidth=0.4,
+            )
+        axes.set_yticks([index + 0.4 - height / 2 for index in range(len(cases))], list(map(short, cases)))
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(short(unit))
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.12), ncols=len(names))
+
+    rows = [(case, *(_short(row.get(name)) for name in names)) for case, row in cases.items()]
+    caption = f"In {unit}, by case: shorter is better."
+    return _chart(title, caption, draw, ("case", *names), rows, height=1.2 + 0.28 * len(cases) * len(names))
+
+
+def memory_over_time(title: str, figure: dict[str, Any]) -> Chart:
+    """Draw `series`, a list of values in `unit` for each name, over the operations of a step."""
+    series, unit = _series(figure["series"]), str(figure["unit"])
+
+    def draw(axes: Any) -> None:
+        for (name, values), look in zip(series.items(), _looks(), strict=False):
+            label = f"{short(name)}: peak {max(values):.3g}"
+            axes.step(range(len(values)), values, where="post", label=label, **{**look, "marker": "none"})
+        axes.set_xlabel("operations of forward and backward, in order")
+        axes.set_ylabel(short(unit))
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="upper right")
+
+    rows = [
+        (name, str(len(values)), _short(max(values)), _short(values[-1])) for name, values in series.items()
+    ]
+    caption = f"What is alive beyond the input, in {unit}, after each operation."
+    return _chart(title, caption, draw, ("", "operations", "peak", "at the end"), rows)
+
+
+def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
+    """Draw `cases`, a relative error for each name, or `null` for what did not come to an end."""
+    cases, tolerance = figure["cases"], float(figure["tolerance"])
+    names = list(dict.fromkeys(str(name) for row in cases.values() for name in row))
+
+    def value(row: dict[str, Any], name: str) -> float | None:
+        found = row.get(name)
+        return None if found is None or not math.isfinite(found) else max(float(found), 1e-10)
+
+    def draw(axes: Any) -> None:
+        axes.set_xscale("log")
+        for name, look in zip(names, _looks(), strict=False):
+            found = [value(row, name) for row in cases.values()]
+            there = [(error, index) for index, error in enumerate(found) if error is not None]
+            style = {**look, "linestyle": "none", "markersize": 8}
+            axes.plot(
+                [error for error, _ in there], [index for _, index in there], label=short(name), **style
+            )
+        axes.axvline(tolerance, color=INK, linewidth=1)
+        axes.annotate(
+            f"right is below {tolerance:g}", (tolerance, 0), (4, 3), xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+        )  # fmt: skip
+        for index, row in enumerate(cases.values()):
+            lost = [name for name in names if value(row, name) is None]
+            if lost:
+                text = f"{', '.join(map(short, lost))}: no result"
+                axes.annotate(
+                    text, (1, index), xycoords=("axes fraction", "data"),
+                    ha="right", va="center", color=BAD,
+                )  # fmt: skip
+        axes.set_yticks(range(len(cases)), list(map(short, cases)))
+        axes.set_ylim(len(cases) - 0.4, -0.6)
+        axes.set_xlim(1e-10, 10)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel("relative error of the gradient")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.15), ncols=len(names))
+
+    rows = [
+        (
+            str(case),
+            *("no result" if value(row, name) is None else f"{value(row, name):.1e}" for name in names),
+        )
+        for case, row in cases.items()
+    ]
+    caption = f"Relative error of the gradient against one process in float64; right is below {tolerance:g}."
+    return _chart(title, caption, draw, ("case", *names), rows, height=1.4 + 0.4 * len(cases))
+
+
+def timelines(title: str, figure: dict[str, Any]) -> Chart:
+    """Draw `steps`: for each name spans of rank, size (0 where it waits), begin and end, in seconds."""
+    steps = {
+        str(name): [(int(r), int(c), float(b), float(e)) for r, c, b, e in spans]
+        for name, spans in figure["steps"].items()
+    }
+    sizes = sorted({size for spans in steps.values() for _, size, _, _ in spans if size})
+    colours = dict(
+        zip(sizes, SHARES[-len(sizes) :] if len(sizes) <= len(SHARES) else SHARES * 9, strict=False)
+    )
+    ranks = {name: 1 + max(rank for rank, *_ in spans) for name, spans in steps.items()}
+
+    def draw(axes: Any) -> None:
+        ticks, labels, top = [], [], 0.0
+        for name, spans in steps.items():
+            axes.text(0, top + 0.1, short(name), va="center")
+            for size in [0, *sizes]:
+                chosen = [span for span in spans if span[1] == size]
+                axes.barh(
+                    [top + 1 + rank for rank, *_ in chosen],
+                    [end - begin for *_, begin, end in chosen],
+                    0.86,
+                    [begin for _, _, begin, _ in chosen],
+                    color=colours.get(size, IDLE),
+                    edgecolor=INK,
+                    linewidth=0.3,
+                    hatch=None if size else "....",
+                )
+            ticks += [top + 1 + rank for rank in range(ranks[name])]
+            labels += [str(rank) for rank in range(ranks[name])]
+            longest = max(end for *_, end in spans)
+            for rank, size, begin, end in spans:
+                if size and end - begin > 0.04 * longest:
+                    middle = (begin + end) / 2
+                    axes.text(
+                        middle, top + 1 + rank, str(size), ha="center", va="center", fontsize=6.5,
+                        color=ON_SHARES[SHARES.index(colours[size])],
+                    )  # fmt: skip
+            top += ranks[name] + 1.6
+        for size in [0, *sizes]:
+            text = f"{size} share a sequence" if size else "waits"
+            axes.barh([0], [0], color=colours.get(size, IDLE), hatch=None if size else "....", label=text)
+        axes.set_yticks(ticks, labels, fontsize=7)
+        axes.set_ylim(top - 0.5, -0.6)
+        axes.grid(visible=False, axis="y")
+        axes.set_ylabel("rank")
+        axes.set_xlabel("seconds")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(sizes) + 1, fontsize=8.5)
+
+    rows = []
+    for name, spans in steps.items():
+        end = max(end for *_, end in spans)
+        busy = sum(end - begin for _, size, begin, end in spans if size)
+        rows.append((name, f"{end:.3g} s", f"{1 - busy / (ranks[name] * end):.0%}"))
+    caption = "What each rank does in a step, from left to right; the dots are where it waits for others."
+    head = ("", "the step takes", "ranks idle")
+    total = sum(ranks.values()) + 2 * len(steps)
+    return _chart(title, caption, draw, head, rows, height=1.1 + 0.19 * total)
+
+
+KINDS: dict[str, Callable[[str, dict[str, Any]], Chart]] = {
+    "micro-batches": micro_batches,
+    "memory": memory,
+    "memory-over-time": memory_over_time,
+    "gradient-error": gradient_error,
+    "timelines": timelines,
+}
+
+
+def _chart(  # noqa: PLR0913, PLR0917 -- all that there is to one
+    title: str,
+    caption: str,
+    draw: Callable[[Any], None],
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    height: float = 3.2,
+) -> Chart:
+    picture = drawing.svg(draw, title=f"{title}. {caption}", height=height)
+    cells = tuple(tuple(row) for row in rows)
+    return Chart(title=title, caption=caption, svg=picture, head=tuple(head), rows=cells)
+
+
+def _looks() -> list[dict[str, Any]]:
+    """Return how series look: the last of two is ours, and none differ by colour alone."""
+    colours = (BEFORE, AFTER, *SHARES)
+    return [
+        {"color": colour, "marker": marker, "linestyle": LINES[place % len(LINES)]}
+        for place, (colour, marker) in enumerate(zip(colours, MARKERS, strict=True))
+    ]
+
+
+def _series(given: Any) -> dict[str, list[float]]:
+    return {str(name): [float(value) for value in values] for name, values in given.items()}
+
+
+def _numbers(given: Any) -> dict[str, float]:
+    return {str(name): float(value) for name, value in given.items()}
+
+
+def _short(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

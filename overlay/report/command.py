@@ -1,0 +1,51 @@
+"""The command `overlay report`."""
+
+from __future__ import annotations
+
+from overlay._record import TYPE_CHECKING
+from overlay._source import InstalledTree
+from overlay.errors import ReportError
+from overlay.report import charts, drawing, inputs, page
+
+if TYPE_CHECKING:
+    import argparse
+
+    from overlay._engine import Engine
+
+
+def write(engine: Engine, arguments: argparse.Namespace) -> int:
+    """Write the page. Raises `ReportError` if something cannot be read, drawn or written."""
+    drawing.needed()
+    ledgers = _distinct([inputs.ledger(path) for path in arguments.ledger])
+    sites: list[str | None] = list(arguments.audit)
+    if not sites and not ledgers:
+        sites = [None]
+    audits = [
+        page.audit_view(site or "this environment", engine.plan("all", site), InstalledTree(site))
+        for site in sites
+    ]
+    text = page.render(
+        title=arguments.title,
+        patches=engine.known(),
+        audits=audits,
+        ledgers=ledgers,
+        tree=InstalledTree(),
+        suites=[suite for path in arguments.suite for suite in inputs.suites(path)],
+        charts=[charts.chart(figure) for path in arguments.figures for figure in inputs.figures(path)],
+        support=inputs.support(),
+    )
+    try:
+        with open(arguments.output, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        raise ReportError(f"the report cannot be written: {error}") from error
+    return 0
+
+
+def _distinct(ledgers: list[inputs.Ledger]) -> list[inputs.Ledger]:
+    """Return the ledgers under names that differ, in the order in which they were given."""
+    names = [ledger.name for ledger in ledgers]
+    return [
+        ledger if names.count(ledger.name) == 1 else ledger.replace(name=f"{ledger.name} ({place + 1})")
+        for place, ledger in enumerate(ledgers)
+    ]

@@ -1,0 +1,141 @@
+"""What a report is made from: the JSON that overlay's commands and the benchmarks print."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from overlay._record import TYPE_CHECKING, Record
+from overlay._registry import COMPAT
+from overlay.errors import ReportError
+from overlay.ledger import PatchStatus, SiteStatus, Status
+from overlay.verdict import SiteFinding, TargetVerdict, Verdict
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Ledger(Record):
+    """What one process said of itself."""
+
+    #: The file that it stands in, without its ending.
+    name: str
+    status: Status
+
+
+class Suite(Record):
+    """What `overlay suite` found of one recipe: tests by what became of them."""
+
+    name: str
+    #: Tests that pass with and without overlay.
+    passing: int
+    #: Kind of change to the tests of that kind, each with `id`, `before`, `after` and `reason`.
+    changes: dict[str, Any]
+
+
+#: The kinds of changes in a result of a suite, in the order in which they are shown.
+CHANGES = ("lost", "won", "flaky", "changed", "failing")
+
+
+def read(path: str) -> Any:
+    """Return the JSON in a file. Raises `ReportError`."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ReportError(f"{path} cannot be read: {error}") from error
+
+
+def ledger(path: str) -> Ledger:
+    """Return what `overlay.status().to_dict()` or `overlay status --json` wrote. Raises `ReportError`."""
+    data = read(path)
+    try:
+        status = _status(data)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ReportError(f"{path} is no ledger, as `overlay status --json` writes it: {error}") from error
+    return Ledger(name=os.path.splitext(os.path.basename(path))[0], status=status)
+
+
+def suites(path: str) -> list[Suite]:
+    """Return the results in a folder of `overlay suite`, or what it printed with `--json`.
+
+    Raises `ReportError`, or `SuiteError` if the folder has no results.
+    """
+    if os.path.isdir(path):
+        from overlay.suite.report import load
+
+        data: Any = load(path).to_dict()
+    else:
+        data = read(path)
+    runs = data.get("runs", [data]) if isinstance(data, dict) else data
+    try:
+        return [_suite(run, path) for run in runs]
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise ReportError(f"{path} is no result that `overlay suite` prints with --json: {error}") from error
+
+
+def figures(path: str) -> list[Any]:
+    """Return the figures that a benchmark wrote. Raises `ReportError`."""
+    data = read(path)
+    found = data.get("figures") if isinstance(data, dict) else None
+    if not isinstance(found, list):
+        raise ReportError(f'{path} has no "figures", as the benchmarks write them with --json')
+    return found
+
+
+def support() -> dict[str, dict[str, dict[str, str]]]:
+    """Return the support matrix that comes with overlay: release to patch to what was decided there."""
+    from importlib.resources import files
+
+    text = files(COMPAT).joinpath("support.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, dict[str, str]]] = json.loads(text)
+    return found
+
+
+def _status(data: dict[str, Any]) -> Status:
+    status: Status = _record(Status, data)
+    return status.replace(
+        selection=tuple(map(str, status.selection)),
+        half_patched=tuple(map(str, status.half_patched)),
+        patches=tuple(_patch(item) for item in data["patches"]),
+    )
+
+
+def _patch(data: dict[str, Any]) -> PatchStatus:
+    verdict = data.get("verdict")
+    sites = tuple(
+        _record(SiteStatus, item).replace(
+            rebound=tuple(map(str, item.get("rebound", ()))), stale=tuple(map(str, item.get("stale", ())))
+        )
+        for item in data.get("sites", ())
+    )
+    found: PatchStatus = _record(PatchStatus, data)
+    return found.replace(verdict=None if verdict is None else _verdict(verdict), sites=sites)
+
+
+def _verdict(data: dict[str, Any]) -> Verdict:
+    targets = tuple(
+        _record(TargetVerdict, item).replace(
+            findings=tuple(_record(SiteFinding, finding) for finding in item.get("findings", ()))
+        )
+        for item in data.get("targets", ())
+    )
+    found: Verdict = _record(Verdict, data)
+    return found.replace(targets=targets)
+
+
+def _record(kind: type[Any], data: dict[str, Any]) -> Any:
+    """Return a record of the fields that this overlay knows: another one may have written more."""
+    return kind(**{name: data[name] for name in kind._fields if name in data})
+
+
+def _suite(run: dict[str, Any], path: str) -> Suite:
+    difference = run.get("difference", run)
+    changes = {
+        kind: [
+            {name: str(item.get(name, "")) for name in ("id", "before", "after", "reason")} for item in group
+        ]
+        for kind, group in ((kind, difference[kind]) for kind in CHANGES)
+    }
+    name = str(run.get("recipe") or os.path.splitext(os.path.basename(path))[0])
+    return Suite(name=name, passing=int(difference["passing"]), changes=changes)

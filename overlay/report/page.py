@@ -1,0 +1,237 @@
+"""The page: what was read, put in the order in which a person asks, and filled into the template."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from overlay._plan import plan_digest
+from overlay._record import TYPE_CHECKING, Record
+from overlay._version import __version__
+from overlay.report.inputs import CHANGES
+from overlay.report.ledgers import Group, compare
+from overlay.report.sources import site_source
+from overlay.verdict import LOUD, VERDICTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from overlay._source import Tree
+    from overlay.ledger import PatchStatus
+    from overlay.patch import Patch
+    from overlay.report.charts import Chart
+    from overlay.report.inputs import Ledger, Suite
+    from overlay.report.sources import SiteSource
+    from overlay.verdict import Plan, Verdict
+
+#: What nobody has to look at: the project is not there, or the patch was left out.
+_ASIDE = ("not-installed", "not-selected", "")
+
+
+class View(Record):
+    """What the report tells of: an installation that was audited, or processes that say the same."""
+
+    name: str
+    tree: Tree
+    digest: str
+    #: By id of the patch.
+    verdicts: dict[str, Verdict]
+    states: dict[str, PatchStatus]
+
+    def word(self, patch: str) -> str:
+        """Return what became of a patch here: its state in a process, else its verdict."""
+        state, verdict = self.states.get(patch), self.verdicts.get(patch)
+        if state is not None and state.state != "skipped":
+            return state.state
+        return verdict.verdict if verdict is not None else ""
+
+    def concerns(self, patch: str) -> bool:
+        """Return whether the patch is for something that is there."""
+        return self.word(patch) not in _ASIDE
+
+    def why(self, patch: str) -> str:
+        """Return the reason of that word, or the versions that it goes with."""
+        state, verdict = self.states.get(patch), self.verdicts.get(patch)
+        said = (state.reason if state is not None else "") or (verdict.reason if verdict is not None else "")
+        return said or (verdict.where() if verdict is not None else "")
+
+    def versions(self) -> list[str]:
+        """Return the projects and their versions, as far as a verdict names them."""
+        targets = (target for verdict in self.verdicts.values() for target in verdict.targets)
+        return sorted({f"{target.project} {target.version}" for target in targets if target.version})
+
+
+def audit_view(name: str, plan: Plan, tree: Tree) -> View:
+    """Return the view of an installation."""
+    verdicts = {verdict.patch: verdict for verdict in plan.verdicts}
+    return View(name=name, tree=tree, digest=plan.digest, verdicts=verdicts, states={})
+
+
+def ledger_view(group: Group, tree: Tree) -> View:
+    """Return the view of processes that say the same."""
+    states = {patch.patch: patch for patch in group.first.status.patches}
+    verdicts = {name: patch.verdict for name, patch in states.items() if patch.verdict is not None}
+    return View(
+        name=group.name,
+        tree=tree,
+        digest=plan_digest(verdicts.values()),
+        verdicts=verdicts,
+        states=states,
+    )
+
+
+def render(  # noqa: PLR0913 -- all that a report is made from
+    *,
+    title: str,
+    patches: Mapping[str, Patch],
+    audits: Sequence[View],
+    ledgers: Sequence[Ledger],
+    tree: Tree,
+    suites: Sequence[Suite],
+    charts: Sequence[Chart],
+    support: Mapping[str, Mapping[str, Mapping[str, str]]],
+) -> str:
+    """Return the page as HTML.
+
+    Args:
+        title: Its heading.
+        patches: All that are known, by id.
+        audits: What was decided for installations.
+        ledgers: What processes said.
+        tree: Where the sources that ledgers speak of may lie.
+        suites: Results of upstreams' own tests.
+        charts: Pictures.
+        support: The matrix that comes with overlay.
+
+    """
+    import jinja2
+
+    groups, differences = compare(ledgers)
+    views = [*audits, *(ledger_view(group, tree) for group in groups)]
+    known = [*patches, *(name for view in views for name in view.states if name not in patches)]
+    shown = [name for name in known if any(view.concerns(name) for view in views)]
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("overlay.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(link=link, tone=tone, mark=mark)
+    return environment.get_template("page.html").render(
+        title=title,
+        when=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        version=__version__,
+        python=".".join(map(str, sys.version_info[:3])),
+        views=views,
+        shown=shown,
+        aside=[name for name in known if name not in shown],
+        patches={name: _card(patches.get(name), name, views) for name in shown},
+        counts=_counts(views, shown),
+        ledgers=ledgers,
+        groups=groups,
+        differences=differences,
+        suites=suites,
+        changes=CHANGES,
+        charts=charts,
+        matrix=_matrix(support, views),
+        meanings=VERDICTS,
+    )
+
+
+def link(reference: str) -> str:
+    """Return the address of `owner/repo#number` or `owner/repo@commit`."""
+    for sign, kind in (("#", "issues"), ("@", "commit")):
+        repository, found, number = reference.partition(sign)
+        if found and repository.count("/") == 1:
+            return f"https://github.com/{repository}/{kind}/{number}"
+    return ""
+
+
+def tone(word: str) -> str:
+    """Return what a word means at a glance: `good`, `bad`, `care` or `plain`."""
+    if word in LOUD or word in ("failed", "lost", "differ"):
+        return "bad"
+    if word in ("incomplete", "flaky", "reverted"):
+        return "care"
+    return "good" if word in ("apply", "applied", "armed", "won") else "plain"
+
+
+def mark(word: str) -> str:
+    """Return the sign that stands before a word, so that no meaning hangs on a colour."""
+    return {"good": "\u2713", "bad": "\u2717", "care": "!", "plain": "\u2013"}[tone(word)]
+
+
+class Card(Record):
+    """All about one patch."""
+
+    id: str
+    patch: Patch | None
+    #: For each view: what is replaced there.
+    sources: tuple[tuple[str, tuple[SiteSource, ...]], ...]
+    #: Whether somebody has to look at it.
+    open: bool
+
+
+def _card(patch: Patch | None, name: str, views: Sequence[View]) -> Card:
+    found: dict[tuple[SiteSource, ...], list[str]] = {}
+    for view in views:
+        verdict = view.verdicts.get(name)
+        if patch is not None and verdict is not None and verdict.verdict == "apply":
+            found.setdefault(_sources(patch, verdict, view.tree), []).append(view.name)
+    sources = tuple((", ".join(names), sites) for sites, names in found.items() if sites)
+    attention = any(tone(view.word(name)) in ("bad", "care") for view in views)
+    return Card(id=name, patch=patch, sources=sources, open=attention)
+
+
+def _sources(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[SiteSource, ...]:
+    found = []
+    for target in patch.targets:
+        decided = next((item for item in verdict.targets if item.project == target.project.name), None)
+        if decided is None or decided.verdict != "apply":
+            continue
+        digests = {finding.site: finding.digest for finding in decided.findings}
+        for variant in target.variants:
+            if variant.name == decided.variant:
+                found += [
+                    site_source(replacement, tree, digests.get(replacement.site, ""))
+                    for replacement in variant.replacements
+                ]
+    return tuple(found)
+
+
+def _counts(views: Sequence[View], shown: Sequence[str]) -> list[tuple[str, int, str]]:
+    """Return how many patches are in place, left alone, and in need of a person, in any view."""
+    tones = [{tone(view.word(name)) for view in views} for name in shown]
+    bad = sum("bad" in found for found in tones)
+    care = sum("care" in found and "bad" not in found for found in tones)
+    good = sum("good" in found and not found & {"bad", "care"} for found in tones)
+    rest = len(tones) - bad - care - good
+    return [
+        ("good", good, "in place or to be applied"),
+        ("plain", rest, "nothing to mend"),
+        ("care", care, "incomplete"),
+        ("bad", bad, "asked for, and not there"),
+    ]
+
+
+def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:
+    """Return for each project its patches, and for each release its cells and whether it is one of here."""
+    here = {
+        f"{target.project} {target.version}"
+        for view in views
+        for verdict in view.verdicts.values()
+        for target in verdict.targets
+        if target.version
+    }
+    found = []
+    for project in dict.fromkeys(release.partition("==")[0] for release in support):
+        rows = {key.partition("==")[2]: row for key, row in support.items() if key.startswith(f"{project}==")}
+        patches = sorted({name for row in rows.values() for name in row})
+        lines = [
+            (version, f"{project} {version.removeprefix('v')}" in here, [row.get(name) for name in patches])
+            for version, row in rows.items()
+        ]
+        found.append((project, patches, lines))
+    return found

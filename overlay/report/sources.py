@@ -1,0 +1,94 @@
+"""The source at a site before and after: what stands in the upstream's file, and what takes its place."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import textwrap
+
+from overlay._record import TYPE_CHECKING, Record
+from overlay.errors import OverlayError
+
+if TYPE_CHECKING:
+    from overlay._source import Tree
+    from overlay.patch import Replacement
+
+
+class SiteSource(Record):
+    """One replaced site."""
+
+    site: str
+    #: Its source in the upstream's file; empty where nothing stands or the source is not at hand.
+    before: str
+    #: The function that takes its place.
+    after: str
+    #: Whether that calls what stood there.
+    calls_original: bool
+    #: Whether nothing stood there.
+    new: bool
+    #: Lines of the unified diff, each with a kind (`add`, `del`, `hunk`, `same`); none if it calls that.
+    diff: tuple[tuple[str, str], ...] = ()
+    #: Why there is no source before, empty if there is.
+    missing: str = ""
+
+
+def site_source(replacement: Replacement, tree: Tree, digest: str) -> SiteSource:
+    """Return both sources of a site. `digest` is what was decided on: another source is not shown for it."""
+    before, missing = ("", "") if replacement.new else _before(replacement.site, tree, digest)
+    after, calls_original = _after(replacement)
+    diff = () if calls_original or not before else tuple(_diff(before, after, replacement.site))
+    return SiteSource(
+        site=replacement.site,
+        before=before,
+        after=after,
+        calls_original=calls_original,
+        new=replacement.new,
+        diff=diff,
+        missing=missing,
+    )
+
+
+def _before(site: str, tree: Tree, digest: str) -> tuple[str, str]:
+    try:
+        found, nodes = tree.digest(site), tree.nodes(site)
+        text = tree.source(site.partition(":")[0]) or ""
+    except OverlayError as error:
+        return "", str(error)
+    if digest and found != digest:
+        return "", f"the source that was decided on (digest {digest}) is not on this machine"
+    segments = [segment for node in nodes if (segment := _segment(text, node))]
+    return "\n\n".join(segments), "" if segments else "there is no source here"
+
+
+def _segment(text: str, node: ast.AST) -> str:
+    """Return the lines of a definition, its decorators included, without their indentation."""
+    start, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+    decorators = [item.lineno for item in getattr(node, "decorator_list", ())]
+    lines = text.splitlines()[min([start, *decorators]) - 1 : end] if start else []
+    return textwrap.dedent("\n".join(lines))
+
+
+def _after(replacement: Replacement) -> tuple[str, bool]:
+    """Return the function that a factory returns, and whether it uses the original; in doubt the factory."""
+    try:
+        text = textwrap.dedent(inspect.getsource(replacement.make))
+        factory = ast.parse(text).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return f"# {replacement.make!r}", False
+    if not isinstance(factory, ast.FunctionDef):
+        return text.rstrip(), True
+    first = factory.args.args[0].arg if factory.args.args else ""
+    last = factory.body[-1]
+    name = last.value.id if isinstance(last, ast.Return) and isinstance(last.value, ast.Name) else ""
+    inner = next((n for n in factory.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+    uses = any(isinstance(node, ast.Name) and node.id == first for node in ast.walk(inner or factory))
+    return (_segment(text, inner) if inner else text.rstrip()), uses
+
+
+def _diff(before: str, after: str, site: str) -> list[tuple[str, str]]:
+    kinds = {"+": "add", "-": "del", "@": "hunk"}
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"{site} as released", "with overlay", lineterm=""
+    )
+    return [(kinds.get(line[:1], "same"), line) for line in lines]

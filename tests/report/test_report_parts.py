@@ -1,0 +1,306 @@
+"""What a page is made from: inputs, ranks that differ, sources, charts, and the command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import report_inputs as made
+
+from overlay import cli
+from overlay._source import InstalledTree
+from overlay.errors import ReportError
+from overlay.patch import Replacement
+from overlay.report import charts, drawing, inputs
+from overlay.report.ledgers import compare, label
+from overlay.report.sources import site_source
+from overlay.suite import results
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+
+def ledgers(folder: Path, *statuses: dict[str, Any]) -> list[inputs.Ledger]:
+    return [
+        inputs.ledger(made.write(folder / f"rank{rank}.json", status)) for rank, status in enumerate(statuses)
+    ]
+
+
+# --- ranks ---
+
+
+def test_ranks_that_say_the_same_are_one_group(tmp_path: Path) -> None:
+    status = made.status(tmp_path)
+    groups, differences = compare(ledgers(tmp_path, status, {**status, "pid": 2}, status))
+    assert [group.name for group in groups] == ["ranks 0-2"]
+    assert differences == ()
+
+
+def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> None:
+    site = made.unknown_verl(tmp_path / "site")
+    one, other = made.status(site), made.status(site)
+    made.patch_of(one, "verl.sft-balance").update(state="applied", reason="")
+    made.patch_of(other, "verl.sft-balance").update(state="armed", reason="", verdict=None)
+    groups, differences = compare(ledgers(tmp_path, one, other))
+    assert differences == ()
+    # And the one that knows more speaks for both.
+    assert groups[0].first.name == "rank0"
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"version": "9.9"}, "overlay"),
+        ({"enabled": False}, "overlay"),
+        ({"python": "3.12.1"}, "Python"),
+        ({"strict": True}, "strict"),
+        ({"pinned": "sha256:1"}, "pinned to"),
+        ({"half_patched": ["x came here pickled"]}, "half-patched 1"),
+        ({"patches": []}, "verl.sft-balance: state"),
+    ],
+)
+def test_each_difference_is_named(tmp_path: Path, change: dict[str, Any], fact: str) -> None:
+    status = made.status(made.unknown_verl(tmp_path / "site"))
+    groups, differences = compare(ledgers(tmp_path, status, {**status, **change}, status))
+    assert [group.name for group in groups] == ["ranks 0,2", "rank 1"]
+    assert fact in [difference.fact for difference in differences]
+
+
+def test_a_source_that_differs_is_named(tmp_path: Path) -> None:
+    one, other = (made.status(made.unknown_verl(tmp_path / name)) for name in ("one", "other"))
+    finding = made.patch_of(other, "verl.sft-balance")["verdict"]["targets"][0]["findings"][0]
+    finding["digest"] = "feedfeedfeed"
+    _, differences = compare(ledgers(tmp_path, one, other))
+    assert [(item.fact, item.is_source) for item in differences] == [
+        (f"verl.sft-balance: source of {finding['site']}", True)
+    ]
+
+
+def test_names_without_numbers_are_listed() -> None:
+    assert label(["driver", "worker"]) == "driver, worker"
+    assert label(["a1", "b1"]) == "a1, b1"
+    assert label(["rank0", "rank1", "rank3"]) == "ranks 0-1,3"
+
+
+# --- inputs ---
+
+
+def test_what_a_newer_overlay_adds_is_left_out(tmp_path: Path) -> None:
+    status = {**made.status(tmp_path), "news": 1}
+    assert inputs.ledger(made.write(tmp_path / "a.json", status)).status.enabled
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}", "7", '{"patches": 1}', "[" * 100_000])
+def test_what_is_no_ledger_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    for read in (inputs.ledger, inputs.suites, inputs.figures):
+        with pytest.raises(ReportError, match=r"x\.json"):
+            assert read(str(path)) == 0
+
+
+def test_what_suites_print_is_read_in_each_form(tmp_path: Path) -> None:
+    run = made.suite()["runs"][0]
+    for data in (made.suite(), [run], run, run["difference"]):
+        (found,) = inputs.suites(made.write(tmp_path / "s.json", data))
+        assert found.passing == 12
+        assert [change["after"] for change in found.changes["lost"]] == ["failed"]
+
+
+def test_a_folder_of_results_is_read(tmp_path: Path) -> None:
+    made.write(tmp_path / "run.json", {"recipe": "r", "known": [], "patches": {}, "code": {}})
+    for mode, outcome in (("plain", "passed"), ("overlay", "failed")):
+        (tmp_path / mode).mkdir()
+        test = results.Test(id="t.py::t", file="t.py", attempt=1, outcome=outcome, seconds=0.1, reason="why")
+        results.write(results.Results(tests=(test,)), str(tmp_path / mode / results.NAME))
+    (found,) = inputs.suites(str(tmp_path))
+    assert found.name == "r"
+    assert [change["reason"] for change in found.changes["lost"]] == ["why"]
+
+
+# --- sources ---
+
+
+def make_wrapper(original: Any, module: Any) -> Any:
+    def f(x: int) -> int:
+        return int(original(x)) + 1
+
+    return f
+
+
+def make_new(original: Any, module: Any) -> Any:
+    def f(x: int) -> int:
+        return x + 2
+
+    return f
+
+
+UPSTREAM = (
+    "import functools\n\nclass C:\n    @staticmethod\n    def f(x):\n        # <b>\n        return x + 1\n"
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> InstalledTree:
+    (tmp_path / "m.py").write_text(UPSTREAM)
+    return InstalledTree(str(tmp_path))
+
+
+def test_a_replacement_is_shown_as_a_difference(tree: InstalledTree) -> None:
+    found = site_source(Replacement(site="m:C.f", make=make_new), tree, tree.digest("m:C.f") or "")
+    assert found.before == "@staticmethod\ndef f(x):\n    # <b>\n    return x + 1"
+    assert found.after == "def f(x: int) -> int:\n    return x + 2"
+    assert ("del", "-    return x + 1") in found.diff
+    assert ("add", "+    return x + 2") in found.diff
+
+
+def test_a_wrapper_is_shown_beside_what_it_calls(tree: InstalledTree) -> None:
+    found = site_source(Replacement(site="m:C.f", make=make_wrapper), tree, "")
+    assert found.calls_original
+    assert found.diff == ()
+    assert "original(x)" in found.after
+
+
+def test_another_source_is_not_shown_for_the_one_that_was_decided_on(tree: InstalledTree) -> None:
+    found = site_source(Replacement(site="m:C.f", make=make_new), tree, "0" * 12)
+    assert found.before == ""
+    assert "000000000000) is not on this machine" in found.missing
+
+
+def test_a_site_where_nothing_stood(tree: InstalledTree) -> None:
+    found = site_source(Replacement(site="m:g", make=make_new, new=True), tree, "")
+    assert (found.new, found.before, found.missing) == (True, "", "")
+
+
+def test_every_patch_has_a_source_to_show(tmp_path: Path) -> None:
+    from overlay._registry import load_patches
+
+    tree = InstalledTree(str(tmp_path))
+    for patch in load_patches().values():
+        for target in patch.targets:
+            for variant in target.variants:
+                for replacement in variant.replacements:
+                    assert site_source(replacement, tree, "").after, (patch.id, replacement.site)
+
+
+# --- charts ---
+
+
+def kinds(draw: random.Random, text: str = "name") -> list[charts.Chart]:
+    return [charts.chart(figure) for figure in made.figures(draw, text)]
+
+
+def test_every_kind_is_drawn(draw: random.Random) -> None:
+    assert {figure["kind"] for figure in made.figures(draw)} == charts.KINDS.keys()
+    for chart in kinds(draw):
+        root = ET.fromstring(chart.svg.replace("xlink:", ""))  # noqa: S314 -- made here
+        assert root.attrib["role"] == "img"
+        assert len(chart.rows[0]) == len(chart.head)
+        # Every colour is one of the page's, but for what stands on a filled bar.
+        colours = set(re.findall(r"#[0-9a-f]{6}\b", chart.svg)) - {"#ffffff", "#0d1117", "#000000"}
+        assert not colours
+        assert "var(--" in chart.svg
+
+
+def test_no_name_in_a_chart_is_a_formula_or_markup(draw: random.Random) -> None:
+    for chart in kinds(draw, made.HOSTILE):
+        ET.fromstring(chart.svg.replace("xlink:", ""))  # noqa: S314 -- made here
+        assert "<script" not in chart.svg
+        assert "<img" not in chart.svg
+
+
+def test_the_table_of_a_chart_says_what_the_picture_shows() -> None:
+    series = {"before": [9000, 17_000, 16_384], "after": [16_000]}
+    figure = {"kind": "micro-batches", "title": "t", "budget": 16_384, "series": series}
+    assert charts.chart(figure).rows == (
+        ("before", "3", "1", "17,000", "9,000"),
+        ("after", "1", "0", "16,000", "16,000"),
+    )
+    spans = [[0, 2, 0.0, 1.0], [1, 2, 0.0, 1.0], [0, 1, 1.0, 2.0], [1, 0, 1.0, 2.0]]
+    assert charts.chart({"kind": "timelines", "title": "t", "steps": {"s": spans}}).rows == (
+        ("s", "2 s", "25%"),
+    )
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        {},
+        {"kind": "pie", "title": "t"},
+        {"kind": "memory", "title": "t"},
+        {"kind": "memory", "title": "t", "unit": "N", "cases": {}},
+        {"kind": "timelines", "title": "t", "steps": {"s": []}},
+        {"kind": "micro-batches", "title": "t", "budget": 1, "series": {"a": ["x"]}},
+        7,
+    ],
+)
+def test_what_cannot_be_drawn_is_an_error(figure: Any) -> None:
+    with pytest.raises(ReportError, match="cannot be drawn"):
+        charts.chart(figure)
+
+
+# --- the command ---
+
+
+def test_without_arguments_it_tells_of_what_is_installed(tmp_path: Path) -> None:
+    assert cli.main(["report", "-o", str(tmp_path / "r.html")]) == 0
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "this environment" in text
+    assert "Support matrix" in text
+
+
+def test_ledgers_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    arguments = ["report", "-o", str(tmp_path / "r.html")]
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        arguments += ["--ledger", made.write(tmp_path / folder / "rank0.json", made.status(tmp_path))]
+    assert cli.main(arguments) == 0
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "rank0 (1)" in text
+    assert "rank0 (2)" in text
+
+
+@pytest.mark.parametrize("option", ["--ledger", "--suite", "--figures"])
+def test_a_file_that_cannot_be_read_is_exit_code_2(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", "-o", str(tmp_path / "r.html"), option, str(tmp_path / "none.json")]) == 2
+    assert "none.json cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", "-o", str(tmp_path / "no/r.html")]) == 2
+    assert "the report cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "matplotlib"])
+def test_without_the_extra_it_says_how_to_get_it(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert cli.main(["report", "-o", str(tmp_path / "r.html")]) == 2
+    assert "pip install jinja2 matplotlib" in capsys.readouterr().err
+    with pytest.raises(ReportError):
+        drawing.needed()
+
+
+def test_no_other_command_imports_what_the_report_needs(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom overlay import cli\ncli.main(['plan', '--site', sys.argv[1]])\n"
+        "assert not {'jinja2', 'matplotlib', 'overlay.report'} & set(sys.modules)"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=False, env=clean,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

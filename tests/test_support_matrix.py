@@ -1,0 +1,128 @@
+"""scripts/matrix.py, on a record of its own and without a network."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+OLD = {
+    "verl==0.8.0": {"verl.a": {"verdict": "apply", "check": "passed"}, "verl.b": {"verdict": "not-affected"}},
+    "verl==0.9.0": {"verl.a": {"verdict": "apply"}},
+}
+
+
+@pytest.fixture
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, with a record of its own and releases that are there already."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    module = importlib.import_module("matrix")
+    monkeypatch.setattr(module, "RECORD", tmp_path / "support.json")
+    monkeypatch.setattr(module, "LIST", tmp_path / "releases.txt")
+    module.LIST.write_text("# Releases.\nverl==0.8.0\nverl==0.9.0  # the last\n")
+    module.RECORD.write_text(module.text(OLD))
+    monkeypatch.setattr(module, "fetch", Path)
+    monkeypatch.setattr(module, "audit", lambda folder: json.loads(json.dumps(OLD[str(folder)])))
+    yield module
+    for name in ("matrix", "matrix_checks", "fetch_release", "fetch_slime", "slime_cases"):
+        sys.modules.pop(name, None)
+
+
+def test_what_is_as_recorded_is_exit_code_0(matrix: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert matrix.recorded() == OLD
+    assert matrix.main([]) == 0
+    assert "0.8.0  applies, checked  not affected" in capsys.readouterr().out
+
+
+def test_a_surprise_is_a_line_of_a_diff(
+    matrix: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        matrix, "audit", lambda folder: {"verl.a": {"verdict": "unsupported", "reason": "why"}}
+    )
+    assert matrix.main(["verl==0.9.0"]) == 1
+    out = capsys.readouterr().out
+    assert '-verl==0.9.0 verl.a: {"verdict": "apply"}' in out
+    assert '+verl==0.9.0 verl.a: {"verdict": "unsupported", "reason": "why"}' in out
+    assert "verl==0.8.0" not in out
+    assert "UNSUPPORTED" in out
+    # Nothing is written unless that is asked for, and then the rest stays.
+    assert matrix.recorded() == OLD
+    assert matrix.main(["verl==0.9.0", "--write"]) == 0
+    assert matrix.recorded()["verl==0.8.0"] == OLD["verl==0.8.0"]
+    assert matrix.recorded()["verl==0.9.0"]["verl.a"]["verdict"] == "unsupported"
+
+
+def test_a_new_release_is_one_line(matrix: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix.LIST.write_text(f"{matrix.LIST.read_text()}verl==0.9.1\n")
+    monkeypatch.setitem(OLD, "verl==0.9.1", {"verl.a": {"verdict": "fixed-upstream"}})
+    assert matrix.main([]) == 1
+    assert matrix.main(["--write"]) == 0
+    assert list(matrix.recorded()) == ["verl==0.8.0", "verl==0.9.0", "verl==0.9.1"]
+
+
+def test_a_check_that_fails_is_exit_code_1(
+    matrix: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[Any] = []
+
+    def run(folder: Path, patches: list[str]) -> dict[str, str]:
+        ran.append((str(folder), patches))
+        return dict.fromkeys(patches, "passed" if "0.8" in str(folder) else "it broke")
+
+    monkeypatch.setattr(matrix.matrix_checks, "run", run)
+    assert matrix.main(["--checks", "--write"]) == 1
+    # Of patches that apply, and of no others.
+    assert ran == [("verl==0.8.0", ["verl.a"]), ("verl==0.9.0", ["verl.a"])]
+    out = capsys.readouterr().out
+    assert "check failed: verl==0.9.0 verl.a: it broke" in out
+    assert "CHECK FAILED" in out
+
+
+def test_a_release_that_cannot_be_had_stays_as_recorded(
+    matrix: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fetch(release: str) -> Path:
+        raise matrix.fetch_release.FetchError("no index")
+
+    monkeypatch.setattr(matrix, "fetch", fetch)
+    assert matrix.main(["--write"]) == 0
+    assert "verl==0.8.0: not fetched, and left as it is recorded: no index" in capsys.readouterr().out
+    assert matrix.recorded() == OLD
+
+
+def test_a_release_that_is_not_listed_is_refused(matrix: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        matrix.main(["verl==7.0"])
+    assert "verl==7.0: not in releases.txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        ("import json; print(json.dumps({'ok': True}))", "passed"),
+        ("import json; print(json.dumps({'ok': False}))", "its contract does not hold"),
+        ("print('{}')", "cannot be judged: KeyError"),
+        ("raise SystemExit('it broke')", "it broke"),
+        ("import time; time.sleep(60)", "no end within 3 s"),
+    ],
+)
+def test_a_check_is_a_program_and_a_judge(
+    matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, outcome: str
+) -> None:
+    checks = matrix.matrix_checks
+    (tmp_path / "program.py").write_text(code)
+    monkeypatch.setattr(checks, "PROGRAMS", tmp_path)
+    monkeypatch.setattr(checks, "SECONDS", 3)
+    monkeypatch.setattr(
+        checks, "CHECKS", (checks.Check("program.py", (), {"verl.a": lambda found: found["ok"]}),)
+    )
+    found = checks.run(tmp_path, ["verl.a", "verl.b"])
+    assert list(found) == ["verl.a"]
+    assert outcome in found["verl.a"]
