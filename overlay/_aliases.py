@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from _weakref import getweakrefs
+from _weakref import getweakrefs, ref
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 
 from overlay._calls import SUSPENDED, atexit_callbacks, local_variables, name_of_call, running
@@ -68,6 +68,15 @@ def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Reb
     return rebindings
 
 
+def holders_of(functions: list[FunctionType], ignore: list[object]) -> list[list[str]]:
+    """Return for each function who holds it. Nothing is changed, but for a moment."""
+    found = rebind([(function, function) for function in functions], [*ignore, functions])
+    for rebinding in found:
+        for undo in reversed(rebinding.undo):
+            undo()
+    return [[*rebinding.rebound, *rebinding.stale] for rebinding in found]
+
+
 class _Search:
     """One search for all originals, and the changes that come of it."""
 
@@ -89,6 +98,9 @@ class _Search:
         """Find the holders, and deal with each."""
         wanted = tuple(original for original, _ in self._pairs)
         self._holders = Holders(wanted)
+        for original, _ in self._pairs:
+            if type(original) is FunctionType:
+                self._for[id(original)].earlier = [ref(other) for other in self._holders.earlier(original)]
         members = [member for pair in self._pairs for member in pair]
         own = [self._pairs, *self._pairs, wanted, ignore, *ignore, *members]
         own += [part for member in members for part in _inside(member)]

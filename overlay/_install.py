@@ -6,9 +6,10 @@ pickle, without a word, so the replacement is a function of its own that carries
 
 from __future__ import annotations
 
+import gc
 from types import FunctionType
 
-from overlay._aliases import rebind
+from overlay._aliases import holders_of, rebind
 from overlay._arrivals import mark
 from overlay._live import ORIGINAL, OWNER, ConflictError, check_original, function_of, kind_of, resolve
 from overlay._record import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from overlay._changes import Rebinding
     from overlay._source import Tree
     from overlay.patch import Replacement
 
@@ -132,11 +134,33 @@ def _rebind_aliases(sites: Sequence[Installed]) -> None:
     if not pairs:
         return
     owners = [site for site in sites for _ in site.pairs()]
-    found = rebind(pairs, [*map(vars, sites), *sites])
+    ignore = [*map(vars, sites), *sites]
+    found = rebind(pairs, ignore)
     for site, rebinding in zip(owners, found, strict=True):
         site.rebound += tuple(rebinding.rebound)
         site.stale += tuple(rebinding.stale)
         site.undo += rebinding.undo
+    _note_earlier(owners, found, ignore)
+
+
+def _note_earlier(sites: list[Installed], found: list[Rebinding], ignore: list[object]) -> None:
+    """Note who holds what an earlier execution of the module has made of a site.
+
+    That is not rebound: it may belong to a module object with a state of its own.
+    """
+    if not any(rebinding.earlier for rebinding in found):
+        return
+    gc.collect()  # until then a class that nobody has any more lives on, and its functions with it
+    alive = [
+        (site, function)
+        for site, rebinding in zip(sites, found, strict=True)
+        for function in (reference() for reference in rebinding.earlier)
+        if function is not None
+    ]
+    functions = [function for _, function in alive]
+    held = holders_of(functions, [*ignore, alive, *alive])
+    for (site, _), names in zip(alive, held, strict=True):
+        site.stale += tuple(f"{name} (of an earlier import of the module)" for name in names)
 
 
 def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> Installed:
