@@ -63,6 +63,8 @@ class Engine:
             patches = _settings.terms(patches)
         known = self.known()
         with self._lock:
+            if self._session is not None and self._session.closed:
+                self.disable()  # which was interrupted
             session, opened = self._session, self._session is None
             if session is None:
                 selection = _select(known, patches)
@@ -88,12 +90,13 @@ class Engine:
         return self.status()
 
     def disable(self) -> None:
-        """Take everything out again, and disarm."""
+        """Take everything out again, and disarm. If that is interrupted, the next call goes on with it."""
         with self._lock:
-            session, self._session = self._session, None
+            session = self._session
             if session is not None:
                 session.close()
                 self._last = session.status()
+                self._session = None
 
     def plan(self, patches: str | Iterable[str] | None = None, site: str | None = None) -> Plan:
         """Decide on every patch without importing anything of an upstream."""

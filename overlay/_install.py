@@ -54,6 +54,11 @@ class Installed:
         return vars(self.parent).get(self.name) is self.after
 
     @property
+    def restored(self) -> bool:
+        """Whether the site holds again what stood there before."""
+        return vars(self.parent).get(self.name, _NOTHING) is self.before
+
+    @property
     def searched(self) -> bool:
         """Whether references elsewhere mean this site.
 
@@ -110,7 +115,7 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
                 delattr(site.parent, site.name)
             else:
                 setattr(site.parent, site.name, site.before)
-        elif not site.past:
+        elif not site.past and not site.restored:  # an interrupted call got as far as that
             left.append(f"{site.site}: somebody replaced it since")
     searched = [site for site in sites if site.searched]
     pairs = [(after, before) for site in searched for before, after in site.pairs()]
@@ -123,7 +128,7 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
 
 
 def _check_untouched(site: Installed) -> None:
-    if vars(site.parent).get(site.name, _NOTHING) is not site.before:
+    if not site.restored:
         msg = f"{site.site} was replaced by someone else at this very moment"
         raise ConflictError(msg)
 
