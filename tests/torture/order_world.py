@@ -264,11 +264,15 @@ class World:
         """Return whether the ledger says of a patch that it is not in force, or not completely."""
         return any(patch.state != "applied" for patch in self.engine.status().patches)
 
+    def is_ours(self, core: Any, site: str) -> bool:
+        """Return whether a replacement stands at a site."""
+        return getattr(function_of(current(core, site)[1]), OWNER, None) is not None
+
     def _patched(self) -> Iterator[str]:
         core = sys.modules.get(self.subject.module)
         if core is not None:
             for site in self.subject.sites:
-                if getattr(function_of(current(core, site)[1]), OWNER, None) is None:
+                if not self.is_ours(core, site):
                     yield f"{site} does not say whose it is"
             yield from self.subject.unpatched(core)
             for holder in self.subject.holders(core):
