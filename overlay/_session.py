@@ -185,8 +185,13 @@ class Session:
                 if entry.state in ENDED:  # another of its sites has failed in the meantime
                     self._refuse(entry, entry.state, loud=True)
                     return
-                put(sites)
-                entry.installed += sites
+                before = entry.installed
+                entry.installed = [*before, *sites]  # first: an interruption must find what there is to undo
+                try:
+                    put(sites)
+                except BaseException:
+                    entry.installed = [*before, *(site for site in sites if site.in_place)]
+                    raise
         except PatchError:
             raise
         except ConflictError as error:

@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--scene", choices=list(SCENES), action="append", help="default: all")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of the steps only each Nth")
     given = parser.parse_args(arguments)
-    os.environ["OVERLAY_LOG"] = "off"
+    os.environ["OVERLAY_LOG"] = "info"
     sys.dont_write_bytecode = True
     wrong: list[str] = []
     print(f"{'exception while':20}{'lines':>8}{'raised':>8}{'passed on':>11}{'dealt with':>12}{'wrong':>8}")
@@ -63,7 +63,8 @@ def _scene(scene: str, subject: Subject, every: int) -> list[str]:
                     wrong.append(f"{scene}, {kind} at {where}, time {time}: {'; '.join(found['wrong'])}")
     dealt = counts["hit"] - counts["passed on"]
     print(
-        f"{scene:20}{len(reached):8}{counts['hit']:8}{counts['passed on']:11}{dealt:12}{len(wrong):8}", flush=True
+        f"{scene:20}{len(reached):8}{counts['hit']:8}{counts['passed on']:11}{dealt:12}{len(wrong):8}",
+        flush=True,
     )
     return wrong
 
