@@ -63,7 +63,12 @@ def limited(limit: int, path: Path) -> subprocess.CompletedProcess[str]:
 
     command = [sys.executable, "-B", "-m", "overlay", *LOCK, str(path)]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=240, check=False, preexec_fn=lower  # noqa: PLW1509
+        command,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        preexec_fn=lower,  # noqa: PLW1509
     )
 
 
