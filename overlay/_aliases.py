@@ -42,7 +42,7 @@ from overlay._holders import (
     owner_of_dict,
     slots_of,
 )
-from overlay._live import ORIGINAL
+from overlay._live import ORIGINAL, is_wrapper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -333,7 +333,8 @@ def _is_of_ours(item: object) -> bool:
 
 def _is_replacement(function: FunctionType) -> bool:
     """Return whether a function is one of ours, or one that such a function is made of."""
-    return ORIGINAL in function.__dict__ or is_ours(function.__globals__.get("__name__"))
+    marked = ORIGINAL in function.__dict__ and not is_wrapper(function)
+    return marked or is_ours(function.__globals__.get("__name__"))
 
 
 def _inside(member: Any) -> list[object]:

@@ -85,7 +85,6 @@ def runs_patch(call: Callable[..., Any], function: Callable[..., Any]) -> bool:
 
 def look(site: str, adds: tuple[str, ...]) -> dict[str, Any]:
     """Return what holds of one site."""
-    import cloudpickle
     import torch
 
     module = sys.modules[site.partition(":")[0]]
@@ -97,7 +96,8 @@ def look(site: str, adds: tuple[str, ...]) -> dict[str, Any]:
     kept = [part for part in mine.parameters.values() if part.name not in adds]
     found["signature"] = original is None or list(inspect.signature(original).parameters.values()) == kept
     found["not wrapped"] = not hasattr(function, "__wrapped__") and inspect.unwrap(function) is function
-    for name, tool in {"pickle": pickle, "cloudpickle": cloudpickle}.items():
+    for name in ("pickle", "cloudpickle"):
+        tool = importlib.import_module(name)
         found[name] = pickle.loads(tool.dumps(function)) is function  # noqa: S301 -- it was made here
     file = io.BytesIO()
     torch.save(function, file)

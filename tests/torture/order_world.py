@@ -134,10 +134,10 @@ class Subject:
 
     module = MODULE
     #: The sites of the module, and one that the patch adds.
-    sites = (*FUNCTIONS, f"{MODULE}:added")
+    sites: tuple[str, ...] = (*FUNCTIONS, f"{MODULE}:added")
     added = "added"
     #: Names of the module that hold what stands at a site as well.
-    aliases = ("alias",)
+    aliases: tuple[str, ...] = ("alias",)
     consumer = CONSUMER
 
     def __init__(self, patches: dict[str, Patch]) -> None:
