@@ -1,7 +1,7 @@
 """Every patched site under torch.compile, pickle, cloudpickle, deepcopy and inspect, the patch seen to run.
 
-Of the patches that apply to what is installed here, and of slime's to its last release if that is unpacked. See
-tests/torture/compiler_sites.py for how it is seen.
+Of the patches that apply to what is installed here, and of slime's on two releases, if those are unpacked.
+See tests/torture/compiler_sites.py for how it is seen.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ def look(patch: str, release: Path | None = None) -> dict[str, Any]:
         env={**clean, **path}, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return dict(json.loads(lines[-1])) if lines else {"state": "failed", "reason": done.stderr[-500:], "sites": []}
+    return (
+        dict(json.loads(lines[-1]))
+        if lines
+        else {"state": "failed", "reason": done.stderr[-500:], "sites": []}
+    )
 
 
 def main(arguments: list[str]) -> int:
@@ -51,7 +55,9 @@ def main(arguments: list[str]) -> int:
     print(f"torch {torch.__version__}\n\n{'':64}" + "".join(f"{head:>9}" for head in COLUMNS))
     for patch in sorted(load_patches()):
         releases = [ROOT / ".cache" / "releases" / f"slime-{tag}" for tag in SLIME]
-        for release in [folder for folder in releases if folder.is_dir()] if patch.startswith("slime") else [None]:
+        for release in (
+            [folder for folder in releases if folder.is_dir()] if patch.startswith("slime") else [None]
+        ):
             found = look(patch, release)
             where = f" on {release.name}" if release is not None else ""
             print(f"{patch}{where}: {found['state']}{'' if found['sites'] else ' ' + found['reason'][:60]}")

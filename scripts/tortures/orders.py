@@ -1,7 +1,8 @@
 """Every order of import, enable, disable, reload, import by alias and second import, up to five steps.
 
 Each order is tried in a forked child of its own: on a fake upstream all of them (with a second import up to
-four steps), on modules of verl and Megatron some. See tests/torture/order_world.py for what must hold after each step.
+four steps), on modules of verl and Megatron some. See tests/torture/order_world.py for what must hold after
+each step.
 """
 
 from __future__ import annotations

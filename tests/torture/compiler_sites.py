@@ -1,13 +1,14 @@
 """Every site that is patched on what is installed here: compiled, pickled, copied, and seen to run the patch.
 
-`python compiler_sites.py PATCH` enables one patch, imports its modules and prints a JSON list with a record for
-each site. Whether the patch runs is seen by the frames of an exception: the site is called with arguments that
+`python compiler_sites.py PATCH` enables one patch, imports its modules and prints, as JSON, a record for each
+site. Whether the patch runs is seen by the frames of an exception: the site is called with arguments that
 raise as soon as they are touched, and the traceback goes through the file of the patch. A site that takes no
 arguments is watched by a profiler instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import inspect
@@ -137,10 +138,8 @@ def main(name: str) -> None:
         for item in variant.replacements
     }
     for module in sorted(modules):
-        try:
+        with contextlib.suppress(ImportError):  # a variant for another release
             importlib.import_module(module)
-        except ImportError:
-            continue
     (status,) = [status for status in overlay.status().patches if status.patch == name]
     adds = {
         item.site: item.adds

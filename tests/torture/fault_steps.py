@@ -1,8 +1,8 @@
 """An exception at each step of the engine: what is left behind by it must be all of a patch, or nothing.
 
 A step is a line of overlay's own code that runs while a patch is put in place or taken out. A trace function
-counts them in a first run; after that, one forked child for each raises there, the first or the last time that
-the line is reached.
+counts them in a first run; after that, one forked child for each raises there, the first or the last time
+that the line is reached.
 """
 
 from __future__ import annotations

@@ -7,15 +7,11 @@ import random
 import secrets
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from fault_steps import ERRORS, SCENES, judge, steps
 from forked import in_a_child
 from order_world import Subject, write_upstream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: What puts in place and takes out. (Deciding is one step to these: whatever it raises is a verdict.)
@@ -77,6 +73,5 @@ def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch
     (place, *_) = [
         (file, line) for file, line, _ in reached("enable", subject) if file.endswith("_aliases.py")
     ]
-    take_out: Callable[..., list[str]] = lambda sites: []
-    monkeypatch.setattr("overlay._install.take_out", take_out)
+    monkeypatch.setattr("overlay._install.take_out", lambda sites: [])
     assert in_a_child(lambda: judge("enable", subject, place, 1, "error"))["wrong"]

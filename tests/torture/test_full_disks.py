@@ -68,7 +68,7 @@ def limited(limit: int, path: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=240,
         check=False,
-        preexec_fn=lower,  # noqa: PLW1509
+        preexec_fn=lower,
     )
 
 
