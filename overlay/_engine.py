@@ -30,7 +30,7 @@ _engines: list[ref[Engine]] = []
 
 
 def _renew_locks() -> None:
-    for reference in _engines:
+    for reference in list(_engines):
         engine = reference()
         if engine is not None:
             engine.renew_locks()
@@ -49,7 +49,7 @@ class Engine:
         self._patches: dict[str, Patch] | None = None
         self._session: Session | None = None
         self._last: tuple[PatchStatus, ...] = ()
-        _engines.append(ref(self))
+        _engines.append(ref(self, _engines.remove))
 
     def renew_locks(self) -> None:
         """Make new locks in the child of a fork: a thread that held one is not there any more."""

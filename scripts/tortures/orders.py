@@ -73,7 +73,8 @@ def main(arguments: list[str]) -> int:
         sys.path.insert(0, folder)
         _warm(WARM_ALWAYS)
         wrong = row("fake upstream, 5 sites", Subject({patch.id: patch}), every)
-    _warm(WARM)
+    if given.real:
+        _warm(WARM)
     real: list[Subject] = [Balancing(), Recompute()] if given.real else []
     for subject in real:
         tried = random.Random(f"{seed}/{subject.module}").sample(every, given.real)  # noqa: S311 -- no secret

@@ -130,7 +130,8 @@ def main(name: str) -> None:
         from slime_on_cpu import stand_in
 
         stand_in()
-    overlay.enable(f"{name},-megatron.agreement" if name != "megatron.agreement" else name, strict=False)
+    alone = [] if name == "megatron.agreement" else ["-megatron.agreement"]
+    overlay.enable([name, *patch.requires, *alone], strict=False)
     modules = {
         item.site.partition(":")[0]
         for target in patch.targets
