@@ -30,7 +30,7 @@ _engines: list[ref[Engine]] = []
 
 
 def _renew_locks() -> None:
-    for reference in list(_engines):
+    for reference in _engines[:]:  # it gets shorter as engines are let go of
         engine = reference()
         if engine is not None:
             engine.renew_locks()
