@@ -112,21 +112,29 @@ class Talk:
         silent = self._silent(timeout)
         there = [rank for rank in self._ranks if rank not in silent]
         digests = dict(zip(there, self._get([f"rank {rank}" for rank in there]), strict=True))
-        report = _silence(silent, timeout) + self._differences(digests)
+        report = self._given_up() or _silence(silent, timeout) + self._differences(digests)
         self._set("verdict", [report, len(there) - 1])
-        if len(there) > 1:
-            self._wait(["read"], SLACK)
+        if len(there) > 1 and not self._wait(["read"], SLACK):
+            return report or self._given_up()
         return report
 
     def follow(self, timeout: float) -> str:
         """Wait for what the first rank says, and return it."""
         leader = f"rank {self._ranks[0]}"
         if not self._wait([leader], timeout) or not self._wait(["verdict"], timeout + SLACK):
-            return _silence(self._silent(0.0) or [self._ranks[0]], timeout)
+            report = _silence(self._silent(0.0) or [self._ranks[0]], timeout)
+            self._set(
+                "given up", report
+            )  # the first rank may still come, and must not think that all is well
+            return report
         ((report, readers),) = self._get(["verdict"])
         if self._store.add(self._key("readers"), 1) == readers:
             self._set("read", True)
         return str(report)
+
+    def _given_up(self) -> str:
+        """Return what others said who no longer wait for the first rank, if there are any."""
+        return str(self._get(["given up"])[0]) if self._store.check([self._key("given up")]) else ""
 
     def _differences(self, digests: Mapping[int, str]) -> str:
         kinds = list(dict.fromkeys(digests.values()))

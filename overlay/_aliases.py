@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from _weakref import getweakrefs
+from _weakref import getweakrefs, ref
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 
 from overlay._calls import SUSPENDED, atexit_callbacks, local_variables, name_of_call, running
@@ -42,7 +42,7 @@ from overlay._holders import (
     owner_of_dict,
     slots_of,
 )
-from overlay._live import ORIGINAL
+from overlay._live import ORIGINAL, is_wrapper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +68,15 @@ def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Reb
     return rebindings
 
 
+def holders_of(functions: list[FunctionType], ignore: list[object]) -> list[list[str]]:
+    """Return for each function who holds it. Nothing is changed, but for a moment."""
+    found = rebind([(function, function) for function in functions], [*ignore, functions])
+    for rebinding in found:
+        for undo in reversed(rebinding.undo):
+            undo()
+    return [[*rebinding.rebound, *rebinding.stale] for rebinding in found]
+
+
 class _Search:
     """One search for all originals, and the changes that come of it."""
 
@@ -89,6 +98,9 @@ class _Search:
         """Find the holders, and deal with each."""
         wanted = tuple(original for original, _ in self._pairs)
         self._holders = Holders(wanted)
+        for original, _ in self._pairs:
+            if type(original) is FunctionType:
+                self._for[id(original)].earlier = [ref(other) for other in self._holders.earlier(original)]
         members = [member for pair in self._pairs for member in pair]
         own = [self._pairs, *self._pairs, wanted, ignore, *ignore, *members]
         own += [part for member in members for part in _inside(member)]
@@ -321,7 +333,8 @@ def _is_of_ours(item: object) -> bool:
 
 def _is_replacement(function: FunctionType) -> bool:
     """Return whether a function is one of ours, or one that such a function is made of."""
-    return ORIGINAL in function.__dict__ or is_ours(function.__globals__.get("__name__"))
+    marked = ORIGINAL in function.__dict__ and not is_wrapper(function)
+    return marked or is_ours(function.__globals__.get("__name__"))
 
 
 def _inside(member: Any) -> list[object]:

@@ -11,6 +11,7 @@ from overlay._holders import is_a, namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _weakref import ref
     from collections.abc import Callable
     from types import FunctionType
     from typing import Any
@@ -28,6 +29,8 @@ class Rebinding:
         self.rebound: list[str] = []
         #: References that still hold the original.
         self.stale: list[str] = []
+        #: Functions that earlier executions of the original's module made of the same source.
+        self.earlier: list[ref[FunctionType]] = []
         #: What puts the original back, for each rebound reference. A holder of several has one for all.
         self.undo: list[Callable[[], None]] = []
 

@@ -30,7 +30,7 @@ _engines: list[ref[Engine]] = []
 
 
 def _renew_locks() -> None:
-    for reference in _engines:
+    for reference in _engines[:]:  # it gets shorter as engines are let go of
         engine = reference()
         if engine is not None:
             engine.renew_locks()
@@ -54,7 +54,7 @@ class Engine:
         self._patches: dict[str, Patch] | None = None
         self._session: Session | None = None
         self._last: tuple[PatchStatus, ...] = ()
-        _engines.append(ref(self))
+        _engines.append(ref(self, _engines.remove))
 
     def renew_locks(self) -> None:
         """Make new locks in the child of a fork: a thread that held one is not there any more."""
@@ -68,6 +68,8 @@ class Engine:
             patches = _settings.terms(patches)
         known = self.known()
         with self._lock:
+            if self._session is not None and self._session.closed:
+                self.disable()  # which was interrupted
             session, opened = self._session, self._session is None
             if session is None:
                 selection = _select(known, patches)
@@ -93,12 +95,13 @@ class Engine:
         return self.status()
 
     def disable(self) -> None:
-        """Take everything out again, and disarm."""
+        """Take everything out again, and disarm. If that is interrupted, the next call goes on with it."""
         with self._lock:
-            session, self._session = self._session, None
+            session = self._session
             if session is not None:
                 session.close()
                 self._last = session.status()
+                self._session = None
 
     def plan(self, patches: str | Iterable[str] | None = None, site: str | None = None) -> Plan:
         """Decide on every patch without importing anything of an upstream."""

@@ -67,8 +67,9 @@ class Entry:
             return
         from overlay._install import take_out
 
-        sites, self.installed = self.installed, []
-        for text in take_out(sites):
+        left = take_out(self.installed)
+        self.installed = []
+        for text in left:
             _log.warning(f"left behind by {self.label}: {text}")
 
     def end(self, state: str, reason: str) -> None:

@@ -52,7 +52,12 @@ class Holders:
 
     def __init__(self, wanted: tuple[object, ...]) -> None:
         self.ids = frozenset(map(id, wanted))
-        self.found = {id(item): item for item in gc.get_referrers(*wanted)}
+        # The names as well: a function refers to its name, and no other look at the heap is needed for that.
+        names = [item.__name__ for item in wanted if type(item) is FunctionType]
+        found = gc.get_referrers(*wanted, *names)
+        self.found = {id(item): item for item in found if item is not wanted and self._refers(item)}
+        self._namesakes = [item for item in found if type(item) is FunctionType and id(item) not in self.ids]
+        del found  # references that would be counted below
         #: Holders that were too many to ask for their owners.
         self.unasked: set[int] = set()
         self._owners: dict[int, list[Any]] = {}
@@ -61,6 +66,19 @@ class Holders:
             self._walk()
         #: Whether somebody of whom the collector knows nothing has a reference too.
         self.more = _more_references(wanted, self.found.values())
+
+    def earlier(self, function: FunctionType) -> list[FunctionType]:
+        """Return what earlier executions of its module made of the source of a wanted function."""
+        return [
+            other
+            for other in self._namesakes
+            if other.__code__ == function.__code__
+            and other.__code__.co_filename == function.__code__.co_filename
+            and (other.__module__, other.__qualname__) == (function.__module__, function.__qualname__)
+        ]
+
+    def _refers(self, item: object) -> bool:
+        return any(id(part) in self.ids for part in gc.get_referents(item))
 
     def owners(self, holder: object) -> list[Any]:
         """Return what refers to a holder, as far as `learn` was told to look for it."""

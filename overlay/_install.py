@@ -6,9 +6,10 @@ pickle, without a word, so the replacement is a function of its own that carries
 
 from __future__ import annotations
 
+import gc
 from types import FunctionType
 
-from overlay._aliases import rebind
+from overlay._aliases import holders_of, rebind
 from overlay._arrivals import mark
 from overlay._live import ORIGINAL, OWNER, ConflictError, check_original, function_of, kind_of, resolve
 from overlay._record import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from overlay._changes import Rebinding
     from overlay._source import Tree
     from overlay.patch import Replacement
 
@@ -50,6 +52,11 @@ class Installed:
     def in_place(self) -> bool:
         """Whether the site still holds what was put there."""
         return vars(self.parent).get(self.name) is self.after
+
+    @property
+    def restored(self) -> bool:
+        """Whether the site holds again what stood there before."""
+        return vars(self.parent).get(self.name, _NOTHING) is self.before
 
     @property
     def searched(self) -> bool:
@@ -108,7 +115,7 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
                 delattr(site.parent, site.name)
             else:
                 setattr(site.parent, site.name, site.before)
-        elif not site.past:
+        elif not site.past and not site.restored:  # an interrupted call got as far as that
             left.append(f"{site.site}: somebody replaced it since")
     searched = [site for site in sites if site.searched]
     pairs = [(after, before) for site in searched for before, after in site.pairs()]
@@ -121,7 +128,7 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
 
 
 def _check_untouched(site: Installed) -> None:
-    if vars(site.parent).get(site.name, _NOTHING) is not site.before:
+    if not site.restored:
         msg = f"{site.site} was replaced by someone else at this very moment"
         raise ConflictError(msg)
 
@@ -132,11 +139,33 @@ def _rebind_aliases(sites: Sequence[Installed]) -> None:
     if not pairs:
         return
     owners = [site for site in sites for _ in site.pairs()]
-    found = rebind(pairs, [*map(vars, sites), *sites])
+    ignore = [*map(vars, sites), *sites]
+    found = rebind(pairs, ignore)
     for site, rebinding in zip(owners, found, strict=True):
         site.rebound += tuple(rebinding.rebound)
         site.stale += tuple(rebinding.stale)
         site.undo += rebinding.undo
+    _note_earlier(owners, found, ignore)
+
+
+def _note_earlier(sites: list[Installed], found: list[Rebinding], ignore: list[object]) -> None:
+    """Note who holds what an earlier execution of the module has made of a site.
+
+    That is not rebound: it may belong to a module object with a state of its own.
+    """
+    if not any(rebinding.earlier for rebinding in found):
+        return
+    gc.collect()  # until then a class that nobody has any more lives on, and its functions with it
+    alive = [
+        (site, function)
+        for site, rebinding in zip(sites, found, strict=True)
+        for function in (reference() for reference in rebinding.earlier)
+        if function is not None
+    ]
+    functions = [function for _, function in alive]
+    held = holders_of(functions, [*ignore, alive, *alive])
+    for (site, _), names in zip(alive, held, strict=True):
+        site.stale += tuple(f"{name} (of an earlier import of the module)" for name in names)
 
 
 def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> Installed:

@@ -111,8 +111,7 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     new = here if old is None else _updated(old, here, arguments.update or ())
     if not arguments.check:
         try:
-            with open(arguments.file, "w", encoding="utf-8") as file:
-                file.write(_lockfile.write(new))
+            _lockfile.save(arguments.file, new)
         except OSError as error:
             raise LockError(f"the lock cannot be written: {error}") from error
     different = _lock.differences(_lock.facts(new), _lock.facts(here))

@@ -77,19 +77,24 @@ def _own(parent: object, name: str) -> Any:
 def describe(value: object) -> str:
     """Say what stands at a site, so that a person finds it."""
     function = function_of(value)
-    owner = getattr(function, OWNER, None)
-    if isinstance(owner, str):
-        return f"{owner} of overlay"
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType):
+    if type(function) is not FunctionType:
         return f"a {type(value).__qualname__}"
+    owner = function.__dict__.get(OWNER)
+    if isinstance(owner, str) and not is_wrapper(function):
+        return f"{owner} of overlay"
+    code = function.__code__
     name = getattr(code, "co_qualname", getattr(function, "__qualname__", code.co_name))
     return f"{getattr(function, '__module__', '?')}:{name}, {code.co_filename}:{code.co_firstlineno}"
 
 
+def is_wrapper(function: FunctionType) -> bool:
+    """Return whether a function was made with `functools.wraps`: its marks are copies of another's."""
+    return "__wrapped__" in function.__dict__
+
+
 def check_original(site: str, original: object, tree: Tree) -> None:
     """Raise `ConflictError` unless the live object is the function that the source defines."""
-    if not isinstance(original, FunctionType):
+    if type(original) is not FunctionType:  # a transparent proxy says that it is an instance of one
         msg = f"{site} is a {type(original).__name__} in the imported module, not a plain function"
         raise ConflictError(msg)
     if getattr(original, OWNER, None) is not None:

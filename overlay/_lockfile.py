@@ -49,6 +49,31 @@ _HEAD = (
 )
 
 
+def save(path: str, lock: Lock) -> None:
+    """Write a lock into a file: the whole of it, or what was there before stays.
+
+    Raises `OSError`, on a full disk for one.
+    """
+    path = os.path.realpath(path)  # what a link leads to is replaced, not the link
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "w", encoding="utf-8") as file:  # a terminal, a pipe: nothing can take its place
+            file.write(write(lock))
+        return
+    fresh = f"{path}.{os.getpid()}.new"
+    try:
+        with open(fresh, "w", encoding="utf-8") as file:
+            file.write(write(lock))
+            file.flush()
+            os.fsync(file.fileno())
+        if os.path.exists(path):
+            os.chmod(fresh, stat.S_IMODE(os.stat(path).st_mode))
+        os.replace(fresh, path)
+    except BaseException:
+        if os.path.exists(fresh):
+            os.unlink(fresh)
+        raise
+
+
 def write(lock: Lock) -> str:
     """Return a lock as the text of its file."""
     lines = [_HEAD, f"format = {lock['format']}", f"digest = {_quoted(lock['digest'])}"]

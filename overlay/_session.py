@@ -41,7 +41,8 @@ class Session:
         self.strict = strict
         self._pin = pin
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
-        self._closed = False
+        #: Whether it is being taken out, or has been.
+        self.closed = False
         self._tree: Tree | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._seen: dict[str, object] = {}
@@ -64,9 +65,9 @@ class Session:
         return "" if self._pin is None else self._pin.name
 
     def close(self) -> None:
-        """Take everything out again."""
+        """Take everything out again. After an interruption it can be called once more."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             self._finder.remove()
             for entry in reversed(self.entries.values()):
                 entry.revert()
@@ -88,7 +89,7 @@ class Session:
         refused: PatchError | None = None
         for name in self._watched:
             module = sys.modules.get(name)
-            if module is None or self._closed:
+            if module is None or self.closed:
                 continue
             if is_lazy(module):
                 when_awake(module, name, self._imported)
@@ -114,7 +115,7 @@ class Session:
         `patience` it is no import that calls: then it gives up if another thread is busy with the module for
         longer than that, and leaves alone what it has seen.
         """
-        if self._closed:
+        if self.closed:
             return
         with self._lock:
             busy = self._busy.setdefault(name, _thread.RLock())
@@ -179,13 +180,18 @@ class Session:
         try:
             sites = prepare(entry.label, module, missing, self._source())
             with self._lock:
-                if self._closed:
+                if self.closed:
                     return
                 if entry.state in ENDED:  # another of its sites has failed in the meantime
                     self._refuse(entry, entry.state, loud=True)
                     return
-                put(sites)
-                entry.installed += sites
+                before = entry.installed
+                entry.installed = [*before, *sites]  # first: an interruption must find what there is to undo
+                try:
+                    put(sites)
+                except BaseException:
+                    entry.installed = [*before, *(site for site in sites if site.in_place)]
+                    raise
         except PatchError:
             raise
         except ConflictError as error:

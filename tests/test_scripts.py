@@ -23,7 +23,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
-STARTERS = ("demo", "test", "bench")
+STARTERS = ("demo", "test", "bench", "torture")
 #: What runs before the environment exists.
 BEFORE = (*STARTERS, "environment.py", "setup_base.py", "setup_pip.py", "setup_python.py")
 

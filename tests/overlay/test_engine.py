@@ -368,3 +368,28 @@ def test_the_ledger_is_plain_data(upstream: Upstream, engines: Engines) -> None:
     plan = engine.plan()
     assert plan.verdicts[0] == engine.status().patches[0].verdict
     assert json.loads(json.dumps(plan.to_dict()))["digest"] == plan.digest
+
+
+@pytest.mark.parametrize("then", ["disable", "enable"])
+@pytest.mark.parametrize("place", ["_install.take_out", "_install.rebind", "_session.Session.status"])
+def test_an_interrupted_disable_is_gone_on_with(
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, place: str, then: str
+) -> None:
+    core, user = upstream.load(), upstream.load("fakeup.user")
+    before = snapshot(core), id(user.scale)
+    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": wrap}))
+    engine.enable()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"overlay.{place}", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.disable()
+    if then == "enable":
+        engine.enable()
+        assert core.scale(1) == user.use(1) == 200
+    engine.disable()
+    assert (snapshot(core), id(user.scale)) == before
+    assert engine.status().patches[0].state == "reverted"

@@ -324,3 +324,40 @@ def test_a_finder_that_comes_first_does_not_stay_first(upstream: Upstream, engin
         sys.meta_path.remove(PathFinder)
     assert getattr(sys.meta_path[0], "overlay_finder", False)
     assert engine.status().patches[0].state == "applied"
+
+
+@pytest.mark.parametrize("again", ["reload", "second import"])
+def test_what_was_taken_from_an_earlier_import_is_named(
+    upstream: Upstream, engines: Engines, again: str
+) -> None:
+    """It is neither what is replaced nor anything of which its module still knows."""
+    core, user = upstream.load(), upstream.load("fakeup.user")
+    if again == "reload":
+        importlib.reload(core)
+    else:
+        del sys.modules["fakeup.core"]
+        core = upstream.load()
+    engine = engines(upstream.patch())
+    status = engine.enable().patches[0]
+    assert core.scale(1) == 200
+    assert user.use(1) == 2
+    assert status.state == "incomplete"
+    assert "fakeup.user:scale (of an earlier import of the module)" in status.sites[0].stale
+    taken = id(user.scale)
+    engine.disable()
+    assert id(user.scale) == taken
+    with pytest.raises(PatchError, match=r"fakeup\.user:scale \(of an earlier import of the module\)"):
+        engine.enable(strict=True)
+    del user.scale
+    del core
+    assert engine.enable().patches[0].state == "applied"
+
+
+def test_what_nobody_has_of_an_earlier_import_is_no_fault(upstream: Upstream, engines: Engines) -> None:
+    core = upstream.load()
+    importlib.reload(core)  # its first class is garbage that only a collection finds
+    del sys.modules["fakeup.core"], core
+    core = upstream.load()
+    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": negate}))
+    assert engine.enable(strict=True).patches[0].state == "applied"
+    assert core.Engine().run(1) == -200

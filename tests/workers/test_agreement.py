@@ -174,3 +174,15 @@ def test_without_a_process_group_there_is_nothing_to_compare() -> None:
 
     with pytest.raises(OverlayError, match="there is no process group"):
         overlay.agree()
+
+
+def test_a_first_rank_that_comes_when_the_others_have_given_up_says_what_they_said() -> None:
+    from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+    store = HashStore()
+    talks = [agreement.Talk(store, "test", range(3)) for _ in range(3)]
+    for me in (1, 2):
+        talks[me].say(me, {"overlay": "enabled"}, {})
+    said = {talks[me].follow(0.1) for me in (1, 2)}
+    talks[0].say(0, {"overlay": "enabled"}, {})
+    assert {talks[0].lead(0.1)} == said != {""}

@@ -1,0 +1,73 @@
+"""slime's own changes to the source of Megatron: what they touch is not patched unseen."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+import overlay
+from overlay._registry import load_patches
+from overlay._source import InstalledTree
+from overlay.verdict import LOUD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from overlay.verdict import Verdict
+
+pytestmark = pytest.mark.real
+
+DIFF = "docker/patch/latest/megatron.patch"
+#: slime, the Megatron-Core that its image starts from, and what its diff touches of what patches rely on.
+REVISION, MEGATRON = "v0.2.0", "megatron-core==0.14.0"
+TOUCHED = {"megatron.dynamic-cp-names": ["megatron.core.transformer.attention:Attention.forward"]}
+
+
+def is_ours(verdict: Verdict) -> bool:
+    return verdict.patch.startswith("megatron.")
+
+
+def test_what_the_diff_touches_is_refused_and_the_rest_applies(
+    tmp_path: Path, release: Callable[[str], Path]
+) -> None:
+    repository = os.environ.get("SLIME_REPO")
+    if not repository:
+        pytest.skip("slime's diff is in its repository: set SLIME_REPO")
+    show = ["git", "-C", repository, "show", f"{REVISION}:{DIFF}"]
+    diff = subprocess.run(show, check=True, timeout=60, capture_output=True).stdout
+    plain, patched = release(MEGATRON), tmp_path / "patched"
+    shutil.copytree(plain, patched)
+    # The distribution has megatron.core alone.
+    command = ["git", "apply", "--whitespace=nowarn", "--include=megatron/core/*"]
+    subprocess.run(command, cwd=patched, input=diff, check=True, timeout=60, capture_output=True)
+    before, after = (
+        {
+            verdict.patch: verdict
+            for verdict in overlay.plan("megatron.*", str(tree)).verdicts
+            if is_ours(verdict)
+        }
+        for tree in (plain, patched)
+    )
+    trees = InstalledTree(str(plain)), InstalledTree(str(patched))
+    touched = {}
+    for name, verdict in after.items():
+        targets = load_patches()[name].targets
+        variants = [
+            part
+            for target in targets
+            if target.project.name.startswith("megatron")
+            for part in target.variants
+        ]
+        sites = {part.site for variant in variants for part in variant.shape if ":" in part.site}
+        changed = sorted(site for site in sites if trees[0].digest(site) != trees[1].digest(site))
+        touched.update({name: changed} if changed else {})
+        if changed:
+            assert verdict.verdict in (*LOUD, "not-affected")
+        else:
+            assert verdict.verdict == before[name].verdict == "apply"
+    assert touched == TOUCHED

@@ -1,0 +1,33 @@
+"""Doing something in a forked child, which leaves no trace in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import traceback
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def in_a_child(work: Callable[[], dict[str, Any]], seconds: int = 60) -> dict[str, Any]:
+    """Return what some work returned as JSON. What it raised, and how it ended else, is under `wrong`."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover -- another process
+        signal.alarm(seconds)
+        os.close(reading)
+        try:
+            result = work()
+        except BaseException:  # noqa: BLE001 -- it is told
+            result = {"wrong": [f"raised {traceback.format_exc()}"]}
+        with os.fdopen(writing, "w") as stream:
+            stream.write(json.dumps(result))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as stream:
+        text = stream.read()
+    _, code = os.waitpid(child, 0)
+    return dict(json.loads(text)) if text else {"wrong": [f"the child ended with {code}"]}

@@ -1,0 +1,77 @@
+"""Started on every rank: compares ranks of which one dies, is slow, or comes when the others have given up.
+
+Argument: what goes wrong. Prints what each comparison raised, and in how many seconds, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import overlay
+
+# Armed, and on nothing: no module of an upstream is imported here.
+overlay.enable("megatron.recompute")
+
+import torch.distributed as dist  # noqa: E402
+
+RANK = int(os.environ["RANK"])
+#: Seconds to wait for a rank, and seconds by which one is late.
+SHORT, LONG, LATE = 3.0, 40.0, 6.0
+
+
+def tried(timeout: float) -> dict[str, Any]:
+    """Compare all ranks, and return what came of it and in how many seconds."""
+    begin = time.perf_counter()
+    try:
+        overlay.agree(None, timeout)
+    except overlay.AgreementError as error:
+        said = str(error)
+    else:
+        said = ""
+    return {"said": said, "seconds": time.perf_counter() - begin}
+
+
+def say(found: dict[str, Any]) -> None:
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
+def dies(who: int) -> None:
+    """A rank is gone between arming and the comparison."""
+    if who == RANK:
+        say({"dead": True})
+        os._exit(17)
+    say(tried(SHORT))
+    os._exit(0)  # the next collective would wait for the dead
+
+
+def late(who: int, timeout: float, seconds: float) -> None:
+    """A rank is busy for some seconds, and then compares as well."""
+    if who == RANK:
+        time.sleep(seconds)
+    found = tried(timeout)
+    # The store lives in rank 0, which must not leave before all are done.
+    time.sleep(LATE + 2 if RANK == 0 else 0)
+    say(found)
+    os._exit(0)
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    dist.barrier()
+    scenes = {
+        "a rank dies": lambda: dies(2),
+        "the first rank dies": lambda: dies(0),
+        "a slow rank": lambda: late(1, LONG, 2.0),
+        "a rank that is too late": lambda: late(1, SHORT, LATE),
+        "the first rank is too late": lambda: late(0, SHORT, LATE),
+    }
+    scenes[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    main()

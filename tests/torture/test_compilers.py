@@ -1,0 +1,107 @@
+"""What compiles, pickles and copies a patched function: a site of Megatron, one of verl, and a data class.
+
+`scripts/torture compilers` looks at every site of every patch that applies here.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# Shared with another folder of tests, which pytest need not have put on the path.
+sys.path.append(str(Path(__file__).parents[1] / "overlay"))
+from fake_upstream import Upstream, forget
+
+from overlay._engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest.importorskip("torch")
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "upstream"), [("megatron.agreement", "megatron.core")])
+def test_real_sites(name: str, upstream: str) -> None:
+    pytest.importorskip(upstream)
+    pytest.importorskip("cloudpickle")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
+    command = [sys.executable, "-W", "ignore", str(HERE / "compiler_sites.py"), name]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300, check=False)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["state"] == "applied"
+    assert found["sites"]
+    for site in found["sites"]:
+        assert [key for key, value in site.items() if value is False] == []
+
+
+DATA = """
+    import dataclasses
+
+    @dataclasses.dataclass(frozen=True)
+    class Batch:
+        tokens: int
+        samples: int = 1
+
+        def __post_init__(self):
+            object.__setattr__(self, "mean", self.tokens // self.samples)
+
+        def total(self):
+            return self.tokens
+    """
+
+
+def make_total(original: Any, module: Any) -> Any:
+    def total(self: Any) -> Any:
+        return original(self) * 100
+
+    return total
+
+
+def make_post_init(original: Any, module: Any) -> Any:
+    def __post_init__(self: Any) -> None:  # noqa: N807 -- the name of the site
+        original(self)
+        object.__setattr__(self, "patched", True)
+
+    return __post_init__
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    made = Upstream(tmp_path)
+    made.write()
+    made.write(core=DATA)
+    yield made
+    forget()
+
+
+def test_a_decorated_data_class_is_replaced_with_its_patched_methods(upstream: Upstream) -> None:
+    sites = {"fakeup.core:Batch.total": make_total, "fakeup.core:Batch.__post_init__": make_post_init}
+    patch = upstream.patch(sites)
+    engine = Engine(lambda: {patch.id: patch})
+    try:
+        engine.enable(strict=True)
+        core = upstream.load()
+        given = core.Batch(6, 2)
+        for made in (dataclasses.replace(given, tokens=8), copy.deepcopy(given), copy.copy(given)):
+            assert made.total() in (600, 800)
+            assert made.patched
+        assert dataclasses.replace(given, tokens=8).mean == 4
+    finally:
+        engine.disable()
+    assert core.Batch(6).total() == 6
+    assert not hasattr(core.Batch(6), "patched")

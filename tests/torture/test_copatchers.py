@@ -1,0 +1,199 @@
+"""Others who patch the same upstream, before us and after us: detected, named, and never stacked twice."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+import wrapt
+
+# Shared with another folder of tests, which pytest need not have put on the path.
+sys.path.append(str(Path(__file__).parents[1] / "overlay"))
+from fake_upstream import Upstream, forget
+
+from overlay._engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from overlay.patch import Patch
+
+
+#: Those of the test that runs, to be disabled after it.
+ENGINES: list[Engine] = []
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    made = Upstream(tmp_path)
+    made.write()
+    yield made
+    mock.patch.stopall()
+    while ENGINES:
+        ENGINES.pop().disable()
+    forget()
+
+
+def by_setattr(core: Any) -> None:
+    original = core.scale
+
+    def their_scale(value: Any, factor: Any = 2) -> Any:
+        return original(value, factor) * 3
+
+    core.scale = their_scale
+
+
+def by_wraps(core: Any) -> None:
+    original = core.scale
+
+    @functools.wraps(original)
+    def scale(*given: Any, **named: Any) -> Any:
+        return original(*given, **named) * 3
+
+    core.scale = scale
+
+
+def by_wrapt(core: Any) -> None:
+    def wrapper(wrapped: Any, instance: Any, given: Any, named: Any) -> Any:
+        return wrapped(*given, **named) * 3
+
+    wrapt.wrap_function_wrapper(core, "scale", wrapper)
+
+
+def by_mock(core: Any) -> None:
+    original = core.scale
+    mock.patch.object(core, "scale", side_effect=lambda *given: original(*given) * 3).start()
+
+
+def by_another_overlay(core: Any) -> None:
+    """A second engine with a patch of its own, as a fork of this project would be."""
+
+    def make(original: Any, module: Any) -> Any:
+        def scale(value: Any, factor: int = 2) -> Any:
+            return original(value, factor) * 3
+
+        return scale
+
+    patch = Upstream(Path(core.__file__).parents[1]).patch({"fakeup.core:scale": make}, name="fakeup.theirs")
+    engine_of(patch).enable()
+
+
+#: How each does it, and what it is called when it stands where we want to be.
+PATCHERS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "setattr": (by_setattr, "test_copatchers:by_setattr.<locals>.their_scale"),
+    "functools.wraps": (by_wraps, "test_copatchers.py"),
+    "wrapt": (by_wrapt, "FunctionWrapper"),
+    "mock": (by_mock, "Mock"),
+    "another overlay": (by_another_overlay, "fakeup.theirs@3 of overlay"),
+}
+
+
+def engine_of(patch: Patch) -> Engine:
+    ENGINES.append(Engine(lambda: {patch.id: patch}))
+    return ENGINES[-1]
+
+
+@pytest.mark.parametrize("name", PATCHERS)
+def test_one_who_came_before_us_is_named_and_left_alone(upstream: Upstream, name: str) -> None:
+    theirs, words = PATCHERS[name]
+    patch, core = upstream.patch(), upstream.load()
+    theirs(core)
+    stands = id(core.scale)
+    engine = engine_of(patch)
+    for _ in range(3):
+        status = engine.enable().patches[0]
+        assert id(core.scale) == stands
+        assert core.scale(1) == 6
+        assert status.verdict is not None
+        assert (status.state, status.verdict.verdict) == ("skipped", "conflict")
+        assert words in status.reason
+        engine.disable()
+    assert id(core.scale) == stands
+
+
+@pytest.mark.parametrize("name", [name for name in PATCHERS if name != "another overlay"])
+def test_one_who_came_after_us_is_named_and_nothing_is_stacked_twice(upstream: Upstream, name: str) -> None:
+    theirs, words = PATCHERS[name]
+    patch, core = upstream.patch(), upstream.load()
+    engine = engine_of(patch)
+    engine.enable()
+    theirs(core)
+    stands = id(core.scale)
+    for _ in range(3):
+        status = engine.enable().patches[0]
+        assert core.scale(1) == 600
+        assert status.state == "incomplete"
+        assert "was replaced since by" in status.reason
+        assert words in status.reason
+    for _ in range(3):
+        engine.disable()
+        assert id(core.scale) == stands
+        # What they wrapped is ours, and theirs to give up. We do not come on top of it again.
+        assert core.scale(1) == 600
+        status = engine.enable().patches[0]
+        assert core.scale(1) == 600
+        assert status.verdict is not None
+        assert status.verdict.verdict == "conflict"
+
+
+def test_another_overlay_that_comes_after_us_stands_back(upstream: Upstream) -> None:
+    patch, core = upstream.patch(), upstream.load()
+    engine = engine_of(patch)
+    engine.enable()
+    by_another_overlay(core)
+    assert core.scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+    engine.disable()
+    assert core.scale(1) == 2
+
+
+VERL = """
+import overlay, sys
+from megatron.core.tensor_parallel.random import CheckpointFunction
+import verl.models.mcore.patch as theirs
+
+if sys.argv[1] == "before":
+    theirs.apply_patch_megatron_recomputation_backward()
+    stands = CheckpointFunction.backward
+    status = overlay.enable("megatron.recompute,-megatron.agreement").patches[0]
+    assert CheckpointFunction.backward is stands, "theirs was taken away"
+else:
+    status = overlay.enable("megatron.recompute,-megatron.agreement").patches[0]
+    stands = CheckpointFunction.backward
+    theirs.apply_patch_megatron_recomputation_backward()
+    theirs.apply_patch()
+    assert CheckpointFunction.backward is stands, "ours was taken away"
+    status = overlay.status().patches[0]
+print(status.state, status.verdict.verdict, status.reason)
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("before", ("skipped conflict", "verl.models.mcore.patch:")),
+        ("after", ("applied apply", "")),
+    ],
+)
+def test_verls_own_recomputation_patch(when: str, said: tuple[str, str]) -> None:
+    pytest.importorskip("verl")
+    pytest.importorskip("megatron.core")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
+    clean["TORCHDYNAMO_DISABLE"] = "1"
+    command = [sys.executable, "-W", "ignore", "-c", VERL, when]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = done.stdout.splitlines()[-1]
+    assert line.startswith(said[0]), line
+    assert said[1] in line

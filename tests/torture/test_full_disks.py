@@ -1,0 +1,131 @@
+"""A lock on a disk that is full: the old lock stays, whole, or the new one is there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlay import _lockfile
+from overlay.cli import main
+from overlay.errors import LockError
+
+LOCK = ["lock", "--patches", "megatron.recompute", "--file"]
+
+
+@pytest.fixture
+def locked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Return a lock that is there already, of another selection."""
+    path = tmp_path / "overlay.lock"
+    main(["lock", "--patches", "megatron.agreement", "--file", str(path)])
+    capsys.readouterr()
+    return path
+
+
+def judge(path: Path, before: bytes) -> None:
+    assert path.read_bytes() == before
+    assert _lockfile.read(str(path))
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace", "chmod"])
+def test_no_space_left_at_each_call(
+    locked: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: str
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = locked.read_bytes()
+    with monkeypatch.context() as patch:
+        if call == "write":
+            patch.setattr(_lockfile, "write", full)
+        else:
+            patch.setattr(os, call, full)
+        assert main([*LOCK, str(locked)]) == 2
+    assert "the lock cannot be written: [Errno 28] No space left on device" in capsys.readouterr().err
+    judge(locked, before)
+
+
+def limited(limit: int, path: Path) -> subprocess.CompletedProcess[str]:
+    """Write a lock in a process whose files may not grow beyond a limit."""
+
+    def lower() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # the write fails with an error, as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    command = [sys.executable, "-B", "-m", "overlay", *LOCK, str(path)]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        preexec_fn=lower,
+    )
+
+
+def test_a_file_that_may_not_grow(locked: Path) -> None:
+    before = locked.read_bytes()
+    done = limited(len(before) // 2, locked)
+    assert done.returncode == 2, done.stderr
+    assert "overlay: the lock cannot be written: [Errno 27]" in done.stderr
+    assert "Traceback" not in done.stderr
+    judge(locked, before)
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare here")
+def test_a_file_system_that_is_full(locked: Path) -> None:
+    """A real one of 8 KiB in memory, where mounting it is allowed."""
+    folder, before = locked.parent, locked.read_bytes()
+    script = (
+        'mount -t tmpfs -o size=8k none "$1" || exit 77; cp "$2" "$1/overlay.lock"; '
+        'head -c 100000 /dev/zero > "$1/filler" 2>/dev/null; '
+        '"$3" -B -m overlay lock --patches megatron.recompute --file "$1/overlay.lock" 1>&2; code=$?; '
+        'cat "$1/overlay.lock"; ls "$1" 1>&2; exit $code'
+    )
+    mount = folder.parent / "mounted"
+    mount.mkdir()
+    words = ["unshare", "-rm", "sh", "-c", script, "sh", str(mount), str(locked), sys.executable]
+    done: Any = subprocess.run(words, capture_output=True, timeout=240, check=False)
+    if done.returncode in (1, 77) and b"overlay" not in done.stderr:
+        pytest.skip("mounting is not allowed here")
+    assert done.returncode == 2, done.stderr
+    assert b"the lock cannot be written: [Errno 28]" in done.stderr
+    assert done.stderr.split()[-2:] == [b"filler", b"overlay.lock"]
+    assert done.stdout == before
+
+
+def test_what_is_no_file_is_written_to(locked: Path) -> None:
+    lock = _lockfile.read(str(locked))
+    _lockfile.save(os.devnull, lock)
+    assert Path(os.devnull).is_char_device()
+    with pytest.raises(OSError, match="Errno 28"):
+        _lockfile.save("/dev/full", lock)
+
+
+def test_a_link_stays_a_link_and_the_mode_what_it_was(locked: Path) -> None:
+    lock = _lockfile.read(str(locked))
+    link = locked.with_name("link.lock")
+    link.symlink_to(locked.name)
+    locked.chmod(0o640)
+    locked.write_text("damaged")
+    _lockfile.save(str(link), lock)
+    assert link.is_symlink()
+    assert locked.stat().st_mode & 0o777 == 0o640
+    assert _lockfile.read(str(locked)) == lock
+
+
+def test_half_a_lock_is_never_believed(locked: Path) -> None:
+    text = locked.read_text()
+    for length in range(0, len(text) - 1, 97):
+        locked.write_text(text[:length])
+        with pytest.raises(LockError):
+            _lockfile.read(str(locked))

@@ -1,0 +1,61 @@
+"""Orders of import, enable, disable, reload, import by alias and second import: right, or reported.
+
+Some of them, drawn anew in each run; `scripts/torture orders` tries all up to a length of five.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import secrets
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from order_world import Subject, what_came, write_upstream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
+LETTERS = "IEDRAX"
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    monkeypatch.setenv("OVERLAY_LOG", "off")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    patch = write_upstream(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return Subject({patch.id: patch})
+
+
+def test_every_short_order_and_some_long_ones(subject: Subject) -> None:
+    print(f"OVERLAY_TEST_SEED={SEED}")
+    short = ["".join(word) for length in (1, 2) for word in itertools.product(LETTERS, repeat=length)]
+    draw = random.Random(f"{SEED}/orders")
+    long = ["".join(draw.choices(LETTERS, k=length)) for length in (3, 4, 5) for _ in range(12)]
+    came = {word: what_came(word, subject) for word in dict.fromkeys([*short, *long])}
+    assert {word: said for word, (kind, said) in came.items() if kind == "wrong"} == {}
+    assert sum(kind == "right" for kind, _ in came.values()) > 15
+
+
+@pytest.mark.parametrize("order", ["ARE", "AXE", "AXIE", "IAEDRE"])
+def test_what_an_earlier_import_has_given_away_is_reported(subject: Subject, order: str) -> None:
+    kind, said = what_came(order, subject)
+    assert kind == "reported", said
+
+
+def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge of this file, judged: with an engine that forgets to restore, or patches half."""
+    monkeypatch.setattr("overlay._session.Session.close", lambda self: None)
+    assert what_came("AE", subject)[0] == "wrong"
+    monkeypatch.undo()
+    monkeypatch.setattr("overlay._install._rebind_aliases", lambda sites: None)
+    assert what_came("AE", subject)[0] == "wrong"

@@ -1,0 +1,222 @@
+"""Where the source of a target lies, and how it comes into the process, are no business of a patch."""
+
+from __future__ import annotations
+
+import compileall
+import importlib
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+# Shared with another folder of tests, which pytest need not have put on the path.
+sys.path.append(str(Path(__file__).parents[1] / "overlay"))
+from fake_upstream import PROJECT, Upstream, forget, triple
+
+from overlay._engine import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from overlay.ledger import PatchStatus
+    from overlay.patch import Patch
+
+    Enable = Callable[[Patch], Engine]
+
+
+@pytest.fixture
+def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    made = Upstream(tmp_path)
+    made.write()
+    yield made
+    forget()
+
+
+@pytest.fixture
+def enable() -> Iterator[Enable]:
+    made: list[Engine] = []
+
+    def start(patch: Patch) -> Engine:
+        engine = Engine(lambda: {patch.id: patch})
+        made.append(engine)
+        engine.enable()
+        return engine
+
+    yield start
+    for engine in made:
+        engine.disable()
+
+
+def told(engine: Engine) -> PatchStatus:
+    return engine.status().patches[0]
+
+
+def test_a_file_and_a_folder_that_nobody_may_write(upstream: Upstream, enable: Enable) -> None:
+    patch, folder = upstream.patch(), upstream.root / "fakeup"
+    (folder / "core.py").chmod(0o400)
+    folder.chmod(0o500)
+    try:
+        engine = enable(patch)
+        assert upstream.load().scale(1) == 200
+        assert told(engine).state == "applied"
+        assert not list(folder.rglob("*.pyc"))
+    finally:
+        folder.chmod(0o700)
+
+
+@pytest.mark.parametrize("when", ["before enable", "after the import"])
+def test_a_source_that_is_gone_since_the_import(upstream: Upstream, enable: Enable, when: str) -> None:
+    patch, core = upstream.patch(), None
+    if when == "before enable":
+        core = upstream.load()
+        (upstream.root / "fakeup/core.py").unlink()
+        engine = enable(patch)
+        assert core.scale(1) == 2
+        assert (told(engine).state, told(engine).sites) == ("skipped", ())
+        assert "fakeup.core" in told(engine).reason
+    else:
+        engine = enable(patch)
+        core = upstream.load()
+        (upstream.root / "fakeup/core.py").unlink()
+        assert told(engine).state == "applied"
+        engine.enable()
+        assert core.scale(1) == 200
+        engine.disable()
+        assert core.scale(1) == 2
+
+
+@pytest.mark.parametrize("instead", ["folder", "empty", "nonsense", "unreadable"])
+def test_a_source_that_is_none_any_more(upstream: Upstream, enable: Enable, instead: str) -> None:
+    patch, core = upstream.patch(), upstream.load()
+    path = upstream.root / "fakeup/core.py"
+    if instead == "folder":
+        path.unlink()
+        path.mkdir()
+    elif instead == "unreadable":
+        path.chmod(0)
+        if os.access(path, os.R_OK):
+            pytest.skip("this user may read everything")
+    else:
+        path.write_text({"empty": "", "nonsense": "def ("}[instead])
+    engine = enable(patch)
+    assert core.scale(1) == 2
+    assert told(engine).state == "skipped"
+    assert told(engine).reason
+
+
+def test_compiled_files_alone_are_refused(upstream: Upstream, enable: Enable) -> None:
+    patch, folder = upstream.patch(), upstream.root / "fakeup"
+    assert compileall.compile_dir(str(folder), quiet=2, legacy=True)
+    (folder / "core.py").unlink()
+    engine = enable(patch)
+    assert upstream.load().scale(1) == 2
+    verdict = told(engine).verdict
+    assert verdict is not None
+    assert verdict.verdict == "unsupported"
+    assert "installed without its source" in verdict.reason
+
+
+def test_a_package_without_init(upstream: Upstream, enable: Enable) -> None:
+    (upstream.root / "fakeup/__init__.py").unlink()
+    engine = enable(upstream.patch())
+    core, user = upstream.load(), upstream.load("fakeup.user")
+    assert core.scale(1) == user.use(1) == 200
+    assert told(engine).state == "applied"
+    engine.disable()
+    assert core.scale(1) == user.use(1) == 2
+
+
+def test_a_package_without_init_in_an_archive_whose_version_cannot_be_read(
+    upstream: Upstream, enable: Enable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a package has no loader that could be asked for its other files."""
+    (upstream.root / "fakeup/__init__.py").unlink()
+    patch = upstream.patch()
+    archive = shutil.make_archive(str(upstream.root.with_name("packed")), "zip", upstream.root)
+    shutil.rmtree(upstream.root / "fakeup")
+    monkeypatch.syspath_prepend(archive)
+    engine = enable(patch)
+    assert upstream.load().scale(1) == 2
+    assert "the version of fakeup cannot be told" in told(engine).reason
+
+
+def test_a_cycle_of_imports(upstream: Upstream, enable: Enable) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core="import fakeup.back\n" + text, back="from fakeup import core\nimport fakeup.user\n")
+    with pytest.raises(ImportError):  # the user asks for what is not there yet: the cycle of upstream's own
+        upstream.load("fakeup.core")
+    forget()
+    upstream.write(core=text + "\nimport fakeup.user\n")
+    engine = enable(upstream.patch())
+    for first in ("fakeup.user", "fakeup.core"):
+        user, core = upstream.load(first), upstream.load()
+        user = upstream.load("fakeup.user")
+        assert core.scale(1) == user.use(1) == 200
+        assert told(engine).state == "applied"
+        forget()
+
+
+def test_a_target_that_raises_once_is_patched_when_it_does_not(upstream: Upstream, enable: Enable) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(
+        core=text + "\nimport fakeup\nif not hasattr(fakeup, 'go'):\n    raise OSError('not yet')\n"
+    )
+    engine = enable(upstream.patch())
+    for _ in range(3):
+        with pytest.raises(OSError, match="not yet"):
+            upstream.load()
+        assert told(engine).state == "armed"
+    upstream.load("fakeup").go = True  # type: ignore[attr-defined]
+    assert upstream.load().scale(1) == 200
+    assert told(engine).state == "applied"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_many_threads_import_one_target_at_once(upstream: Upstream, enable: Enable, late: bool) -> None:
+    """With `late`, others enable overlay in the meantime."""
+    made: list[int] = []
+
+    def make(original: Any, module: Any) -> Any:
+        made.append(1)
+        return triple(original, module)
+
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core="import time\ntime.sleep(0.05)\n" + text)
+    patch = upstream.patch({"fakeup.core:scale": make})
+    engine = Engine(lambda: {patch.id: patch})
+    if not late:
+        engine.enable()
+    barrier, found, errors = threading.Barrier(12), [], []
+
+    def work(number: int) -> None:
+        try:
+            barrier.wait()
+            if late and number % 3 == 0:
+                engine.enable()
+            core = importlib.import_module("fakeup.core")
+            engine.enable()
+            found.append(core.scale(1))
+        except BaseException as error:  # noqa: BLE001 -- it is judged
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    try:
+        assert errors == []
+        assert set(found) == {200}
+        assert len(made) == 1
+    finally:
+        engine.disable()
+    assert importlib.import_module("fakeup.core").scale(1) == 2
+    assert PROJECT.marker in sys.modules
