@@ -1,0 +1,145 @@
+"""Mutants by patch and release, and the verdict on each."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from overlay._decide import decide
+from overlay._shape import split_site
+from tortures import _mutations
+from tortures._neighbours import neighbours, shape_of
+from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from overlay._source import Tree
+    from overlay.patch import Patch
+
+#: Where a mutant is: in what the shape knows, or next to that.
+INSIDE = "inside"
+
+
+class Mutant(NamedTuple):
+    """A release with one statement changed, and what is decided on it for one patch."""
+
+    patch: str
+    release: Release
+    kind: str
+    #: The site that was changed, and how it stands to the shape: `inside`, `called`, `calls` or `bound`.
+    site: str
+    where: str
+    #: The statement that was changed, and what stands in its place, with a comment above it.
+    old: ast.stmt
+    new: list[ast.stmt]
+    comment: str
+    verdict: str
+    reason: str
+    #: What tells this mutant from those of other releases that came to the same.
+    identity: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        """Return the module that was changed."""
+        return split_site(self.site)[0]
+
+    def text(self, pristine: Tree) -> str:
+        """Return the source of the module as it is now."""
+        return spliced(pristine.source(self.module) or "", self.old, self.new, self.comment)
+
+
+def attack(
+    patch: Patch, release: Release, pristine: Pristine, others: Sequence[Tree], seed: str, beside: int
+) -> Iterator[Mutant]:
+    """Yield the mutants of one patch on one release: of each site of its shape, and `beside` next to that.
+
+    `others` are trees of other releases, from which the statements of a half applied fix are taken.
+    """
+    sites = shape_of(patch, pristine)
+    known = tuple(f"{site} {pristine.digest(site)}" for site in sites)
+
+    def decided(site: str, where: str, made: Made) -> Mutant | None:
+        tree = Changed(pristine, split_site(site)[0], replaced(made.parsed, made.old, made.new))
+        changed = tree.digest(site)
+        if made.kind == _mutations.HALF and changed in {other.digest(site) for other in others}:
+            return None  # that is all of it
+        if made.kind not in _mutations.HARMLESS and changed == pristine.digest(site):
+            return None  # the change came to nothing
+        verdict = decide(patch, tree)
+        return Mutant(
+            patch.id, release, made.kind, site, where, made.old, made.new, made.comment,
+            verdict.verdict, verdict.reason, (patch.id, made.kind, site, str(changed), *known),
+        )  # fmt: skip
+
+    for site in filter(pristine.is_first, sites):
+        for made in mutants_of(site, pristine, others, seed):
+            mutant = decided(site, INSIDE, made)
+            if mutant is not None:
+                yield mutant
+    near = {site: how for site, how in neighbours(sites, pristine).items() if pristine.is_first(site)}
+    draw = random.Random(f"{seed}/{patch.id}/{release.name}")
+    order, count = draw.sample(list(near), len(near)), 0
+    # A turn gives each neighbour one mutant, of a kind that it has not had yet.
+    waiting = {site: list(_mutations.KINDS) for site in order}
+    while count < beside and waiting:
+        for site in list(waiting):
+            kinds = waiting[site]
+            if not kinds:
+                del waiting[site]
+                continue
+            kind = kinds.pop(draw.randrange(len(kinds)))
+            for made in mutants_of(site, pristine, (), seed, (kind,)):
+                mutant = decided(site, near[site], made)
+                if mutant is not None and count < beside:
+                    count += 1
+                    yield mutant
+
+
+class Made(NamedTuple):
+    """A statement of a module, and what is put in its place."""
+
+    kind: str
+    parsed: ast.Module
+    old: ast.stmt
+    new: list[ast.stmt]
+    comment: str
+
+
+def mutants_of(
+    site: str, tree: Tree, others: Sequence[Tree], seed: str, kinds: Iterable[str] = _mutations.KINDS
+) -> Iterator[Made]:
+    """Yield mutants of a site, one of each kind that there can be."""
+    bound = tree.nodes(site)[:1]
+    parsed = tree._parse(split_site(site)[0])  # noqa: SLF001 -- the module as the shape is asked about
+    if not bound or parsed is None or not isinstance(bound[0], ast.stmt):
+        return
+    old = _statement_at(parsed, bound[0])
+    is_import = isinstance(old, (ast.Import, ast.ImportFrom))
+    kept = pickle.dumps(bound[0])
+    for kind in kinds:
+        draw = random.Random(f"{seed}/{site}/{kind}/{tree.digest(site)}")
+        new = _mutations.KINDS[kind](pickle.loads(kept), draw)  # noqa: S301 -- written two lines above
+        if new is not None:
+            comment = f"Was: {ast.unparse(old)}" if kind == _mutations.COMMENT else ""
+            yield Made(kind, parsed, old, [old, *new[1:]] if is_import else new, comment)
+    for other in others:
+        if other.digest(site) not in (None, tree.digest(site)):
+            draw = random.Random(f"{seed}/{site}/half/{tree.digest(site)}")
+            newer = other.nodes(site)
+            half = _mutations.half_of(old, newer[0], draw) if len(newer) == 1 else None
+            if half is not None:
+                yield Made(_mutations.HALF, parsed, old, half, "")
+            return
+
+
+def _statement_at(parsed: ast.Module, node: ast.stmt) -> ast.stmt:
+    """Return the statement of a tree that a node stands for: of an import, it is but one name."""
+    if not isinstance(node, (ast.Import, ast.ImportFrom)):
+        return node
+    where = node.lineno, node.col_offset
+    return next(
+        one for one in ast.walk(parsed) if isinstance(one, ast.stmt) and (one.lineno, one.col_offset) == where
+    )
