@@ -113,7 +113,7 @@ def mutants_of(
 ) -> Iterator[Made]:
     """Yield mutants of a site, one of each kind that there can be."""
     bound = tree.nodes(site)[:1]
-    parsed = tree._parse(split_site(site)[0])  # noqa: SLF001 -- the module as the shape is asked about
+    parsed = tree._parse(split_site(site)[0])
     if not bound or parsed is None or not isinstance(bound[0], ast.stmt):
         return
     old = _statement_at(parsed, bound[0])

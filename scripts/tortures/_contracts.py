@@ -122,6 +122,10 @@ def slime_micro_batches(seed: str) -> str:
     return ""
 
 
+#: With what slime refuses fewer samples than the ranks, or than a multiple of the group.
+_TOO_FEW = ("below the alignment threshold", "at least one sample")
+
+
 def slime_schedule(seed: str) -> str:
     """The budget is held by FLOPs too (slime 0.3.1)."""
     import importlib
@@ -228,7 +232,7 @@ def megatron_recompute(seed: str) -> str:
         return "" if found == theirs else f"{found} and not {theirs}"
 
 
-def _recomputed(seed: str) -> list[float]:
+def _recomputed(seed: str) -> list[Any]:
     """Return the gradients of a checkpointed function of two drawn inputs, of which one is dropped out."""
     import torch
     from recompute_check import checkpointed
@@ -245,7 +249,7 @@ def _recomputed(seed: str) -> list[float]:
 
 
 def _retained() -> int:
-    """Return how many elements of a checkpoint's input something holds that keeps the recomputed graph."""
+    """Return the bytes of a checkpoint's input that are held by what keeps the recomputed graph."""
     import torch
     from recompute_check import checkpointed
 
@@ -265,25 +269,18 @@ def _retained() -> int:
 
 _SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"), ("slime",))
 
+_STATE, _RANDOM = ("megatron.core.parallel_state",), ("megatron.core.tensor_parallel.random",)
+_BALANCING = ("verl.utils.seqlen_balancing",)
+
 CONTRACTS: dict[str, Contract] = {
-    "megatron.agreement": Contract(
-        megatron_agreement, ("megatron.core.parallel_state",), ("megatron.core.parallel_state",)
-    ),
-    "megatron.recompute": Contract(
-        megatron_recompute,
-        ("megatron.core.tensor_parallel.random",),
-        ("megatron.core.tensor_parallel.random",),
-    ),
+    "megatron.agreement": Contract(megatron_agreement, _STATE, _STATE),
+    "megatron.recompute": Contract(megatron_recompute, _RANDOM, _RANDOM),
     "slime.capped-partitions": _SLIME,
     "slime.vpp-ceiling": _SLIME,
     "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
     "slime.loss-memory": _SLIME._replace(check=slime_loss),
-    "verl.fast-partitioner": Contract(
-        verl_partitioner, ("verl.protocol", "verl.utils.seqlen_balancing"), ("verl.utils.seqlen_balancing",)
-    ),
-    "verl.strict-token-budget": Contract(
-        verl_budget, ("verl.protocol", "verl.utils.seqlen_balancing"), ("verl.utils.seqlen_balancing",)
-    ),
+    "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol", *_BALANCING), _BALANCING),
+    "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol", *_BALANCING), _BALANCING),
 }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_CONDITIONS = (ast.If, ast.IfExp, ast.While)
 #: What a decorator that is added is called; `with_helpers` defines it.
 DECORATOR = "_mutant_decorator"
 
@@ -49,9 +50,8 @@ def _suites(node: ast.AST) -> Iterator[list[ast.stmt]]:
 
 def _code(suite: list[ast.stmt]) -> list[int]:
     """Return the places of the statements of a suite that do something."""
-    return [
-        place for place, item in enumerate(suite) if not _is_text(item) and not isinstance(item, ast.Pass)
-    ]
+    idle = [_is_text(item) or isinstance(item, ast.Pass) for item in suite]
+    return [place for place, nothing in enumerate(idle) if not nothing]
 
 
 def _is_text(node: ast.stmt) -> bool:
@@ -114,7 +114,7 @@ def changed_operator(node: ast.stmt, draw: random.Random) -> list[ast.stmt] | No
     chosen, place = draw.choice(found)
     if isinstance(chosen, ast.Compare):
         chosen.ops[place] = _OPERATORS[type(chosen.ops[place])]()  # type: ignore[call-overload]
-    elif isinstance(chosen, (ast.If, ast.IfExp, ast.While)):
+    elif isinstance(chosen, _CONDITIONS):
         chosen.test = ast.UnaryOp(ast.Not(), chosen.test)
     else:
         chosen.op = _OPERATORS[type(chosen.op)]()  # type: ignore[attr-defined]
@@ -124,9 +124,8 @@ def changed_operator(node: ast.stmt, draw: random.Random) -> list[ast.stmt] | No
 def changed_constant(node: ast.stmt, draw: random.Random) -> list[ast.stmt] | None:
     """Another number, truth value or text."""
     texts = {id(part.value) for part in ast.walk(node) if isinstance(part, ast.Expr)}
-    inside = {
-        id(piece) for part in ast.walk(node) if isinstance(part, ast.JoinedStr) for piece in ast.walk(part)
-    }
+    strings = [part for part in ast.walk(node) if isinstance(part, ast.JoinedStr)]
+    inside = {id(piece) for string in strings for piece in ast.walk(string)}
     found = [
         part
         for part in ast.walk(node)
@@ -167,22 +166,21 @@ def other_name(node: ast.stmt, draw: random.Random) -> list[ast.stmt] | None:
     function = _function(node, draw)
     if function is None:
         return None
-    bound = {
-        part.id
-        for part in ast.walk(function)
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    }
-    bound |= {part.arg for part in ast.walk(function) if isinstance(part, ast.arg)}
-    bound |= {part.name for part in ast.walk(function) if isinstance(part, (*_FUNCTIONS, ast.ClassDef))}
-    bound |= {alias.asname or alias.name for part in ast.walk(function) for alias in getattr(part, "names", ())
-              if isinstance(alias, ast.alias)}  # fmt: skip
+    bound = {"super"}
+    for part in ast.walk(function):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+            bound.add(part.id)
+        elif isinstance(part, ast.arg):
+            bound.add(part.arg)
+        elif isinstance(part, ast.alias):
+            bound.add(part.asname or part.name)
+        elif isinstance(part, (*_FUNCTIONS, ast.ClassDef)):
+            bound.add(part.name)
     calls = [
         part
         for statement in function.body
         for part in ast.walk(statement)
-        if isinstance(part, ast.Call)
-        and isinstance(part.func, ast.Name)
-        and part.func.id not in bound | {"super"}
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and part.func.id not in bound
     ]
     if not calls:
         return None
@@ -318,11 +316,8 @@ def half_of(old: ast.stmt, new: ast.stmt, draw: random.Random) -> list[ast.stmt]
     if not isinstance(old, _FUNCTIONS) or not isinstance(new, _FUNCTIONS):
         return None
     ours, theirs = (_lines(node) for node in (old, new))
-    changes = [
-        code
-        for code in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes()
-        if code[0] != "equal"
-    ]
+    matched = SequenceMatcher(None, ours, theirs, autojunk=False)
+    changes = [code for code in matched.get_opcodes() if code[0] != "equal"]
     # Each cut is tried in turn: half of a change need not be a whole statement.
     for count in draw.sample(range(1, len(changes)), max(len(changes) - 1, 0)):
         taken = draw.sample(changes, count)

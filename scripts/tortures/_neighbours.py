@@ -38,7 +38,7 @@ def neighbours(sites: list[str], tree: Tree) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for module in dict.fromkeys(site.partition(":")[0] for site in sites):
-        parsed = tree._parse(module)  # noqa: SLF001 -- the module as the shape is asked about
+        parsed = tree._parse(module)
         if parsed is None:
             continue
         inside = [site.partition(":")[2] for site in sites if site.partition(":")[0] == module]

@@ -2,8 +2,8 @@
 
     python _run_contracts.py SEED SECONDS < JOBS
 
-A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Prints a line of JSON for
-each, `[outcome, what was said]`. What takes long to import is imported once.
+A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Prints a line of JSON
+for each, `[outcome, what was said]`. What takes long to import is imported once.
 """
 
 from __future__ import annotations

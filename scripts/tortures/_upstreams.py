@@ -8,7 +8,6 @@ import importlib
 import os
 import sys
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay._source import InstalledTree, Tree
@@ -16,14 +15,17 @@ from tortures._mutations import with_helpers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from overlay.patch import Project
 
-#: What each folder of a release stands beside: verl imports Megatron.
 MEGATRON = tuple(
     f"megatron-core=={version}"
-    for version in ("0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.0", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
-)  # fmt: skip
+    for version in (
+        *("0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3"),
+        *("0.16.0", "0.16.1", "0.17.1", "0.18.2", "0.19.2"),
+    )
+)
 VERL = tuple(f"verl=={version}" for version in ("0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1"))
 SLIME = (
     *("v0.1.0", "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4"),
@@ -124,11 +126,11 @@ class Changed(Tree):
         return super().digest(site) if here else self.pristine.digest(site)
 
     def _parse(self, module: str) -> ast.Module | None:
-        return self._parsed[module] if module == self.module else self.pristine._parse(module)  # noqa: SLF001
+        return self._parsed[module] if module == self.module else self.pristine._parse(module)
 
 
 def replaced(parsed: ast.Module, old: ast.stmt, new: list[ast.stmt]) -> ast.Module:
-    """Return a syntax tree in which other statements stand in the place of one. What is shared stays shared."""
+    """Return a tree in which other statements stand in the place of one. The rest of it is shared."""
     for node in new:
         for part in ast.walk(node):
             if "lineno" in part._attributes and not hasattr(part, "lineno"):
