@@ -15,15 +15,16 @@ import secrets
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlay._registry import load_patches
 from tortures._attack import INSIDE, Mutant, attack
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
-from tortures._upstreams import Pristine, path_of, releases
+from tortures._upstreams import Pristine, Release, path_of, releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +38,30 @@ RUNNER = Path(__file__).with_name("_run_contracts.py")
 PATIENCE = 240
 
 
-def judged(mutant: Mutant) -> str | None:
-    """Return what became of a mutant by its verdict alone, `None` if its contract has to be run."""
+class Row(NamedTuple):
+    """A mutant, and what became of it."""
+
+    patch: str
+    release: Release
+    kind: str
+    site: str
+    where: str
+    #: Empty as long as its contract has to be run.
+    outcome: str
+    why: str
+    #: What tells it from mutants of other releases that came to the same.
+    identity: tuple[str, ...]
+    #: The source of the module, of one whose contract has to be run.
+    text: str
+
+    def __str__(self) -> str:
+        """Return all that a person wants to know of it."""
+        where = f"{self.patch}, {self.release.name}, {self.site} ({self.where}), {self.kind}"
+        return f"{self.outcome:7} {where}: {self.why}"
+
+
+def judged(mutant: Mutant) -> str:
+    """Return what became of a mutant by its verdict alone, nothing if its contract has to be run."""
     applies, harmless = mutant.verdict == "apply", mutant.kind in HARMLESS
     if harmless:
         return SAME if applies else WRONG
@@ -46,17 +69,46 @@ def judged(mutant: Mutant) -> str | None:
         return LOUD if mutant.reason else WRONG
     if mutant.where == INSIDE:
         return WRONG
-    return None if mutant.patch in CONTRACTS else NOT_RUN
+    return "" if mutant.patch in CONTRACTS else NOT_RUN
 
 
-def run(mutants: list[tuple[Mutant, str]], seed: str) -> list[tuple[str, str]]:
+def attacked(place: int, given: list[Release], options: argparse.Namespace) -> list[Row]:
+    """Return the mutants of one of the releases, with the verdict on each."""
+    trees = [Pristine(release.folders) for release in given]
+    # The next release first: its changes are what a fork takes over in part.
+    others = trees[place + 1 :] + trees[:place][::-1]
+    rows = []
+    for patch in load_patches().values():
+        if options.patch not in patch.id:
+            continue
+        for one in attack(patch, given[place], trees[place], others, options.seed, options.beside):
+            outcome = judged(one)
+            text = "" if outcome else one.text(trees[place])
+            rows.append(
+                Row(
+                    one.patch,
+                    one.release,
+                    one.kind,
+                    one.site,
+                    one.where,
+                    outcome,
+                    one.reason,
+                    one.identity,
+                    text,
+                )
+            )
+    return rows
+
+
+def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
     """Return the outcome of each mutant's contract, all of one release, and what was said.
 
     The release as it is comes first, for each patch: a contract that does not hold there says nothing.
     """
-    release = mutants[0][0].release
-    patches = list(dict.fromkeys(mutant.patch for mutant, _ in mutants))
-    jobs = [(patch, "", "") for patch in patches] + [(one.patch, one.module, text) for one, text in mutants]
+    release = rows[0].release
+    patches = list(dict.fromkeys(one.patch for one in rows))
+    jobs = [(patch, "", "") for patch in patches]
+    jobs += [(one.patch, one.site.partition(":")[0], one.text) for one in rows]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(RUNNER), seed, str(PATIENCE)],
@@ -68,7 +120,8 @@ def run(mutants: list[tuple[Mutant, str]], seed: str) -> list[tuple[str, str]]:
     for patch, (outcome, why) in zip(patches, said, strict=False):
         if outcome != HOLDS:
             raise RuntimeError(f"the contract of {patch} cannot be run on {release.name}: {outcome}: {why}")
-    return said[len(patches) :]
+    # What does not end is not silent, and not right either.
+    return [(WRONG if outcome == NO_END else outcome, why) for outcome, why in said[len(patches) :]]
 
 
 def table(rows: Iterable[tuple[str, str]], name: str) -> str:
@@ -92,6 +145,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--release", default="", metavar="TEXT", help="releases whose names contain it")
     parser.add_argument("--patch", default="", metavar="TEXT", help="patches whose ids contain it")
     parser.add_argument("--beside", type=int, default=4, metavar="N", help="mutants next to each shape")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="releases at a time")
     parser.add_argument("--all", action="store_true", help="list what became of every mutant that was run")
     return parser.parse_args(arguments)
 
@@ -99,36 +153,32 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Print the tables; 1 if a mutant was wrong and silent."""
     options = parsed(arguments)
-    chosen = {name: patch for name, patch in load_patches().items() if options.patch in name}
     given = list(releases(options.release))
-    trees = [Pristine(release.folders) for release in given]
-    rows: list[tuple[Mutant, str]] = []
-    known: dict[tuple[str, ...], tuple[str, str]] = {}
-    wrong: list[str] = []
-    for place, (release, tree) in enumerate(zip(given, trees, strict=True)):
-        print(f"attacking: {release.name}", file=sys.stderr, flush=True)
-        # The next release first: its changes are what a fork takes over in part.
-        others = trees[place + 1 :] + trees[:place][::-1]
-        found = [
-            m
-            for patch in chosen.values()
-            for m in attack(patch, release, tree, others, options.seed, options.beside)
-        ]
-        waiting = {one.identity: one for one in found if judged(one) is None and one.identity not in known}
-        if waiting:
-            outcomes = run([(one, one.text(tree)) for one in waiting.values()], options.seed)
-            known.update(zip(waiting, outcomes, strict=True))
-        for one in found:
-            outcome, why = judged(one) or known[one.identity][0], known.get(one.identity, ("", one.reason))[1]
-            outcome = WRONG if outcome == NO_END else outcome
-            rows.append((one, outcome))
-            told = f"{outcome:7} {one.patch}, {release.name}, {one.site} ({one.where}), {one.kind}: {why}"
-            if outcome == WRONG:
-                wrong.append(told)
-            elif options.all and one.identity in waiting:
-                print(told)
-    print(f"seed {options.seed}, {len(given)} releases, {len(known)} contracts run\n")
-    print(table([(one.patch, outcome) for one, outcome in rows], "patch"), end="\n\n")
-    print(table([(one.kind, outcome) for one, outcome in rows], "kind of mutant"), end="\n\n")
+    count = len(given)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        lists = pool.map(attacked, range(count), [given] * count, [options] * count)
+        rows = [row for found in lists for row in found]
+        print(f"{len(rows)} mutants", file=sys.stderr, flush=True)
+        waiting = {row.identity: row for row in rows if not row.outcome}
+        by_release: dict[str, list[Row]] = defaultdict(list)
+        for row in waiting.values():
+            by_release[row.release.name].append(row)
+        batches = list(by_release.values())
+        outcomes = pool.map(run, batches, [options.seed] * len(batches))
+        known = {
+            row.identity: outcome
+            for batch, found in zip(batches, outcomes, strict=True)
+            for row, outcome in zip(batch, found, strict=True)
+        }
+    done = [
+        row if row.outcome else row._replace(outcome=known[row.identity][0], why=known[row.identity][1])
+        for row in rows
+    ]
+    wrong = [str(row) for row in done if row.outcome == WRONG]
+    if options.all:
+        print("\n".join(str(row) for row in done if row.identity in known))
+    print(f"seed {options.seed}, {count} releases, {len(known)} contracts run\n")
+    print(table([(row.patch, row.outcome) for row in done], "patch"), end="\n\n")
+    print(table([(row.kind, row.outcome) for row in done], "kind of mutant"), end="\n\n")
     print("\n".join([f"wrong and silent: {len(wrong)}", *wrong]))
     return int(bool(wrong) or not rows)

@@ -51,7 +51,12 @@ def settings(folder: Path) -> dict[str, dict[str, str]]:
     lock = example()
     names = {"pack": [{**lock["pack"][0], "name": "evil", "distribution": "evil-pack"}]}
     outside = {f"../../../../etc/passwd:{word}": "0" for word in ("x", "../y")} | {"/etc/shadow:x": "0"}
-    target = {**lock["patch"][0]["target"][0], "sites": outside, "project": "../../etc", "distribution": "/etc"}
+    target = {
+        **lock["patch"][0]["target"][0],
+        "sites": outside,
+        "project": "../../etc",
+        "distribution": "/etc",
+    }
     entries = {"patch": [{**lock["patch"][0], "id": "../../evil/verl.fix", "target": [target]}]}
     paths = {}
     for name, changed in (("packs", names), ("paths", entries)):
@@ -144,7 +149,9 @@ def main(arguments: list[str]) -> int:
     for name, said, wrong in tried:
         print(f"{name:32}{wrong or 'nothing':18}{said[:70] or '-'}")
     bad = [row for row in audited if row[1] != "unsupported" or row[2] > PATIENCE]
-    print(f"\n{len(audited)} hostile sources, {_hostile.MEMORY >> 20} MiB: {len(audited) - len(bad)} unsupported")
+    print(
+        f"\n{len(audited)} hostile sources, {_hostile.MEMORY >> 20} MiB: {len(audited) - len(bad)} unsupported"
+    )
     print(f"slowest: {max(row[2] for row in audited):.0f} s")
     print("\n".join(f"{name}: {verdict} after {seconds:.1f} s: {why}" for name, verdict, seconds, why in bad))
     return int(bool(bad) or any(wrong for _, _, wrong in tried))
