@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import pickle
 import random
 from typing import TYPE_CHECKING, NamedTuple
@@ -51,51 +52,51 @@ class Mutant(NamedTuple):
         return spliced(pristine.source(self.module) or "", self.old, self.new, self.comment)
 
 
-def attack(
-    patch: Patch, release: Release, pristine: Pristine, others: Sequence[Tree], seed: str, beside: int
-) -> Iterator[Mutant]:
-    """Yield the mutants of one patch on one release: of each site of its shape, and `beside` next to that.
+class Attack(NamedTuple):
+    """One patch on one release."""
 
-    `others` are trees of other releases, from which the statements of a half applied fix are taken.
-    """
-    sites = shape_of(patch, pristine)
-    known = tuple(f"{site} {pristine.digest(site)}" for site in sites)
+    patch: Patch
+    release: Release
+    pristine: Pristine
+    #: Trees of other releases, from which the statements of a half applied fix are taken.
+    others: Sequence[Tree]
+    seed: str
 
-    def decided(site: str, where: str, made: Made) -> Mutant | None:
-        tree = Changed(pristine, split_site(site)[0], replaced(made.parsed, made.old, made.new))
+    def mutants(self, beside: int) -> Iterator[Mutant]:
+        """Yield the mutants of each site of the shape, and `beside` next to that."""
+        sites = shape_of(self.patch, self.pristine)
+        known = tuple(f"{site} {self.pristine.digest(site)}" for site in sites)
+        for site in filter(self.pristine.is_first, sites):
+            for made in mutants_of(site, self.pristine, self.others, self.seed):
+                yield from self._decided(site, INSIDE, made, known)
+        near = neighbours(sites, self.pristine)
+        found = self._near({site: how for site, how in near.items() if self.pristine.is_first(site)}, known)
+        yield from itertools.islice(found, beside)
+
+    def _near(self, near: dict[str, str], known: tuple[str, ...]) -> Iterator[Mutant]:
+        """Yield mutants next to the shape. A turn gives each neighbour one, of a kind that it has not had."""
+        draw = random.Random(f"{self.seed}/{self.patch.id}/{self.release.name}")
+        order = draw.sample(list(near), len(near))
+        kinds = {site: draw.sample(list(_mutations.KINDS), len(_mutations.KINDS)) for site in order}
+        for turn in range(len(_mutations.KINDS)):
+            for site in order:
+                for made in mutants_of(site, self.pristine, (), self.seed, (kinds[site][turn],)):
+                    yield from self._decided(site, near[site], made, known)
+
+    def _decided(self, site: str, where: str, made: Made, known: tuple[str, ...]) -> Iterator[Mutant]:
+        """Yield a mutant with the verdict on it, unless the change came to nothing, or to another release."""
+        tree = Changed(self.pristine, split_site(site)[0], replaced(made.parsed, made.old, made.new))
         changed = tree.digest(site)
-        if made.kind == _mutations.HALF and changed in {other.digest(site) for other in others}:
-            return None  # that is all of it
-        if made.kind not in _mutations.HARMLESS and changed == pristine.digest(site):
-            return None  # the change came to nothing
-        verdict = decide(patch, tree)
-        return Mutant(
-            patch.id, release, made.kind, site, where, made.old, made.new, made.comment,
-            verdict.verdict, verdict.reason, (patch.id, made.kind, site, str(changed), *known),
+        half = made.kind == _mutations.HALF
+        if half and changed in {other.digest(site) for other in self.others}:
+            return
+        if made.kind not in _mutations.HARMLESS and changed == self.pristine.digest(site):
+            return
+        verdict = decide(self.patch, tree)
+        yield Mutant(
+            self.patch.id, self.release, made.kind, site, where, made.old, made.new, made.comment,
+            verdict.verdict, verdict.reason, (self.patch.id, made.kind, site, str(changed), *known),
         )  # fmt: skip
-
-    for site in filter(pristine.is_first, sites):
-        for made in mutants_of(site, pristine, others, seed):
-            mutant = decided(site, INSIDE, made)
-            if mutant is not None:
-                yield mutant
-    near = {site: how for site, how in neighbours(sites, pristine).items() if pristine.is_first(site)}
-    draw = random.Random(f"{seed}/{patch.id}/{release.name}")
-    order, count = draw.sample(list(near), len(near)), 0
-    # A turn gives each neighbour one mutant, of a kind that it has not had yet.
-    waiting = {site: list(_mutations.KINDS) for site in order}
-    while count < beside and waiting:
-        for site in list(waiting):
-            kinds = waiting[site]
-            if not kinds:
-                del waiting[site]
-                continue
-            kind = kinds.pop(draw.randrange(len(kinds)))
-            for made in mutants_of(site, pristine, (), seed, (kind,)):
-                mutant = decided(site, near[site], made)
-                if mutant is not None and count < beside:
-                    count += 1
-                    yield mutant
 
 
 class Made(NamedTuple):

@@ -100,7 +100,7 @@ def slime_partitioner(seed: str) -> str:
 
 
 def slime_micro_batches(seed: str, *patches: str) -> str:
-    """The budget is held, and with `slime.vpp-ceiling` the number is right for virtual stages (before 0.3)."""
+    """The budget is held, and with `slime.vpp-ceiling` the number is right for virtual stages."""
     import slime_cases
     from slime_check import splits
     from slime_on_cpu import import_slime

@@ -36,6 +36,12 @@ _WORDS = (
 )
 
 
+#: What means something to a reader of TOML.
+_TOKENS = (b"[", b"]", b"{", b'"', b"'''", b"=", b"\n", b"1979-05-27", b"nan", b"0x")
+#: What no lock has where anything may stand.
+_ODD = ("", "x", "../../etc", "\ud800", 0, -1, 1 << 70, 1.5, True, [], [[]], {}, {"": {}}, None)
+
+
 def text(draw: random.Random, words: Sequence[str]) -> str:
     """Return a value for a setting: words of its own, words that are wrong everywhere, and noise."""
     parts = []

@@ -10,7 +10,7 @@ import json
 import sys
 
 events: list[tuple[str, str]] = []
-#: Prefixes of the events that are looked at. `exec` comes with the code object, `open` and `import` with a name.
+#: Beginnings of the events that are looked at. `exec` comes with the code, `open` and `import` with a name.
 WATCHED = ("import", "exec", "open", "socket.", "subprocess.", "os.", "urllib.", "ctypes.", "pty.", "http.")
 watching = True
 

@@ -45,9 +45,16 @@ def _tried(name: str, count: int, one: Callable[[int], bool]) -> Row:
     for number in range(count):
         try:
             accepted += one(number)
-        except Exception:  # noqa: BLE001 -- that is what is looked for
+        except Exception:  # noqa: BLE001, PERF203 -- that is what is looked for
             wrong.append(f"{name} {number}: {traceback.format_exc(limit=-3)}")
     return Row(name, count, count - accepted - len(wrong), accepted, wrong)
+
+
+def _refused(error: Exception, word: str) -> bool:
+    """Return that an input was not accepted. Raises `AssertionError` if the message lacks a word."""
+    if word not in str(error):
+        raise AssertionError(f"the message does not say {word!r}") from error
+    return False
 
 
 def settings(seed: str, count: int) -> Row:
@@ -72,8 +79,7 @@ def settings(seed: str, count: int) -> Row:
         try:
             found = readers[name]({name: value})
         except OverlayError as error:
-            assert name in str(error), "the message does not name the variable"
-            return False
+            return _refused(error, name)
         if name == "OVERLAY_PATCHES":
             assert set(found) <= set(ids)  # type: ignore[call-overload]
         elif name == "OVERLAY_PACKS":
@@ -153,7 +159,7 @@ def commands(seed: str, count: int) -> Row:
             way = draw.choice((["--check"], ["--update", "verl.x"], ["--update", "verl.none"]))
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
                 status = cli.main(["lock", "--file", str(path), *way])
-            assert os.listdir(folder) == [path.name], "another file was left"
+            assert list(Path(folder).iterdir()) == [path], "another file was left"
             if status == cli.EXIT_USAGE or way == ["--check"]:
                 assert path.read_bytes() == before, "the lock was touched"
             else:
@@ -169,46 +175,48 @@ def commands(seed: str, count: int) -> Row:
             Engine.lock = real  # type: ignore[method-assign]
 
 
-def lengths(seed: str, count: int) -> Row:
-    """Divide drawn samples by every partitioner and planner: each sample once, within the cap, or refused."""
+def _whole(parts: list[list[int]], given: list[int]) -> list[list[int]]:
+    """Return parts that hold each sample once."""
+    assert sorted(index for part in parts for index in part) == list(range(len(given)))
+    return parts
+
+
+def _divided(draw: random.Random, given: list[int], parts: int, cap: int, ranks: int) -> None:
+    """Divide samples in one of the ways that there are, and look at what came of it."""
     from overlay.patches._dynamic_cp.mixed import plan_mixed, plan_step
     from overlay.patches._dynamic_cp.plan import check_plan, plan_uniform
     from overlay.patches._partition import capped_partitions, fewest_parts, karmarkar_karp
     from overlay.patches._partition.equal import equal_shares
 
-    def whole(parts: list[list[int]], given: list[int]) -> None:
-        assert sorted(index for part in parts for index in part) == list(range(len(given)))
+    way = draw.randrange(6)
+    if way == 0:
+        _whole(karmarkar_karp(given, parts, equal_size=draw.random() < 0.5), given)
+    elif way == 1:
+        found = _whole(capped_partitions(given, parts, cap), given)
+        assert all(len(part) == 1 or sum(given[i] for i in part) <= cap for part in found)
+    elif way == 2:
+        _whole(capped_partitions(given, fewest_parts(given, cap), cap), given)
+    elif way == 3:
+        _whole(equal_shares(given, parts), given)
+    elif way == 4:
+        for plan in (plan_uniform, plan_mixed):
+            check_plan(plan(given, ranks, cap, draw.choice((None, cap))), len(given), ranks)
+    else:
+        _whole([list(indices) for indices, _ in plan_step(given, ranks, cap, cap)], given)
+
+
+def lengths(seed: str, count: int) -> Row:
+    """Divide drawn samples by every partitioner and planner: each sample once, within the cap, or refused."""
 
     def one(number: int) -> bool:
         draw = random.Random(f"{seed}/lengths/{number}")
         given = _values.lengths(draw)
-        parts, cap = (
-            draw.choice((1, 2, 3, 8, 40)),
-            draw.choice((1, 7, 100, 32768, max(given, default=1) or 1)),
-        )
-        ranks = draw.choice((1, 2, 3, 4, 8))
+        parts, ranks = draw.choice((1, 2, 3, 8, 40)), draw.choice((1, 2, 3, 4, 8))
+        cap = draw.choice((1, 7, 100, 32768, max(given, default=1) or 1))
         try:
-            way = draw.randrange(6)
-            if way == 0:
-                whole(karmarkar_karp(given, parts, equal_size=draw.random() < 0.5), given)
-            elif way == 1:
-                found = capped_partitions(given, parts, cap)
-                whole(found, given)
-                assert all(len(part) == 1 or sum(given[i] for i in part) <= cap for part in found)
-            elif way == 2:
-                needed = fewest_parts(given, cap)
-                whole(capped_partitions(given, needed, cap), given)
-            elif way == 3:
-                whole(equal_shares(given, parts), given)
-            elif way == 4:
-                for plan in (plan_uniform, plan_mixed):
-                    check_plan(plan(given, ranks, cap, draw.choice((None, cap))), len(given), ranks)
-            else:
-                step = plan_step(given, ranks, cap, cap)
-                whole([list(indices) for indices, _ in step], given)
+            _divided(draw, given, parts, cap, ranks)
         except (ValueError, OverlayError) as error:
-            assert str(error), "no words"
-            return False
+            return _refused(error, " ")
         except AssertionError as error:
             # With what both upstreams refuse samples that do not divide into parts of one size.
             if str(error) != f"{len(given)} % {parts} != 0":

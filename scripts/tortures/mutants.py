@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay._registry import load_patches
-from tortures._attack import INSIDE, Mutant, attack
+from tortures._attack import INSIDE, Attack, Mutant
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
@@ -81,7 +81,7 @@ def attacked(place: int, given: list[Release], options: argparse.Namespace) -> l
     for patch in load_patches().values():
         if options.patch not in patch.id:
             continue
-        for one in attack(patch, given[place], trees[place], others, options.seed, options.beside):
+        for one in Attack(patch, given[place], trees[place], others, options.seed).mutants(options.beside):
             outcome = judged(one)
             text = "" if outcome else one.text(trees[place])
             rows.append(

@@ -1,8 +1,8 @@
 """Hostile settings, locks and sources: nothing beyond the named packs is run, and every audit ends.
 
 Settings and locks are tried in fresh processes under Python's audit hook, beside one without them: what is
-imported, executed and opened more has to be Python's own or overlay's, or the lock that was named. Sources are
-audited in a process with a limit on memory; each has a verdict, in seconds.
+imported, executed and opened more has to be Python's own or overlay's, or the lock that was named. Sources
+are audited in a process with a limit on memory; each has a verdict, in seconds.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ def main(arguments: list[str]) -> int:
         print(f"{name:32}{wrong or 'nothing':18}{said[:70] or '-'}")
     bad = [row for row in audited if row[1] != "unsupported" or row[2] > PATIENCE]
     print(
-        f"\n{len(audited)} hostile sources, {_hostile.MEMORY >> 20} MiB: {len(audited) - len(bad)} unsupported"
+        f"\n{len(audited)} hostile sources in {_hostile.MEMORY >> 20} MiB: "
+        f"{len(audited) - len(bad)} unsupported"
     )
     print(f"slowest: {max(row[2] for row in audited):.0f} s")
     print("\n".join(f"{name}: {verdict} after {seconds:.1f} s: {why}" for name, verdict, seconds, why in bad))

@@ -42,7 +42,7 @@ def attack(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
     release, tree = upstreams.Release("installed", (site,)), upstreams.Pristine((site,))
 
     def of(patch: str, beside: int = 0) -> list[Any]:
-        return list(module.attack(load_patches()[patch], release, tree, (), SEED, beside))
+        return list(module.Attack(load_patches()[patch], release, tree, (), SEED).mutants(beside))
 
     of.tree = tree  # type: ignore[attr-defined]
     return of
