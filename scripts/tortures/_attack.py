@@ -130,7 +130,8 @@ def mutants_of(
         if other.digest(site) not in (None, tree.digest(site)):
             draw = random.Random(f"{seed}/{site}/half/{tree.digest(site)}")
             newer = other.nodes(site)
-            half = _mutations.half_of(old, newer[0], draw) if len(newer) == 1 else None
+            whole = newer[0] if len(newer) == 1 else None
+            half = _mutations.half_of(old, whole, draw) if isinstance(whole, ast.stmt) else None
             if half is not None:
                 yield Made(_mutations.HALF, parsed, old, half, "")
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import overlay
@@ -58,8 +59,9 @@ def verl_budget(seed: str) -> str:
     """Each sample once, none of the micro-batches over the budget, and the number that was asked for."""
     import inspect
 
-    from test_token_budget import keeps
     from token_budget_check import divide, draw_case
+
+    keeps = import_module("test_token_budget").keeps
 
     _enabled("verl.strict-token-budget")
     from verl.utils import seqlen_balancing
@@ -139,7 +141,8 @@ def slime_schedule(seed: str) -> str:
 
     from slime_on_cpu import stand_in
     from slime_schedule_check import cases, schedule
-    from test_slime_schedule import broken
+
+    broken = import_module("test_slime_schedule").broken
 
     stand_in()
     _enabled("slime.capped-partitions")
@@ -184,7 +187,8 @@ def slime_loss(seed: str) -> str:
         import loss_memory_cases as cases
 
         shape = [(9, 4), (6, 3), (12, 11)]
-        for changed in ({}, {"entropy_coef": 0.1}, {"entropy_coef": 0.1, "log_probs_chunk_size": 3}):
+        ways: list[dict[str, Any]] = [{}, {"entropy_coef": 0.1}]
+        for changed in (*ways, {**ways[1], "log_probs_chunk_size": 3}):
             for name, found in (
                 ("outputs", cases.outputs(shape, **changed)),
                 ("loss", cases.loss(shape, **changed)),
@@ -197,19 +201,27 @@ def slime_loss(seed: str) -> str:
 
 def megatron_agreement(seed: str) -> str:
     """Ranks are compared once when the model parallel state is initialised, when its groups exist."""
-    from megatron_on_cpu import cuda_on_cpu, dist, no_triton
+    import megatron_on_cpu  # noqa: F401 -- before Megatron
+    import torch.distributed as dist
+
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.no_triton import no_triton
 
     _enabled("megatron.agreement")
     compared: list[bool] = []
     with cuda_on_cpu(), no_triton():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         from megatron.core import parallel_state
 
         _applied("megatron.agreement")
         import overlay.compat.agreement as ours
 
-        ours.is_distributed = lambda: True  # type: ignore[assignment]
-        overlay.agree = lambda *_: compared.append(parallel_state.model_parallel_is_initialized())  # type: ignore[assignment]
+        def agree(*_: Any) -> None:
+            compared.append(parallel_state.model_parallel_is_initialized())
+
+        ours.is_distributed = lambda: True
+        overlay.agree = agree  # type: ignore[assignment]
         parallel_state.initialize_model_parallel()
     return "" if compared == [True] else f"compared {len(compared)} times, with groups: {compared}"
 
@@ -258,12 +270,12 @@ def _retained() -> int:
     kept: list[Any] = []
     leaves: list[Any] = []
 
-    def layer(x: torch.Tensor) -> torch.Tensor:
+    def layer(x: torch.Tensor) -> Any:
         # As a token dispatcher does: an attribute that holds the graph until the next forward.
         kept[:] = [x * 2.0]
         if torch.is_grad_enabled():
-            leaves.append(kept[0].grad_fn.next_functions[0][0])  # type: ignore[union-attr]
-        return kept[0] * 3.0
+            leaves.append(kept[0].grad_fn.next_functions[0][0])
+        return x * 2.0 + kept[0]
 
     checkpointed(layer, torch.ones(5, requires_grad=True) * 1.0).sum().backward()
     return sum(node.variable.untyped_storage().nbytes() for node in leaves if hasattr(node, "variable"))

@@ -230,7 +230,7 @@ def changed_default(node: ast.stmt, draw: random.Random) -> list[ast.stmt] | Non
     if isinstance(value, bool) or value is None:
         chosen.value = not value
     else:
-        chosen.value = value + 1 if isinstance(value, (int, float)) else f"{value}_mutant"
+        chosen.value = value + 1 if isinstance(value, (int, float)) else f"{value!r}_mutant"
     return [node]
 
 

@@ -61,7 +61,7 @@ def run(patch: str, module: str, text: str, seed: str) -> tuple[str, str]:
     contract = CONTRACTS[patch]
     forget(contract.anew)
     if module:
-        sys.meta_path.insert(0, _Finder(module, text))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder(module, text))
     try:
         wrong = contract.check(seed)
     except Exception as error:  # noqa: BLE001 -- what it is does not matter: it is said

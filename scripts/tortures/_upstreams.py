@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import textwrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay._source import InstalledTree, Tree
 from tortures._mutations import with_helpers
@@ -143,8 +143,8 @@ def replaced(parsed: ast.Module, old: ast.stmt, new: list[ast.stmt]) -> ast.Modu
 def _with(node: ast.AST, old: ast.stmt, new: list[ast.stmt]) -> ast.AST | None:
     """Return a copy of a node with the statement replaced somewhere inside it, `None` if it is not there."""
     for name in ("body", "orelse", "handlers", "finalbody"):
-        suite = getattr(node, name, None)
-        for place, item in enumerate(suite if isinstance(suite, list) else ()):
+        suite: list[Any] = getattr(node, name, None) or []
+        for place, item in enumerate(suite):
             if item is old:
                 made: list[ast.AST] = [*new]
             elif item.lineno > old.lineno or (item.end_lineno or 0) < (old.end_lineno or 0):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _WORDS = (
     *(
@@ -39,7 +39,22 @@ _WORDS = (
 #: What means something to a reader of TOML.
 _TOKENS = (b"[", b"]", b"{", b'"', b"'''", b"=", b"\n", b"1979-05-27", b"nan", b"0x")
 #: What no lock has where anything may stand.
-_ODD = ("", "x", "../../etc", "\ud800", 0, -1, 1 << 70, 1.5, True, [], [[]], {}, {"": {}}, None)
+_ODD: tuple[Any, ...] = (
+    "",
+    "x",
+    "../../etc",
+    "\ud800",
+    0,
+    -1,
+    1 << 70,
+    1.5,
+    True,
+    [],
+    [[]],
+    {},
+    {"": {}},
+    None,
+)
 
 
 def text(draw: random.Random, words: Sequence[str]) -> str:
@@ -106,7 +121,7 @@ def lengths(draw: random.Random) -> list[int]:
     """Return the tokens of the samples of a batch, in ways that are hard to divide, or that none has."""
     count = draw.choice((0, 1, 2, 3, 8, 30))
     high = draw.choice((0, 1, 2, 7, 100, 32768, 10**9, 10**18))
-    ways = (
+    ways: tuple[Callable[[], int], ...] = (
         lambda: draw.randint(0, high),
         lambda: high,
         lambda: draw.choice((0, 1, high)),

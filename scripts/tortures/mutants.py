@@ -9,6 +9,7 @@ an error. Mutants that change no meaning have to be applied to.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import secrets
@@ -72,18 +73,25 @@ def judged(mutant: Mutant) -> str:
     return "" if mutant.patch in CONTRACTS else NOT_RUN
 
 
+@functools.cache
+def _tree(folders: tuple[Path, ...]) -> Pristine:
+    """Return the tree of a release, read once in a process."""
+    return Pristine(folders)
+
+
 def attacked(place: int, given: list[Release], options: argparse.Namespace) -> list[Row]:
     """Return the mutants of one of the releases, with the verdict on each."""
-    trees = [Pristine(release.folders) for release in given]
+    tree = _tree(given[place].folders)
     # The next release first: its changes are what a fork takes over in part.
-    others = trees[place + 1 :] + trees[:place][::-1]
+    near = [*given[place + 1 : place + 3], *given[max(place - 2, 0) : place][::-1]]
+    others = [_tree(release.folders) for release in near]
     rows = []
     for patch in load_patches().values():
         if options.patch not in patch.id:
             continue
-        for one in Attack(patch, given[place], trees[place], others, options.seed).mutants(options.beside):
+        for one in Attack(patch, given[place], tree, others, options.seed).mutants(options.beside):
             outcome = judged(one)
-            text = "" if outcome else one.text(trees[place])
+            text = "" if outcome else one.text(tree)
             rows.append(
                 Row(
                     one.patch,

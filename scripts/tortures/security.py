@@ -137,7 +137,7 @@ def sources(*names: str) -> list[tuple[str, str, float, str]]:
     found = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
     if done.returncode:
         found.append(("(the process ended)", "", 0.0, done.stderr[-500:]))
-    return found  # type: ignore[return-value]
+    return found
 
 
 def main(arguments: list[str]) -> int:
