@@ -211,8 +211,9 @@ def lengths(seed: str, count: int) -> Row:
     def one(number: int) -> bool:
         draw = random.Random(f"{seed}/lengths/{number}")
         given = _values.lengths(draw)
-        parts, ranks = draw.choice((1, 2, 3, 8, 40)), draw.choice((1, 2, 3, 4, 8))
+        parts = draw.choice((1, 2, 3, 8, 40))
         cap = draw.choice((1, 7, 100, 32768, max(given, default=1) or 1))
+        ranks = draw.choice((1, 2, 3, 4, 8))
         try:
             _divided(draw, given, parts, cap, ranks)
         except (ValueError, OverlayError) as error:
