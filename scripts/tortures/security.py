@@ -120,7 +120,8 @@ def attacks() -> list[tuple[str, str, str]]:
             more = [tuple(event) for event in found["events"] if tuple(event) not in usual]
             wrong = [f"{event} {what}" for event, what in more if not allowed(event, what, environ)]
             wrong += ["the bait was executed"] if mark.exists() else []
-            rows.append((name, found["error"].partition("\n")[0], "; ".join(wrong)))
+            said = found["error"].partition("\n")[0].replace(scratch, "FOLDER")
+            rows.append((name, said, "; ".join(wrong)))
         # That the bait works: it is a pack like any other once it is named.
         if not watched(folder, {"OVERLAY_PACKS": "evil"})["error"] or not mark.exists():
             rows.append(("a pack that is named", "", "was not executed: this shows nothing"))
