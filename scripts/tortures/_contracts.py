@@ -167,6 +167,9 @@ def slime_capped(seed: str) -> str:
     """Whichever of the two there is."""
     from importlib.util import find_spec
 
+    from slime_on_cpu import stand_in
+
+    stand_in()
     if find_spec("slime.utils.dp_schedule"):
         return slime_schedule(seed)
     return slime_micro_batches(seed, "slime.capped-partitions")

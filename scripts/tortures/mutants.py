@@ -125,11 +125,15 @@ def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
     )  # fmt: skip
     said: list[tuple[str, str]] = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
-    for patch, (outcome, why) in zip(patches, said, strict=False):
-        if outcome != HOLDS:
-            raise RuntimeError(f"the contract of {patch} cannot be run on {release.name}: {outcome}: {why}")
-    # What does not end is not silent, and not right either.
-    return [(WRONG if outcome == NO_END else outcome, why) for outcome, why in said[len(patches) :]]
+    unfit = {patch: why for patch, (outcome, why) in zip(patches, said, strict=False) if outcome != HOLDS}
+    for patch, why in unfit.items():
+        print(f"the contract of {patch} cannot be run on {release.name}: {why}", file=sys.stderr)
+    found = []
+    for row, (outcome, why) in zip(rows, said[len(patches) :], strict=True):
+        # What does not end is not silent, and not right either.
+        ended = WRONG if outcome == NO_END else outcome
+        found.append((NOT_RUN, unfit[row.patch]) if row.patch in unfit else (ended, why))
+    return found
 
 
 def table(rows: Iterable[tuple[str, str]], name: str) -> str:
