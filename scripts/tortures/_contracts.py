@@ -115,7 +115,7 @@ def slime_micro_batches(seed: str, *patches: str) -> str:
         _applied(*patches)
         given = [one for one in slime_cases.cases(seed, 40) if len(one["ranks"][0]) < 100]
         if len(patches) == 1:
-            given = [one for one in given if one["stages"] == 1]
+            given = [one for one in given if one["stages"] == one["group"] == 1]
         for case, found in zip(given, splits(data, given), strict=True):
             said = next((split for split in found if "error" in split), None)
             if said is not None and not slime_cases.is_impossible(case):
