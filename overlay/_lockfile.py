@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 NAME = "overlay.lock"
 #: Bytes, far above what a lock of hundreds of patches needs.
 LARGEST = 1 << 20
+#: Dots in a line. The reader of TOML takes time that grows with the square of the names in a dotted key.
+_DOTS = 64
+#: No number in a lock is this great, and Python refuses to print one of thousands of digits.
+_GREATEST = 1 << 31
 
 _TEXT = str
 _TABLE = {"": _TEXT}
@@ -111,12 +115,14 @@ def read(path: str) -> Lock:
     else:
         import tomli as tomllib
     data: Lock
+    if any(line.count(".") > _DOTS for line in text.splitlines()):
+        raise LockError(f"{path} is damaged: a line with more than {_DOTS} dots")
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise LockError(f"{path} is damaged: {str(error) or type(error).__name__}") from error
     number = data.get("format")
-    if isinstance(number, int) and number > FORMAT:
+    if isinstance(number, int) and FORMAT < number < _GREATEST:
         newer = f"format {number}, this one reads {FORMAT}"
         raise LockError(f"{path} was written by a newer overlay ({newer}): upgrade overlay")
     data.setdefault("pack", [])
@@ -156,6 +162,8 @@ def _text(path: str) -> str:
 def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong
     """Return what is not as a form asks for, empty if all is."""
     if isinstance(form, type):
+        if type(value) is int and not 0 <= value < _GREATEST:
+            return f"{where} is no number that a lock has"
         return "" if type(value) is form else f"{where} is not of type {form.__name__}"
     if isinstance(form, list):
         if not isinstance(value, list):

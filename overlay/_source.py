@@ -40,6 +40,7 @@ class Tree:
 
     def __init__(self) -> None:
         self._parsed: dict[str, ast.Module | None] = {}
+        self._damaged: dict[str, str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
 
     def source(self, module: str) -> str | None:
@@ -111,12 +112,15 @@ class Tree:
         return self._compiled[module]
 
     def _parse(self, module: str) -> ast.Module | None:
+        if module in self._damaged:
+            raise SourceError(self._damaged[module])
         if module not in self._parsed:
             text = self.source(module)
             try:
                 self._parsed[module] = None if text is None else ast.parse(text)
             except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
                 msg = f"the source of {module} does not parse: {str(error) or type(error).__name__}"
+                self._damaged[module] = msg  # every site asks, and to find this out can take seconds
                 raise SourceError(msg) from error
         return self._parsed[module]
 

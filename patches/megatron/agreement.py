@@ -36,7 +36,15 @@ def make_memory_buffer(original: Callable[[], None], module: ModuleType) -> Call
     return _set_global_memory_buffer
 
 
-_BUFFER = "megatron.core.parallel_state:_set_global_memory_buffer"
+_STATE = "megatron.core.parallel_state"
+_BUFFER = f"{_STATE}:_set_global_memory_buffer"
+
+#: What makes the groups and then calls the seam, in 0.12 to 0.19. One that returned before would leave the
+#: ranks uncompared.
+_INITIALIZE = (
+    *("dd9ad82ed09e", "207285cd70f3", "2fa9cd8541a0", "369a382d3b16"),
+    *("a871165220b6", "de9d2ef625c3", "60c588df03ae", "49fa6765822a"),
+)
 
 PATCH = Patch(
     id=ID,
@@ -62,7 +70,10 @@ PATCH = Patch(
                     name="0.12",
                     versions=">=0.12.0.dev0,<0.20.0.dev0",
                     # The seam: the last call of `initialize_model_parallel`, the same in all these releases.
-                    shape=(Known(site=_BUFFER, digests=("126f72b4fc54",)),),
+                    shape=(
+                        Known(site=_BUFFER, digests=("126f72b4fc54",)),
+                        Known(site=f"{_STATE}:initialize_model_parallel", digests=_INITIALIZE),
+                    ),
                     replacements=(Replacement(site=_BUFFER, make=make_memory_buffer),),
                 ),
             ),

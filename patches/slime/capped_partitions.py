@@ -262,6 +262,7 @@ PATCH = Patch(
                         Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),
                         Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
                         Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
+                        Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
                     ),
                     replacements=(
                         Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),

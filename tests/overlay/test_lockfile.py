@@ -109,8 +109,14 @@ def test_a_damaged_lock_is_never_believed(tmp_path: Path) -> None:
         ("patch = [7]\n", "damaged"),
         ("[[patch]]\n[patch.target]\nx = 1\n", "damaged"),
         ("#" * (1 << 21), "more than 1048576 bytes"),
+        ("a" + ".a" * 100_000 + " = 1\n", "more than 64 dots"),
+        ("[a" + ".a" * 100_000 + "]\n", "more than 64 dots"),
+        ("format = 0x" + "f" * 6000 + "\n", "damaged"),
+        ("format = -1\n", "damaged"),
+        (_lockfile.write(example()).replace("revision = 1", "revision = 0x" + "f" * 6000), "no number"),
+        (_lockfile.write(example()).replace("revision = 1", "revision = -1"), "no number"),
     ],
-    ids=range(11),
+    ids=range(17),
 )
 def test_what_is_no_lock_is_refused(tmp_path: Path, text: str | bytes, words: str) -> None:
     assert words in refusal(tmp_path / "x.lock", text)

@@ -1,0 +1,311 @@
+"""The contracts of patches, each as a function that takes seconds on a CPU and says what does not hold.
+
+They run in a process of their own, with one release first on the path and `tests/real` on it: what they look
+at is what the tests of the patches look at, with fewer inputs. An exception is not caught here: a run that
+ends with an error is not silent.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import overlay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Contract(NamedTuple):
+    """How a patch is held to what it promises."""
+
+    #: Returns what does not hold, empty if all does.
+    check: Callable[[str], str]
+    #: Modules of the upstream that are imported once, before anything is changed.
+    before: tuple[str, ...]
+    #: Beginnings of the names of modules that are imported anew after a change.
+    anew: tuple[str, ...]
+
+
+def _enabled(*patches: str) -> None:
+    overlay.enable(list(patches), strict=True)
+
+
+def _applied(*patches: str) -> None:
+    """Raise unless the patches are in place: what overlay says of them is not silent."""
+    states = {one.patch: one.state for one in overlay.status().patches}
+    for patch in patches:
+        if states[patch] != "applied":
+            raise overlay.PatchError(f"{patch} is {states[patch]}")
+
+
+def verl_partitioner(seed: str) -> str:
+    """The same partitions as this very upstream makes without the patch."""
+    from token_budget_check import partitioned
+
+    _enabled("verl.fast-partitioner")
+    from verl.utils import seqlen_balancing
+
+    _applied("verl.fast-partitioner")
+    ours = partitioned(seqlen_balancing, random.Random(seed), 60)
+    overlay.disable()
+    theirs = partitioned(seqlen_balancing, random.Random(seed), 60)
+    return "" if ours == theirs else "other partitions than without the patch"
+
+
+def verl_budget(seed: str) -> str:
+    """Each sample once, none of the micro-batches over the budget, and the number that was asked for."""
+    import inspect
+
+    from token_budget_check import divide, draw_case
+
+    keeps = import_module("test_token_budget").keeps
+
+    _enabled("verl.strict-token-budget")
+    from verl.utils import seqlen_balancing
+
+    _applied("verl.strict-token-budget")
+    draw = random.Random(seed)
+    known = inspect.signature(seqlen_balancing.rearrange_micro_batches).parameters
+    for case in [
+        {"lengths": [7] * 8, "width": None, "arguments": {"max_token_len": 8}},
+        *(draw_case(draw) for _ in range(60)),
+    ]:
+        if not known.keys() >= case["arguments"].keys():
+            continue
+        found = divide(seqlen_balancing, case)
+        if "error" in found and "TokenBudgetError" not in found["error"]:
+            raise RuntimeError(f"{found['error'][0]}: {found['message']}")
+        if "error" not in found and not keeps(case, found):
+            return f"{case} became {found}"
+    return ""
+
+
+def slime_partitioner(seed: str) -> str:
+    """The same partitions as this very upstream makes without the patch."""
+    import importlib
+
+    from slime_on_cpu import stand_in
+    from slime_partitioner_check import look
+
+    stand_in()
+    _enabled("slime.fast-partitioner")
+    module = importlib.import_module("slime.utils.seqlen_balancing")
+    _applied("slime.fast-partitioner")
+    ours = look(module, seed)
+    overlay.disable()
+    theirs = look(module, seed)
+    same = [name for name in ours if name not in ("seconds", "calls") and ours[name] != theirs[name]]
+    return f"other partitions than without the patch ({', '.join(same)})" if same else ""
+
+
+def slime_micro_batches(seed: str, *patches: str) -> str:
+    """The budget is held, and with `slime.vpp-ceiling` the number is right for virtual stages."""
+    import slime_cases
+    from slime_check import splits
+    from slime_on_cpu import import_slime
+
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+
+    _enabled(*patches)
+    with cuda_on_cpu():
+        (data,) = import_slime("data")
+        _applied(*patches)
+        given = [one for one in slime_cases.cases(seed, 40) if len(one["ranks"][0]) < 100]
+        if len(patches) == 1:
+            given = [one for one in given if one["stages"] == one["group"] == 1]
+        for case, found in zip(given, splits(data, given), strict=True):
+            said = next((split for split in found if "error" in split), None)
+            if said is not None and not slime_cases.is_impossible(case):
+                raise RuntimeError(f"{said['error']}: {said['message']}")
+            wrong = slime_cases.broken(case, found) if said is None else []
+            if wrong:
+                return f"{case['name']}: {wrong[0]}"
+    return ""
+
+
+def slime_ceiling(seed: str) -> str:
+    """The same with both patches, of which one needs the other."""
+    return slime_micro_batches(seed, "slime.capped-partitions", "slime.vpp-ceiling")
+
+
+#: With what slime refuses fewer samples than the ranks, or than a multiple of the group.
+_TOO_FEW = ("below the alignment threshold", "at least one sample")
+
+
+def slime_schedule(seed: str) -> str:
+    """The budget is held by FLOPs too (slime 0.3.1)."""
+    import importlib
+
+    from slime_on_cpu import stand_in
+    from slime_schedule_check import cases, schedule
+
+    broken = import_module("test_slime_schedule").broken
+
+    stand_in()
+    _enabled("slime.capped-partitions")
+    module = importlib.import_module("slime.utils.dp_schedule")
+    _applied("slime.capped-partitions")
+    for case in [one for one in cases(seed) if len(one["lengths"]) < 100][:60]:
+        found = schedule(module, case)
+        if "error" in found:
+            if (
+                "below the alignment threshold" in found["message"]
+                or "at least one sample" in found["message"]
+            ):
+                continue
+            raise RuntimeError(f"{found['error']}: {found['message']}")
+        wrong = broken(case, found)
+        if wrong:
+            return f"{case['lengths']}: {wrong[0]}"
+    return ""
+
+
+def slime_capped(seed: str) -> str:
+    """Whichever of the two there is."""
+    from importlib.util import find_spec
+
+    from slime_on_cpu import stand_in
+
+    stand_in()
+    if find_spec("slime.utils.dp_schedule"):
+        return slime_schedule(seed)
+    return slime_micro_batches(seed, "slime.capped-partitions")
+
+
+def slime_loss(seed: str) -> str:
+    """Log-probabilities, entropies, gradients and the loss are those of float64."""
+    import os
+
+    os.environ["OVERLAY_TEST_SEED"] = seed
+    from megatron_on_cpu import megatron
+    from slime_on_cpu import import_slime
+
+    _enabled("slime.loss-memory")
+    with megatron():
+        import_slime("loss")
+        _applied("slime.loss-memory")
+        import loss_memory_cases as cases
+
+        shape = [(9, 4), (6, 3), (12, 11)]
+        ways: list[dict[str, Any]] = [{}, {"entropy_coef": 0.1}]
+        for changed in (*ways, {**ways[1], "log_probs_chunk_size": 3}):
+            for name, found in (
+                ("outputs", cases.outputs(shape, **changed)),
+                ("loss", cases.loss(shape, **changed)),
+            ):
+                off = {key: value for key, value in found["errors"].items() if not value < 1e-5}
+                if off:
+                    return f"{name} with {changed}: {off}"
+    return ""
+
+
+def megatron_agreement(seed: str) -> str:
+    """Ranks are compared once when the model parallel state is initialised, when its groups exist."""
+    import megatron_on_cpu  # noqa: F401 -- before Megatron
+    import torch.distributed as dist
+
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.no_triton import no_triton
+
+    _enabled("megatron.agreement")
+    compared: list[bool] = []
+    with cuda_on_cpu(), no_triton():
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        from megatron.core import parallel_state
+
+        _applied("megatron.agreement")
+        import overlay.compat.agreement as ours
+
+        def agree(*_: Any) -> None:
+            compared.append(parallel_state.model_parallel_is_initialized())
+
+        ours.is_distributed = lambda: True
+        overlay.agree = agree  # type: ignore[assignment]
+        parallel_state.initialize_model_parallel()
+    return "" if compared == [True] else f"compared {len(compared)} times, with groups: {compared}"
+
+
+def megatron_recompute(seed: str) -> str:
+    """The gradients of the stock backward, nothing retained, no alias touched, and the flags as they were."""
+    from megatron_on_cpu import megatron
+
+    _enabled("megatron.recompute")
+    with megatron():
+        import recompute_check as check
+
+        _applied("megatron.recompute")
+        ours = [*_recomputed(seed), check.flags(), check.without_output_inside()]
+        retained, unchanged = _retained(), check.alias_run()["unchanged"]
+        overlay.disable()
+        theirs = [*_recomputed(seed), check.flags(), check.without_output_inside()]
+        if retained:
+            return f"{retained} bytes of the input are retained"
+        if not unchanged:
+            return "an alias of the input was touched"
+        return "" if ours == theirs else "other gradients or flags than without the patch"
+
+
+def _recomputed(seed: str) -> list[Any]:
+    """Return the gradients of a checkpointed function of two drawn inputs, of which one is dropped out."""
+    import torch
+    from recompute_check import checkpointed
+
+    torch.manual_seed(int(seed) % 2**31)
+    one, other = (torch.randn(4, 3, requires_grad=True) for _ in range(2))
+    out = checkpointed(
+        lambda x, y: (torch.nn.functional.dropout(x, 0.5) @ y.T).tanh(), one * 1.0, other * 2.0
+    )
+    (out * torch.randn(4, 4)).sum().backward()
+    assert one.grad is not None
+    assert other.grad is not None
+    return [*one.grad.flatten().tolist(), *other.grad.flatten().tolist()]
+
+
+def _retained() -> int:
+    """Return the bytes of a checkpoint's input that are held by what keeps the recomputed graph."""
+    import torch
+    from recompute_check import checkpointed
+
+    kept: list[Any] = []
+    leaves: list[Any] = []
+
+    def layer(x: torch.Tensor) -> Any:
+        # As a token dispatcher does: an attribute that holds the graph until the next forward.
+        kept[:] = [x * 2.0]
+        if torch.is_grad_enabled():
+            leaves.append(kept[0].grad_fn.next_functions[0][0])
+        return x * 2.0 + kept[0]
+
+    checkpointed(layer, torch.ones(5, requires_grad=True) * 1.0).sum().backward()
+    return sum(node.variable.untyped_storage().nbytes() for node in leaves if hasattr(node, "variable"))
+
+
+_SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"), ("slime",))
+
+_STATE, _RANDOM = ("megatron.core.parallel_state",), ("megatron.core.tensor_parallel.random",)
+_BALANCING = ("verl.utils.seqlen_balancing",)
+
+CONTRACTS: dict[str, Contract] = {
+    "megatron.agreement": Contract(megatron_agreement, _STATE, _STATE),
+    "megatron.recompute": Contract(megatron_recompute, _RANDOM, _RANDOM),
+    "slime.capped-partitions": _SLIME,
+    "slime.vpp-ceiling": _SLIME._replace(check=slime_ceiling),
+    "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
+    "slime.loss-memory": _SLIME._replace(check=slime_loss),
+    "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol", *_BALANCING), _BALANCING),
+    "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol", *_BALANCING), _BALANCING),
+}
+
+
+def forget(beginnings: tuple[str, ...]) -> None:
+    """Forget the modules that are to be imported anew, also as attributes of their packages."""
+    for name in list(sys.modules):
+        if any(name == one or name.startswith(f"{one}.") for one in beginnings):
+            del sys.modules[name]
+            package, _, child = name.rpartition(".")
+            if package in sys.modules:
+                vars(sys.modules[package]).pop(child, None)

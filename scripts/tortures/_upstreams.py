@@ -1,0 +1,178 @@
+"""The releases that are attacked, and their trees with one file changed."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import importlib
+import os
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from overlay._source import InstalledTree, Tree
+from tortures._mutations import with_helpers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from overlay.patch import Project
+
+MEGATRON = tuple(
+    f"megatron-core=={version}"
+    for version in (
+        *("0.12.0", "0.12.3", "0.13.1", "0.14.0", "0.15.3"),
+        *("0.16.0", "0.16.1", "0.17.1", "0.18.2", "0.19.2"),
+    )
+)
+VERL = tuple(f"verl=={version}" for version in ("0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1"))
+SLIME = (
+    *("v0.1.0", "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4"),
+    *("286750aa3", "v0.3.0", "v0.3.1"),
+)
+BESIDE_VERL = "megatron-core==0.16.1"
+
+
+class Release(NamedTuple):
+    """A release of an upstream, with what it stands beside."""
+
+    name: str
+    #: Folders that go on the path, the release first.
+    folders: tuple[Path, ...]
+
+
+def releases(only: str = "") -> Iterator[Release]:
+    """Yield the releases whose names contain a text. Those that cannot be had are said, and left out."""
+    for name in (*MEGATRON, *VERL, *SLIME):
+        if only not in name:
+            continue
+        try:
+            folders = [_fetch(name)]
+            if name in VERL:
+                folders.append(_fetch(BESIDE_VERL))
+        except RuntimeError as error:
+            print(f"left out: {error}", file=sys.stderr)
+            continue
+        yield Release(name if name not in SLIME else f"slime {name}", tuple(folders))
+
+
+def _fetch(name: str) -> Path:
+    script = importlib.import_module("fetch_release" if "==" in name else "fetch_slime")
+    folder: Path = script.fetch(name)
+    return folder
+
+
+class Pristine(Tree):
+    """Releases beside each other as they are: what has been read once is kept."""
+
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        super().__init__()
+        self._trees = [InstalledTree(str(folder)) for folder in folders]
+        self._answers: dict[tuple[str, str], object] = {}
+
+    def _of(self, module: str) -> InstalledTree:
+        top = module.partition(".")[0].partition("/")[0]
+        return next((tree for tree in self._trees if tree.has(top)), self._trees[0])
+
+    def is_first(self, site: str) -> bool:
+        """Return whether a site lies in the release itself, and not in what stands beside it."""
+        return self._of(site.partition(":")[0]) is self._trees[0]
+
+    def _kept(self, what: str, site: str) -> object:
+        if (what, site) not in self._answers:
+            self._answers[what, site] = getattr(self._of(site.partition(":")[0]), what)(site)
+        return self._answers[what, site]
+
+    def source(self, module: str) -> str | None:
+        return self._kept("source", module)  # type: ignore[return-value]
+
+    def read(self, path: str) -> str | None:
+        return self._kept("read", path)  # type: ignore[return-value]
+
+    def digest(self, site: str) -> str | None:
+        return self._kept("digest", site)  # type: ignore[return-value]
+
+    def is_package(self, module: str) -> bool:
+        return bool(self._kept("is_package", module))
+
+    def metadata_version(self, project: Project) -> str | None:
+        found = (tree.metadata_version(project) for tree in self._trees)
+        return next(filter(None, found), None)
+
+
+class Changed(Tree):
+    """A release of which one module has another syntax tree."""
+
+    def __init__(self, pristine: Tree, module: str, parsed: ast.Module) -> None:
+        super().__init__()
+        self.pristine, self.module = pristine, module
+        self._parsed[module] = parsed
+
+    def source(self, module: str) -> str | None:
+        return self.pristine.source(module)  # asked for whether there is one
+
+    def read(self, path: str) -> str | None:
+        return self.pristine.read(path)
+
+    def is_package(self, module: str) -> bool:
+        return self.pristine.is_package(module)
+
+    def metadata_version(self, project: Project) -> str | None:
+        return self.pristine.metadata_version(project)
+
+    def digest(self, site: str) -> str | None:
+        here = site.partition(":")[0] == self.module
+        return super().digest(site) if here else self.pristine.digest(site)
+
+    def _parse(self, module: str) -> ast.Module | None:
+        return self._parsed[module] if module == self.module else self.pristine._parse(module)
+
+
+def replaced(parsed: ast.Module, old: ast.stmt, new: list[ast.stmt]) -> ast.Module:
+    """Return a tree in which other statements stand in the place of one. The rest of it is shared."""
+    for node in new:
+        for part in ast.walk(node):
+            if "lineno" in part._attributes and not hasattr(part, "lineno"):
+                ast.copy_location(part, old)
+    found = _with(parsed, old, new)
+    assert isinstance(found, ast.Module)
+    return found
+
+
+def _with(node: ast.AST, old: ast.stmt, new: list[ast.stmt]) -> ast.AST | None:
+    """Return a copy of a node with the statement replaced somewhere inside it, `None` if it is not there."""
+    for name in ("body", "orelse", "handlers", "finalbody"):
+        suite: list[Any] = getattr(node, name, None) or []
+        for place, item in enumerate(suite):
+            if item is old:
+                made: list[ast.AST] = [*new]
+            elif item.lineno > old.lineno or (item.end_lineno or 0) < (old.end_lineno or 0):
+                continue
+            else:
+                inside = _with(item, old, new)
+                if inside is None:
+                    continue
+                made = [inside]
+            fresh = copy.copy(node)
+            setattr(fresh, name, [*suite[:place], *made, *suite[place + 1 :]])
+            return fresh
+    return None
+
+
+def spliced(text: str, old: ast.stmt, new: list[ast.stmt], comment: str = "") -> str:
+    """Return a source in which other statements stand in the place of one.
+
+    A `comment` is put above it, each line of it a line.
+    """
+    first = min([old.lineno, *(one.lineno for one in getattr(old, "decorator_list", ()))])
+    lines = text.splitlines(keepends=True)
+    made = "\n".join(ast.unparse(ast.fix_missing_locations(node)) for node in new)
+    said = "".join(f"# {line}\n" for line in comment.splitlines())
+    block = textwrap.indent(f"{said}{made}\n", " " * old.col_offset)
+    return with_helpers("".join([*lines[: first - 1], block, *lines[old.end_lineno :]]))
+
+
+def path_of(pythonpath: tuple[Path, ...]) -> str:
+    """Return folders as PYTHONPATH has them."""
+    return os.pathsep.join(map(str, pythonpath))

@@ -1,0 +1,196 @@
+"""Change upstreams under every patch, and require that it is refused or stays right.
+
+Each site of a patch's shape is changed in every way that there is (`_mutations`), on each supported release,
+and so are some of the functions and names next to it. A mutant is decided on as `overlay audit` would. One
+that the patch applies to is run: the contract of the patch (`_contracts`) has to hold, or the run to end with
+an error. Mutants that change no meaning have to be applied to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from overlay._registry import load_patches
+from tortures._attack import INSIDE, Attack, Mutant
+from tortures._contracts import CONTRACTS
+from tortures._mutations import HARMLESS
+from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
+from tortures._upstreams import Pristine, Release, path_of, releases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: What became of a mutant, as the table's columns: the verdict is loud; the meaning is the same and the patch
+#: applies; it applies, and its contract was run, or is not one that can be run here; or what must not be.
+LOUD, SAME, NOT_RUN = "loud", "same", "not run"
+COLUMNS = (LOUD, SAME, HOLDS, RAISES, NOT_RUN, WRONG)
+RUNNER = Path(__file__).with_name("_run_contracts.py")
+#: Seconds for one contract, on a machine that is busy.
+PATIENCE = 240
+
+
+class Row(NamedTuple):
+    """A mutant, and what became of it."""
+
+    patch: str
+    release: Release
+    kind: str
+    site: str
+    where: str
+    #: Empty as long as its contract has to be run.
+    outcome: str
+    why: str
+    #: What tells it from mutants of other releases that came to the same.
+    identity: tuple[str, ...]
+    #: The source of the module, of one whose contract has to be run.
+    text: str
+
+    def __str__(self) -> str:
+        """Return all that a person wants to know of it."""
+        where = f"{self.patch}, {self.release.name}, {self.site} ({self.where}), {self.kind}"
+        return f"{self.outcome:7} {where}: {self.why}"
+
+
+def judged(mutant: Mutant) -> str:
+    """Return what became of a mutant by its verdict alone, nothing if its contract has to be run."""
+    applies, harmless = mutant.verdict == "apply", mutant.kind in HARMLESS
+    if harmless:
+        return SAME if applies else WRONG
+    if not applies:
+        return LOUD if mutant.reason else WRONG
+    if mutant.where == INSIDE:
+        return WRONG
+    return "" if mutant.patch in CONTRACTS else NOT_RUN
+
+
+@functools.cache
+def _tree(folders: tuple[Path, ...]) -> Pristine:
+    """Return the tree of a release, read once in a process."""
+    return Pristine(folders)
+
+
+def attacked(place: int, given: list[Release], options: argparse.Namespace) -> list[Row]:
+    """Return the mutants of one of the releases, with the verdict on each."""
+    tree = _tree(given[place].folders)
+    # The next release first: its changes are what a fork takes over in part.
+    near = [*given[place + 1 : place + 3], *given[max(place - 2, 0) : place][::-1]]
+    others = [_tree(release.folders) for release in near]
+    rows = []
+    for patch in load_patches().values():
+        if options.patch not in patch.id:
+            continue
+        for one in Attack(patch, given[place], tree, others, options.seed).mutants(options.beside):
+            outcome = judged(one)
+            text = "" if outcome else one.text(tree)
+            rows.append(
+                Row(
+                    one.patch,
+                    one.release,
+                    one.kind,
+                    one.site,
+                    one.where,
+                    outcome,
+                    one.reason,
+                    one.identity,
+                    text,
+                )
+            )
+    return rows
+
+
+def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
+    """Return the outcome of each mutant's contract, all of one release, and what was said.
+
+    The release as it is comes first, for each patch: a contract that does not hold there says nothing.
+    """
+    release = rows[0].release
+    patches = list(dict.fromkeys(one.patch for one in rows))
+    jobs = [(patch, "", "") for patch in patches]
+    jobs += [(one.patch, one.site.partition(":")[0], one.text) for one in rows]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(RUNNER), seed, str(PATIENCE)],
+        input="".join(json.dumps(job) + "\n" for job in jobs),
+        env={**clean, "PYTHONPATH": path_of(release.folders), "OMP_NUM_THREADS": "1", "OVERLAY_LOG": "off"},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+    )  # fmt: skip
+    said: list[tuple[str, str]] = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    unfit = {patch: why for patch, (outcome, why) in zip(patches, said, strict=False) if outcome != HOLDS}
+    for patch, why in unfit.items():
+        print(f"the contract of {patch} cannot be run on {release.name}: {why}", file=sys.stderr)
+    found = []
+    for row, (outcome, why) in zip(rows, said[len(patches) :], strict=True):
+        # What does not end is not silent, and not right either.
+        ended = WRONG if outcome == NO_END else outcome
+        found.append((NOT_RUN, unfit[row.patch]) if row.patch in unfit else (ended, why))
+    return found
+
+
+def table(rows: Iterable[tuple[str, str]], name: str) -> str:
+    """Return counts of outcomes by patch or by kind, as text in columns."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row, outcome in rows:
+        counts[row][outcome] += 1
+        counts["all"][outcome] += 1
+    lines = [f"{name:28}{'mutants':>8}" + "".join(f"{column:>9}" for column in COLUMNS)]
+    for row, count in sorted(counts.items(), key=lambda item: (item[0] == "all", item[0])):
+        lines.append(f"{row:28}{count.total():8}" + "".join(f"{count[column]:9}" for column in COLUMNS))
+    return "\n".join(lines)
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/torture mutants", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--seed", default=str(secrets.randbelow(2**31)), help="default: a new one")
+    parser.add_argument("--release", default="", metavar="TEXT", help="releases whose names contain it")
+    parser.add_argument("--patch", default="", metavar="TEXT", help="patches whose ids contain it")
+    parser.add_argument("--beside", type=int, default=4, metavar="N", help="mutants next to each shape")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="releases at a time")
+    parser.add_argument("--all", action="store_true", help="list what became of every mutant that was run")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the tables; 1 if a mutant was wrong and silent."""
+    options = parsed(arguments)
+    given = list(releases(options.release))
+    count = len(given)
+    with ProcessPoolExecutor(options.jobs) as pool:
+        lists = pool.map(attacked, range(count), [given] * count, [options] * count)
+        rows = [row for found in lists for row in found]
+        print(f"{len(rows)} mutants", file=sys.stderr, flush=True)
+        waiting = {row.identity: row for row in rows if not row.outcome}
+        by_release: dict[str, list[Row]] = defaultdict(list)
+        for row in waiting.values():
+            by_release[row.release.name].append(row)
+        batches = list(by_release.values())
+        outcomes = pool.map(run, batches, [options.seed] * len(batches))
+        known = {
+            row.identity: outcome
+            for batch, found in zip(batches, outcomes, strict=True)
+            for row, outcome in zip(batch, found, strict=True)
+        }
+    done = [
+        row if row.outcome else row._replace(outcome=known[row.identity][0], why=known[row.identity][1])
+        for row in rows
+    ]
+    wrong = [str(row) for row in done if row.outcome == WRONG]
+    if options.all:
+        print("\n".join(str(row) for row in done if row.identity in known))
+    print(f"seed {options.seed}, {count} releases, {len(known)} contracts run\n")
+    print(table([(row.patch, row.outcome) for row in done], "patch"), end="\n\n")
+    print(table([(row.kind, row.outcome) for row in done], "kind of mutant"), end="\n\n")
+    print("\n".join([f"wrong and silent: {len(wrong)}", *wrong]))
+    return int(bool(wrong) or not rows)

@@ -1,0 +1,39 @@
+"""A little of `scripts/torture fuzz` in every run of the tests, each time with other inputs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
+
+
+@pytest.fixture
+def fuzz(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    print(f"OVERLAY_TEST_SEED={SEED}")
+    return importlib.import_module("tortures.fuzz")
+
+
+@pytest.mark.parametrize("kind", ["settings", "locks", "commands", "lengths"])
+def test_an_error_of_our_own_or_a_right_answer(fuzz: Any, kind: str) -> None:
+    row = getattr(fuzz, kind)(SEED, 200)
+    assert row.wrong == []
+    assert row.refused > 10
+    assert row.accepted > 0
+
+
+def test_a_wrong_answer_is_seen(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from overlay import _lockfile
+
+    def read(path: str) -> Any:
+        return Path(path).read_bytes()[0]
+
+    monkeypatch.setattr(_lockfile, "read", read)
+    assert len(fuzz.locks(SEED, 20).wrong) > 10

@@ -1,0 +1,85 @@
+"""A little of `scripts/torture mutants` in every run of the tests: the releases that are installed here."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import secrets
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import overlay
+from overlay._registry import load_patches
+
+pytestmark = pytest.mark.real
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
+#: Patches, one of each upstream that is installed.
+PATCHES = ("megatron.agreement", "megatron.recompute", "verl.strict-token-budget", "verl.fast-partitioner")
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    found = importlib.util.find_spec("verl")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parents[1]
+
+
+@pytest.fixture
+def attack(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
+    """Return what lists the mutants of a patch on what is installed here."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    print(f"OVERLAY_TEST_SEED={SEED}")
+    upstreams = importlib.import_module("tortures._upstreams")
+    module = importlib.import_module("tortures._attack")
+    release, tree = upstreams.Release("installed", (site,)), upstreams.Pristine((site,))
+
+    def of(patch: str, beside: int = 0) -> list[Any]:
+        return list(module.Attack(load_patches()[patch], release, tree, (), SEED).mutants(beside))
+
+    of.tree = tree  # type: ignore[attr-defined]
+    return of
+
+
+@pytest.mark.parametrize("patch", PATCHES)
+def test_a_changed_site_is_refused_and_a_quoted_one_is_not(attack: Any, patch: str) -> None:
+    harmless = importlib.import_module("tortures._mutations").HARMLESS
+    mutants = attack(patch)
+    wrong = [
+        (one.site, one.kind, one.verdict)
+        for one in mutants
+        if (one.verdict == "apply") != (one.kind in harmless)
+    ]
+    assert wrong == []
+    assert all(one.reason for one in mutants if one.verdict != "apply")
+    kinds = Counter(one.kind for one in mutants)
+    assert len(kinds) >= 8, kinds
+
+
+def test_the_audit_of_a_folder_says_the_same(attack: Any, site: Path, tmp_path: Path) -> None:
+    shutil.copytree(site / "verl/utils", tmp_path / "verl/utils")
+    shutil.copytree(site / "verl/version", tmp_path / "verl/version")
+    for name in ("__init__.py", "protocol.py"):
+        shutil.copy(site / "verl" / name, tmp_path / "verl" / name)
+    mutants = [one for one in attack("verl.strict-token-budget", 6) if one.module.startswith("verl.utils.")]
+    for one in mutants[::4]:
+        path = tmp_path.joinpath(*one.module.split(".")).with_suffix(".py")
+        before = path.read_bytes()
+        path.write_text(one.text(attack.tree))
+        (verdict,) = (v for v in overlay.plan("all", str(tmp_path)).verdicts if v.patch == one.patch)
+        assert verdict.verdict == one.verdict, (one.site, one.kind, verdict.reason)
+        path.write_bytes(before)
+
+
+def test_what_made_the_agreement_silent_is_refused(attack: Any) -> None:
+    # An early return in what calls the seam: without its digest in the shape, ranks were never compared.
+    site = "megatron.core.parallel_state:initialize_model_parallel"
+    found = {one.kind: one.verdict for one in attack("megatron.agreement") if one.site == site}
+    assert found["early return"] == "unsupported"

@@ -1,0 +1,59 @@
+"""Nothing runs because of a setting or a lock, and no source keeps an audit from ending."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlay._source import InstalledTree
+from overlay.errors import SourceError
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture
+def security(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module("tortures.security")
+
+
+def test_nothing_is_run_because_of_a_setting_or_a_lock(security: Any) -> None:
+    tried = security.attacks()
+    assert [(name, wrong) for name, _, wrong in tried if wrong] == []
+    assert [name for name, said, _ in tried if not said] == []
+
+
+def test_what_must_not_happen_would_be_seen(security: Any, tmp_path: Path) -> None:
+    mark = security.bait(tmp_path)
+    found = security.watched(tmp_path, {"OVERLAY_PACKS": "evil"})
+    assert mark.exists()
+    more = [tuple(event) for event in found["events"]]
+    assert not all(security.allowed(event, what, {}) for event, what in more)
+
+
+def test_hostile_sources_are_unsupported_in_bounded_time_and_memory(security: Any) -> None:
+    names = ("null", "encoding", "parentheses", "minus", "f-strings", "digits", "is a pipe", "is an endless")
+    found = security.sources(*names, "is a terabyte", "link to itself")
+    assert len(found) > 20
+    wrong = [row for row in found if row[1] != "unsupported" or row[2] > security.PATIENCE]
+    assert wrong == []
+
+
+def test_a_source_of_no_reasonable_size_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "huge.py").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(SourceError, match="no file of at most 2097152 bytes"):
+        InstalledTree(str(tmp_path)).has("huge:f")
+
+
+def test_metadata_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    from overlay.compat.projects import MEGATRON
+
+    info = tmp_path / "megatron_core-0.16.1.dist-info"
+    info.mkdir()
+    os.mkfifo(info / "METADATA")
+    assert InstalledTree(str(tmp_path)).metadata_version(MEGATRON) is None
