@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
         _warm(WARM)
     real: list[Subject] = [Balancing(), Recompute()] if given.real else []
     for subject in real:
-        tried = random.Random(f"{seed}/{subject.module}").sample(every, given.real)  # noqa: S311 -- no secret
+        tried = random.Random(f"{seed}/{subject.module}").sample(every, given.real)
         wrong += row(subject.module, subject, tried)
     print("\nright: patched while enabled, and afterwards every attribute the very object that it was.")
     print(
