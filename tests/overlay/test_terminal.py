@@ -275,7 +275,7 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
             jsonschema.validate(wrong, check, cls=jsonschema.Draft202012Validator)
     # `new` needs a checkout, and is compared with its record below.
     described = {words[0] for words in commands} | {"new"}
-    assert described | {"run", "schema", "suite"} == commands_of_the_parser()
+    assert described | {"report", "run", "schema", "suite"} == commands_of_the_parser()
 
 
 def commands_of_the_parser() -> set[str]:
