@@ -116,8 +116,8 @@ def shipped() -> dict[str, str]:
     from importlib.resources import files
 
     folder = str(files(HOME).joinpath("suites"))
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".toml"))
-    return {name.removesuffix(".toml"): os.path.join(folder, name) for name in names}
+    names = sorted(name.removesuffix(".toml") for name in os.listdir(folder) if name.endswith(".toml"))
+    return {name: os.path.join(folder, f"{name}.toml") for name in names}
 
 
 def find(name: str) -> Recipe:

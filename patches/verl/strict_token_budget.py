@@ -191,6 +191,8 @@ def settle(
     groups, longest = len(tokens), max(longest, 1)
     need = max(at_least, 1)
     if need < groups and longest <= cap:
+        # No fewer than the original takes, which a group over the cap would otherwise allow.
+        need = max(need, min(groups, -(-sum(tokens) // cap)))
         need = fewest_parts(tokens, cap, at_least=need, costs=costs)
     own = [
         need,

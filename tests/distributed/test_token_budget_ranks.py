@@ -185,7 +185,9 @@ def test_without_a_group_the_ranks_agree_only_where_they_did(version: str) -> No
     expected = 1 if version == UNGROUPED else 0
     ranks = results(version)["fresh/0/no group"]
     assert [rank["collectives"] for rank in ranks] == [expected] * WORLD
-    assert version != UNGROUPED or len({len(rank["indices"]) for rank in ranks}) == 1
+    # Or in one error, if one of them has too few samples for what another needs.
+    agreed = {len(rank["indices"]) if "indices" in rank else rank["message"] for rank in ranks}
+    assert version != UNGROUPED or len(agreed) == 1
 
 
 @on_affected

@@ -143,7 +143,9 @@ def test_all_ranks_take_one_number_or_fail_with_one_error(
         ([[4, 4, 4, 4]], {"cap": 100, "at_least": 3, "divisor": 2}, 4),
         ([[2, 2, 3, 3]], {"cap": 6, "group_size": 2}, 2),
         # What must stay together is alone if it is over the limit, and takes none of the others' room.
-        ([[2, 2, 5, 5, 2, 2]], {"cap": 8, "group_size": 2}, 2),
+        ([[2, 2, 5, 5, 2, 2]], {"cap": 8, "group_size": 2}, 3),
+        # There are no fewer than the tokens ask for, as in verl, though such a group takes one only.
+        ([[1, 1, 20, 20, 1, 1, 1, 1]], {"cap": 20, "group_size": 2}, 3),
         ([[0, 0]], {"cap": 8}, 1),
         # Only what balances the workload finds this one: balanced tokens, first fit and best fit need 4.
         ([[5, 4, 20, 5, 4, 12, 10]], {"cap": 20}, 3),
@@ -176,16 +178,16 @@ def test_the_error_has_the_numbers_and_the_way_out(
 
 def test_a_group_over_the_limit_is_alone_and_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strict_token_budget, "_warned", set())
-    tokens = [4, 10, 4, 12]
+    tokens = [1, 9, 1, 10]
 
     def settled() -> list[list[int]]:
-        return sorted(map(sorted, settle(8, 6, tokens, tokens, cap=8, agree=list, group_size=2)))
+        return sorted(map(sorted, settle(8, 5, tokens, tokens, cap=8, agree=list, group_size=2)))
 
     with pytest.warns(TokenBudgetWarning) as caught:
         first = settled()
     assert first == settled() == [[0, 2], [1], [3]]  # which is silent: here a warning is an error
     (warning,) = caught
-    for words in ("2 samples", "12 tokens", "max_token_len=8", "max_token_len_per_gpu"):
+    for words in ("2 samples", "10 tokens", "max_token_len=8", "max_token_len_per_gpu"):
         assert words in str(warning.message)
 
 
