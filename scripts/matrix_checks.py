@@ -139,6 +139,13 @@ def _released(found: dict[str, Any]) -> bool:
     return True
 
 
+def _offloaded(found: dict[str, Any]) -> bool:
+    """No value is lost, and what nobody else holds is freed as early as before."""
+    ours = found["overlay"]
+    kept = ours["lost"] == ours["again"]["lost"] == 0
+    return bool(kept and ours["live"] == found["released"]["live"])
+
+
 _SCHEDULE = "slime/utils/dp_schedule.py"
 CHECKS = (
     Check("recompute_check.py", (), {"megatron.recompute": _released}),
@@ -147,6 +154,7 @@ CHECKS = (
         (SEED, "60"),
         {"verl.strict-token-budget": _budget, "verl.fast-partitioner": _same_partitions},
     ),
+    Check("offload_check.py", (SEED, "60"), {"verl.offload-shared-storage": _offloaded}),
     Check("slime_partitioner_check.py", (SEED,), {"slime.fast-partitioner": _same_partitions_of_slime}),
     Check(
         "slime_check.py",

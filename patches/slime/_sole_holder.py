@@ -14,21 +14,17 @@ def make_sole_holder() -> Callable[[Any], bool]:
     It says whether the node that saved the tensor is the only one to hold it or its storage: no view or
     alias, no other node of the graph, no variable of anybody's. It says no wherever that cannot be told.
     """
-    import sys
-
     import torch
+
+    from overlay.patches._holders import make_holders
 
     # How many holders a tensor has that nobody else holds depends on the versions of Python and torch, and is
     # found out where it is asked for the first time.
     alone: list[tuple[int, ...]] = []
 
-    count_storage = getattr(torch._C, "_storage_Use_Count", None)  # noqa: SLF001 -- there is no public one
-    count_tensor = getattr(torch.Tensor, "_use_count", None)
-
-    def holders(tensor: Any) -> tuple[int, ...]:
-        storage = tensor.untyped_storage()
-        counts = count_tensor(tensor), count_storage(storage._cdata)  # type: ignore[misc]  # noqa: SLF001
-        return sys.getrefcount(tensor), sys.getrefcount(storage), *counts
+    holders = make_holders()
+    if holders is None:
+        return lambda _tensor: False
 
     class Probe(torch.autograd.Function):
         """Saves and unpacks one tensor, as the function does that asks."""
@@ -55,8 +51,6 @@ def make_sole_holder() -> Callable[[Any], bool]:
 
     def sole_holder(tensor: Any) -> bool:
         if type(tensor) is not torch.Tensor or tensor.is_leaf or not tensor.is_contiguous():
-            return False
-        if count_storage is None or count_tensor is None:
             return False
         if not alone:
             measure()

@@ -1,0 +1,109 @@
+"""`verl.offload-shared-storage`: offloading a model frees no storage that another tensor holds.
+
+verl 0.9 resizes the storage of a parameter to nothing once it has been copied to the CPU. It asks a function
+whether the parameter is alone in its storage, which looks at the parameter's size and layout: another tensor
+of the same size, or one over a part of it, is not seen, and reads freed memory afterwards. What is on the CPU
+already is not copied, so that it is the parameter itself whose memory is freed. The function is asked here as
+well, and then torch and Python, which count who holds a storage and a tensor. A storage that nobody else
+holds goes as before, and another one goes with the last that holds it.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from overlay.compat.projects import VERL
+from overlay.errors import OverlayError
+from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches._holders import make_holders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+class OffloadWarning(UserWarning):
+    """Memory of the device that stays taken, because a tensor that is not offloaded holds it too."""
+
+
+def make_can_resize(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `_can_safely_resize_storage`: whether a storage is that of one tensor and of no other."""
+    import torch
+
+    holders = make_holders()
+    if holders is None:
+        msg = f"torch {torch.__version__} does not tell who holds a tensor (Tensor._use_count)"
+        raise OverlayError(msg)
+
+    def of_one_name(tensor: torch.Tensor) -> tuple[int, ...]:
+        return holders(tensor)
+
+    def _can_safely_resize_storage(tensor: torch.Tensor) -> bool:
+        # What was on the CPU before is what verl takes for its copy.
+        if tensor.device.type == "cpu" or not original(tensor):
+            return False
+        # Like the caller's tensor, it has one name outside of the function that it is given to.
+        fresh = torch.empty(0)
+        if holders(tensor) == of_one_name(fresh):
+            return True
+        warnings.warn(
+            f"verl.offload-shared-storage: {tensor.untyped_storage().nbytes()} bytes on {tensor.device} are "
+            f"not freed with the parameter or gradient of shape {list(tensor.shape)} that was offloaded from "
+            "them: another tensor holds them too. They go with that one.",
+            OffloadWarning,
+            stacklevel=3,
+        )
+        return False
+
+    return _can_safely_resize_storage
+
+
+_CAN_RESIZE = "verl.utils.megatron_utils:_can_safely_resize_storage"
+_OFFLOAD = "verl.utils.megatron_utils:offload_megatron_model_to_cpu"
+
+PATCH = Patch(
+    id="verl.offload-shared-storage",
+    revision=1,
+    summary="Offloading a model frees no storage that another tensor holds",
+    why=(
+        "When verl 0.9 offloads a model without DDP, such as the reference model, it frees the storage of "
+        "each parameter at once, if the parameter has the size of it. Another parameter over the same "
+        "storage, or a tensor that somebody has kept of it, then reads freed memory; and a model that is "
+        "offloaded a second time loses all its weights, because they are where they were copied to. With "
+        "the patch a storage that something else holds is left to it, with a warning if that is memory of "
+        "the device. Where nothing else does, all is as it was; and there verl 0.8 frees it just as early, "
+        "without resizing anything."
+    ),
+    upstream=("verl-project/verl#6447",),
+    remove=Removal(
+        version=None,
+        when="a release asks whether another tensor holds the storage, or leaves it to torch to free it",
+        test="tests/real/test_verl_offload.py::test_upstream_alone_frees_only_what_nobody_else_holds",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                Variant(
+                    name="before 0.9",
+                    versions=">=0.6.0.dev0,<0.9.0.dev0",
+                    verdict="not-affected",
+                    shape=(Absent(site=_CAN_RESIZE),),
+                    reason="verl resizes no storage of a parameter before 0.9",
+                ),
+                Variant(
+                    name="0.9",
+                    versions=">=0.9.0.dev0,<0.9.2.dev0",
+                    shape=(
+                        Known(site=_CAN_RESIZE, digests=("fd35746fefcd",)),
+                        # 0.9.0; 0.9.1
+                        Known(site=_OFFLOAD, digests=("f355dbcc9c93", "39daca4fd5b0")),
+                    ),
+                    replacements=(Replacement(site=_CAN_RESIZE, make=make_can_resize),),
+                ),
+            ),
+        ),
+    ),
+)
