@@ -83,6 +83,21 @@ def verl_budget(seed: str) -> str:
     return ""
 
 
+def verl_offload(seed: str) -> str:
+    """No value is lost, and what nobody else holds is freed when this very upstream frees it."""
+    from offload_check import import_verl, look
+
+    _enabled("verl.offload-shared-storage")
+    module = import_verl()
+    _applied("verl.offload-shared-storage")
+    ours = look(module, seed, 20)
+    overlay.disable()
+    theirs = look(module, seed, 20)
+    if ours["lost"] or ours["again"]["lost"]:
+        return "values were lost"
+    return "" if ours["live"] == theirs["live"] else "memory is freed at another time"
+
+
 def slime_partitioner(seed: str) -> str:
     """The same partitions as this very upstream makes without the patch."""
     import importlib
@@ -287,7 +302,7 @@ def _retained() -> int:
 _SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"), ("slime",))
 
 _STATE, _RANDOM = ("megatron.core.parallel_state",), ("megatron.core.tensor_parallel.random",)
-_BALANCING = ("verl.utils.seqlen_balancing",)
+_BALANCING, _OFFLOAD = ("verl.utils.seqlen_balancing",), ("verl.utils.megatron_utils",)
 
 CONTRACTS: dict[str, Contract] = {
     "megatron.agreement": Contract(megatron_agreement, _STATE, _STATE),
@@ -297,6 +312,7 @@ CONTRACTS: dict[str, Contract] = {
     "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
     "slime.loss-memory": _SLIME._replace(check=slime_loss),
     "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol", *_BALANCING), _BALANCING),
+    "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol", *_OFFLOAD), _OFFLOAD),
     "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol", *_BALANCING), _BALANCING),
 }
 

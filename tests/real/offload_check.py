@@ -14,6 +14,7 @@ import json
 import random
 import sys
 import warnings
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -140,23 +141,34 @@ def offload_again(module: Any, seed: str, count: int) -> dict[str, int]:
     return found
 
 
+def look(module: Any, seed: str, count: int) -> dict[str, Any]:
+    """Return what both find."""
+    return {**offload(module, seed, count), "again": offload_again(module, seed, count)}
+
+
 class _NoCollector:
     """So that what is freed is freed for want of references."""
 
     collect = staticmethod(lambda: 0)
 
 
-def main() -> None:
-    seed, count = sys.argv[1], int(sys.argv[2])
+def import_verl() -> Any:
+    """Return the module that offloads, for want of a device with nothing to empty."""
     torch.cpu.empty_cache = lambda: None  # type: ignore[attr-defined]
-    overlay.enable([PATCH], strict=False)
-    import verl.utils.megatron_utils as module
-
+    module: Any = import_module("verl.utils.megatron_utils")
     module.gc = _NoCollector
-    ours = {**offload(module, seed, count), "again": offload_again(module, seed, count)}
+    return module
+
+
+def main() -> None:
+    """Print what is found with overlay and without."""
+    seed, count = sys.argv[1], int(sys.argv[2])
+    overlay.enable([PATCH], strict=False)
+    module = import_verl()
+    ours = look(module, seed, count)
     state = next(patch.state for patch in overlay.status().patches if patch.patch == PATCH)
     overlay.disable()
-    released = {**offload(module, seed, count), "again": offload_again(module, seed, count)}
+    released = look(module, seed, count)
     print(json.dumps({"path": module.__file__, "state": state, "overlay": ours, "released": released}))
 
 
