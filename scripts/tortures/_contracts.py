@@ -217,6 +217,28 @@ def slime_loss(seed: str) -> str:
     return ""
 
 
+def slime_whitening(seed: str) -> str:
+    """Advantages are those of one process in float64, on one rank: what needs several is not seen here."""
+    import os
+
+    os.environ["OVERLAY_TEST_SEED"] = seed
+    from megatron_on_cpu import megatron
+    from slime_on_cpu import import_slime
+
+    _enabled("slime.whiten-over-cp")
+    with megatron():
+        import_slime("loss")
+        _applied("slime.whiten-over-cp")
+        from whiten_cases import BATCHES, whiten
+
+        for batch in BATCHES["plain"]:
+            for kind in ("rewards", "large rewards"):
+                found = whiten([batch], kind)
+                if not (found["finite"] and found["error"] <= 1e-5):
+                    return f"{kind} of {batch}: {found}"
+    return ""
+
+
 def megatron_agreement(seed: str) -> str:
     """Ranks are compared once when the model parallel state is initialised, when its groups exist."""
     import megatron_on_cpu  # noqa: F401 -- before Megatron
@@ -311,6 +333,7 @@ CONTRACTS: dict[str, Contract] = {
     "slime.vpp-ceiling": _SLIME._replace(check=slime_ceiling),
     "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
     "slime.loss-memory": _SLIME._replace(check=slime_loss),
+    "slime.whiten-over-cp": _SLIME._replace(check=slime_whitening),
     "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol", *_BALANCING), _BALANCING),
     "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol", *_OFFLOAD), _OFFLOAD),
     "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol", *_BALANCING), _BALANCING),
