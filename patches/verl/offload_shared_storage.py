@@ -45,7 +45,7 @@ def make_can_resize(original: Callable[..., Any], _module: ModuleType) -> Callab
         if tensor.device.type == "cpu" or not original(tensor):
             return False
         # Like the caller's tensor, it has one name outside of the function that it is given to.
-        fresh = torch.empty(0)
+        fresh = torch.empty(0, device="cpu")
         if holders(tensor) == of_one_name(fresh):
             return True
         warnings.warn(
