@@ -206,7 +206,11 @@ class Session:
         self._record(entry)
 
     def _fail(self, entry: Entry, error: Exception) -> None:
-        """Take out all of a patch after one of its sites could not be put in place, and what needs it."""
+        """Take out all of a patch after one of its sites could not be put in place, and say so."""
+        self._refuse(entry, self._take_out(entry, error), loud=True)
+
+    def _take_out(self, entry: Entry, error: Exception) -> str:
+        """Take out a patch and what needs it, all of it before anything is raised, and return what it is now."""
         from overlay._live import ConflictError
 
         conflict = isinstance(error, ConflictError)
@@ -218,10 +222,13 @@ class Session:
         what = "conflict" if conflict else "failed"
         where = entry.verdict.where() if entry.verdict is not None else ""
         _log.warning(f"NOT applied {entry.label} to {where}: {what}: {' '.join(reason.split())}")
+        self._take_out_what_needs(entry)
+        return what
+
+    def _take_out_what_needs(self, entry: Entry) -> None:
         for other in self.entries.values():
             if entry.patch.id in other.patch.requires and other.state not in ENDED and other.installed:
-                self._fail(other, OverlayError(f"it needs {entry.patch.id}, which is {entry.state}"))
-        self._refuse(entry, what, loud=True)
+                self._take_out(other, OverlayError(f"it needs {entry.patch.id}, which is {entry.state}"))
 
     def _record(self, entry: Entry) -> None:
         """Say what became of the sites that were just put in place."""
@@ -234,6 +241,8 @@ class Session:
         if incomplete and reason != before:
             where = entry.verdict.where() if entry.verdict is not None else ""
             _log.warning(f"incomplete {entry.label} on {where}: {reason}; enable overlay earlier")
+            if entry.state in ENDED:
+                self._take_out_what_needs(entry)
             self._refuse(entry, "incomplete", loud=True)
         elif not incomplete:
             entry.announce()

@@ -303,6 +303,32 @@ def test_requirements_hold_while_things_happen(
     assert states == {"fakeup.needed": "failed", "fakeup.needing": "failed"}
 
 
+def test_all_that_needs_a_patch_goes_before_its_failure_is_raised(
+    upstream: Upstream, engines: Engines
+) -> None:
+    def fail(original: Any, module: Any) -> Any:
+        msg = "no"
+        raise RuntimeError(msg)
+
+    upstream.write(apart="def f(value):\n    return value\n")
+    needed = upstream.patch({"fakeup.apart:f": fail}, name="fakeup.needed")
+    first = upstream.patch(name="fakeup.first", requires=("fakeup.needed",))
+    second = upstream.patch(
+        {"fakeup.user:use": lambda original, module: lambda value: 7},
+        name="fakeup.second",
+        requires=("fakeup.needed",),
+    )
+    engine = engines(first, needed, second)
+    engine.enable(strict=True)
+    core, user = upstream.load("fakeup.core"), upstream.load("fakeup.user")
+    assert (core.scale(1), user.use(1)) == (200, 7)
+    with pytest.raises(PatchError, match=r"^fakeup\.needed@\d+ is failed.*OVERLAY_PATCHES=-fakeup\.needed "):
+        upstream.load("fakeup.apart")
+    assert core.scale(1) == 2
+    assert user.use(1) != 7
+    assert {status.state for status in engine.status().patches} == {"failed"}
+
+
 def test_functions_keep_what_upstream_hung_on_them(upstream: Upstream, engines: Engines) -> None:
     text = (upstream.root / "fakeup/core.py").read_text()
     upstream.write(core=text + "\nscale.calls = 7\n")
