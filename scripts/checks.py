@@ -53,14 +53,19 @@ def mypy(root: Path) -> int:
     command = [sys.executable, "-m", "mypy", str(TYPED / "overlay"), "scripts", "tests"]
     env = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, [typed, root / "scripts", root]))}
     done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, check=False)
-    shown = done.stdout
-    for name in ("patches", "compat", "overlay"):
-        inside = "" if name == "overlay" else "overlay" + os.sep
-        shown = shown.replace(f"{TYPED / inside / name}{os.sep}", f"{name}{os.sep}")
-    # What is still named by its link is a module that tests share, and is reported under its own name too.
-    lines = [line for line in shown.splitlines(keepends=True) if not line.startswith(f"{TYPED}{os.sep}")]
-    sys.stdout.write("".join(lines))
+    # A module that tests share is found by its link and by its own name, and what is found is the same.
+    sys.stdout.write(
+        "".join(dict.fromkeys(_named(line, root) for line in done.stdout.splitlines(keepends=True)))
+    )
     return done.returncode
+
+
+def _named(line: str, root: Path) -> str:
+    """Return a finding of mypy with the name that the file has in the checkout."""
+    path, colon, rest = line.partition(":")
+    if not path.startswith(f"{TYPED}{os.sep}"):
+        return line
+    return f"{(root / path).resolve().relative_to(root)}{colon}{rest}"
 
 
 def ruff(root: Path, *arguments: str) -> int:
