@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from slime_schedule_check import broken, over, parts_of
 
 import overlay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.real
 
@@ -73,41 +74,6 @@ def report(
 def found(request: pytest.FixtureRequest, report: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     """What was found on one revision."""
     return report(str(request.param))
-
-
-def parts_of(schedule: dict[str, Any]) -> Iterator[list[int]]:
-    """Yield the micro-batches of all steps and ranks."""
-    for step in schedule["steps"]:
-        for rank in step:
-            yield from rank
-
-
-def over(given: dict[str, Any], schedule: dict[str, Any]) -> int:
-    """Return how many micro-batches of more than one sample exceed the budget."""
-    limit = given["budget"] * given["context"]
-    return sum(
-        len(part) > 1 and sum(given["lengths"][index] for index in part) > limit
-        for part in parts_of(schedule)
-    )
-
-
-def broken(given: dict[str, Any], schedule: dict[str, Any]) -> list[str]:
-    """Return what of the contract does not hold for a schedule."""
-    if "error" in schedule:
-        return [f"{schedule['error']}: {schedule['message']}"]
-    found = []
-    if sorted(index for part in parts_of(schedule) for index in part) != list(range(len(given["lengths"]))):
-        found.append("not every sample once")
-    if not all(parts_of(schedule)):
-        found.append("an empty micro-batch")
-    if over(given, schedule):
-        found.append(f"{over(given, schedule)} micro-batches over the budget")
-    group = given["group"] if given["stages"] > 1 else 1
-    for step in schedule["steps"]:
-        counts = [len(rank) for rank in step]
-        if len(counts) != given["data"] or any(count != counts[0] or count % group for count in counts):
-            found.append(f"numbers of micro-batches that do not fit: {counts}")
-    return found
 
 
 def costs(schedule: dict[str, Any], flops: list[float]) -> list[float]:

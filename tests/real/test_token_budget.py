@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from token_budget_check import PATCHES, draw_case
+from token_budget_check import PATCHES, draw_case, keeps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,33 +77,6 @@ def find(release: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
 def cases() -> list[dict[str, Any]]:
     draw = random.Random(SEED)
     return [draw_case(draw) for _ in range(COUNT)]
-
-
-def tokens(case: dict[str, Any], indices: list[list[int]]) -> list[int]:
-    """Return the tokens of each micro-batch."""
-    return [sum(case["lengths"][sample] for sample in samples) for samples in indices]
-
-
-def keeps(case: dict[str, Any], result: dict[str, Any]) -> bool:
-    """Tell whether a result divides the batch as it was asked to."""
-    if "error" in result:
-        return False
-    indices, arguments = result["indices"], case["arguments"]
-    size = arguments.get("force_group_size", 1)
-    whole = [samples[start : start + size] for samples in indices for start in range(0, len(samples), size)]
-    return (
-        sorted(sample for samples in indices for sample in samples) == list(range(len(case["lengths"])))
-        and all(indices)
-        and max(case["lengths"]) <= arguments["max_token_len"]
-        # What must stay together is alone if it is too much.
-        and all(
-            len(samples) == size or number <= arguments["max_token_len"]
-            for samples, number in zip(indices, tokens(case, indices), strict=True)
-        )
-        and all(group == list(range(group[0], group[0] + size)) and group[0] % size == 0 for group in whole)
-        and len(indices) % arguments.get("num_batches_divided_by", 1) == 0
-        and len(indices) >= arguments.get("min_num_micro_batch", 1)
-    )
 
 
 def pairs(case_results: list[Any], other: list[Any]) -> list[tuple[dict[str, Any], Any, Any]]:

@@ -95,6 +95,33 @@ def divide(seqlen_balancing: Any, case: dict[str, Any]) -> dict[str, Any]:
     return {"indices": [[int(sample) for sample in samples] for samples in indices]}
 
 
+def tokens(case: dict[str, Any], indices: list[list[int]]) -> list[int]:
+    """Return the tokens of each micro-batch."""
+    return [sum(case["lengths"][sample] for sample in samples) for samples in indices]
+
+
+def keeps(case: dict[str, Any], result: dict[str, Any]) -> bool:
+    """Tell whether a result divides the batch as it was asked to."""
+    if "error" in result:
+        return False
+    indices, arguments = result["indices"], case["arguments"]
+    size = arguments.get("force_group_size", 1)
+    whole = [samples[start : start + size] for samples in indices for start in range(0, len(samples), size)]
+    return (
+        sorted(sample for samples in indices for sample in samples) == list(range(len(case["lengths"])))
+        and all(indices)
+        and max(case["lengths"]) <= arguments["max_token_len"]
+        # What must stay together is alone if it is too much.
+        and all(
+            len(samples) == size or number <= arguments["max_token_len"]
+            for samples, number in zip(indices, tokens(case, indices), strict=True)
+        )
+        and all(group == list(range(group[0], group[0] + size)) and group[0] % size == 0 for group in whole)
+        and len(indices) % arguments.get("num_batches_divided_by", 1) == 0
+        and len(indices) >= arguments.get("min_num_micro_batch", 1)
+    )
+
+
 def whole_way(seqlen_balancing: Any) -> dict[str, Any]:
     """Return the tokens of each micro-batch as the workers of this release get them."""
     import torch
