@@ -26,7 +26,9 @@ HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 #: After 0.3.1, with the change of slime#2235.
 FIXED = "624b824a898"
-RELEASES = ("v0.2.0", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "v0.3.0", "v0.3.1")
+RELEASES = (
+    "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1",
+)  # fmt: skip
 #: Of advantages of about one, float32's.
 TOLERANCE = 1e-5
 
