@@ -210,7 +210,7 @@ class Session:
         self._refuse(entry, self._take_out(entry, error), loud=True)
 
     def _take_out(self, entry: Entry, error: Exception) -> str:
-        """Take out a patch and what needs it, all of it before anything is raised, and return what it is now."""
+        """Take out a patch and what needs it before anything is raised, and return what it is now."""
         from overlay._live import ConflictError
 
         conflict = isinstance(error, ConflictError)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlay._registry import load_patches
+from overlay.report.page import link as address_of
 
 if TYPE_CHECKING:
     from overlay.patch import Patch, Target
@@ -22,7 +23,8 @@ HEAD = """# The patches
 
 What each of them says of itself, as `overlay explain ID` does. A range of versions is where a patch looks; in
 it the source decides. *Evidence* is the test that fails without the patch, on plain upstream; once it passes
-on a release, the patch has had its day there.
+on a release, the patch has had its day there. slime's versions are those of its `setup.py`: the tag v0.1.0
+says 0.0.1 there, and v0.2.4 says 0.2.3.
 """
 
 
@@ -51,9 +53,9 @@ def section(patch: Patch) -> str:
 
 
 def link(reference: str) -> str:
-    """Return a link to what `owner/repo#number` discusses."""
-    repository, _, number = reference.partition("#")
-    return f"[{reference}](https://github.com/{repository}/pull/{number})" if number else reference
+    """Return a link to an issue, a pull request or a commit."""
+    address = address_of(reference)
+    return f"[{reference}]({address})" if address else reference
 
 
 def table(target: Target) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from overlay.compat.projects import MEGATRON, VERL
 from overlay.errors import OverlayError
 from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches._tensor_holders import cannot_tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ def make_release() -> Callable[[list[Any]], None]:
     # Without it, what only C++ holds, such as a tensor saved for a later backward, could not be seen.
     holders: Callable[[Any], int] | None = getattr(torch.Tensor, "_use_count", None)
     if holders is None:
-        msg = f"torch {torch.__version__} does not tell who holds a tensor (Tensor._use_count)"
-        raise OverlayError(msg)
+        raise cannot_tell()
 
     def ties(leaf: Any) -> tuple[int, int]:
         """Count who holds a leaf in Python and in C++, while its `AccumulateGrad` node is alive."""

@@ -16,7 +16,7 @@ def make_sole_holder() -> Callable[[Any], bool]:
     """
     import torch
 
-    from overlay.patches._holders import make_holders
+    from overlay.patches._tensor_holders import make_holders
 
     # How many holders a tensor has that nobody else holds depends on the versions of Python and torch, and is
     # found out where it is asked for the first time.

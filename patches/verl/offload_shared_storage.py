@@ -13,9 +13,8 @@ from __future__ import annotations
 import warnings
 
 from overlay.compat.projects import VERL
-from overlay.errors import OverlayError
 from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
-from overlay.patches._holders import make_holders
+from overlay.patches._tensor_holders import cannot_tell, make_holders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ def make_can_resize(original: Callable[..., Any], _module: ModuleType) -> Callab
 
     holders = make_holders()
     if holders is None:
-        msg = f"torch {torch.__version__} does not tell who holds a tensor (Tensor._use_count)"
-        raise OverlayError(msg)
+        raise cannot_tell()
 
     def of_one_name(tensor: torch.Tensor) -> tuple[int, ...]:
         return holders(tensor)
@@ -53,7 +51,7 @@ def make_can_resize(original: Callable[..., Any], _module: ModuleType) -> Callab
             f"not freed with the parameter or gradient of shape {list(tensor.shape)} that was offloaded from "
             "them: another tensor holds them too. They go with that one.",
             OffloadWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
         return False
 

@@ -15,6 +15,7 @@ import random
 import sys
 import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -109,7 +110,8 @@ def offload(module: Any, seed: str, count: int) -> dict[str, Any]:
         shares = bool(turn % 2)
         model, kept = draw_model(draw, shares)
         before = [tensor.clone() for tensor in (*tensors_of(model), *kept)]
-        watched = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors_of(model)]
+        weak: Any = StorageWeakRef
+        watched = [weak(tensor.untyped_storage()) for tensor in tensors_of(model)]
         with Device(watched) as device, warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             module.offload_megatron_model_to_cpu([model])
@@ -117,7 +119,11 @@ def offload(module: Any, seed: str, count: int) -> dict[str, Any]:
         missing = lost(after, before)
         found["lost"] += missing
         found["models with losses"] += bool(missing)
-        found["said"] += [str(warning.message) for warning in said if "not freed" in str(warning.message)]
+        found["said"] += [
+            f"{Path(warning.filename).name}: {warning.message}"
+            for warning in said
+            if "not freed" in str(warning.message)
+        ]
         if not shares:
             found["live"].append(device.live)
             found["left"] += device.bytes_live()

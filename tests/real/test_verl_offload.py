@@ -110,6 +110,7 @@ def test_it_is_said_what_stays_on_the_device_and_nothing_of_what_was_never_there
 ) -> None:
     ours, released = find(version)["overlay"], find(version)["released"]
     assert ours["said"]
+    assert all(said.startswith("megatron_utils.py: verl.offload") for said in ours["said"])
     assert all("bytes on cuda:0 are not freed" in said for said in ours["said"])
     assert ours["again"]["said"] == 0
     assert released["said"] == []

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from overlay.errors import OverlayError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+
+def cannot_tell() -> OverlayError:
+    """Return the error of a patch that must know who holds a tensor, under a torch that does not tell."""
+    import torch
+
+    return OverlayError(f"torch {torch.__version__} does not tell who holds a tensor")
 
 
 def make_holders() -> Callable[[Any], tuple[int, ...]] | None:
