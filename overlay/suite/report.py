@@ -8,6 +8,7 @@ import time
 from collections import Counter
 
 from overlay._record import TYPE_CHECKING, Record
+from overlay._registry import load_patches
 from overlay.errors import SuiteError
 from overlay.suite import results
 from overlay.suite.compare import compare
@@ -232,6 +233,9 @@ def _section(report: Report) -> list[str]:
         f"- command: {_command(run)}",
     ]
     lines += [f"- not met: {text}" for text in run["lacking"]]
+    since = sorted(load_patches().keys() - run["patches"].keys())
+    if since:
+        lines.append(f"- older than {', '.join(f'`{name}`' for name in since)}, and shows nothing of them")
     lines += ["", *_patches(report.coverage)]
     for kind, title in (
         ("lost", "Lost"),

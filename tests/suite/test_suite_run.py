@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -90,6 +91,20 @@ def test_a_patch_that_is_never_applied_is_said_to_be(ran: tuple[Workplace, dict[
         "acme/fakesuite.offset": 1,
         "acme/fakesuite.scale": 1,
     }
+
+
+def test_a_page_says_which_patches_are_younger_than_its_runs(
+    ran: tuple[Workplace, dict[str, Any]], tmp_path: Path
+) -> None:
+    workplace, _ = ran
+    shutil.copytree(workplace.folder / "suite-results" / "tiny", tmp_path / "tiny")
+    written = tmp_path / "tiny" / "run.json"
+    run = json.loads(written.read_text())
+    del run["patches"]["verl.sft-balance"]
+    written.write_text(json.dumps(run))
+    said = "- older than `verl.sft-balance`, and shows nothing of them"
+    assert said in workplace.overlay("report", str(tmp_path / "tiny")).stdout
+    assert "older than" not in workplace.overlay("report").stdout
 
 
 def test_a_pytest_that_a_test_starts_is_not_counted(ran: tuple[Workplace, dict[str, Any]]) -> None:
