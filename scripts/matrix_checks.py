@@ -1,7 +1,8 @@
 """The cheap check of each patch on a release: programs of `tests/real`, and what must hold of their findings.
 
 Each program runs in a process of its own with the release first on the path, with overlay and without. What
-it prints is judged here in a few lines; the tests that start the same programs judge it in full.
+it prints is judged here in a few lines; the tests that start the same programs judge it in full. A patch
+without such a program is held to its contract, as its mutants are.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ PROGRAMS = Path(__file__).resolve().parent.parent / "tests" / "real"
 sys.path.insert(0, str(PROGRAMS))
 
 import slime_cases  # noqa: E402 -- beside the programs
+
+from tortures._contracts import CONTRACTS  # noqa: E402
+from tortures._run_contracts import HOLDS  # noqa: E402
+
+RUNNER = Path(__file__).resolve().parent / "tortures" / "_run_contracts.py"
 
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 SECONDS = 300
@@ -57,25 +63,50 @@ def run(folder: Path, patches: Iterable[str]) -> dict[str, str]:
                 found[patch] = (
                     findings if isinstance(findings, str) else _judge(check.judges[patch], findings)
                 )
+    judged = {patch for check in CHECKS for patch in check.judges}
+    for patch in sorted(wanted & CONTRACTS.keys() - judged):
+        found[patch] = _contract(folder, patch)
     return found
+
+
+def _contract(folder: Path, patch: str) -> str:
+    answer = _output(folder, RUNNER, (SEED, str(SECONDS)), json.dumps([patch, "", ""]))
+    if not answer.ended:
+        return answer.said
+    outcome, why = json.loads(answer.said)
+    return PASSED if outcome == HOLDS else f"{outcome}: {why}"
 
 
 def _findings(folder: Path, check: Check) -> dict[str, Any] | str:
+    answer = _output(folder, PROGRAMS / check.program, check.arguments)
+    if not answer.ended:
+        return answer.said
+    found: dict[str, Any] = json.loads(answer.said)
+    return found
+
+
+class _Answer(NamedTuple):
+    """Whether a program ended well, and the last line of what it said."""
+
+    ended: bool
+    said: str
+
+
+def _output(folder: Path, program: Path, arguments: Iterable[str], given: str = "") -> _Answer:
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-    command = [sys.executable, "-W", "ignore", str(PROGRAMS / check.program), *check.arguments]
+    command = [sys.executable, "-W", "ignore", str(program), *arguments]
     try:
         done = subprocess.run(
-            command, env={**clean, "PYTHONPATH": path},
+            command, env={**clean, "PYTHONPATH": path}, input=given,
             capture_output=True, text=True, timeout=SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"no end within {SECONDS} s"
+        return _Answer(False, f"no end within {SECONDS} s")  # noqa: FBT003 -- by its name in the class
     if done.returncode:
         said = done.stderr.strip().splitlines()
-        return said[-1] if said else f"exit status {done.returncode}"
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        return _Answer(False, said[-1] if said else f"exit status {done.returncode}")  # noqa: FBT003
+    return _Answer(True, done.stdout.splitlines()[-1])  # noqa: FBT003
 
 
 def _judge(judge: Callable[[dict[str, Any]], bool], findings: dict[str, Any]) -> str:

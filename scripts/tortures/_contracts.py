@@ -8,7 +8,6 @@ ends with an error is not silent.
 from __future__ import annotations
 
 import random
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import overlay
@@ -22,10 +21,8 @@ class Contract(NamedTuple):
 
     #: Returns what does not hold, empty if all does.
     check: Callable[[str], str]
-    #: Modules of the upstream that are imported once, before anything is changed.
+    #: Modules that take long, imported once before anything is changed: none that is patched or changed.
     before: tuple[str, ...]
-    #: Beginnings of the names of modules that are imported anew after a change.
-    anew: tuple[str, ...]
 
 
 def _enabled(*patches: str) -> None:
@@ -313,30 +310,17 @@ def _retained() -> int:
     return sum(node.variable.untyped_storage().nbytes() for node in leaves if hasattr(node, "variable"))
 
 
-_SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"), ("slime",))
-
-_STATE, _RANDOM = ("megatron.core.parallel_state",), ("megatron.core.tensor_parallel.random",)
-_BALANCING, _OFFLOAD = ("verl.utils.seqlen_balancing",), ("verl.utils.megatron_utils",)
+_SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"))
 
 CONTRACTS: dict[str, Contract] = {
-    "megatron.agreement": Contract(megatron_agreement, _STATE, _STATE),
-    "megatron.recompute": Contract(megatron_recompute, _RANDOM, _RANDOM),
+    "megatron.agreement": Contract(megatron_agreement, ("torch",)),
+    "megatron.recompute": Contract(megatron_recompute, ("torch",)),
     "slime.capped-partitions": _SLIME,
     "slime.vpp-ceiling": _SLIME._replace(check=slime_ceiling),
     "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
     "slime.loss-memory": _SLIME._replace(check=slime_loss),
     "slime.whiten-over-cp": _SLIME._replace(check=slime_whitening),
-    "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol", *_BALANCING), _BALANCING),
-    "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol", *_OFFLOAD), _OFFLOAD),
-    "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol", *_BALANCING), _BALANCING),
+    "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol",)),
+    "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol",)),
+    "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol",)),
 }
-
-
-def forget(beginnings: tuple[str, ...]) -> None:
-    """Forget the modules that are to be imported anew, also as attributes of their packages."""
-    for name in list(sys.modules):
-        if any(name == one or name.startswith(f"{one}.") for one in beginnings):
-            del sys.modules[name]
-            package, _, child = name.rpartition(".")
-            if package in sys.modules:
-                vars(sys.modules[package]).pop(child, None)

@@ -56,10 +56,9 @@ class _Finder:
 
 def run(patch: str, module: str, text: str, seed: str) -> tuple[str, str]:
     """Return the outcome of one contract in this process, which is not fit for another afterwards."""
-    from tortures._contracts import CONTRACTS, forget
+    from tortures._contracts import CONTRACTS
 
     contract = CONTRACTS[patch]
-    forget(contract.anew)
     if module:
         sys.meta_path.insert(0, _Finder(module, text))
     try:
@@ -105,6 +104,8 @@ def main(seed: str, seconds: int) -> None:
     for name in dict.fromkeys(name for job in jobs for name in CONTRACTS[job[0]].before):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    if early := sorted({module for _, module, _ in jobs} & sys.modules.keys()):
+        sys.exit(f"imported before it was changed: {', '.join(early)}")
     for job in jobs:
         answers.write(json.dumps(forked(job, seed, seconds)) + "\n")
         answers.flush()

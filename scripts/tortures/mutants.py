@@ -125,9 +125,11 @@ def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
     )  # fmt: skip
     said: list[tuple[str, str]] = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
-    unfit = {patch: why for patch, (outcome, why) in zip(patches, said, strict=False) if outcome != HOLDS}
-    for patch, why in unfit.items():
-        print(f"the contract of {patch} cannot be run on {release.name}: {why}", file=sys.stderr)
+    unfit = {
+        patch: f"its contract cannot be run on {release.name}: {why or outcome}"
+        for patch, (outcome, why) in zip(patches, said, strict=False)
+        if outcome != HOLDS
+    }
     found = []
     for row, (outcome, why) in zip(rows, said[len(patches) :], strict=True):
         # What does not end is not silent, and not right either.
@@ -163,7 +165,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the tables; 1 if a mutant was wrong and silent."""
+    """Print the tables; 1 if a mutant was wrong and silent, or a contract could not be run."""
     options = parsed(arguments)
     given = list(releases(options.release))
     count = len(given)
@@ -193,4 +195,7 @@ def main(arguments: list[str]) -> int:
     print(table([(row.patch, row.outcome) for row in done], "patch"), end="\n\n")
     print(table([(row.kind, row.outcome) for row in done], "kind of mutant"), end="\n\n")
     print("\n".join([f"wrong and silent: {len(wrong)}", *wrong]))
-    return int(bool(wrong) or not rows)
+    without = [row for row in done if row.outcome == NOT_RUN and row.patch in CONTRACTS]
+    unfit = sorted({f"{row.patch}: {row.why}" for row in without})
+    print("\n".join(unfit), end="\n" if unfit else "")
+    return int(bool(wrong or unfit) or not rows)

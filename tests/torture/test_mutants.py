@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,20 @@ def test_a_changed_site_is_refused_and_a_quoted_one_is_not(attack: Any, patch: s
     assert all(one.reason for one in mutants if one.verdict != "apply")
     kinds = Counter(one.kind for one in mutants)
     assert len(kinds) >= 8, kinds
+
+
+def test_contracts_hold_where_nothing_was_changed() -> None:
+    """Else no mutant that a patch applies to would be judged."""
+    jobs = "".join(json.dumps([patch, "", ""]) + "\n" for patch in PATCHES)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(SCRIPTS / "tortures" / "_run_contracts.py"), SEED, "240"],
+        input=jobs, env={**clean, "OVERLAY_LOG": "off"},
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found == [["holds", ""]] * len(PATCHES), (SEED, found)
 
 
 def test_the_audit_of_a_folder_says_the_same(attack: Any, site: Path, tmp_path: Path) -> None:
