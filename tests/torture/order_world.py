@@ -181,6 +181,9 @@ class Subject:
             yield f"{consumer.__name__}: a class gives {consumer.Child().run(99)}"
 
 
+SET_BY_IMPORTLIB = ("__cached__", "__file__", "__loader__", "__package__", "__spec__")
+
+
 class World:
     """One process: an engine, the lives of the module so far, and those who took something from it."""
 
@@ -239,7 +242,13 @@ class World:
         core = sys.modules.get(self.subject.module)
         if core is None:
             return False
-        importlib.reload(core)
+        try:
+            importlib.reload(core)
+        except BaseException:
+            # These importlib sets before it gets to any loader, and leaves so.
+            own = {name: id(vars(core)[name]) for name in SET_BY_IMPORTLIB if name in vars(core)}
+            self.bound[id(core)].update(own)
+            raise
         return True
 
     def step_a(self) -> bool:
