@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 
 
 def _script(name: str) -> Any:
@@ -35,6 +39,36 @@ def release() -> Callable[[str], Path]:
 def slime() -> Callable[[str], Path]:
     """Return the function that gets the folder of a revision of slime, or skips the test that asks for it."""
     return _getter(_script("fetch_slime"))
+
+
+@pytest.fixture(scope="session")
+def findings() -> Callable[..., dict[str, Any]]:
+    """Return the function that runs a program of this folder with a release first on the path.
+
+    It takes the folder of the release, the program and its arguments, and returns what the program printed as
+    JSON in its last line. The same is run once, and a failure too is found once and reported by every test.
+    """
+    known: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def get(folder: Path, program: str, *arguments: str) -> dict[str, Any]:
+        key = (folder, program, arguments)
+        if key not in known:
+            path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", str(HERE / program), *arguments],
+                env={**os.environ, "PYTHONPATH": path, "OVERLAY_STRICT": "0"},
+                capture_output=True,
+                text=True,
+                timeout=400,
+                check=False,
+            )
+            failed = {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
+            known[key] = failed if done.returncode else json.loads(done.stdout.splitlines()[-1])
+        found = known[key]
+        assert "error" not in found, found["error"]
+        return found
+
+    return get
 
 
 def _getter(script: Any) -> Callable[[str], Path]:

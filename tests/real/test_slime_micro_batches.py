@@ -6,11 +6,8 @@ found there. `SLIME_REPO` names a repository of slime.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,37 +34,17 @@ CASES = cases(SEED)
 NAMES = [given["name"] for given in CASES]
 
 
-@pytest.fixture(scope="session")
-def reports() -> dict[str, dict[str, Any]]:
-    return {}
-
-
 @pytest.fixture
 def report(
-    slime: Callable[[str], Path], reports: dict[str, dict[str, Any]]
+    slime: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> Callable[[str], dict[str, Any]]:
     """Return the function that gets what `slime_check.py` found on a revision."""
 
     def get(revision: str) -> dict[str, Any]:
         folder = slime(revision)
-        if revision not in reports:
-            path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-            done = subprocess.run(
-                [sys.executable, str(HERE / "slime_check.py"), SEED],
-                env={**os.environ, "PYTHONPATH": path},
-                capture_output=True,
-                text=True,
-                timeout=400,
-                check=False,
-            )
-            failed = {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
-            # A failure too is found once, and reported by every test.
-            reports[revision] = failed if done.returncode else json.loads(done.stdout.splitlines()[-1])
-            reports[revision]["revision"] = revision
-        found = reports[revision]
-        assert "error" not in found, found["error"]
+        found = findings(folder, "slime_check.py", SEED)
         assert Path(found["path"]).is_relative_to(folder)
-        return found
+        return {**found, "revision": revision}
 
     return get
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,32 +25,13 @@ RUN = ("v0.1.0", "v0.2.0", "v0.2.1", "v0.2.2", "v0.3.0", "624b824a898")
 KNOWN = (*RUN, "v0.2.0.post1", "v0.2.3", "v0.2.4", "286750aa3", "8acc034bc", "v0.3.1")
 
 
-@pytest.fixture(scope="session")
-def reports() -> dict[str, dict[str, Any]]:
-    return {}
-
-
 @pytest.fixture(params=RUN)
 def found(
-    request: pytest.FixtureRequest, slime: Callable[[str], Path], reports: dict[str, dict[str, Any]]
+    request: pytest.FixtureRequest, slime: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> dict[str, Any]:
     """What `slime_partitioner_check.py` found on one revision."""
-    revision = str(request.param)
-    folder = slime(revision)
-    if revision not in reports:
-        path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(
-            [sys.executable, str(HERE / "slime_partitioner_check.py"), SEED],
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        failed = {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
-        reports[revision] = failed if done.returncode else json.loads(done.stdout.splitlines()[-1])
-    report = reports[revision]
-    assert "error" not in report, report["error"]
+    folder = slime(str(request.param))
+    report = findings(folder, "slime_partitioner_check.py", SEED)
     assert Path(report["path"]).is_relative_to(folder)
     return report
 

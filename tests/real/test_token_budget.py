@@ -5,12 +5,9 @@ The judge is 0.9.1, which keeps the bound itself: it takes as many micro-batches
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 COUNT = 300
 
@@ -43,32 +39,17 @@ def expected_to_fail(versions: tuple[str, ...]) -> list[Any]:
     return [pytest.param(version, marks=mark) for version in versions]
 
 
-_REPORTS: dict[str, dict[str, Any]] = {}
-
-
 @pytest.fixture
-def find(release: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
+def find(
+    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> Callable[[str], dict[str, Any]]:
     """Return the function that says what `token_budget_check.py` found on a release."""
 
     def get(version: str) -> dict[str, Any]:
         folder = release(f"verl=={version}")
-        if version not in _REPORTS:
-            path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", str(HERE / "token_budget_check.py"), SEED, str(COUNT)],
-                env={**os.environ, "PYTHONPATH": path, "OVERLAY_STRICT": "0"},
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
-            failed = {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
-            # A failure too is found once, and reported by every test.
-            _REPORTS[version] = failed if done.returncode else json.loads(done.stdout.splitlines()[-1])
-        found = _REPORTS[version]
-        assert "error" not in found, found["error"]
-        assert Path(found["released"]["path"]).is_relative_to(folder)
         print(f"seed {SEED}")
+        found = findings(folder, "token_budget_check.py", SEED, str(COUNT))
+        assert Path(found["released"]["path"]).is_relative_to(folder)
         return found
 
     return get

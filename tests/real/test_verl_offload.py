@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 COUNT = 100
 
@@ -30,30 +26,19 @@ AFFECTED = ("0.9.0", "0.9.1")
 on_all = pytest.mark.parametrize("version", [BEFORE, *AFFECTED])
 on_affected = pytest.mark.parametrize("version", AFFECTED)
 
-_REPORTS: dict[str, dict[str, Any]] = {}
-
 
 @pytest.fixture
-def find(release: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
+def find(
+    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> Callable[[str], dict[str, Any]]:
     """Return the function that says what `offload_check.py` found on a release."""
 
     def get(version: str) -> dict[str, Any]:
         folder = release(f"verl=={version}")
-        if version not in _REPORTS:
-            path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", str(HERE / "offload_check.py"), SEED, str(COUNT)],
-                env={**os.environ, "PYTHONPATH": path, "OVERLAY_STRICT": "0"},
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr[-4000:]
-            _REPORTS[version] = json.loads(done.stdout.splitlines()[-1])
         print(f"seed {SEED}")
-        assert Path(_REPORTS[version]["path"]).is_relative_to(folder)
-        return _REPORTS[version]
+        found = findings(folder, "offload_check.py", SEED, str(COUNT))
+        assert Path(found["path"]).is_relative_to(folder)
+        return found
 
     return get
 
