@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 
+from overlay import _toml
 from overlay._lock import FORMAT, with_digest
 from overlay.errors import LockError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "overlay.lock"
 #: Bytes, far above what a lock of hundreds of patches needs.
 LARGEST = 1 << 20
-#: Dots in a line. The reader of TOML takes time that grows with the square of the names in a dotted key.
+#: Dots in a line, far above those of a site.
 _DOTS = 64
 #: No number in a lock is this great, and Python refuses to print one of thousands of digits.
 _GREATEST = 1 << 31
@@ -109,18 +109,12 @@ def _quoted(text: str) -> str:
 
 def read(path: str) -> Lock:
     """Return the lock in a file. Raises `LockError` if it is not one that an overlay has written."""
-    text = _text(path)
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    data: Lock
-    if any(line.count(".") > _DOTS for line in text.splitlines()):
-        raise LockError(f"{path} is damaged: a line with more than {_DOTS} dots")
     try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise LockError(f"{path} is damaged: {str(error) or type(error).__name__}") from error
+        data: Lock = _toml.read(path, largest=LARGEST, dots=_DOTS)
+    except OSError as error:
+        raise LockError(f"the lock {path} cannot be read: {error}") from error
+    except _toml.TomlError as error:
+        raise LockError(f"{path} is damaged: {error}") from error
     number = data.get("format")
     if isinstance(number, int) and FORMAT < number < _GREATEST:
         newer = f"format {number}, this one reads {FORMAT}"
@@ -139,24 +133,6 @@ def read(path: str) -> Lock:
             f"{path} is damaged, or was edited: it is not what its digest says; write it with `overlay lock`"
         )
     return data
-
-
-def _text(path: str) -> str:
-    """Return the text of a regular file that is not too large."""
-    try:
-        # Asked first: opening a pipe would wait for somebody who writes into it.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise LockError(f"{path} is no regular file")
-        with open(path, "rb") as file:
-            data = file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:
-        raise LockError(f"the lock {path} cannot be read: {error}") from error
-    if len(data) > LARGEST:
-        raise LockError(f"{path} is damaged: more than {LARGEST} bytes")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise LockError(f"{path} is damaged: {error}") from error
 
 
 def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from importlib import import_module
 
-from overlay import _form, _settings
+from overlay import _form, _settings, _toml
 from overlay._packs import GROUP
 from overlay._record import Record
 from overlay._registry import COMPAT, PACK
@@ -116,19 +115,20 @@ def _home(folder: str, name: str) -> Home:
 
 def _entry_points(file: str) -> dict[str, str]:
     """Return the packs that a `pyproject.toml` declares, by name, none if there is no such file."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        with open(file, "rb") as opened:
-            data = tomllib.load(opened)
+        data = _toml.read(file)
     except FileNotFoundError:
         return {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, _toml.TomlError) as error:
         msg = f"{file} cannot be read: {error}"
         raise SelectionError(msg) from error
-    return dict(data.get("project", {}).get("entry-points", {}).get(GROUP, {}))
+    found: object = data
+    for name in ("project", "entry-points", GROUP):
+        found = found.get(name, {}) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        msg = f'{file}: project.entry-points."{GROUP}" is not a table of texts'
+        raise SelectionError(msg)
+    return found
 
 
 def _identify(name: str, project: str, home: Home) -> tuple[str, str]:

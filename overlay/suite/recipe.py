@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import sys
+import reprlib
 
+from overlay import _toml
 from overlay._record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 #: The package whose folder `suites` holds the recipes that come with overlay.
 HOME = "overlay.compat"
+
+#: Bytes, far above what a recipe needs.
+LARGEST = 1 << 16
+#: No number in a recipe is this great.
+_GREATEST = 1 << 31
 
 #: The last words of a command, and what stands for what in it.
 PYTHON, RANKS = "{python}", "{ranks}"
@@ -87,8 +93,9 @@ _SOURCE = {
     "revision": r"[A-Za-z0-9][A-Za-z0-9._/-]*",
     "paths": [_PATH],
 }
-#: The form of a recipe: a regular expression for a text, `int` for a whole number above zero, a list for a
-#: list, a dictionary for a table. Keys of the second group may be left out.
+#: The form of a recipe: a regular expression for a text, of which none holds characters that do not print,
+#: `int` for a whole number above zero, a list for a list, a dictionary for a table. Keys of the second group
+#: may be left out.
 _NEEDED: dict[str, Any] = {
     "about": r".+",
     "packages": [r"[a-z_][a-z0-9_]*"],
@@ -134,14 +141,9 @@ def find(name: str) -> Recipe:
 
 def read(path: str) -> Recipe:
     """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        with open(path, "rb") as file:
-            data = tomllib.load(file)
-    except (OSError, ValueError) as error:
+        data = _toml.read(path, largest=LARGEST)
+    except (OSError, _toml.TomlError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
     wrong = _wrong_table(data, {**_NEEDED, **_OPTIONAL}, "") or _missing(data)
     if wrong:
@@ -164,17 +166,18 @@ def _missing(data: dict[str, Any]) -> str:
             return f"{key!r} is missing or empty"
     for key in ("tests", "code"):
         for number, source in enumerate(data.get(key, ())):
+            where = f"{key}[{number}] = {_shown(source)}"
             if len([kind for kind in _KINDS if kind in source]) != 1:
-                return f"{key}[{number}] = {source!r}: exactly one of {', '.join(_KINDS)} is needed"
+                return f"{where}: exactly one of {', '.join(_KINDS)} is needed"
             if ("sdist" in source) == ("revision" in source):
-                return f"{key}[{number}] = {source!r}: a repository needs a revision, and an sdist has none"
+                return f"{where}: a repository needs a revision, and an sdist has none"
     return _incomplete(data, "exclude", "files") or _incomplete(data, "known", "test")
 
 
 def _incomplete(data: dict[str, Any], key: str, what: str) -> str:
     for number, table in enumerate(data.get(key, ())):
         if set(table) != {what, "reason"}:
-            return f"{key}[{number}] = {table!r}: it needs {what} and reason"
+            return f"{key}[{number}] = {_shown(table)}: it needs {what} and reason"
     return ""
 
 
@@ -182,11 +185,15 @@ def _wrong_table(table: dict[str, Any], form: dict[str, Any], where: str) -> str
     """Return what is wrong with a table, by key and value, empty if nothing is."""
     for key, value in table.items():
         full = f"{where}{key}"
+        if not key.isprintable():
+            return f"the key {_shown(full)} holds characters that do not print"
         if key not in form and "" not in form:
             from difflib import get_close_matches
 
             near = get_close_matches(key, form, n=1)
-            return f"unknown key {full!r} = {value!r}" + (f"; the nearest: {near[0]}" if near else "")
+            return f"unknown key {_shown(full)} = {_shown(value)}" + (
+                f"; the nearest: {near[0]}" if near else ""
+            )
         wrong = _wrong(value, form.get(key, form.get("")), full)
         if wrong:
             return wrong
@@ -196,26 +203,37 @@ def _wrong_table(table: dict[str, Any], form: dict[str, Any], where: str) -> str
 def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong
     if isinstance(form, dict):
         if not isinstance(value, dict):
-            return f"{where} = {value!r} is not a table"
+            return f"{where} = {_shown(value)} is not a table"
         return _wrong_table(value, form, f"{where}.")
     if isinstance(form, list):
         if not isinstance(value, list):
-            return f"{where} = {value!r} is not a list"
+            return f"{where} = {_shown(value)} is not a list"
         found = (_wrong(item, form[0], f"{where}[{number}]") for number, item in enumerate(value))
         return next(filter(None, found), "")
     if form is int:
-        return (
-            "" if type(value) is int and value > 0 else f"{where} = {value!r} is not a whole number above 0"
-        )
+        right = type(value) is int and 0 < value < _GREATEST
+        return "" if right else f"{where} = {_shown(value)} is not a whole number above 0"
     if not isinstance(value, str):
-        return f"{where} = {value!r} is not a text"
+        return f"{where} = {_shown(value)} is not a text"
+    if not value.isprintable():
+        return f"{where} = {_shown(value)} holds characters that do not print"
     if form == _PATH:
         return _wrong_path(value, where)
-    return "" if re.fullmatch(form, value) else f"{where} = {value!r} does not match {form}"
+    return "" if re.fullmatch(form, value) else f"{where} = {_shown(value)} does not match {form}"
 
 
 def _wrong_path(value: str, where: str) -> str:
     steps = value.split("/")
     if not value or value.startswith(("/", "~", "-")) or "\\" in value or ".." in steps or "" in steps:
-        return f"{where} = {value!r} is not a path inside the tree"
+        return f"{where} = {_shown(value)} is not a path inside the tree"
     return ""
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message, cut where it is long."""
+    short = reprlib.Repr()
+    short.maxstring = 200
+    try:
+        return short.repr(value)
+    except ValueError:  # Python refuses to print an integer of thousands of digits
+        return "what has a number of thousands of digits"

@@ -254,6 +254,8 @@ def test_nothing_is_overwritten(place: Workplace, there: str) -> None:
     [
         ("", "is no checkout of overlay, and none of a pack"),
         ("]", "cannot be read"),
+        ("project = 3", r'project.entry-points."overlay.patches" is not a table of texts'),
+        ('[project.entry-points."overlay.patches"]\nacme = 3', "is not a table of texts"),
         (
             '[project.entry-points."overlay.patches"]\nacme = "gone.patches"',
             "there is no folder gone/patches",

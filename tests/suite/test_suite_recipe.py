@@ -77,6 +77,20 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
         (GOOD + "[variables]\nA = 1\n", "variables.A = 1 is not a text"),
         (GOOD + '[[exclude]]\nfiles = ["a"]\n', "it needs files and reason"),
         (GOOD + "[[tests", "cannot be read"),
+        (GOOD + f"x = {'[' * 9999}", "cannot be read"),
+        (GOOD + "x = 1\n" * 20000, "more than 65536 bytes"),
+        (f"{'.'.join('a' * 2000)} = 1\n" + GOOD, "a line with more than 1000 dots"),
+        (
+            f"ranks = 0x{'f' * 9999}\n" + GOOD,
+            "ranks = what has a number of thousands of digits is not a whole",
+        ),
+        ("ranks = 2147483648\n" + GOOD, "ranks = 2147483648 is not a whole number above 0"),
+        (f'packages = ["{"a." * 400}"]\n' + GOOD.replace("packages", "quick"), "...a.a.a.a."),
+        (GOOD.replace("tests/**", "a\\u0000"), "holds characters that do not print"),
+        (
+            GOOD + '[variables]\n"A\\nB" = "1"\n',
+            "the key 'variables.A\\nB' holds characters that do not print",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(text: str, said: str, tmp_path: Path) -> None:
