@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,51 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _WORDS = (
-    *(
-        "all",
-        "none",
-        "*",
-        "?",
-        "[",
-        "[!",
-        "-",
-        "--",
-        ",",
-        " ",
-        "\t",
-        "\n",
-        "=",
-        "/",
-        "..",
-        "../..",
-        "~",
-        "$HOME",
-    ),
+    *("all", "none", "*", "?", "[", "[!", "-", "--", ",", " "),
+    *("\t", "\n", "=", "/", "..", "../..", "~", "$HOME"),
     *("1", "0", "true", "FALSE", "on", "off", "uniform", "mixed", "debug", "info", "acme", "a-b", "A_B"),
     *("sha256:", "sha256:" + "0" * 64, "sha256:" + "g" * 64, "overlay.lock", "/dev/zero", "/etc/passwd"),
     *("\0", "\x1b[31m", "\u202e", "\ud800", "\udcff", "\U0001f600", "\u0131", "%s", "{}", "{0.__class__}"),
     *("__import__('os')", "os:system", "file:///", "http://example.invalid/x", "x" * 4096, "٣", "²"),
 )
-
-
 #: What means something to a reader of TOML.
 _TOKENS = (b"[", b"]", b"{", b'"', b"'''", b"=", b"\n", b"1979-05-27", b"nan", b"0x")
-#: What no lock has where anything may stand.
+#: What no file has where anything may stand.
 _ODD: tuple[Any, ...] = (
-    "",
-    "x",
-    "../../etc",
-    "\ud800",
-    0,
-    -1,
-    1 << 70,
-    1.5,
-    True,
-    [],
-    [[]],
-    {},
-    {"": {}},
-    None,
+    *("", "x", "../../etc", "\ud800", 0, -1, 1 << 70, 1 << 20000, 1.5, True),
+    *([], [[]], {}, {"": {}}, None),
 )
 
 
@@ -88,33 +57,45 @@ def damaged(draw: random.Random, whole: bytes) -> bytes:
         elif way == 5:
             data[start:start] = draw.choice(_WORDS).encode("utf-8", "surrogatepass")
         else:
-            data[start:end] = draw.choice(
-                (b"[", b"]", b"{", b'"', b"'''", b"=", b"\n", b"1979-05-27", b"nan", b"0x")
-            )
+            data[start:end] = draw.choice(_TOKENS)
     return bytes(data)
 
 
-def edited(draw: random.Random, lock: Any) -> Any:
-    """Return a copy of a lock's data with a value somewhere replaced, removed or added."""
-    if isinstance(lock, dict) and lock and draw.random() < 0.85:
-        key = draw.choice(list(lock))
-        made = dict(lock)
+def edited(draw: random.Random, whole: Any) -> Any:
+    """Return a copy of a file's data with a value somewhere replaced, removed or added."""
+    if isinstance(whole, dict) and whole and draw.random() < 0.85:
+        key = draw.choice(list(whole))
+        made = dict(whole)
         way = draw.randrange(6)
         if way == 0:
             del made[key]
         elif way == 1:
             made[draw.choice(_WORDS)] = draw.choice(("x", 1, [], {}))
         else:
-            made[key] = edited(draw, lock[key])
+            made[key] = edited(draw, whole[key])
         return made
-    if isinstance(lock, list) and lock and draw.random() < 0.85:
-        made_list = list(lock)
-        place = draw.randrange(len(lock))
-        made_list[place] = edited(draw, lock[place])
+    if isinstance(whole, list) and whole and draw.random() < 0.85:
+        made_list = list(whole)
+        place = draw.randrange(len(whole))
+        made_list[place] = edited(draw, whole[place])
         return made_list + made_list[:1] if draw.random() < 0.1 else made_list
-    return draw.choice(
-        ("", "x", "../../etc", "\ud800", 0, -1, 1 << 70, 1.5, True, [], [[]], {}, {"": {}}, None)
-    )
+    return draw.choice(_ODD)
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML has it, on one line. What TOML has not is a text of its own."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(key)} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return hex(value) if isinstance(value, int) and value >= 0 else _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    escaped = json.dumps(text, ensure_ascii=False)  # a surrogate stays, and is no TOML
+    return escaped.replace("\x7f", "\\u007f")
 
 
 def lengths(draw: random.Random) -> list[int]:

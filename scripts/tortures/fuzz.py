@@ -1,11 +1,10 @@
-"""Fuzz settings, locks and lengths: an error of overlay's own or a right answer, and nothing half done."""
+"""Fuzz settings, locks, recipes, lengths: an error of overlay's own or a right answer, nothing half done."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import io
-import json
 import os
 import random
 import secrets
@@ -15,17 +14,18 @@ import tempfile
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay import _lock, _lockfile, _settings, cli
 from overlay._engine import Engine
-from overlay.errors import LockError, OverlayError
+from overlay.errors import LockError, OverlayError, SuiteError
+from overlay.suite import recipe
 from tortures import _values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-GUIDED = Path(__file__).with_name("_guided_lock.py")
+GUIDED = Path(__file__).with_name("_guided.py")
 
 
 class Row(NamedTuple):
@@ -122,7 +122,7 @@ def made(draw: random.Random) -> bytes:
     try:
         return _lockfile.write(changed).encode("utf-8", "surrogatepass")
     except Exception:  # noqa: BLE001 -- and cannot be written as one
-        return json.dumps(changed).encode()
+        return _lines(changed).encode("utf-8", "surrogatepass")
 
 
 def locks(seed: str, count: int) -> Row:
@@ -173,6 +173,87 @@ def commands(seed: str, count: int) -> Row:
             return _tried("lock --check, --update", count, one)
         finally:
             Engine.lock = real  # type: ignore[method-assign]
+
+
+def recipe_example() -> dict[str, Any]:
+    """Return a recipe that uses every key."""
+    return {
+        "about": "It: all tests",
+        "environment": ["torch", "pytest>=8"],
+        "packages": ["it", "it_plugins"],
+        "tests": [
+            {"checkout": "IT_REPO", "revision": "v1.0", "paths": ["tests"]},
+            {"git": "https://example.invalid/it", "revision": "v1.0"},
+        ],
+        "code": [{"sdist": "it==1.0"}],
+        "command": ["{python}", "-m", "pytest"],
+        "arguments": ["-o", "addopts="],
+        "variables": {"OFFLINE": "1"},
+        "include": ["tests/**/test_*.py"],
+        "exclude": [{"files": ["tests/gpu_*.py"], "reason": "needs a GPU"}],
+        "quick": ["tests/test_a.py"],
+        "ranks": 8,
+        "time_limit": 240,
+        "seconds": 601,
+        "known": [{"test": "tests/test_a.py::test_*", "reason": "draws without a seed"}],
+    }
+
+
+def _lines(value: Any) -> str:
+    """Return a table as the text of a file, a line for each key, and what is no table as its only value."""
+    table = value if isinstance(value, dict) else {"": value}
+    return "".join(f"{_values.toml({key: value})[1:-1]}\n" for key, value in table.items())
+
+
+def recipe_text(draw: random.Random) -> bytes:
+    """Return the bytes of a recipe that is damaged, or has odd values."""
+    changed: Any = recipe_example()
+    odd = draw.random() < 0.5
+    for _ in range(draw.choice((1, 1, 2, 4)) if odd else 0):
+        changed = _values.edited(draw, changed)
+    text = _lines(changed).encode("utf-8", "surrogatepass")
+    return text if odd else _values.damaged(draw, text)
+
+
+def recipes(seed: str, count: int) -> Row:
+    """Read damaged and edited recipes: of what is accepted every text prints, and every path stays inside."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "x.toml"
+
+        def one(number: int) -> bool:
+            path.write_bytes(recipe_text(random.Random(f"{seed}/recipes/{number}")))
+            try:
+                found = recipe.read(str(path))
+            except SuiteError as error:
+                if len(str(error)) > 1000:
+                    raise AssertionError("the message is no line") from error
+                return _refused(error, str(path))
+            check_recipe(found)
+            return True
+
+        return _tried("recipes of suites", count, one)
+
+
+def check_recipe(found: recipe.Recipe) -> None:
+    """Raise `AssertionError` unless a recipe can be run without leaving its tree."""
+    sources = (*found.tests, *found.code)
+    groups = [
+        found.include,
+        found.quick,
+        *(one.paths for one in sources),
+        *(one.files for one in found.exclude),
+    ]
+    for inside in (name for group in groups for name in group):
+        assert os.path.normpath(f"/tree/{inside}").startswith("/tree/"), inside
+    for one in sources:
+        assert [one.sdist, one.checkout, one.git].count("") == 2
+        assert bool(one.revision) != bool(one.sdist)
+        assert not one.revision.startswith("-")
+    texts = [*found.command, *found.arguments, *found.packages, *found.variables, *found.variables.values()]
+    assert all(text.isprintable() for text in (found.about, *texts))
+    assert found.tests
+    assert found.include
+    assert min(found.ranks, found.time_limit) > 0
 
 
 def _whole(parts: list[list[int]], given: list[int]) -> list[list[int]]:
@@ -228,27 +309,28 @@ def lengths(seed: str, count: int) -> Row:
     return _tried("lengths", count, one)
 
 
-def guided(seed: str, count: int) -> Row | str:
-    """Let a coverage-guided fuzzer write locks. Returns why not, if it is not installed."""
-    name = "lock files, by coverage"
+def guided(seed: str, count: int, kind: str) -> Row | str:
+    """Let a coverage-guided fuzzer write a kind of file. Returns why not, if it is not installed."""
+    name = f"{kind} files, by coverage"
     if find_spec("atheris") is None:
         return f"{name}: left out, atheris is not installed"
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus"
         corpus.mkdir()
-        (corpus / "whole").write_text(_lockfile.write(example()))
+        whole = {"lock": lambda: _lockfile.write(example()), "recipe": lambda: _lines(recipe_example())}
+        (corpus / "whole").write_text(whole[kind]())
+        bounds = [f"-runs={count}", f"-seed={int(seed) % 2**31 + 1}", "-max_len=4096", "-timeout=20"]
         done = subprocess.run(
-            [sys.executable, str(GUIDED), str(corpus), f"-runs={count}", f"-seed={int(seed) % 2**31 + 1}",
-             "-max_len=4096", "-timeout=20", f"-artifact_prefix={folder}/"],
+            [sys.executable, str(GUIDED), kind, str(corpus), *bounds, f"-artifact_prefix={folder}/"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path[:1]))},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        accepted = len(list(corpus.glob("*")))
+        kept = len(list(corpus.glob("*")))
     wrong = [done.stderr[-2000:]] if done.returncode else []
-    return Row(f"{name} ({accepted} kept)", count, count - len(wrong), 0, wrong)
+    return Row(f"{name} ({kept} kept)", count, count - len(wrong), 0, wrong)
 
 
-FUZZERS = (settings, locks, commands, lengths)
+FUZZERS = (settings, locks, commands, recipes, lengths)
 
 
 def main(arguments: list[str]) -> int:
@@ -260,14 +342,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=10_000, help="inputs of each kind (default: 10,000)")
     options = parser.parse_args(arguments)
     rows = [fuzzer(options.seed, options.count) for fuzzer in FUZZERS]
-    last = guided(options.seed, options.count)
-    if isinstance(last, Row):
-        rows.append(last)
+    by_coverage = [guided(options.seed, options.count, kind) for kind in ("lock", "recipe")]
+    rows += [row for row in by_coverage if isinstance(row, Row)]
     print(f"seed {options.seed}\n\n{'':36}{'inputs':>8}{'refused':>9}{'accepted':>10}{'wrong':>7}")
     for row in rows:
         print(f"{row.name:36}{row.inputs:8}{row.refused:9}{row.accepted:10}{len(row.wrong):7}")
-    if isinstance(last, str):
-        print(last)
+    print("\n".join(row for row in by_coverage if isinstance(row, str)))
     wrong = [text for row in rows for text in row.wrong]
     print("\n".join(wrong[:20]))
     return int(bool(wrong))

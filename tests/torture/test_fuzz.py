@@ -21,7 +21,7 @@ def fuzz(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("tortures.fuzz")
 
 
-@pytest.mark.parametrize("kind", ["settings", "locks", "commands", "lengths"])
+@pytest.mark.parametrize("kind", ["settings", "locks", "commands", "recipes", "lengths"])
 def test_an_error_of_our_own_or_a_right_answer(fuzz: Any, kind: str) -> None:
     row = getattr(fuzz, kind)(SEED, 200)
     assert row.wrong == []
