@@ -11,6 +11,7 @@ import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import overlay
+from tortures import _contracts_of_processes as of_processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,9 @@ class Contract(NamedTuple):
     #: Returns what does not hold, empty if all does.
     check: Callable[[str], str]
     #: Modules that take long, imported once before anything is changed: none that is patched or changed.
-    before: tuple[str, ...]
+    before: tuple[str, ...] = ()
+    #: Whether it starts programs: these see a change on disk, and none in this process.
+    starts: bool = False
 
 
 def _enabled(*patches: str) -> None:
@@ -314,13 +317,16 @@ _SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"))
 
 CONTRACTS: dict[str, Contract] = {
     "megatron.agreement": Contract(megatron_agreement, ("torch",)),
+    "megatron.dynamic-cp-names": Contract(of_processes.megatron_dynamic_cp, starts=True),
     "megatron.recompute": Contract(megatron_recompute, ("torch",)),
     "slime.capped-partitions": _SLIME,
     "slime.vpp-ceiling": _SLIME._replace(check=slime_ceiling),
     "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
     "slime.loss-memory": _SLIME._replace(check=slime_loss),
     "slime.whiten-over-cp": _SLIME._replace(check=slime_whitening),
+    "verl.dynamic-cp-loss": Contract(of_processes.verl_dynamic_cp, starts=True),
     "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol",)),
     "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol",)),
+    "verl.sft-balance": Contract(of_processes.verl_sft, starts=True),
     "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol",)),
 }

@@ -57,12 +57,17 @@ class _Finder:
 def run(patch: str, module: str, text: str, seed: str) -> tuple[str, str]:
     """Return the outcome of one contract in this process, which is not fit for another afterwards."""
     from tortures._contracts import CONTRACTS
+    from tortures._on_disk import on_disk
 
     contract = CONTRACTS[patch]
-    if module:
+    changed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if module and contract.starts:
+        changed = on_disk(module, text)
+    elif module:
         sys.meta_path.insert(0, _Finder(module, text))
     try:
-        wrong = contract.check(seed)
+        with changed:
+            wrong = contract.check(seed)
     except Exception as error:  # noqa: BLE001 -- what it is does not matter: it is said
         return RAISES, f"{type(error).__name__}: {error}"[:300]
     return (WRONG, wrong[:300]) if wrong else (HOLDS, "")

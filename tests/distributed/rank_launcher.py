@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE = Path(__file__).parent
 #: What dynamic context parallelism takes.
@@ -25,9 +28,10 @@ def run_cases(
     program: str = "rank_main.py",
     release: Path | None = None,
     te: bool = False,
+    only: Sequence[str] = (),
     timeout: float = 420.0,
 ) -> dict[str, list[Any]]:
-    """Run all cases of a module on `world` ranks.
+    """Run the cases of a module on `world` ranks.
 
     Args:
         world: Number of ranks.
@@ -38,6 +42,7 @@ def run_cases(
         program: The file beside this one that each rank runs.
         release: A folder that comes first on the ranks' path.
         te: Whether there is a stand-in for Transformer Engine.
+        only: Names of the cases that are run (of `rank_main`), if not all.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
 
     Returns:
@@ -46,7 +51,7 @@ def run_cases(
 
     """
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(world), str(HERE / program), module, str(folder)]
+    command += ["--nproc-per-node", str(world), str(HERE / program), module, str(folder), *only]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"

@@ -1,8 +1,8 @@
 """What torchrun starts on every rank: runs the cases of a module, one after the other.
 
-Arguments: the module's name, and a folder. A module has `cases(world)`, which returns an ordered list of
-(name, tensor parallel size, pipeline parallel size, function). A function is run on all ranks and
-returns something that JSON can hold.
+Arguments: the module's name, a folder, and the names of cases if not all are run. A module has
+`cases(world)`, which returns an ordered list of (name, tensor parallel size, pipeline parallel size,
+function). A function is run on all ranks and returns something that JSON can hold.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ with no_triton():
     from overlay.compat import cpu_engine
 
 
-def main(module: str, folder: Path) -> None:
+def main(module: str, folder: Path, only: list[str]) -> None:
     """Run the cases, and write what each of them returned or raised."""
-    cases = importlib.import_module(module).cases(int(os.environ["WORLD_SIZE"]))
+    known = importlib.import_module(module).cases(int(os.environ["WORLD_SIZE"]))
+    cases = [case for case in known if not only or case[0] in only]
     layouts = list(dict.fromkeys(case[1:3] for case in cases))
     with (
         (folder / f"rank{os.environ['RANK']}.jsonl").open("w", encoding="utf-8") as report,
@@ -56,4 +57,4 @@ def main(module: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     faulthandler.enable()
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sft_judge import EVEN, RUNS, Steps, imbalance, more_even, samples, work
 
 from overlay.patches._partition import karmarkar_karp
 
@@ -28,12 +29,6 @@ HERE = Path(__file__).resolve().parent
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: Release -> workers.
 RUN = {"0.7.0": 2, "0.7.1": 4, "0.8.0": 4, "0.9.0": 2, "0.9.1": 2}
-#: What the patch takes for even: a thousandth above the mean.
-EVEN = 1.001
-#: The runs that are made with overlay and without.
-RUNS = ("default", "shared", "one", "images", "padded")
-
-Steps = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
@@ -72,34 +67,13 @@ def _report(folder: Path, ranks: int) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def work(length: int) -> int:
-    """Return the work of a sample by verl's estimate, written anew."""
-    return 24576 * length + length**2
-
-
-def imbalance(step: dict[str, Any], measure: Callable[[int], int] = work) -> float:
-    """Return the most that a rank got over the mean."""
-    loads = [sum(map(measure, share["lengths"])) for share in step["shares"]]
-    return max(loads) * len(loads) / sum(loads)
-
-
 def of(lengths: list[list[int]]) -> dict[str, Any]:
     """Return a step of shares with such lengths."""
     return {"shares": [{"lengths": share} for share in lengths]}
 
 
-def samples(step: dict[str, Any]) -> list[Any]:
-    return sorted(uid for share in step["shares"] for uid in share["uids"])
-
-
 def in_order(steps: Steps) -> list[Any]:
     return [uid for step in steps for share in step["shares"] for uid in share["uids"]]
-
-
-def more_even(ours: Steps, upstream: Steps) -> bool:
-    """Return whether no step is less even, and some step is more so."""
-    pairs = [(imbalance(one), imbalance(other)) for one, other in zip(ours, upstream, strict=True)]
-    return all(one <= max(EVEN, other) for one, other in pairs) and any(one < other for one, other in pairs)
 
 
 def shares(steps: Steps) -> Sequence[Any]:

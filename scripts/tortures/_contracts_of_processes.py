@@ -1,0 +1,126 @@
+"""The contracts of patches that take several processes: gloo ranks under torchrun, or Ray.
+
+As in `_contracts`, each says what does not hold. A rank that fails, or a program, is an exception: that is
+not silent. Ranks that do not end are wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+#: Until all ranks are killed: before the one that waits for them is.
+SECONDS = 200
+
+#: Relative error of any one parameter's gradient: ranks compute in float32.
+TOLERANCE = 1e-5
+TRAININGS = ("fresh/0", "pairs", "mixed", "ppo token-mean")
+OUTPUTS = ("outputs", "outputs, pairs", "outputs, dynamic micro-batches")
+ROTARY = ("rope", "rope, fused", "te, shared", "te, alone")
+
+
+def verl_dynamic_cp(seed: str) -> str:
+    """Gradients, the loss that is reported and the outputs of two ranks are those of one process."""
+    found = _ranks(seed, "dynamic_cp_cases", (*TRAININGS, *OUTPUTS, "roles"))
+    if isinstance(found, str):
+        return found
+    for name in TRAININGS:
+        if wrong := _training(found[name]):
+            return f"{name}: {wrong}"
+    for name in OUTPUTS:
+        for row in found[name]:
+            for kind in ("with loss", "without loss"):
+                if not (row[kind]["error"] < TOLERANCE and row[kind]["lengths"] == row["lengths"]):
+                    return f"{name}, {kind}: {row[kind]}"
+    roles = [(row["source"], row["group"]) for row in found["roles"]]
+    return "" if roles == [(True, 1), (False, 1)] else f"sources of outputs, and their groups: {roles}"
+
+
+def megatron_dynamic_cp(seed: str) -> str:
+    """There is a group of each size until it is destroyed, and attention is in that of its micro-batch."""
+    found = _ranks(seed, "gap_cases", ("start", "settings", "warm up", "destroy", *ROTARY), te=True)
+    if isinstance(found, str):
+        return found
+    expected: dict[str, list[dict[str, Any]]] = {
+        "start": [{"groups": {"1": [rank], "2": [0, 1]}} for rank in range(2)],
+        "settings": [{"ranks": 2, "cap": 6}] * 2,
+        "warm up": [{"sizes": [2]}] * 2,
+        "destroy": [{"left": []}] * 2,
+    }
+    for name, rows in expected.items():
+        if found[name] != rows:
+            return f"{name}: {found[name]}"
+    for name in ROTARY:
+        if wrong := _training(found[name]):
+            return f"{name}: {wrong}"
+    told = [row["told"] for row in found["rope, fused"]]
+    groups = [[(row["set"], row["left in"]) for row in found[name]] for name in ROTARY[2:]]
+    if told != [[2], [2]] or groups != [[([2, 1], 1)] * 2, [([0, 1], 1)] * 2]:
+        return f"the groups of attention: {told}, {groups}"
+    return ""
+
+
+def verl_sft(seed: str) -> str:
+    """Two workers of a Ray cluster get the samples, the gradient and the loss of upstream, more evenly."""
+    from sft_judge import RUNS, broken, more_even
+
+    options = ("--seed", seed, "--ranks", "2", "--batch", "16")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(TESTS / "real" / "sft_balance_check.py"), *options],
+        capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    if found["states"]["verl.sft-balance"] != "applied":
+        raise RuntimeError(f"verl.sft-balance is {found['states']['verl.sft-balance']}")
+    for name in RUNS:
+        # Padded rows have no uid of their own: what they are is told by their first tokens.
+        if wrong := broken(found["overlay"][name], found["plain"][name]):
+            return f"{name}: {wrong[0]}"
+    if set(found["overlay_counts"]) != {"by row"}:
+        return "lengths are counted a second time, or partitioned by verl"
+    pairs = [(found["overlay"][name], found["plain"][name]) for name in RUNS]
+    return "" if any(more_even(*pair) for pair in pairs) else "nothing is more even than without the patch"
+
+
+def _ranks(seed: str, module: str, names: tuple[str, ...], *, te: bool = False) -> Any:
+    """Return what two ranks found in each case, or what is wrong: that they did not end."""
+    from rank_launcher import run_cases
+
+    os.environ["OVERLAY_TEST_SEED"] = seed
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            found = run_cases(2, module, Path(folder), te=te, only=names, timeout=SECONDS)
+        except RuntimeError as error:  # with all that the ranks said
+            said = re.findall(r"^(?:\[rank\d+\]: ?)?(\w+: .+)$", str(error), re.MULTILINE)
+            errors = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))]
+            raise RuntimeError(errors[-1] if errors else str(error)[-300:]) from None
+    for name in names:
+        for row in found.get(name, [None]):
+            # `error` is a figure where nothing was raised.
+            if row is not None and isinstance(row.get("error"), str):
+                raise RuntimeError(f"{name}: {row['error']}: {row['message']}")
+    missing = [name for name in names if None in found.get(name, [None])]
+    return f"ranks did not come back from {missing[0]!r}" if missing else found
+
+
+def _training(rows: list[dict[str, Any]]) -> str:
+    """Return what is wrong with a step of training on all ranks."""
+    for rank, row in enumerate(rows):
+        if not row["worst"] < TOLERANCE:
+            return f"the gradient of rank {rank} is off by {row['worst']:.1e}"
+        size = row.get("size", abs(row["loss"]))
+        if row["source"] and not math.isclose(
+            row["reported"], row["loss"], rel_tol=0, abs_tol=TOLERANCE * size
+        ):
+            return f"rank {rank} reports a loss of {row['reported']}, which is {row['loss']}"
+    return ""
