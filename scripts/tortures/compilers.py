@@ -1,6 +1,6 @@
 """Every patched site under torch.compile, pickle, cloudpickle, deepcopy and inspect, the patch seen to run.
 
-Of the patches that apply to what is installed here, and of slime's on two releases, if those are unpacked.
+Of the patches that apply to what is installed here, and of the others on releases that are unpacked.
 See tests/torture/compiler_sites.py for how it is seen.
 """
 
@@ -18,15 +18,18 @@ from overlay._registry import load_patches
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = ROOT / "tests" / "torture" / "compiler_sites.py"
-SLIME = ("v0.3.1", "v0.2.4")
+#: For the patches whose ids begin so, the releases that they apply to, as what is installed here they do not.
+RELEASES = {"slime.": ("slime-v0.3.1", "slime-v0.2.4"), "verl.offload-": ("verl-0.9.1",)}
 #: What is printed of each site, under which heads.
 COLUMNS = {
     "eager": ("eager",),
     "compiled": ("root, eager", "root, aot_eager"),
     "callee": ("callee, eager", "callee, aot_eager"),
+    "in full": ("root, fullgraph", "callee, fullgraph"),
     "pickle": ("pickle", "cloudpickle", "torch.save"),
     "copy": ("deepcopy",),
     "inspect": ("signature", "not wrapped"),
+    "plain": ("plain",),
 }
 
 
@@ -46,27 +49,41 @@ def look(patch: str, release: Path | None = None) -> dict[str, Any]:
     )
 
 
+def _releases(patch: str) -> list[Path | None]:
+    """Return the releases on which a patch is looked at, `None` for what is installed."""
+    names = [name for start, found in RELEASES.items() if patch.startswith(start) for name in found]
+    folders = [ROOT / ".cache" / "releases" / name for name in names]
+    return [folder for folder in folders if folder.is_dir()] if names else [None]
+
+
 def main(arguments: list[str]) -> int:
     """Look at every site, and print what holds."""
-    argparse.ArgumentParser(description=__doc__, prog="scripts/torture compilers").parse_args(arguments)
+    parser = argparse.ArgumentParser(description=__doc__, prog="scripts/torture compilers")
+    parser.add_argument(
+        "--brief", action="store_true", help="print how many sites there are, and what is wrong"
+    )
+    brief = parser.parse_args(arguments).brief
     import torch
 
     wrong, sites = [], 0
-    print(f"torch {torch.__version__}\n\n{'':64}" + "".join(f"{head:>9}" for head in COLUMNS))
+    heads = "" if brief else f"\n\n{'':48}" + "".join(f"{head:>9}" for head in COLUMNS)
+    print(f"torch {torch.__version__}{heads}", end=": " if brief else "\n")
     for patch in sorted(load_patches()):
-        releases = [ROOT / ".cache" / "releases" / f"slime-{tag}" for tag in SLIME]
-        for release in (
-            [folder for folder in releases if folder.is_dir()] if patch.startswith("slime") else [None]
-        ):
+        for release in _releases(patch):
             found = look(patch, release)
-            where = f" on {release.name}" if release is not None else ""
-            print(f"{patch}{where}: {found['state']}{'' if found['sites'] else ' ' + found['reason'][:60]}")
+            where = f"{patch} on {release.name}" if release is not None else patch
+            said = f"{where}: {found['state']}{'' if found['sites'] else ' ' + found['reason'][:60]}"
+            if found["state"] != "skipped" and not found["sites"]:
+                wrong.append(said)
+            lines = [said]
             for site in found["sites"]:
                 sites += 1
                 bad = [name for name, value in site.items() if value is False]
                 wrong += [f"{site['site']}: {', '.join(bad)}"] if bad else []
                 marks = ["yes" if all(site[name] for name in names) else "NO" for names in COLUMNS.values()]
-                name = site["site"] if len(site["site"]) < 62 else "..." + site["site"][-58:]
-                print(f"  {name:62}" + "".join(f"{mark:>9}" for mark in marks), flush=True)
-    print("\n".join([f"\n{sites} sites, {len(wrong)} with a fault", *wrong]))
+                name = site["site"] if len(site["site"]) < 46 else "..." + site["site"][-42:]
+                lines.append(f"  {name:46}" + "".join(f"{mark:>9}" for mark in marks))
+            if not brief:
+                print("\n".join(lines), flush=True)
+    print("\n".join([f"{'' if brief else chr(10)}{sites} sites, {len(wrong)} with a fault", *wrong]))
     return 1 if wrong else 0

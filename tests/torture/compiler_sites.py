@@ -3,17 +3,20 @@
 `python compiler_sites.py PATCH` enables one patch, imports its modules and prints, as JSON, a record for each
 site. Whether the patch runs is seen by the frames of an exception: the site is called with arguments that
 raise as soon as they are touched, and the traceback goes through the file of the patch. A site that takes no
-arguments is watched by a profiler instead.
+arguments is watched by a profiler instead. Where the whole has to become one graph, torch traces until such
+an argument stops it, and logs the lines that it traces.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import importlib
 import inspect
 import io
 import json
+import logging
 import os
 import pickle
 import sys
@@ -84,6 +87,35 @@ def runs_patch(call: Callable[..., Any], function: Callable[..., Any]) -> bool:
     return not given and not named and any(file.startswith(PATCHES) for file in files)
 
 
+class _Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def traces_patch(call: Callable[..., Any], function: Callable[..., Any]) -> bool:
+    """Call what is compiled into one graph, and return whether lines of a patch were traced for it."""
+    importlib.import_module("torch._dynamo.symbolic_convert")
+    log = logging.getLogger("torch._dynamo.symbolic_convert.__trace_source")
+    lines = _Lines()
+    log.addHandler(lines)
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    given, named = arguments(function)
+    try:
+        with contextlib.suppress(Exception):  # most cannot be one graph, with such arguments or any
+            call(*given, **named)
+    finally:
+        log.removeHandler(lines)
+        log.setLevel(logging.NOTSET)
+    return any(PATCHES in line for line in lines.said)
+
+
 def look(site: str, adds: tuple[str, ...]) -> dict[str, Any]:
     """Return what holds of one site."""
     import torch
@@ -119,17 +151,25 @@ def look(site: str, adds: tuple[str, ...]) -> dict[str, Any]:
             return call(*given, **named)
 
         found[f"callee, {backend}"] = runs_patch(torch.compile(caller, backend=backend), function)
+    for where, compiled in (("root", call), ("callee", caller)):
+        torch.compiler.reset()
+        whole = torch.compile(compiled, backend="eager", fullgraph=True)
+        found[f"{where}, fullgraph"] = traces_patch(whole, function)
+    # What upstream scripts or makes a data class of would be copied by more than what is above.
+    found["plain"] = not isinstance(raw, torch.jit.ScriptFunction) and not dataclasses.is_dataclass(parent)
     return found
 
 
 def main(name: str) -> None:
     """Print what holds of the sites of one patch."""
     patch = load_patches()[name]
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "real"))
     if name.startswith("slime."):
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "real"))
         from slime_on_cpu import stand_in
 
         stand_in()
+    elif name == "verl.sft-balance":
+        import sft_stand_in  # noqa: F401 -- as it is imported, a web server is there
     alone = [] if name == "megatron.agreement" else ["-megatron.agreement"]
     overlay.enable([name, *patch.requires, *alone], strict=False)
     modules = {
