@@ -122,8 +122,10 @@ def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
         [sys.executable, "-W", "ignore", str(RUNNER), seed, str(PATIENCE)],
         input="".join(json.dumps(job) + "\n" for job in jobs),
         env={**clean, "PYTHONPATH": path_of(release.folders), "OMP_NUM_THREADS": "1", "OVERLAY_LOG": "off"},
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"the contracts on {release.name} did not end well: {done.stderr[-2000:]}")
     said: list[tuple[str, str]] = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
     unfit = {
         patch: f"its contract cannot be run on {release.name}: {why or outcome}"
