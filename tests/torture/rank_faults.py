@@ -1,10 +1,11 @@
-"""Started on every rank: compares ranks of which one dies, is slow, or comes when the others have given up.
+"""Started on every rank: compares ranks of which one dies, is slow, comes too late, or has nothing to do.
 
 Argument: what goes wrong. Prints what each comparison raised, and in how many seconds, as JSON.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -13,8 +14,8 @@ from typing import Any
 
 import overlay
 
-# Armed, and on nothing: no module of an upstream is imported here.
-overlay.enable("megatron.recompute")
+# Armed, and on nothing: no module of an upstream is imported here, but for one scene.
+overlay.enable("megatron.recompute, verl.fast-partitioner")
 
 import torch.distributed as dist  # noqa: E402
 
@@ -60,6 +61,22 @@ def late(who: int, timeout: float, seconds: float) -> None:
     os._exit(0)
 
 
+def idle() -> None:
+    """The last rank has used nothing that is patched; then it is not in the group that is compared."""
+    last = dist.get_world_size() - 1
+    if last != RANK:
+        importlib.import_module("verl.utils.seqlen_balancing")
+    dist.barrier()
+    found = tried(LONG)
+    found["states"] = {one.patch: one.state for one in overlay.status().patches}
+    busy = dist.new_group(list(range(last)))
+    begin = time.perf_counter()
+    overlay.agree(busy, SHORT)
+    found["alone"] = time.perf_counter() - begin
+    dist.barrier()
+    say(found)
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     dist.barrier()
@@ -69,6 +86,7 @@ def main() -> None:
         "a slow rank": lambda: late(1, LONG, 2.0),
         "a rank that is too late": lambda: late(1, SHORT, LATE),
         "the first rank is too late": lambda: late(0, SHORT, LATE),
+        "a rank with nothing to do": idle,
     }
     scenes[sys.argv[1]]()
 

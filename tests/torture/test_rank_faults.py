@@ -58,3 +58,14 @@ def test_a_rank_that_comes_too_late_is_told_what_the_others_said(
     (said,) = {rank["said"] for rank in found}
     assert said.startswith(f"rank {who} did not take part within 3 s"), [rank["said"] for rank in found]
     assert max(rank["seconds"] for number, rank in enumerate(found) if number != who) < SHORT + 2 * SLACK
+
+
+@pytest.mark.real
+def test_a_rank_with_nothing_to_do_agrees_with_those_that_have(tmp_path: Path) -> None:
+    pytest.importorskip("verl", reason="verl is not installed")
+    found = run(tmp_path, "a rank with nothing to do", world=2)
+    assert [rank["said"] for rank in found] == ["", ""]
+    # A patch of a module that was not imported yet is armed, and not in force.
+    assert [rank["states"]["verl.fast-partitioner"] for rank in found] == ["applied", "armed"]
+    # And of a group that it is not in it waits for nobody.
+    assert max(rank["alone"] for rank in found) < SHORT
