@@ -41,17 +41,20 @@ def _applied(*patches: str) -> None:
 
 
 def verl_partitioner(seed: str) -> str:
-    """The same partitions as this very upstream makes without the patch."""
-    from token_budget_check import partitioned
+    """The same partitions as this very upstream makes without the patch, in less than half the calls."""
+    from token_budget_check import partitioned, partitioner_calls
 
     _enabled("verl.fast-partitioner")
     from verl.utils import seqlen_balancing
 
     _applied("verl.fast-partitioner")
     ours = partitioned(seqlen_balancing, random.Random(seed), 60)
+    fast = partitioner_calls(seqlen_balancing, 256, 48)
     overlay.disable()
     theirs = partitioned(seqlen_balancing, random.Random(seed), 60)
-    return "" if ours == theirs else "other partitions than without the patch"
+    if ours != theirs:
+        return "other partitions than without the patch"
+    return "" if fast < partitioner_calls(seqlen_balancing, 256, 48) / 2 else "as slow as without the patch"
 
 
 def verl_budget(seed: str) -> str:
@@ -96,7 +99,7 @@ def verl_offload(seed: str) -> str:
 
 
 def slime_partitioner(seed: str) -> str:
-    """The same partitions as this very upstream makes without the patch."""
+    """The same partitions as this very upstream makes without the patch, in less than half the calls."""
     import importlib
 
     from slime_on_cpu import stand_in
@@ -110,7 +113,9 @@ def slime_partitioner(seed: str) -> str:
     overlay.disable()
     theirs = look(module, seed)
     same = [name for name in ours if name not in ("seconds", "calls") and ours[name] != theirs[name]]
-    return f"other partitions than without the patch ({', '.join(same)})" if same else ""
+    if same:
+        return f"other partitions than without the patch ({', '.join(same)})"
+    return "" if ours["calls"][1] < theirs["calls"][1] / 2 else "as slow as without the patch"
 
 
 def slime_micro_batches(seed: str, *patches: str) -> str:
@@ -183,7 +188,10 @@ def slime_capped(seed: str) -> str:
 
 
 def slime_loss(seed: str) -> str:
-    """Log-probabilities, entropies, gradients and the loss are those of float64."""
+    """Log-probabilities, entropies, gradients and the loss are those of float64.
+
+    In the memory of one tensor of the logits' size, and without a gradient of a part of it.
+    """
     import os
 
     os.environ["OVERLAY_TEST_SEED"] = seed
@@ -192,9 +200,10 @@ def slime_loss(seed: str) -> str:
 
     _enabled("slime.loss-memory")
     with megatron():
-        import_slime("loss")
+        (module,) = import_slime("loss")
         _applied("slime.loss-memory")
         import loss_memory_cases as cases
+        from loss_memory_check import CASES, Step
 
         shape = [(9, 4), (6, 3), (12, 11)]
         ways: list[dict[str, Any]] = [{}, {"entropy_coef": 0.1}]
@@ -206,6 +215,10 @@ def slime_loss(seed: str) -> str:
                 off = {key: value for key, value in found["errors"].items() if not value < 1e-5}
                 if off:
                     return f"{name} with {changed}: {off}"
+        for case in CASES:
+            step = Step(module, case, 1024, 2048)
+            if step.peak() > (1.1 if step.gradient else 0.2):
+                return f"{case}: {step.peak():.2f} times the memory of the logits"
     return ""
 
 

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-import os
 import secrets
-import subprocess
 import sys
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay._registry import load_patches
@@ -25,18 +21,17 @@ from tortures._attack import INSIDE, Attack, Mutant
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
+from tortures._start_contracts import outcomes
 from tortures._upstreams import Pristine, Release, path_of, releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 #: What became of a mutant, as the table's columns: the verdict is loud; the meaning is the same and the patch
 #: applies; it applies, and its contract was run, or is not one that can be run here; or what must not be.
 LOUD, SAME, NOT_RUN = "loud", "same", "not run"
 COLUMNS = (LOUD, SAME, HOLDS, RAISES, NOT_RUN, WRONG)
-RUNNER = Path(__file__).with_name("_run_contracts.py")
-#: Seconds for one contract, on a machine that is busy.
-PATIENCE = 240
 
 
 class Row(NamedTuple):
@@ -117,16 +112,7 @@ def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
     patches = list(dict.fromkeys(one.patch for one in rows))
     jobs = [(patch, "", "") for patch in patches]
     jobs += [(one.patch, one.site.partition(":")[0], one.text) for one in rows]
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(RUNNER), seed, str(PATIENCE)],
-        input="".join(json.dumps(job) + "\n" for job in jobs),
-        env={**clean, "PYTHONPATH": path_of(release.folders), "OMP_NUM_THREADS": "1", "OVERLAY_LOG": "off"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"the contracts on {release.name} did not end well: {done.stderr[-2000:]}")
-    said: list[tuple[str, str]] = [tuple(json.loads(line)) for line in done.stdout.splitlines()]
+    said = outcomes(path_of(release.folders), jobs, seed)
     unfit = {
         patch: f"its contract cannot be run on {release.name}: {why or outcome}"
         for patch, (outcome, why) in zip(patches, said, strict=False)
@@ -180,10 +166,10 @@ def main(arguments: list[str]) -> int:
         for row in waiting.values():
             by_release[row.release.name].append(row)
         batches = list(by_release.values())
-        outcomes = pool.map(run, batches, [options.seed] * len(batches))
+        answers = pool.map(run, batches, [options.seed] * len(batches))
         known = {
             row.identity: outcome
-            for batch, found in zip(batches, outcomes, strict=True)
+            for batch, found in zip(batches, answers, strict=True)
             for row, outcome in zip(batch, found, strict=True)
         }
     done = [

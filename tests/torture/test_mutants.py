@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 import os
 import secrets
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -66,36 +63,37 @@ def test_a_changed_site_is_refused_and_a_quoted_one_is_not(attack: Any, patch: s
     assert len(kinds) >= 8, kinds
 
 
-def outcomes(jobs: list[tuple[str, str, str]], folder: Path) -> list[list[str]]:
-    """Return the outcomes of contracts on what is installed in a folder."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(SCRIPTS / "tortures" / "_run_contracts.py"), SEED, "240"],
-        input="".join(json.dumps(job) + "\n" for job in jobs),
-        env={**clean, "OVERLAY_LOG": "off", "PYTHONPATH": str(folder)},
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def test_contracts_hold_where_nothing_was_changed(site: Path) -> None:
-    """Else no mutant that a patch applies to would be judged."""
-    found = outcomes([(patch, "", "") for patch in PATCHES], site)
-    assert found == [["holds", ""]] * len(PATCHES), (SEED, found)
-
-
-def test_a_change_is_seen_where_a_contract_starts_processes(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else each of their mutants would hold: ranks and Ray's workers import for themselves."""
+@pytest.fixture
+def outcomes(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
+    """Return what runs contracts on what is installed here."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
+    start = importlib.import_module("tortures._start_contracts").outcomes
+
+    def run(jobs: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+        return list(start(str(site), jobs, SEED))
+
+    return run
+
+
+def test_every_patch_has_a_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    assert importlib.import_module("tortures._contracts").CONTRACTS.keys() == load_patches().keys()
+
+
+def test_contracts_hold_where_nothing_was_changed(outcomes: Any) -> None:
+    """Else no mutant that a patch applies to would be judged."""
+    found = outcomes([(patch, "", "") for patch in PATCHES])
+    assert found == [("holds", "")] * len(PATCHES), (SEED, found)
+
+
+def test_a_change_is_seen_where_a_contract_starts_processes(site: Path, outcomes: Any) -> None:
+    """Else each of their mutants would hold: ranks and Ray's workers import for themselves."""
     contracts = importlib.import_module("tortures._contracts").CONTRACTS
     patches = sorted(patch for patch, contract in contracts.items() if contract.starts)
     assert patches == ["megatron.dynamic-cp-names", "verl.dynamic-cp-loss", "verl.sft-balance"]
     module = "verl.utils.tensordict_utils"
     text = (site / "verl/utils/tensordict_utils.py").read_text() + "\nraise ArithmeticError('on purpose')\n"
-    for outcome, why in outcomes([(patch, module, text) for patch in patches], site):
+    for outcome, why in outcomes([(patch, module, text) for patch in patches]):
         assert outcome == "raises"
         assert "ArithmeticError: on purpose" in why
 
