@@ -99,6 +99,8 @@ def load(folder: str) -> Report:
             run = json.load(file)
     except (OSError, ValueError) as error:
         raise SuiteError(f"the results {path} cannot be read: {error}") from error
+    if not isinstance(run, dict) or run.get("format") != results.FORMAT:
+        raise SuiteError(f"the results {path} are not those of this overlay: run the recipe again")
     plain, overlay = (results.read(os.path.join(folder, mode)) for mode in ("plain", "overlay"))
     known = [Known(**item) for item in run["known"]]
     return Report(

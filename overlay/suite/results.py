@@ -27,6 +27,8 @@ OUTCOMES = (
 FAILING = frozenset({"not-run", "failed", "error", "crashed", "hung"})
 
 NAME = "results.jsonl"
+#: What `run.json` holds, by its format.
+FORMAT = 1
 
 
 class Test(Record):

@@ -35,9 +35,6 @@ MODES = ("plain", "overlay")
 #: How often files whose outcome differs are run again in each mode, to tell the flaky ones.
 RERUNS = 1
 
-#: What `run.json` holds, by its format.
-FORMAT = 1
-
 
 class Options(Record):
     """How to run, as the command line says."""
@@ -116,7 +113,7 @@ class Run:
         origin = "installed" if self.options.installed else self._code.origin
         places = dict.fromkeys(about["packages"], origin)
         return {
-            "format": FORMAT,
+            "format": results.FORMAT,
             "recipe": self.recipe.name,
             "about": self.recipe.about,
             "tests": self._tests.origin,

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from suite_project import CODE, Workplace, write
 
-if TYPE_CHECKING:
-    from pathlib import Path
+# Shared with another folder of tests, which pytest need not have put on the path.
+sys.path.append(str(Path(__file__).parents[1] / "overlay"))
+from output_schema import check
+from suite_project import CODE, Workplace, write
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +108,23 @@ def test_a_page_says_which_patches_are_younger_than_its_runs(
     said = "- older than `verl.sft-balance`, and shows nothing of them"
     assert said in workplace.overlay("report", str(tmp_path / "tiny")).stdout
     assert "older than" not in workplace.overlay("report").stdout
+
+
+def test_what_is_printed_as_json_is_what_the_schema_says(ran: tuple[Workplace, dict[str, Any]]) -> None:
+    workplace, said = ran
+    check({"runs": [said], "not_run": []}, "suite run")
+    for words in (["list"], ["report"], ["diff", "suite-results/tiny/plain", "suite-results/tiny/overlay"]):
+        check(json.loads(workplace.overlay(*words, "--json").stdout), f"suite {words[0]}")
+
+
+def test_results_of_another_format_are_refused(ran: tuple[Workplace, dict[str, Any]], tmp_path: Path) -> None:
+    workplace, _ = ran
+    (tmp_path / "run.json").write_text('{"format": 2}')
+    done = workplace.overlay("report", str(tmp_path))
+    assert done.returncode == 2
+    assert (
+        f"the results {tmp_path}/run.json are not those of this overlay: run the recipe again" in done.stderr
+    )
 
 
 def test_a_pytest_that_a_test_starts_is_not_counted(ran: tuple[Workplace, dict[str, Any]]) -> None:
