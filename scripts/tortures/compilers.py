@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from overlay._registry import load_patches
+from tortures._torches import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = ROOT / "tests" / "torture" / "compiler_sites.py"
@@ -62,7 +63,22 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--brief", action="store_true", help="print how many sites there are, and what is wrong"
     )
-    brief = parser.parse_args(arguments).brief
+    parser.add_argument(
+        "--torch",
+        nargs="+",
+        metavar="VERSION",
+        help="the same in brief with each of these releases, which are installed under .cache",
+    )
+    options = parser.parse_args(arguments)
+    if options.torch:
+        again = [str(ROOT / "scripts" / "torture_all.py"), "compilers", "--brief"]
+        # One after the other: each says its line when it is through.
+        return max(subprocess.call([environment(version), *again]) for version in options.torch)
+    return _look_at_all(brief=options.brief)
+
+
+def _look_at_all(*, brief: bool) -> int:
+    """Look at every site with what is installed here."""
     import torch
 
     wrong, sites = [], 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "overlay"))
 from fake_upstream import Upstream, forget
 
+import overlay
 from overlay._engine import Engine
 
 if TYPE_CHECKING:
@@ -43,6 +45,26 @@ def test_real_sites(name: str, upstream: str) -> None:
     assert found["sites"]
     for site in found["sites"]:
         assert [key for key, value in site.items() if value is False] == []
+
+
+def test_another_torch_stands_before_what_is_installed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE.parents[1] / "scripts"))
+    torches = importlib.import_module("tortures._torches")
+
+    def install(python: Path, version: str) -> None:
+        (folder,) = (python.parents[1] / "lib").glob("python*/site-packages")
+        (folder / "torch.py").write_text(f"__version__ = {version!r}\n")
+
+    monkeypatch.setattr(torches, "CACHE", tmp_path)
+    monkeypatch.setattr(torches, "_install", install)
+    code = "import torch, overlay, pytest; print(torch.__version__, overlay.__file__)"
+    for _ in range(2):
+        python = torches.environment("1.2.3")
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert done.stdout == f"1.2.3 {overlay.__file__}\n"
+        monkeypatch.setattr(torches, "_install", None)  # it is there
 
 
 DATA = """
