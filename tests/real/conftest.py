@@ -54,21 +54,28 @@ def findings() -> Callable[..., dict[str, Any]]:
         key = (folder, program, arguments)
         if key not in known:
             path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", str(HERE / program), *arguments],
-                env={**os.environ, "PYTHONPATH": path, "OVERLAY_STRICT": "0"},
-                capture_output=True,
-                text=True,
-                timeout=400,
-                check=False,
-            )
-            failed = {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
-            known[key] = failed if done.returncode else json.loads(done.stdout.splitlines()[-1])
+            ours = [name for name in os.environ if name.startswith("OVERLAY") and name != "OVERLAY_TEST_SEED"]
+            clean = {name: value for name, value in os.environ.items() if name not in ours}
+            known[key] = _printed([str(HERE / program), *arguments], {**clean, "PYTHONPATH": path})
         found = known[key]
         assert "error" not in found, found["error"]
         return found
 
     return get
+
+
+def _printed(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
+    """Return what a program printed as JSON in its last line, or `error`."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", *command],
+            env=environ, capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        return {"error": f"no end after {error.timeout} s"}
+    if done.returncode:
+        return {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def _getter(script: Any) -> Callable[[str], Path]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -77,22 +75,14 @@ def sound(run: Callable[..., dict[str, list[Any]]]) -> Callable[[str], dict[str,
 
 
 @pytest.fixture
-def measured(slime: Callable[[str], Path]) -> Callable[[str], dict[str, Any]]:
+def measured(
+    slime: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> Callable[[str], dict[str, Any]]:
     """Return the function that gets what `loss_memory_check.py` printed for a revision."""
 
     def get(revision: str) -> dict[str, Any]:
-        folder, key = slime(revision), (revision, "measured")
-        if key not in _FOUND:
-            path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
-            command = [sys.executable, "-W", "ignore", str(HERE / "loss_memory_check.py")]
-            command += ["--turns", "3", "--tokens", "1024", "--vocabulary", "8192"]
-            environment = {**os.environ, "PYTHONPATH": path, "OVERLAY_PATCHES": "none"}
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False, timeout=300
-            )
-            assert done.returncode == 0, done.stderr[-4000:]
-            _FOUND[key] = json.loads(done.stdout.splitlines()[-1])["cases"]
-        cases: dict[str, Any] = _FOUND[key]
+        sizes = ("--turns", "3", "--tokens", "1024", "--vocabulary", "8192")
+        cases: dict[str, Any] = findings(slime(revision), "loss_memory_check.py", *sizes)["cases"]
         return cases
 
     return get

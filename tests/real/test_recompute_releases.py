@@ -6,10 +6,6 @@ found there.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 ID = "megatron.recompute"
-HERE = Path(__file__).resolve().parent
 
 #: Every release of the range that was published.
 ALL_RELEASES = (
@@ -44,39 +39,18 @@ VERLS = ("verl-0.8.0", "verl-0.9.1")
 DISPATCHERS = ("alltoall", "allgather")
 
 
-@pytest.fixture(scope="session")
-def reports() -> dict[str, dict[str, Any]]:
-    return {}
-
-
 @pytest.fixture(params=RUN)
 def found(
-    request: pytest.FixtureRequest, release: Callable[[str], Path], reports: dict[str, dict[str, Any]]
+    request: pytest.FixtureRequest, release: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> dict[str, Any]:
     """What `recompute_check.py` found on one release."""
-    version = str(request.param)
-    if version not in reports:
-        folder = release(f"megatron-core=={version}")
-        command = [sys.executable, str(HERE / "recompute_check.py")]
-        for verl in VERLS:
-            file = release(verl.replace("-", "==")) / "verl" / "models" / "mcore" / "patch.py"
-            command += ["--verl", f"{verl}={file}"]
-        path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-        done = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": path, "OVERLAY_PATCHES": "none"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        failed = {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
-        report = failed if done.returncode else json.loads(done.stdout.splitlines()[-1])
-        # A failure too is found once, and reported by every test.
-        reports[version] = {"folder": str(folder), **report}
-    report = reports[version]
-    assert "error" not in report, report["error"]
-    assert Path(report["path"]).is_relative_to(report["folder"])
+    folder = release(f"megatron-core=={request.param}")
+    arguments = []
+    for verl in VERLS:
+        file = release(verl.replace("-", "==")) / "verl" / "models" / "mcore" / "patch.py"
+        arguments += ["--verl", f"{verl}={file}"]
+    report = findings(folder, "recompute_check.py", *arguments)
+    assert Path(report["path"]).is_relative_to(folder)
     return report
 
 

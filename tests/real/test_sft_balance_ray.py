@@ -7,11 +7,8 @@ the tests ask what was found there. What is stood in for is in `sft_stand_in.py`
 from __future__ import annotations
 
 import ast
-import json
 import os
 import secrets
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,46 +22,24 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-HERE = Path(__file__).resolve().parent
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: Release -> workers.
 RUN = {"0.7.0": 2, "0.7.1": 4, "0.8.0": 4, "0.9.0": 2, "0.9.1": 2}
 
 
-@pytest.fixture(scope="session")
-def sft_reports() -> dict[str, dict[str, Any]]:
-    return {}
-
-
 @pytest.fixture(params=RUN)
 def found(
-    request: pytest.FixtureRequest, release: Callable[[str], Path], sft_reports: dict[str, dict[str, Any]]
+    request: pytest.FixtureRequest, release: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> dict[str, Any]:
     """What `sft_balance_check.py` found on one release."""
     version = str(request.param)
     print(f"OVERLAY_TEST_SEED={SEED}")
-    if version not in sft_reports:
-        folder = release(f"verl=={version}")
-        sft_reports[version] = {"folder": str(folder), **_report(folder, RUN[version])}
-    report = sft_reports[version]
-    assert "error" not in report, report["error"]
-    return report
-
-
-def _report(folder: Path, ranks: int) -> dict[str, Any]:
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY_")}
-    command = [sys.executable, str(HERE / "sft_balance_check.py"), "--seed", SEED, "--ranks", str(ranks)]
-    try:
-        done = subprocess.run(
-            command,
-            env={**clean, "PYTHONPATH": path}, capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        return {"error": f"no end after {error.timeout} s"}
-    if done.returncode:
-        return {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    folder = release(f"verl=={version}")
+    ranks = str(RUN[version])
+    return {
+        "folder": str(folder),
+        **findings(folder, "sft_balance_check.py", "--seed", SEED, "--ranks", ranks),
+    }
 
 
 def of(lengths: list[list[int]]) -> dict[str, Any]:
