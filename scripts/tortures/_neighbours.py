@@ -45,7 +45,8 @@ def neighbours(sites: list[str], tree: Tree) -> dict[str, str]:
         defined = dict(_defined(parsed))
         nodes = {name: defined[name] for name in inside if name in defined}
         for name, node in nodes.items():
-            for mentioned in _mentioned(node, name, defined):
+            # Sorted: a seed has to lead to the same mutants in every process.
+            for mentioned in sorted(_mentioned(node, name, defined)):
                 binds = tree.nodes(f"{module}:{mentioned}")
                 if binds:
                     how = "called" if mentioned in defined else "bound"

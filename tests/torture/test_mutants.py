@@ -7,6 +7,8 @@ import importlib.util
 import os
 import secrets
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,30 @@ def outcomes(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
         return list(start(str(site), jobs, SEED))
 
     return run
+
+
+NEAR = """
+import sys; sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from overlay._registry import load_patches
+from tortures._neighbours import neighbours, shape_of
+from tortures._upstreams import Pristine
+tree = Pristine((Path(sys.argv[2]),))
+print(neighbours(shape_of(load_patches()["verl.strict-token-budget"], tree), tree))
+"""
+
+
+def test_a_seed_leads_to_the_same_mutants_in_every_process(site: Path) -> None:
+    # Which neighbours are changed is drawn from a list of them, in its order.
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", NEAR, str(SCRIPTS), str(site)],
+            env={**os.environ, "PYTHONHASHSEED": number}, capture_output=True, text=True, check=True,
+        ).stdout
+        for number in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(found) == 1
+    assert "'called'" in found.pop()
 
 
 def test_every_patch_has_a_contract(monkeypatch: pytest.MonkeyPatch) -> None:
