@@ -58,7 +58,7 @@ def obstacle(site: str, tree: Tree) -> str:
                 return f"{site} is a property, and no function stands there at run time"
             if name not in ("staticmethod", "classmethod"):
                 return (
-                    f"{site} is decorated (@{name.partition('(')[0]}), and what stands there at run time is "
-                    "not the function in the source"
+                    f"{site} is decorated (@{name.partition('(')[0]}), and what stands there at run time "
+                    "need not be the function in the source; replace what it calls, or what looks it up"
                 )
     return ""

@@ -176,6 +176,11 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     patches = "all" if arguments.patches is None and arguments.all else arguments.patches
     plan = engine.plan(patches, arguments.site)
     _print(arguments, plan.to_dict(), lambda: _render.plan(plan, findings=arguments.all))
+    if arguments.site and all(one.verdict in ("not-installed", "not-selected") for one in plan.verdicts):
+        print(
+            f"overlay: no upstream that a patch is for is in {arguments.site}: name a folder of the path",
+            file=sys.stderr,
+        )
     return EXIT_LOUD if plan.loud else EXIT_OK
 
 
@@ -204,6 +209,9 @@ def _digest(_: Engine, arguments: argparse.Namespace) -> int:
     _print(
         arguments, digests, lambda: "\n".join(f"{found or '-':<14}{site}" for site, found in digests.items())
     )
+    for site in (site for site, found in digests.items() if found is None):
+        where = f"in {arguments.site}" if arguments.site else "in this environment"
+        print(f"overlay: there is no {site} {where}", file=sys.stderr)
     return EXIT_OK if all(digests.values()) else EXIT_LOUD
 
 

@@ -1,8 +1,9 @@
 """Run the linters, the type checker and the test suite; scripts/test starts this in its environment.
 
 Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
-arguments pytest runs alone and gets them. pytest comes last, its closing line is the last line of output, and
-just before it stand the skipped tests, counted by reason, and the checks that failed.
+arguments pytest runs alone and gets them; `--lint` runs all but pytest. pytest comes last, its closing line
+is the last line of output, and just before it stand the skipped tests, counted by reason, and the checks that
+failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay.
 """
@@ -109,8 +110,8 @@ def main(arguments: list[str]) -> int:
     """Run the checks and return the exit status: pytest's own, or 1 if only something else failed."""
     os.chdir(ROOT)
     failed = []
-    nightly = arguments == ["--nightly"]
-    if nightly:
+    nightly, lint = arguments == ["--nightly"], arguments == ["--lint"]
+    if nightly or lint:
         arguments = []
     if not arguments:
         checks: dict[str, Callable[[], int]] = {
@@ -123,6 +124,9 @@ def main(arguments: list[str]) -> int:
             print(f"--- {name}", flush=True)
             if check():
                 failed.append(name)
+        if lint:
+            print(f"failed: {', '.join(failed)}" if failed else "nothing was found")
+            return int(bool(failed))
         print("--- pytest", flush=True)
     # This file's folder must not be importable from in the tests.
     sys.path[:] = [

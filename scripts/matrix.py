@@ -2,8 +2,9 @@
 """The support matrix: what is decided for each patch on each release, and whether its own check passes there.
 
     python scripts/matrix.py                    # audit every release, and say what differs from the record
-    python scripts/matrix.py --checks           # and run each applied patch's cheap check on it
-    python scripts/matrix.py --checks --write   # write the record
+    python scripts/matrix.py --checks           # and run each applied patch's contract on it
+    python scripts/matrix.py --checks --write   # write the record, after each release
+    python scripts/matrix.py --patch verl.x ... # look at this patch alone, and leave the others as they are
     python scripts/matrix.py --recorded         # print the record, and fetch nothing
 
 `compat/releases.txt` lists the releases; each is fetched without being installed, slime from SLIME_REPO. The
@@ -23,6 +24,7 @@ import fetch_slime
 import matrix_checks
 
 import overlay
+from overlay._registry import load_patches
 from overlay.verdict import LOUD
 
 COMPAT = Path(__file__).resolve().parent.parent / "compat"
@@ -71,33 +73,29 @@ def audit(folder: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def measure(wanted: list[str], *, checks: bool) -> tuple[Matrix, dict[str, str]]:
-    """Return what is found on each release, and why some could not be fetched."""
-    found: Matrix = {}
-    missing: dict[str, str] = {}
-    for number, release in enumerate(wanted, 1):
-        print(f"[{number}/{len(wanted)}] {release}", file=sys.stderr, flush=True)
-        try:
-            folder = fetch(release)
-        except (fetch_release.FetchError, fetch_slime.FetchError) as error:
-            missing[release] = str(error)
-            continue
-        found[release] = audit(folder)
-        if checks:
-            applied = [name for name, cell in found[release].items() if cell["verdict"] == "apply"]
-            for patch, outcome in matrix_checks.run(folder, applied).items():
-                found[release][patch]["check"] = outcome
-    return found, missing
+def measure(release: str, folder: Path, patch: str, *, checks: bool) -> dict[str, dict[str, str]]:
+    """Return what is found on a release that lies in a folder, with checks of one patch, or of all."""
+    print(f"{release} ...", file=sys.stderr, flush=True)
+    found = audit(folder)
+    if checks:
+        wanted = [name for name in found if patch in ("", name)]
+        applied = [name for name in wanted if found[name]["verdict"] == "apply"]
+        for name, outcome in matrix_checks.run(folder, applied).items():
+            found[name]["check"] = outcome
+    return found
 
 
-def kept(found: Matrix, old: Matrix, *, checks: bool) -> Matrix:
-    """Return what is found, and the record where a release could not be had or a check was not run."""
+def kept(found: Matrix, old: Matrix, patch: str, *, checks: bool) -> Matrix:
+    """Return what is found, and the record where something was not looked at or a check was not run."""
     merged: Matrix = {}
     for release in releases():
         before = old.get(release, {})
-        row = {patch: dict(cell) for patch, cell in found.get(release, before).items()}
-        for patch, cell in row.items():
-            known = before.get(patch, {})
+        row = {
+            name: dict(cell if patch in ("", name) else before.get(name, cell))
+            for name, cell in found.get(release, before).items()
+        }
+        for name, cell in row.items():
+            known = before.get(name, {})
             if not checks and cell["verdict"] == "apply" and "check" in known:
                 cell["check"] = known["check"]
         if row:
@@ -173,7 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "only", nargs="*", metavar="RELEASE", help="such as verl==0.9.1 (default: all listed)"
     )
-    parser.add_argument("--checks", action="store_true", help="run each applied patch's cheap check too")
+    parser.add_argument("--patch", default="", metavar="ID", help="look at this patch alone")
+    parser.add_argument("--checks", action="store_true", help="run each applied patch's contract too")
     parser.add_argument("--write", action="store_true", help=f"write {RECORD.name}")
     parser.add_argument("--recorded", action="store_true", help="print the record, and fetch nothing")
     options = parser.parse_args(arguments)
@@ -184,16 +183,27 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = sorted(set(options.only) - set(listed))
     if unknown:
         parser.error(f"{', '.join(unknown)}: not in {LIST.name}; a release is one line there")
-    found, missing = measure(options.only or listed, checks=options.checks)
-    new = kept(found, old, checks=options.checks)
+    if options.patch and options.patch not in load_patches():
+        parser.error(f"there is no patch {options.patch!r}")
+    found: Matrix = {}
+    missing: dict[str, str] = {}
+    new = kept(found, old, options.patch, checks=options.checks)
+    for release in options.only or listed:
+        try:
+            folder = fetch(release)
+        except (fetch_release.FetchError, fetch_slime.FetchError) as error:
+            missing[release] = str(error)
+            continue
+        found[release] = measure(release, folder, options.patch, checks=options.checks)
+        new = kept(found, old, options.patch, checks=options.checks)
+        if options.write:  # now: what was found on this release took long, and may be interrupted
+            RECORD.write_text(text(new), encoding="utf-8")
     different, wrong = difference(old, new), failed(found)
     print("\n\n".join(filter(None, [tables({name: new[name] for name in found}), different])))
     for release, why in missing.items():
         print(f"{release}: not fetched, and left as it is recorded: {why}")
     for line in wrong:
         print(f"check failed: {line}")
-    if options.write:
-        RECORD.write_text(text(new), encoding="utf-8")
     return int(bool(wrong) or (bool(different) and not options.write))
 
 

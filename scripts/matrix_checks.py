@@ -1,4 +1,4 @@
-"""The cheap check of each patch on a release: its contract, the one that its mutants are held to.
+"""The check of each patch on a release: its contract, the one that its mutants are held to.
 
 See `tortures/_contracts.py`. All contracts of a release run in one process with it first on the path, each in
 a fork; the tests in `tests/real` and `tests/distributed` look at the same in full.

@@ -83,8 +83,9 @@ def main(arguments: list[str]) -> int:
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return 2
     table = list(rows(tests, verdicts.found))
+    width = max((len(patch) for patch, *_ in table), default=0)
     for patch, release, what, why in table:
-        print(f"{patch:<26}{release:<24}{what}{': ' + why if why else ''}")
+        print(f"{patch:<{width}}  {release:<24}{what}{': ' + why if why else ''}")
     return int(any(what in (READY, BROKEN) for *_, what, _ in table))
 
 

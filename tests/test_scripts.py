@@ -465,6 +465,12 @@ def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> No
     assert checks.calls == ["check", "format", "mypy", "suites", ("pytest", [], failed)]
 
 
+def test_linters_and_types_run_alone(checks: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checks.main(["--lint"]) == 1
+    assert checks.calls == ["check", "format", "mypy"]
+    assert capsys.readouterr().out.endswith("failed: mypy\n")
+
+
 def test_with_arguments_pytest_runs_alone(checks: Any) -> None:
     assert checks.main(["-k", "shape"]) == 0
     assert checks.calls == [("pytest", ["-k", "shape"], [])]

@@ -103,6 +103,45 @@ def test_a_release_that_is_not_listed_is_refused(matrix: Any, capsys: pytest.Cap
     assert "verl==7.0: not in releases.txt" in capsys.readouterr().err
 
 
+def test_one_patch_is_looked_at_alone(matrix: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Any] = []
+
+    def run(folder: Path, patches: list[str]) -> dict[str, str]:
+        ran.append(patches)
+        return dict.fromkeys(patches, "passed")
+
+    monkeypatch.setattr(matrix.matrix_checks, "run", run)
+    monkeypatch.setattr(matrix, "load_patches", lambda: {"verl.c": None})
+    row = {"verl.a": {"verdict": "unsupported"}, "verl.c": {"verdict": "apply"}}
+    monkeypatch.setattr(matrix, "audit", lambda folder: json.loads(json.dumps(row)))
+    assert matrix.main(["--checks", "--write", "--patch", "verl.c", "verl==0.9.0"]) == 0
+    assert ran == [["verl.c"]]
+    # What is recorded of other patches is not touched.
+    new = {"verl.a": {"verdict": "apply"}, "verl.c": {"verdict": "apply", "check": "passed"}}
+    assert matrix.recorded() == {**OLD, "verl==0.9.0": new}
+
+
+def test_what_was_found_is_written_even_if_the_rest_is_not_waited_for(
+    matrix: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(release: str) -> Path:
+        if release == "verl==0.9.0":
+            raise KeyboardInterrupt
+        return Path(release)
+
+    monkeypatch.setattr(matrix, "fetch", fetch)
+    monkeypatch.setattr(matrix, "audit", lambda folder: {"verl.a": {"verdict": "superseded"}})
+    with pytest.raises(KeyboardInterrupt):
+        matrix.main(["--write"])
+    assert matrix.recorded() == {**OLD, "verl==0.8.0": {"verl.a": {"verdict": "superseded"}}}
+
+
+def test_a_patch_that_there_is_not_is_refused(matrix: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        matrix.main(["--patch", "verl.none"])
+    assert "there is no patch 'verl.none'" in capsys.readouterr().err
+
+
 def test_a_check_is_the_contract_of_a_patch(
     matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

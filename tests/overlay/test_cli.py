@@ -138,7 +138,17 @@ def test_status_arms_what_the_environment_says() -> None:
 def test_digest(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text("def f(): pass\n")
     assert read("digest", "m:f", "--site", str(tmp_path))["m:f"]
-    assert overlay("digest", "m:g", "--site", str(tmp_path)).returncode == 1
+    done = overlay("digest", "m:g", "--site", str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, f"overlay: there is no m:g in {tmp_path}\n")
+
+
+def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None:
+    # The folder above that which was meant, for one.
+    done = overlay("audit", "--site", str(tmp_path))
+    assert done.returncode == 0
+    assert done.stderr == (
+        f"overlay: no upstream that a patch is for is in {tmp_path}: name a folder of the path\n"
+    )
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:

@@ -114,7 +114,7 @@ def test_what_suites_print_is_read_in_each_form(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_results_is_read(tmp_path: Path) -> None:
-    made.write(tmp_path / "run.json", {"recipe": "r", "known": [], "patches": {}, "code": {}})
+    made.write(tmp_path / "run.json", {"format": 1, "recipe": "r", "known": [], "patches": {}, "code": {}})
     for mode, outcome in (("plain", "passed"), ("overlay", "failed")):
         (tmp_path / mode).mkdir()
         test = results.Test(id="t.py::t", file="t.py", attempt=1, outcome=outcome, seconds=0.1, reason="why")
