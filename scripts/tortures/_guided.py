@@ -8,8 +8,12 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import atheris
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 READERS = ["overlay._toml", "overlay._lockfile", "overlay._lock", "overlay.suite.recipe", "tomllib"]
 with atheris.instrument_imports(include=READERS):
@@ -24,26 +28,28 @@ from tortures.fuzz import check_recipe  # noqa: E402 -- it imports the readers
 PATH = Path(tempfile.mkdtemp()) / "x.toml"
 
 
-def lock(data: bytes) -> None:
-    """Read one lock."""
-    PATH.write_bytes(data)
-    try:
-        found = _lockfile.read(str(PATH))
-    except LockError:
-        return
+def check_lock(found: _lock.Lock) -> None:
+    """Raise `AssertionError` unless a lock is what its digest says."""
     assert found == _lock.with_digest(found)
 
 
-def one_recipe(data: bytes) -> None:
-    """Read one recipe."""
+#: What reads a kind of file, the error with which it refuses one, and what has to hold of the others.
+KINDS: dict[str, tuple[Callable[[str], Any], type[Exception], Callable[[Any], None]]] = {
+    "lock": (_lockfile.read, LockError, check_lock),
+    "recipe": (recipe.read, SuiteError, check_recipe),
+}
+read, refused, check = KINDS[sys.argv.pop(1)]
+
+
+def one(data: bytes) -> None:
+    """Read one file."""
     PATH.write_bytes(data)
     try:
-        found = recipe.read(str(PATH))
-    except SuiteError:
+        found = read(str(PATH))
+    except refused:
         return
-    check_recipe(found)
+    check(found)
 
 
-KIND = sys.argv.pop(1)
-atheris.Setup(sys.argv, {"lock": lock, "recipe": one_recipe}[KIND])
+atheris.Setup(sys.argv, one)
 atheris.Fuzz()
