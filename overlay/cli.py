@@ -176,9 +176,10 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     patches = "all" if arguments.patches is None and arguments.all else arguments.patches
     plan = engine.plan(patches, arguments.site)
     _print(arguments, plan.to_dict(), lambda: _render.plan(plan, findings=arguments.all))
-    if arguments.site and all(one.verdict in ("not-installed", "not-selected") for one in plan.verdicts):
+    selected = {one.verdict for one in plan.verdicts} - {"not-selected"}
+    if arguments.site and selected == {"not-installed"}:
         print(
-            f"overlay: no upstream that a patch is for is in {arguments.site}: name a folder of the path",
+            f"overlay: no upstream of a selected patch is in {arguments.site}: name a folder of the path",
             file=sys.stderr,
         )
     return EXIT_LOUD if plan.loud else EXIT_OK

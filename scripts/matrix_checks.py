@@ -26,7 +26,8 @@ def run(folder: Path, patches: Iterable[str]) -> dict[str, str]:
     """Return `passed`, or what went wrong, for each patch that has a check on the release in a folder."""
     wanted = [patch for patch in patches if patch in CONTRACTS]
     try:
-        found = outcomes(str(folder), [(patch, "", "") for patch in wanted], SEED) if wanted else []
+        path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+        found = outcomes(path, [(patch, "", "") for patch in wanted], SEED) if wanted else []
     except ContractError as error:
         return dict.fromkeys(wanted, f"{error} (seed {SEED})")
     return {

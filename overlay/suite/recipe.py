@@ -20,6 +20,8 @@ HOME = "overlay.compat"
 LARGEST = 1 << 16
 #: No number in a recipe is this great.
 _GREATEST = 1 << 31
+#: Characters: a message names it in full.
+_LONGEST_KEY = 200
 
 #: The last words of a command, and what stands for what in it.
 PYTHON, RANKS = "{python}", "{ranks}"
@@ -185,8 +187,8 @@ def _wrong_table(table: dict[str, Any], form: dict[str, Any], where: str) -> str
     """Return what is wrong with a table, by key and value, empty if nothing is."""
     for key, value in table.items():
         full = f"{where}{key}"
-        if not key.isprintable():
-            return f"the key {_shown(full)} holds characters that do not print"
+        if not key.isprintable() or len(full) > _LONGEST_KEY:
+            return f"the key {_shown(full)} is too long, or holds characters that do not print"
         if key not in form and "" not in form:
             from difflib import get_close_matches
 
@@ -212,7 +214,9 @@ def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one fo
         return next(filter(None, found), "")
     if form is int:
         right = type(value) is int and 0 < value < _GREATEST
-        return "" if right else f"{where} = {_shown(value)} is not a whole number above 0"
+        return (
+            "" if right else f"{where} = {_shown(value)} is not a whole number above 0 and below {_GREATEST}"
+        )
     if not isinstance(value, str):
         return f"{where} = {_shown(value)} is not a text"
     if not value.isprintable():
@@ -224,7 +228,7 @@ def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one fo
 
 def _wrong_path(value: str, where: str) -> str:
     steps = value.split("/")
-    if not value or value.startswith(("/", "~", "-")) or "\\" in value or ".." in steps or "" in steps:
+    if not value or value.startswith(("/", "~", "-")) or "\\" in value or {"", ".", ".."} & {*steps}:
         return f"{where} = {_shown(value)} is not a path inside the tree"
     return ""
 

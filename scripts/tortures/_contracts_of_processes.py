@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,23 +74,37 @@ def verl_sft(seed: str) -> str:
     from sft_judge import RUNS, broken, more_even
 
     options = ("--seed", seed, "--ranks", "2", "--batch", "16")
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(TESTS / "real" / "sft_balance_check.py"), *options],
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
-    found = json.loads(done.stdout.splitlines()[-1])
+    said = _printed([str(TESTS / "real" / "sft_balance_check.py"), *options])
+    if not said:
+        return f"the trainer did not end within {SECONDS} s"
+    found = json.loads(said[-1])
     if found["states"]["verl.sft-balance"] != "applied":
         raise RuntimeError(f"verl.sft-balance is {found['states']['verl.sft-balance']}")
     for name in RUNS:
-        # Padded rows have no uid of their own: what they are is told by their first tokens.
         if wrong := broken(found["overlay"][name], found["plain"][name]):
             return f"{name}: {wrong[0]}"
-    if set(found["overlay_counts"]) != {"by row"}:
+    steps = sum(len(found["overlay"][name]) for name in RUNS)
+    if found["overlay_counts"] != ["by row"] * steps:
         return "lengths are counted a second time, or partitioned by verl"
     pairs = [(found["overlay"][name], found["plain"][name]) for name in RUNS]
     return "" if any(more_even(*pair) for pair in pairs) else "nothing is more even than without the patch"
+
+
+def _printed(command: list[str]) -> list[str]:
+    """Return the lines that a Python program prints, none if it does not end, and then it is killed."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", *command],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, said = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return []
+    if process.returncode:
+        raise RuntimeError((said.strip().splitlines() or [f"exit status {process.returncode}"])[-1])
+    return printed.splitlines()
 
 
 def _ranks(seed: str, module: str, names: tuple[str, ...], *, te: bool = False) -> Any:
@@ -100,6 +115,8 @@ def _ranks(seed: str, module: str, names: tuple[str, ...], *, te: bool = False) 
     with tempfile.TemporaryDirectory() as folder:
         try:
             found = run_cases(2, module, Path(folder), te=te, only=names, timeout=SECONDS)
+        except TimeoutError as error:
+            return str(error)
         except RuntimeError as error:  # with all that the ranks said
             said = re.findall(r"^(?:\[rank\d+\]: ?)?(\w+: .+)$", str(error), re.MULTILINE)
             errors = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))]

@@ -1,12 +1,13 @@
 """Started by the fuzzer: lets atheris write files, guided by what of their reader they reach.
 
-python _guided.py lock|recipe [ARGUMENTS OF LIBFUZZER]
+python _guided.py lock|recipe FILE [ARGUMENTS OF LIBFUZZER]
+
+The file is what the reader is given each time.
 """
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,6 @@ with atheris.instrument_imports(include=READERS):
 
 from tortures.fuzz import check_recipe  # noqa: E402 -- it imports the readers
 
-PATH = Path(tempfile.mkdtemp()) / "x.toml"
-
 
 def check_lock(found: _lock.Lock) -> None:
     """Raise `AssertionError` unless a lock is what its digest says."""
@@ -39,6 +38,7 @@ KINDS: dict[str, tuple[Callable[[str], Any], type[Exception], Callable[[Any], No
     "recipe": (recipe.read, SuiteError, check_recipe),
 }
 read, refused, check = KINDS[sys.argv.pop(1)]
+PATH = Path(sys.argv.pop(1))
 
 
 def one(data: bytes) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 RUNNER = Path(__file__).with_name("_run_contracts.py")
 #: Seconds for one contract, on a machine that is busy.
@@ -21,7 +21,7 @@ class ContractError(RuntimeError):
     """The process in which contracts are run did not end well."""
 
 
-def outcomes(path: str, jobs: Iterable[tuple[str, str, str]], seed: str) -> list[tuple[str, str]]:
+def outcomes(path: str, jobs: Sequence[tuple[str, str, str]], seed: str) -> list[tuple[str, str]]:
     """Return the outcome of each job of `_run_contracts`, and what was said.
 
     Args:
@@ -34,12 +34,17 @@ def outcomes(path: str, jobs: Iterable[tuple[str, str, str]], seed: str) -> list
 
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(RUNNER), seed, str(PATIENCE)],
-        input="".join(json.dumps(job) + "\n" for job in jobs),
-        env={**clean, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OVERLAY_LOG": "off"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    # Each has its time, and what they import first has that of one.
+    seconds = PATIENCE * (len(jobs) + 1)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", str(RUNNER), seed, str(PATIENCE)],
+            input="".join(json.dumps(job) + "\n" for job in jobs),
+            env={**clean, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OVERLAY_LOG": "off"},
+            capture_output=True, text=True, check=False, timeout=seconds,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ContractError(f"no end within {seconds} s") from error
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise ContractError(said[-1])

@@ -48,16 +48,17 @@ def releases(only: str = "") -> Iterator[Release]:
         if only not in name:
             continue
         try:
-            folders = [_fetch(name)]
+            folders = [fetch(name)]
             if name in VERL:
-                folders.append(_fetch(BESIDE_VERL))
+                folders.append(fetch(BESIDE_VERL))
         except RuntimeError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
         yield Release(name if name not in SLIME else f"slime {name}", tuple(folders))
 
 
-def _fetch(name: str) -> Path:
+def fetch(name: str) -> Path:
+    """Return the folder of a release or revision. Raises a `RuntimeError` if it cannot be had."""
     script = importlib.import_module("fetch_release" if "==" in name else "fetch_slime")
     folder: Path = script.fetch(name)
     return folder

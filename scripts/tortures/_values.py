@@ -90,7 +90,9 @@ def toml(value: Any) -> str:
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
-    return hex(value) if isinstance(value, int) and value >= 0 else _quoted(str(value))
+    if isinstance(value, float) or (isinstance(value, int) and value < 0):
+        return repr(value)
+    return hex(value) if isinstance(value, int) else _quoted(str(value))
 
 
 def _quoted(text: str) -> str:

@@ -1,6 +1,6 @@
 """Every patched site under torch.compile, pickle, cloudpickle, deepcopy and inspect, the patch seen to run.
 
-Of the patches that apply to what is installed here, and of the others on releases that are unpacked.
+Of the patches that apply to what is installed here, and of the others on a release that they apply to.
 See tests/torture/compiler_sites.py for how it is seen.
 """
 
@@ -16,11 +16,12 @@ from typing import Any
 
 from overlay._registry import load_patches
 from tortures._torches import environment
+from tortures._upstreams import fetch
 
 ROOT = Path(__file__).resolve().parents[2]
 SITES = ROOT / "tests" / "torture" / "compiler_sites.py"
 #: For the patches whose ids begin so, the releases that they apply to, as what is installed here they do not.
-RELEASES = {"slime.": ("slime-v0.3.1", "slime-v0.2.4"), "verl.offload-": ("verl-0.9.1",)}
+RELEASES = {"slime.": ("v0.3.1", "v0.2.4"), "verl.offload-": ("verl==0.9.1",)}
 #: What is printed of each site, under which heads.
 COLUMNS = {
     "eager": ("eager",),
@@ -51,10 +52,18 @@ def look(patch: str, release: Path | None = None) -> dict[str, Any]:
 
 
 def _releases(patch: str) -> list[Path | None]:
-    """Return the releases on which a patch is looked at, `None` for what is installed."""
+    """Return the releases on which a patch is looked at, `None` for what is installed.
+
+    Those that cannot be had are said, and left out.
+    """
     names = [name for start, found in RELEASES.items() if patch.startswith(start) for name in found]
-    folders = [ROOT / ".cache" / "releases" / name for name in names]
-    return [folder for folder in folders if folder.is_dir()] if names else [None]
+    found: list[Path | None] = [] if names else [None]
+    for name in names:
+        try:
+            found.append(fetch(name))
+        except RuntimeError as error:  # noqa: PERF203 -- there are two names
+            print(f"{patch} is not looked at on {name}: {error}", file=sys.stderr)
+    return found
 
 
 def main(arguments: list[str]) -> int:

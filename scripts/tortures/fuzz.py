@@ -320,8 +320,9 @@ def guided(seed: str, count: int, kind: str) -> Row | str:
         whole = {"lock": lambda: _lockfile.write(example()), "recipe": lambda: _lines(recipe_example())}
         (corpus / "whole").write_text(whole[kind]())
         bounds = [f"-runs={count}", f"-seed={int(seed) % 2**31 + 1}", "-max_len=4096", "-timeout=20"]
+        files = [f"{folder}/x.toml", str(corpus)]
         done = subprocess.run(
-            [sys.executable, str(GUIDED), kind, str(corpus), *bounds, f"-artifact_prefix={folder}/"],
+            [sys.executable, str(GUIDED), kind, *files, *bounds, f"-artifact_prefix={folder}/"],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path[:1]))},
             capture_output=True, text=True, check=False,
         )  # fmt: skip

@@ -49,6 +49,10 @@ def run_cases(
         For each case that was started, what each rank returned: `{"error": ...}` if it raised, and `None` if
         it did not come back.
 
+    Raises:
+        RuntimeError: The ranks ended before any had run a case. With what they said.
+        TimeoutError: They did not end, and none had run one.
+
     """
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(world), str(HERE / program), module, str(folder), *only]
@@ -69,7 +73,9 @@ def run_cases(
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
-            pass
+            ended = False
+        else:
+            ended = True
         finally:
             # torchrun and its ranks are one session: nothing of it outlives the test.
             if process.poll() is None:
@@ -82,6 +88,8 @@ def run_cases(
             name, result = json.loads(line)
             found.setdefault(name, [None] * world)[rank] = result
     if not found:
+        if not ended:
+            raise TimeoutError(f"no rank came back from the first case within {timeout:g} s")
         message = f"no rank has come as far as the first case:\n{log.read_text(errors='replace')[-4000:]}"
         raise RuntimeError(message)
     return found

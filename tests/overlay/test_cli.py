@@ -147,8 +147,10 @@ def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None
     done = overlay("audit", "--site", str(tmp_path))
     assert done.returncode == 0
     assert done.stderr == (
-        f"overlay: no upstream that a patch is for is in {tmp_path}: name a folder of the path\n"
+        f"overlay: no upstream of a selected patch is in {tmp_path}: name a folder of the path\n"
     )
+    # With no patch selected there is none to be missed.
+    assert overlay("plan", "--patches", "none", "--site", str(tmp_path)).stderr == ""
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:

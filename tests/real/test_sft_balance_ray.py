@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sft_judge import EVEN, RUNS, Steps, imbalance, more_even, samples, work
+from sft_judge import EVEN, RUNS, Steps, broken, imbalance, more_even, samples, work
 
 from overlay.patches._partition import karmarkar_karp
 
@@ -90,25 +90,13 @@ def test_ranks_get_equal_work(found: dict[str, Any]) -> None:
     for step in found["overlay"]["default"]:
         assert imbalance(step) <= 1.02
         assert imbalance(step, int) <= 1.02
+
+
+def test_each_rank_gets_as_much_of_the_same_samples_gradient_and_loss(found: dict[str, Any]) -> None:
+    # Nested tensors, positions of three dimensions, images and lists: what the worker got is compared there.
     for name in RUNS:
+        assert broken(found["overlay"][name], found["plain"][name]) == []
         for ours, upstream in zip(found["overlay"][name], found["plain"][name], strict=True):
-            # On floats Karmarkar-Karp breaks ties otherwise, and may come a millionth nearer to the mean.
-            assert imbalance(ours) <= max(EVEN, imbalance(upstream))
-
-
-def test_ranks_get_the_same_number_of_the_same_samples(found: dict[str, Any]) -> None:
-    for name in RUNS:
-        for ours, upstream in zip(found["overlay"][name], found["plain"][name], strict=True):
-            assert samples(ours) == samples(upstream)
-            assert len({len(share["uids"]) for share in ours["shares"]}) == 1
-
-
-def test_loss_and_gradient_are_those_of_the_same_batch(found: dict[str, Any]) -> None:
-    for name in RUNS:
-        for ours, upstream in zip(found["overlay"][name], found["plain"][name], strict=True):
-            assert ours["train/loss"] == pytest.approx(upstream["train/loss"], rel=1e-6)
-            size = max(map(abs, upstream["gradient"]))
-            assert ours["gradient"] == pytest.approx(upstream["gradient"], rel=0, abs=1e-6 * size)
             assert ours["train/global_tokens"] == upstream["train/global_tokens"]
 
 
@@ -119,13 +107,6 @@ def test_the_batch_is_counted_whole(found: dict[str, Any]) -> None:
             for share in step["shares"]:
                 assert share["global_token_num"] == upstream["shares"][0]["global_token_num"]
                 assert sorted(share["global_token_num"]) == lengths
-
-
-def test_fields_stay_with_their_sample(found: dict[str, Any]) -> None:
-    # Nested tensors, positions of three dimensions, images and lists: what the worker got is compared there.
-    for name in RUNS:
-        for step in found["overlay"][name]:
-            assert all(share["intact"] for share in step["shares"])
 
 
 def in_verls_order(lengths: list[int]) -> list[int]:

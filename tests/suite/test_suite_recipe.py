@@ -84,12 +84,22 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
             f"ranks = 0x{'f' * 9999}\n" + GOOD,
             "ranks = what has a number of thousands of digits is not a whole",
         ),
-        ("ranks = 2147483648\n" + GOOD, "ranks = 2147483648 is not a whole number above 0"),
+        (
+            "ranks = 2147483648\n" + GOOD,
+            "ranks = 2147483648 is not a whole number above 0 and below 2147483648",
+        ),
         (f'packages = ["{"a." * 400}"]\n' + GOOD.replace("packages", "quick"), "...a.a.a.a."),
+        (
+            GOOD + f'[variables]\n{"A" * 4096} = "1"\n',
+            "AAAA' is too long, or holds characters that do not print",
+        ),
+        (GOOD + 'paths = ["."]\n', "tests[0].paths[0] = '.' is not a path inside the tree"),
+        # A separator of lines, and none of TOML.
+        (GOOD + ".".join(["a", '"\u2028"'] * 600) + " = 1\n", "a line with more than 1000 dots"),
         (GOOD.replace("tests/**", "a\\u0000"), "holds characters that do not print"),
         (
             GOOD + '[variables]\n"A\\nB" = "1"\n',
-            "the key 'variables.A\\nB' holds characters that do not print",
+            "the key 'variables.A\\nB' is too long, or holds characters that do not print",
         ),
     ],
 )

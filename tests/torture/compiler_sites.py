@@ -156,7 +156,8 @@ def look(site: str, adds: tuple[str, ...]) -> dict[str, Any]:
         whole = torch.compile(compiled, backend="eager", fullgraph=True)
         found[f"{where}, fullgraph"] = traces_patch(whole, function)
     # What upstream scripts or makes a data class of would be copied by more than what is above.
-    found["plain"] = not isinstance(raw, torch.jit.ScriptFunction) and not dataclasses.is_dataclass(parent)
+    scripted = isinstance(original, (torch.jit.ScriptFunction, torch.jit.ScriptModule))
+    found["plain"] = not scripted and not dataclasses.is_dataclass(parent)
     return found
 
 
