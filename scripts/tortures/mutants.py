@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: What became of a mutant, as the table's columns: the verdict is loud; the meaning is the same and the patch
-#: applies; it applies, and its contract was run, or was not as it does not hold without a change; or what must
-#: not be.
+#: applies; it applies, and its contract was run, or was not, as it does not hold without a change; or what
+#: must not be.
 LOUD, SAME, NOT_RUN = "loud", "same", "not run"
 COLUMNS = (LOUD, SAME, HOLDS, RAISES, NOT_RUN, WRONG)
 
