@@ -54,10 +54,11 @@ class Holders:
         self.ids = frozenset(map(id, wanted))
         # The names as well: a function refers to its name, and no other look at the heap is needed for that.
         names = [item.__name__ for item in wanted if type(item) is FunctionType]
-        found = gc.get_referrers(*wanted, *names)
-        self.found = {id(item): item for item in found if item is not wanted and self._refers(item)}
+        asked = (*wanted, *names)  # Python 3.13 takes the arguments of the call for a holder like any other
+        found = [item for item in gc.get_referrers(*asked) if item is not asked and item is not wanted]
+        self.found = {id(item): item for item in found if self._refers(item)}
         self._namesakes = [item for item in found if type(item) is FunctionType and id(item) not in self.ids]
-        del found  # references that would be counted below
+        del found, asked  # references that would be counted below
         #: Holders that were too many to ask for their owners.
         self.unasked: set[int] = set()
         self._owners: dict[int, list[Any]] = {}
@@ -95,8 +96,10 @@ class Holders:
     def _learn(self, holders: list[Any]) -> list[Any]:
         ids = set(map(id, holders))
         further = []
-        for owner in gc.get_referrers(*holders) if holders else ():
-            if type(owner) is list or owner is self.found:  # of this search, or nothing that could be rebound
+        asked = tuple(holders)
+        for owner in gc.get_referrers(*asked) if asked else ():
+            # Of this search, or nothing that could be rebound.
+            if type(owner) is list or owner is self.found or owner is asked:
                 continue
             for part in gc.get_referents(owner):
                 if id(part) in ids:
