@@ -117,8 +117,9 @@ def test_rows_of_a_shared_sequence_are_turned_by_their_positions(megatron: Path)
 def test_a_release_tells_a_fused_kernel_the_wrong_group_and_nothing_raises(megatron: Path) -> None:
     for row in found(megatron, "rope, fused", overlay=False):
         assert row["told"] == [1]
-        # The gradient has another direction, and not only verl's wrong size.
-        assert row["turned"] > 1e-2
+        # The gradient has another direction, and not only verl's wrong size: by how much depends on what is
+        # drawn, and is thousands of times what rounding does.
+        assert row["turned"] > 100 * TOLERANCE, (SEED, row)
     for row in found(megatron, "te, shared", overlay=False):
         assert row["turned"] < TOLERANCE
 
