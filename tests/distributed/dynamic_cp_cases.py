@@ -101,8 +101,9 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
         ("start", _start),
         ("refusals", _refusals),
         ("off, passed through", _passed_through),
-        ("off, untouched", _untouched),
     ]
+    if world in (2, 6):  # a power of two, and none; putting the patches in anew takes long
+        named.append(("off, untouched", _untouched))
     return named
 
 

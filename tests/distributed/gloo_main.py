@@ -6,6 +6,8 @@ Arguments: the module's name, and a folder. A module has `cases(world)`, which r
 
 from __future__ import annotations
 
+import quick_rank
+
 import overlay
 
 overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
@@ -33,3 +35,4 @@ def main(module: str, folder: Path) -> None:
 if __name__ == "__main__":
     faulthandler.enable()
     main(sys.argv[1], Path(sys.argv[2]))
+    quick_rank.leave()

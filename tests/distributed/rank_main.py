@@ -7,6 +7,8 @@ function). A function is run on all ranks and returns something that JSON can ho
 
 from __future__ import annotations
 
+import quick_rank
+
 import overlay
 
 overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
@@ -58,3 +60,4 @@ def main(module: str, folder: Path, only: list[str]) -> None:
 if __name__ == "__main__":
     faulthandler.enable()
     main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    quick_rank.leave()
