@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import traceback
 from typing import TYPE_CHECKING, Any
+
+from overlay import _holders
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +22,10 @@ def in_a_child(work: Callable[[], dict[str, Any]], seconds: int = 60) -> dict[st
     if child == 0:  # pragma: no cover -- another process
         signal.alarm(seconds)
         os.close(reading)
+        # Nobody in this process holds what the child will import: the engine need not look through all of it,
+        # which is a hundred times more once other tests have imported torch.
+        gc.freeze()
+        _holders._FROZEN_BY_PYTHON += gc.get_freeze_count()  # noqa: SLF001
         try:
             result = work()
         except BaseException:  # noqa: BLE001 -- it is told
