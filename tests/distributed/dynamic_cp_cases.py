@@ -104,6 +104,8 @@ def _flat_cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
     ]
     if world in (2, 6):  # a power of two, and none; putting the patches in anew takes long
         named.append(("off, untouched", _untouched))
+    if world == 2:
+        named.append(("ranks that differ", _differing))
     return named
 
 
@@ -545,6 +547,16 @@ def _untouched() -> dict[str, Any]:
         "outputs": torch.equal(outputs.values(), plain_outputs.values()),
         "error": cpu_engine.compare(gradients, reference)[1],
     }
+
+
+def _differing() -> dict[str, Any]:
+    """Ask for the weights where the last rank has another bias than the others."""
+    engine = cpu_engine.build_engine(cap=4, seed=_seed())
+    parameters = dict(engine.module[0].module.named_parameters())
+    name = next(name for name in parameters if name.endswith(".bias"))
+    with torch.no_grad():
+        parameters[name].add_(mpu.get_data_parallel_rank())
+    return {"weights": sorted(cpu_engine.weights_of(engine))}
 
 
 def _refusals() -> dict[str, Any]:

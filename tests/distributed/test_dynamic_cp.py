@@ -265,6 +265,12 @@ def test_a_number_of_ranks_that_is_no_power_of_two_is_refused_at_the_start(world
             assert result["refused"] == ["nothing", ""]
 
 
+def test_ranks_that_hold_different_weights_are_not_compared_with_anything() -> None:
+    for result in results(2)["ranks that differ"]:
+        assert result["error"] == "ValueError"
+        assert ".bias hold different values" in result["message"]
+
+
 def test_replacements_take_what_the_originals_take() -> None:
     for result in on_ranks(2, "signatures"):
         assert result == dict.fromkeys(result, True)
