@@ -80,6 +80,30 @@ def find(tree: ast.Module, qualname: str) -> list[Found]:
     return found + sorted(extras, key=lambda item: item.line)
 
 
+def names_bound(node: ast.AST) -> set[str]:
+    """Return the names that anything inside a node binds or declares, at any depth, itself left out."""
+    found: set[str] = set()
+    for part in ast.walk(node):
+        if isinstance(part, _DEFINITIONS) and part is not node:
+            found.add(part.name)
+        elif isinstance(part, (ast.Global, ast.Nonlocal)):
+            found.update(part.names)
+        elif isinstance(part, ast.alias):
+            found.add(part.asname or part.name.partition(".")[0])
+        elif isinstance(part, ast.arg):
+            found.add(part.arg)
+        elif isinstance(part, (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)):
+            found.add(part.name or "")
+        elif isinstance(part, ast.MatchMapping):
+            found.add(part.rest or "")
+        elif name := _writes(part):
+            found.add(name)
+        # A type parameter (Python 3.12), which this Python may not know.
+        elif type(part).__name__ in ("TypeVar", "ParamSpec", "TypeVarTuple"):
+            found.add(getattr(part, "name", ""))
+    return found
+
+
 def star_imports(tree: ast.Module) -> list[ast.ImportFrom]:
     """Return the star imports of a module: what they bind, its source does not tell."""
     return [node for node, _ in _statements(tree.body, None) if is_star(node)]

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import ast
 
+from overlay._reliance import does_not_call
 from overlay._shape import import_chain, split_site, star_of
 from overlay.errors import SourceError
-from overlay.patch import Absent, Known, Present
+from overlay.patch import Calls, Known, Present
 from overlay.verdict import SiteFinding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overlay._source import Tree
+    from overlay.patch import Condition
 
-_KINDS = {Known: "known", Present: "present", Absent: "absent"}
 
-
-def look(condition: Known | Present | Absent, tree: Tree) -> SiteFinding:
+def look(condition: Condition, tree: Tree) -> SiteFinding:
     """Return whether the source meets one condition, and what was found if it does not."""
-    finding = SiteFinding(site=condition.site, expects=_KINDS[type(condition)], holds=False)
+    finding = SiteFinding(site=condition.site, expects=type(condition).__name__.lower(), holds=False)
     try:
         if isinstance(condition, Known):
             return _look_up(condition, tree, finding)
+        if isinstance(condition, Calls):
+            found = does_not_call(condition, tree.found(condition.site))
+            digest = tree.digest(condition.site) or ""
+            asks = f"a call of {condition.callee}{', as its last statement' if condition.last else ''}"
+            return finding.replace(holds=not found, digest=digest, found=found, asks=asks)
         there = tree.has(condition.site)
         if isinstance(condition, Present):
             return finding.replace(holds=there, found="" if there else "does not exist")

@@ -6,23 +6,27 @@ what the audit says is what a trainer does.
 
 from __future__ import annotations
 
+from overlay import _versions
 from overlay._record import TYPE_CHECKING
 from overlay.errors import OverlayError, SourceError
-from overlay.verdict import TargetVerdict, Verdict
+from overlay.verdict import LOUD, TargetVerdict, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from packaging.version import Version
-
     from overlay._source import Tree
     from overlay.patch import Patch, Project, Target, Variant
-    from overlay.verdict import SiteFinding
+
+
+_UNKNOWN = "of unknown version"
 
 
 def decide(patch: Patch, tree: Tree) -> Verdict:
     """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises."""
-    targets = tuple(_decide_target(patch, target, tree) for target in patch.targets)
+    found: dict[str, TargetVerdict] = {}
+    for target in sorted(patch.targets, key=lambda target: bool(target.serves)):  # after what they serve
+        found[target.project.name] = _decide_target(patch, target, tree, found.get(target.serves))
+    targets = tuple(found[target.project.name] for target in patch.targets)
     verdict, reason = _combine(targets)
     return Verdict(patch=patch.id, revision=patch.revision, verdict=verdict, reason=reason, targets=targets)
 
@@ -57,7 +61,7 @@ def settle(
                 what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
                 settled[name] = settled[name].replace(
                     verdict="conflict",
-                    reason=f"{other} claims {what}: select one of them (OVERLAY_PATCHES=-{other})",
+                    reason=f"{other} claims {what}: select one of them",
                 )
     for name in in_order(by_id):
         for needed in by_id[name].requires:
@@ -77,13 +81,17 @@ def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:
     return next(variant for variant in target.variants if variant.name == verdict.variant)
 
 
-def _decide_target(patch: Patch, target: Target, tree: Tree) -> TargetVerdict:
+def _decide_target(patch: Patch, target: Target, tree: Tree, served: TargetVerdict | None) -> TargetVerdict:
     blank = TargetVerdict(project=target.project.name, verdict="unsupported", optional=target.optional)
     try:
+        if not _is_installed(target, tree):
+            return blank.replace(verdict="not-installed", reason=f"{target.project.name} is not installed")
+        if served is not None and served.verdict != "apply" and served.verdict not in LOUD:
+            return _unneeded(target, tree, blank, served)
         return _judge(patch, target, tree, blank)
     except Exception as error:  # noqa: BLE001 -- nothing in an upstream's files may end the import of a module
         # Also for a reason: an ImportError that left here would be taken for that of the upstream's module.
-        return blank.replace(version="of unknown version", reason=_told(error))
+        return blank.replace(version=_UNKNOWN, reason=_told(error))
 
 
 def _told(error: Exception) -> str:
@@ -93,69 +101,57 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def _is_installed(target: Target, tree: Tree) -> bool:
+    return _is_there(target.project.marker, tree) or bool(_trace(target, tree))
+
+
+def _trace(target: Target, tree: Tree) -> str:
+    """Return the first module of those that would be changed which is there, empty if none is."""
+    return next((module for module in _modules(target) if _is_there(module, tree)), "")
+
+
+def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVerdict) -> TargetVerdict:
+    """Return the verdict on a target that serves a project to which nothing is done. No source is read."""
+    try:
+        version = version_of(target.project, tree) or _UNKNOWN
+    except OverlayError:
+        version = _UNKNOWN
+    if served.verdict == "not-installed":
+        reason = f"it serves {served.project} alone, which is not installed"
+    else:
+        reason = f"it serves {served.project} alone, and {served.project} {served.version} needs nothing: "
+        reason += served.reason
+    return blank.replace(verdict="not-affected", version=version, reason=reason)
+
+
 def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> TargetVerdict:
-    """Return the verdict on a target, made from `blank`. Raises whatever its files make Python raise."""
+    """Return the verdict on a target that is installed. Raises whatever its files make Python raise."""
     project = target.project
     if not _is_there(project.marker, tree):
-        trace = next((module for module in _modules(target) if _is_there(module, tree)), None)
-        if trace is None:
-            return blank.replace(verdict="not-installed", reason=f"{project.name} is not installed")
+        trace = _trace(target, tree)
         reason = f"{trace} is there, and {project.marker}, which every {project.name} has, is not"
-        return blank.replace(version="of unknown version", reason=reason)
-    stated, metadata = _versions(project, tree)
+        return blank.replace(version=_UNKNOWN, reason=reason)
+    stated, metadata = _versions_of(project, tree)
     version = stated or metadata or ""
     blank = blank.replace(
-        version=version or "of unknown version",
+        version=version or _UNKNOWN,
         metadata_version=metadata if metadata and stated and metadata != stated else "",
     )
-    parsed = _parse_version(version)
+    parsed = _versions.parse(version)
     if parsed is None:
         return blank.replace(reason=f"the version of {project.name} cannot be told (found {version!r})")
-    return _match(patch, target, tree, blank, parsed)
+    from overlay._match import match
 
-
-def _match(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, parsed: Version) -> TargetVerdict:
-    """Return the verdict of the variant whose version and shape are those of the tree."""
-    from overlay._conditions import look, obstacle
-
-    candidates = [variant for variant in target.variants if _contains(variant.versions, parsed)]
-    best: tuple[Variant, tuple[SiteFinding, ...]] | None = None
-    for variant in candidates:
-        findings = tuple(look(condition, tree) for condition in variant.shape)
-        if all(finding.holds for finding in findings):
-            sites = [replacement.site for replacement in variant.replacements]
-            wrong = next(filter(None, (obstacle(site, tree) for site in sites)), "")
-            if wrong:
-                return blank.replace(reason=wrong, findings=findings)
-            return blank.replace(
-                verdict=variant.verdict, variant=variant.name, reason=variant.reason, findings=findings
-            )
-        if best is None or _misses(findings) < _misses(best[1]):
-            best = variant, findings
-    past = target is patch.targets[0] and _reached(patch.remove.version, parsed)
-    verdict = "expired" if past else "unsupported"
-    if best is None:
-        ranges = ", ".join(variant.versions for variant in target.variants if variant.verdict == "apply")
-        return blank.replace(
-            verdict=verdict, reason=_outside(patch, target.project.name, blank.version, ranges, past=past)
-        )
-    variant, findings = best
-    failed = [finding for finding in findings if not finding.holds]
-    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-    reason = (
-        f"the source is not one that the patch was written for: {failed[0].site} {failed[0].found}{more}; "
-        f"`overlay explain {patch.id}` lists the sites"
-    )
-    return blank.replace(verdict=verdict, reason=reason, findings=findings)
+    return match(patch, target, tree, blank, parsed)
 
 
 def version_of(project: Project, tree: Tree) -> str:
     """Return the version of a project, empty if it is not installed. Raises `OverlayError`."""
-    stated, metadata = _versions(project, tree)
+    stated, metadata = _versions_of(project, tree)
     return stated or metadata or ""
 
 
-def _versions(project: Project, tree: Tree) -> tuple[str | None, str | None]:
+def _versions_of(project: Project, tree: Tree) -> tuple[str | None, str | None]:
     """Return the version in the project's own files, and the one in its metadata."""
     try:
         return project.read_version(tree.read), tree.metadata_version(project)
@@ -177,13 +173,6 @@ def _modules(target: Target) -> list[str]:
     return list(dict.fromkeys(site.partition(":")[0] for site in sites))
 
 
-def _outside(patch: Patch, project: str, version: str, ranges: str, *, past: bool) -> str:
-    if past:
-        end = f"{project} {patch.remove.version} ({patch.remove.when})"
-        return f"the patch ends before {end}, and {version} is new to it"
-    return f"{project} {version} is outside the versions that the patch knows ({ranges or 'none'})"
-
-
 def _combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
     """Return the verdict on a patch: the first target leads, and no other may stand in its way."""
     first = targets[0]
@@ -194,34 +183,8 @@ def _combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
             return "unsupported", f"{target.project} {target.version}: {target.reason}"
         if target.verdict == "not-installed" and not target.optional:
             return "not-installed", target.reason
-    return "apply", ""
-
-
-def _misses(findings: tuple[SiteFinding, ...]) -> int:
-    return sum(not finding.holds for finding in findings)
-
-
-def _parse_version(text: str) -> Version | None:
-    try:
-        from packaging.version import InvalidVersion, Version
-    except ImportError as error:
-        msg = f"the package `packaging`, by which versions are compared, cannot be imported: {error}"
-        raise OverlayError(msg) from error
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
-
-
-def _contains(versions: str, version: Version) -> bool:
-    from packaging.specifiers import SpecifierSet
-
-    # Without `prereleases=True` the answer for a release candidate depends on the version of packaging.
-    return SpecifierSet(versions).contains(version, prereleases=True)
-
-
-def _reached(removal: str | None, version: Version) -> bool:
-    return removal is not None and _contains(f">={removal}.dev0", version)
+    notes = [f"{t.project} {t.version} is {t.reason}" for t in targets if t.verdict == "apply" and t.reason]
+    return "apply", "; ".join(notes)
 
 
 def _claims(patch: Patch, verdict: Verdict, tree: Tree | None) -> dict[str, list[str]]:

@@ -11,16 +11,18 @@ from overlay import _log, _settings
 from overlay._arrivals import half_patched
 from overlay._packs import load_all
 from overlay._record import TYPE_CHECKING
+from overlay._selection import Selection, choose
 from overlay._session import PATIENCE, Session
 from overlay._version import __version__
 from overlay.errors import OverlayError, PatchError
 from overlay.ledger import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from overlay._lock import Lock
     from overlay._pin import Pin
+    from overlay._source import InstalledTree
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.verdict import Plan
@@ -72,18 +74,20 @@ class Engine:
                 self.disable()  # which was interrupted
             session, opened = self._session, self._session is None
             if session is None:
-                selection = _select(known, patches)
+                selection = choose(known, patches)
                 wanted = _settings.strict(strict)
                 _log.set_level(_settings.log_level())
                 _settings.dynamic_cp()  # that it says something, before a job has run into it
                 for sentence in _settings.unknown():
                     _log.warning(sentence)
-                chosen = [known[name] for name in selection]
-                session = self._session = Session(chosen, strict=wanted, pin=_pin_on(chosen))
+                chosen = [known[name] for name in selection.ids]
+                session = self._session = Session(
+                    chosen, selection, strict=wanted, said_strict=strict is not None, pin=_pin_on(chosen)
+                )
             else:
                 _same_again(
                     session,
-                    None if patches is None else _select(known, patches),
+                    None if patches is None else choose(known, patches).ids,
                     None if strict is None else _settings.strict(strict),
                 )
         try:
@@ -103,17 +107,27 @@ class Engine:
                 self._last = session.status()
                 self._session = None
 
-    def plan(self, patches: str | Iterable[str] | None = None, site: str | None = None) -> Plan:
+    def plan(
+        self,
+        patches: str | Iterable[str] | None = None,
+        site: str | Sequence[str] | InstalledTree | None = None,
+        root: str | None = None,
+    ) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
         from overlay._plan import make_plan
         from overlay._source import InstalledTree
 
+        chosen = self.chosen(patches)
+        tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
+        plan = make_plan(self.known().values(), chosen.ids, tree, tree.name, self._progress)
+        return plan.replace(companions=chosen.companions)
+
+    def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
+        """Return what an argument selects, without one what is enabled, or else the environment."""
         session = self._session
         if patches is None and session is not None:
-            selection = session.selection
-        else:
-            selection = _select(self.known(), patches)
-        return make_plan(self.known().values(), selection, InstalledTree(site), site or "", self._progress)
+            return session.chosen
+        return choose(self.known(), patches)
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""
@@ -135,7 +149,7 @@ class Engine:
         status, session = self.status(), self._session
         if session is None:
             return _agreement.NOT_ENABLED, {}
-        patches = [self.known()[name] for name in session.selection]
+        patches = [self.known()[name] for name in session.chosen.ids]
         verdicts = session.verdicts()
         lock = make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
         return _agreement.facts_of(lock, status), _agreement.files_of(verdicts)
@@ -155,7 +169,8 @@ class Engine:
             version=__version__,
             python=".".join(map(str, sys.version_info[:3])),
             pid=os.getpid(),
-            selection=session.selection if session is not None else (),
+            selection=session.chosen.ids if session is not None else (),
+            companions=session.chosen.companions if session is not None else (),
             patches=patches,
             pinned=session.pinned if session is not None else "",
             half_patched=half_patched(patches),
@@ -166,11 +181,6 @@ class Engine:
         if self._patches is None:
             self._patches = self._load()
         return self._patches
-
-
-def _select(known: dict[str, Patch], patches: str | Iterable[str] | None) -> tuple[str, ...]:
-    companions = [patch.id for patch in known.values() if patch.companion]
-    return _settings.select(known, patches, companions=companions)
 
 
 def _pin_on(patches: list[Patch]) -> Pin | None:
@@ -185,10 +195,10 @@ def _pin_on(patches: list[Patch]) -> Pin | None:
 
 def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:
     """Raise if a second `enable()` asks for something else than the first."""
-    if selection in (None, session.selection) and strict in (None, session.strict):
+    if selection in (None, session.chosen.ids) and strict in (None, session.strict):
         return
     msg = (
-        f"overlay is already enabled, with patches={','.join(session.selection) or 'none'!r} and "
+        f"overlay is already enabled, with patches={','.join(session.chosen.ids) or 'none'!r} and "
         f"strict={session.strict}: call overlay.disable() first to change that"
     )
     raise OverlayError(msg)

@@ -36,6 +36,11 @@ class Entry:
         """Return the patch as the log names it."""
         return f"{self.patch.id}@{self.patch.revision}"
 
+    @property
+    def loss(self) -> str:
+        """Return what a warning adds that a companion is not there."""
+        return f"; without it, {self.patch.without}" if self.patch.without else ""
+
     def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
         """Return what is to be replaced according to the verdict, target by target."""
         found = []
@@ -105,7 +110,8 @@ class Entry:
             if project not in self._announced and all(states[site] == "applied" for site in sites):
                 self._announced.add(project)
                 count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
-                _log.info(f"applied {self.label} to {project} {target.version} ({count})")
+                note = f": {target.reason}" if target.reason else ""
+                _log.info(f"applied {self.label} to {project} {target.version} ({count}){note}")
 
     def status(self) -> PatchStatus:
         """Return this entry as data."""

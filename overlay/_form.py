@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from overlay._digest import DIGEST_LENGTH
-from overlay.patch import Absent, Known
+from overlay.patch import Absent, Calls, Known
 from overlay.verdict import LOUD, VERDICTS
 
 TYPE_CHECKING = False
@@ -77,6 +77,8 @@ def _words(patch: Patch) -> Iterator[str]:
         yield f"summary: one line of {_SUMMARY.start} to {_SUMMARY.stop - 1} characters without a full stop"
     if len(patch.why) < _WHY or not patch.why.rstrip().endswith("."):
         yield f"why: sentences of at least {_WHY} characters: what goes wrong, for whom, and what is done"
+    if bool(patch.without) != patch.companion:
+        yield "without: what a job does without it, which a companion says and nothing else does"
     if not patch.upstream:
         yield "upstream: where upstream discusses it is missing"
     for reference in patch.upstream:
@@ -129,8 +131,12 @@ def _targets(patch: Patch) -> Iterator[str]:
     project = patch.id.partition("/")[2] or patch.id
     if project.partition(".")[0] != leading.project.name.partition("-")[0]:
         yield f"targets: the first one is {leading.project.name}, after which the patch is not named"
+    serving = {target.project.name: target.serves for target in patch.targets}
     for target in patch.targets:
-        yield from (f"{target.project.name}: {text}" for text in _target(target))
+        name, served = target.project.name, target.serves
+        if served and (served == name or serving.get(served, "itself")):
+            yield f"{name}: serves: {served!r} is no other target's project, or one that serves another"
+        yield from (f"{name}: {text}" for text in _target(target))
 
 
 def _target(target: Target) -> Iterator[str]:
@@ -175,6 +181,10 @@ def _sites(variant: Variant) -> Iterator[str]:
         yield "replacements: a site is replaced twice"
     known = {condition.site for condition in variant.shape if isinstance(condition, Known)}
     absent = {condition.site for condition in variant.shape if isinstance(condition, Absent)}
+    for condition in variant.shape:
+        callee = f"{condition.site.partition(':')[0]}:{getattr(condition, 'callee', '')}"
+        if isinstance(condition, Calls) and callee not in known:
+            yield f"shape: {condition.site} is to call {callee}, which is not in the shape as Known"
     for replacement in variant.replacements:
         if replacement.site not in (absent if replacement.new else known):
             what = "Absent" if replacement.new else "Known"

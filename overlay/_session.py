@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from overlay._pin import Pin
+    from overlay._selection import Selection
     from overlay._source import Tree
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch, Target
@@ -35,10 +36,20 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(self, patches: Sequence[Patch], *, strict: bool, pin: Pin | None = None) -> None:
+    def __init__(
+        self,
+        patches: Sequence[Patch],
+        chosen: Selection,
+        *,
+        strict: bool,
+        said_strict: bool = False,
+        pin: Pin | None = None,
+    ) -> None:
+        """Arm the patches of a selection. `said_strict`: strict mode is an argument of `enable()`."""
         by_id = {patch.id: patch for patch in patches}
-        self.selection = tuple(sorted(by_id))
+        self.chosen = chosen
         self.strict = strict
+        self._said_strict = said_strict
         self._pin = pin
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
@@ -128,11 +139,22 @@ class Session:
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
+            ended = [entry for entry in self._watched.get(name, ()) if entry.state in ENDED]
             for entry in self._watched.get(name, ()):
                 self._apply(entry, name, module)
             self._seen[name] = module
+            for entry in ended:
+                if entry.state not in ENDED:
+                    self._make_up_for(entry, name)
         finally:
             busy.release()
+
+    def _make_up_for(self, entry: Entry, name: str) -> None:
+        """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
+        for other in _modules(entry.patch):
+            module = self._seen.get(other)
+            if other != name and module is not None and sys.modules.get(other) is module:
+                self._imported(other, module, 0.0)
 
     def _forget(self) -> None:
         """Read and decide anew from now on, where nothing has been put in place."""
@@ -153,7 +175,7 @@ class Session:
             return
         if verdict.verdict != "apply":
             entry.end("skipped", verdict.reason)
-            _announce_skip(entry, verdict)
+            self._announce_skip(entry, verdict)
             self._refuse(entry, verdict.verdict, loud=verdict.loud)
             return
         for needed in entry.patch.requires:
@@ -221,7 +243,7 @@ class Session:
                 entry.verdict = entry.verdict.replace(verdict="conflict", reason=reason)
         what = "conflict" if conflict else "failed"
         where = entry.verdict.where() if entry.verdict is not None else ""
-        _log.warning(f"NOT applied {entry.label} to {where}: {what}: {' '.join(reason.split())}")
+        _log.warning(f"NOT applied {entry.label} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
         self._take_out_what_needs(entry)
         return what
 
@@ -236,24 +258,50 @@ class Session:
             before = entry.reason
             entry.settle()
             incomplete, reason = entry.state == "incomplete", entry.reason
-            if incomplete and (self.strict or self._pin is not None):
+            if incomplete and (self._is_strict_on(entry) or self._pin is not None):
                 entry.end("failed", reason)
         if incomplete and reason != before:
             where = entry.verdict.where() if entry.verdict is not None else ""
-            _log.warning(f"incomplete {entry.label} on {where}: {reason}; enable overlay earlier")
+            _log.warning(f"incomplete {entry.label} on {where}: {reason}; enable overlay earlier{entry.loss}")
             if entry.state in ENDED:
                 self._take_out_what_needs(entry)
             self._refuse(entry, "incomplete", loud=True)
         elif not incomplete:
             entry.announce()
 
+    def _announce_skip(self, entry: Entry, verdict: Verdict) -> None:
+        where = verdict.where()
+        if verdict.loud:
+            clash = f" ({self._way_out(entry)})" if verdict.verdict == "conflict" else ""
+            reason = f"{verdict.reason}{clash}{entry.loss}"
+            _log.warning(f"NOT applied {entry.label} to {where}: {verdict.verdict}: {reason}")
+        elif verdict.verdict == "not-installed":
+            _log.debug(f"skipped {entry.label}: not-installed: {verdict.reason}")
+        else:
+            _log.info(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
+
+    def _is_strict_on(self, entry: Entry) -> bool:
+        """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""
+        return self.strict and entry.patch.id not in self.chosen.companions
+
+    def _way_out(self, entry: Entry) -> str:
+        """Say what to set or to call so that a patch is left out, with those that would be the next error."""
+        loud = {v.patch for v in self.verdicts() if v.verdict in ("unsupported", "expired")}
+        gone = {entry.patch.id, *(loud - {*self.chosen.companions})}
+        for other in self.entries.values():  # each after those that it requires
+            if gone.intersection(other.patch.requires):
+                gone.add(other.patch.id)
+        more = ", ".join(sorted(gone - {entry.patch.id}))
+        text = f"{self.chosen.without(gone, strict=self._said_strict)} leaves it out"
+        return f"{text}, with {more}, which cannot be applied either" if more else text
+
     def _refuse(self, entry: Entry, what: str, *, loud: bool) -> None:
         if loud and self._pin is not None and not self._pin.accepts(entry.patch.id, what):
             held = "" if self._pin.name in entry.reason else f" (pinned to {self._pin.name})"
             msg = f"{entry.label} is {what}: {entry.reason}{held}"
             raise PinError(msg)
-        if loud and self.strict:
-            way_out = f"strict mode; OVERLAY_PATCHES=-{entry.patch.id} leaves it out"
+        if loud and self._is_strict_on(entry):
+            way_out = f"strict mode; {self._way_out(entry)}"
             msg = f"{entry.label} is {what}: {entry.reason} ({way_out})"
             raise PatchError(msg)
 
@@ -268,7 +316,8 @@ class Session:
         if entry.verdict is None or entry.state not in ENDED:
             entry.verdict = self._decide(entry.patch)
         owner = next(target.project.name for target in entry.patch.targets if name in _modules_of(target))
-        if entry.verdict.verdict in ("apply", "not-installed") and _absent(entry.verdict, owner):
+        waits = entry.verdict.verdict in ("apply", "not-installed", "not-affected")
+        if waits and _absent(entry.verdict, owner):
             # It was not there when that was decided, and it is now.
             self._forget()
             entry.verdict = self._decide(entry.patch)
@@ -315,13 +364,3 @@ def _modules(patch: Patch) -> list[str]:
 def _modules_of(target: Target) -> list[str]:
     variants = target.variants
     return [item.site.partition(":")[0] for variant in variants for item in variant.replacements]
-
-
-def _announce_skip(entry: Entry, verdict: Verdict) -> None:
-    where = verdict.where()
-    if verdict.loud:
-        _log.warning(f"NOT applied {entry.label} to {where}: {verdict.verdict}: {verdict.reason}")
-    elif verdict.verdict == "not-installed":
-        _log.debug(f"skipped {entry.label}: not-installed: {verdict.reason}")
-    else:
-        _log.info(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")

@@ -59,13 +59,10 @@ def select(
     Raises `SelectionError` if a term matches no patch, with the nearest ids, or if it is not a string.
     """
     ids = sorted(known)
-    if patches is None:
-        text = (os.environ if environ is None else environ).get("OVERLAY_PATCHES", "")
-        wanted = _split(text) if text else ["all"]
-        source = "OVERLAY_PATCHES"
-    else:
-        wanted = _split(patches) if isinstance(patches, str) else terms(patches)
-        source = "patches"
+    wanted = asked(patches, environ)
+    source = "OVERLAY_PATCHES" if patches is None else "patches"
+    if patches is None and not wanted and not _variable(environ):
+        wanted = ["all"]
     if not wanted:
         msg = f"{source} is empty: say 'all', 'none', or name patches"
         raise SelectionError(msg)
@@ -82,6 +79,17 @@ def select(
         chosen = chosen - matched if drop else chosen | matched
         dropped = dropped | matched if drop else dropped - matched
     return tuple(sorted(chosen | (set(companions) - dropped if chosen else set())))
+
+
+def asked(patches: str | Iterable[str] | None = None, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return the terms of a selection as they were given, none if nothing was. Raises `SelectionError`."""
+    if patches is None:
+        return _split(_variable(environ))
+    return _split(patches) if isinstance(patches, str) else terms(patches)
+
+
+def _variable(environ: Mapping[str, str] | None) -> str:
+    return (os.environ if environ is None else environ).get("OVERLAY_PATCHES", "")
 
 
 def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) -> bool:

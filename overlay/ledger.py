@@ -54,3 +54,5 @@ class Status(Record):
     pinned: str = ""
     #: Replacements that came here pickled while their patch is not in force here, as sentences.
     half_patched: tuple[str, ...] = ()
+    #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
+    companions: tuple[str, ...] = ()

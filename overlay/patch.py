@@ -10,7 +10,7 @@ from overlay._record import TYPE_CHECKING, Record
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
+    from typing import Any, Union
 
     #: Builds the function that takes the place of `original`. It is called once, when the target module
     #: has been imported, and may import whatever the upstream itself needs (torch included). It must
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     #: Reads a file of the upstream by its path relative to the folder that holds the top-level package,
     #: `None` if there is no such file. `package/../setup.py` is a file beside a package.
     ReadFile = Callable[[str], "str | None"]
+
+    #: One of the records below that say what a shape asks of a site.
+    Condition = Union["Known", "Present", "Absent", "Calls"]  # noqa: UP007 -- they are strings
 
 
 class Project(Record):
@@ -67,6 +70,20 @@ class Absent(_Condition):
     site: str
 
 
+class Calls(_Condition):
+    """A function that is relied on for one call: of what else is in it, nothing is asked.
+
+    It must call `callee`, a name that it looks up in its module, in each run that does not raise before: in a
+    statement of its own body, under no condition, with no `return` before it. It may be neither decorated nor
+    bound twice, nor a generator. What stands at `callee` must be in the shape as well.
+    """
+
+    site: str
+    callee: str
+    #: Whether that is all it mentions of the name, and its last statement: all else has been done by then.
+    last: bool = False
+
+
 class Replacement(Record):
     """One site, and the factory of what takes its place."""
 
@@ -85,13 +102,14 @@ class Variant(Record):
 
     #: Short and unique within its target, such as "0.8".
     name: str
-    #: Versions as in PEP 440. Write the lower bound with `.dev0` if pre-releases are meant too.
+    #: Versions as in PEP 440. Write the lower bound with `.dev0` if pre-releases are meant too. What applies
+    #: to a source that is known to the letter at each replaced site does so past an upper bound as well.
     versions: str
     #: What this variant means: `apply`, or why there is nothing to apply
     #: (`fixed-upstream`, `superseded`, `not-affected`, `unsupported`).
     verdict: str = "apply"
     #: What the source must look like. All must hold.
-    shape: tuple[Known | Present | Absent, ...] = ()
+    shape: tuple[Condition, ...] = ()
     replacements: tuple[Replacement, ...] = ()
     #: For every verdict but `apply`: the reason, in a sentence a person can act on.
     reason: str = ""
@@ -104,6 +122,9 @@ class Target(Record):
     variants: tuple[Variant, ...]
     #: A patch applies without an optional target; if that is installed, it must be of a known shape.
     optional: bool = False
+    #: Name of another target's project, for whose sake alone this one is changed: where there is nothing to
+    #: change in that one (it is not installed, or another release), this one is `not-affected`.
+    serves: str = ""
 
 
 class Removal(Record):
@@ -137,3 +158,5 @@ class Patch(Record):
     #: Whether it is selected along with whatever else is, unless it is dropped by its id: it mends nothing,
     #: and serves those that do.
     companion: bool = False
+    #: Of a companion: what a job does without it, as a clause of a warning.
+    without: str = ""

@@ -25,13 +25,15 @@ class SiteFinding(Record):
     """One condition of a shape, and whether the source meets it."""
 
     site: str
-    #: `known`, `present` or `absent`: what was asked.
+    #: `known`, `present`, `absent` or `calls`: what was asked.
     expects: str
     holds: bool
     #: Digest of the site's source, empty if there is no such site or none was needed.
     digest: str = ""
     #: What was found instead, empty if it holds.
     found: str = ""
+    #: What of the site is asked for, empty if that is all of it.
+    asks: str = ""
 
 
 class TargetVerdict(Record):
@@ -73,15 +75,22 @@ class Verdict(Record):
 class Plan(Record):
     """The verdicts of all patches in one environment, ordered as they would be applied."""
 
-    #: Folder that was looked at, empty for the running interpreter.
+    #: Folders that were looked at, separated as in PATH; empty for the running interpreter.
     site: str
     selection: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
     #: Hexadecimal SHA-256 of what was decided: patches, revisions, versions, variants and sources.
     #: Two processes with one digest run the same code at every site.
     digest: str
+    #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
+    companions: tuple[str, ...] = ()
 
     @property
     def loud(self) -> tuple[Verdict, ...]:
-        """Return the verdicts that leave a selected fix out for a reason that needs a person."""
-        return tuple(verdict for verdict in self.verdicts if verdict.loud)
+        """Return the verdicts that leave out a fix that was asked for, for a reason that needs a person."""
+        return tuple(v for v in self.verdicts if v.loud and v.patch not in self.companions)
+
+    @property
+    def lost(self) -> tuple[Verdict, ...]:
+        """Return the loud verdicts on companions that nobody named."""
+        return tuple(v for v in self.verdicts if v.loud and v.patch in self.companions)

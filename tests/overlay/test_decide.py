@@ -7,62 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from decide_cases import FILES, GONE, OTHER, PROJECT, known, patch, tree, variant
 from fake_upstream import MemoryTree
 
 from overlay._decide import decide, in_order, settle
 from overlay._plan import make_plan, plan_digest
-from overlay.patch import Absent, Known, Patch, Present, Project, Removal, Replacement, Target, Variant
+from overlay.patch import Absent, Known, Patch, Present, Target
 from overlay.verdict import LOUD, VERDICTS, Verdict
-
-FILES = {
-    "lib/__init__.py": "",
-    "lib/VERSION": "1.2.0",
-    "lib/core.py": "def f(x):\n    return x\n\nclass A:\n    def g(self):\n        return 1\n",
-}
-PROJECT = Project(
-    name="lib", distributions=("lib",), marker="lib.core", read_version=lambda read: read("lib/VERSION")
-)
-OTHER = Project(
-    name="other", distributions=("other",), marker="other", read_version=lambda read: read("other/VERSION")
-)
-
-
-def tree(**changes: str) -> MemoryTree:
-    names = {"version": "lib/VERSION", "core": "lib/core.py", "new": "lib/new.py"}
-    return MemoryTree({**FILES, **{names[key]: text for key, text in changes.items()}})
-
-
-def known(site: str = "lib.core:f") -> Known:
-    return Known(site=site, digests=(tree().digest(site) or "",))
-
-
-def never(original: Any, module: Any) -> Any:
-    raise AssertionError
-
-
-def variant(**fields: Any) -> Variant:
-    site = fields.pop("site", "lib.core:f")
-    defaults: dict[str, Any] = {"name": "1", "versions": ">=1,<2", "shape": (known(site),)}
-    if fields.get("verdict", "apply") == "apply":
-        defaults["replacements"] = (Replacement(site=site, make=never),)
-    return Variant(**{**defaults, **fields})
-
-
-def patch(*variants: Variant, name: str = "lib.f", others: tuple[Target, ...] = (), **fields: Any) -> Patch:
-    return Patch(
-        id=name, revision=1, summary="s", why="w", upstream=("a/b#1",),
-        remove=Removal(version="2.0", when="it is right", test="t"),
-        targets=(Target(project=PROJECT, variants=variants or (variant(),)), *others), **fields,
-    )  # fmt: skip
-
-
-GONE = variant(
-    name="2",
-    versions=">=2",
-    shape=(Absent(site="lib.core:f"), Present(site="lib.new")),
-    verdict="superseded",
-    reason="moved",
-)
 
 
 def test_apply() -> None:
@@ -119,11 +70,12 @@ def test_source_that_does_not_parse_is_unsupported() -> None:
 
 
 def test_expired() -> None:
-    verdict = decide(patch(variant(), GONE), tree(version="2.1"))
+    changed = "def f(x):\n    return -x\n"
+    verdict = decide(patch(variant(), GONE), tree(version="2.1", core=changed))
     assert verdict.verdict == "expired"
     assert verdict.loud
-    assert decide(patch(), tree(version="2.0")).verdict == "expired"
-    assert decide(patch(), tree(version="2.0rc1")).verdict == "expired"
+    assert decide(patch(), tree(version="2.0", core=changed)).verdict == "expired"
+    assert decide(patch(), tree(version="2.0rc1", core=changed)).verdict == "expired"
 
 
 def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
@@ -157,7 +109,7 @@ def test_every_verdict_has_a_test_here() -> None:
 def test_a_requirement_that_does_not_apply() -> None:
     one, two = (
         patch(requires=("lib.other",)),
-        patch(variant(site="lib.core:A.g", versions="<1"), name="lib.other"),
+        patch(variant(site="lib.core:A.g", versions=">=2"), name="lib.other"),
     )
     plan = make_plan([one, two], ["lib.f", "lib.other"], tree())
     assert [verdict.patch for verdict in plan.verdicts] == ["lib.other", "lib.f"]
