@@ -121,7 +121,8 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
         {"file": arguments.file, "digest": new["digest"], "differences": different, "loud": loud},
         lambda: _render.lock(arguments.file, new["digest"], different, loud),
     )
-    return EXIT_DIFFERS if different or (loud and not arguments.check) else EXIT_OK
+    asked = set(loud).difference(engine.chosen(arguments.patches).companions)
+    return EXIT_DIFFERS if different or (asked and not arguments.check) else EXIT_OK
 
 
 def _updated(old: Lock, here: Lock, ids: list[str] | tuple[()]) -> Lock:

@@ -89,6 +89,7 @@ def explanation(patch: Patch, verdict: Verdict) -> str:
             for variant in target.variants
         ]
         kind = " (optional)" if target.optional else ""
+        kind += f" (for {target.serves} alone)" if target.serves else ""
         lines += ["", f"{target.project.name}{kind}", _table(("variant", "versions", "verdict"), rows)]
     detail = _detail(verdict)
     lines += ["", _wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
@@ -151,6 +152,8 @@ def _target(target: TargetVerdict) -> str:
         text += f" (its metadata says {target.metadata_version})"
     if target.verdict != "apply":
         text += f" ({target.verdict})"
+    elif target.reason:
+        text += f", {target.reason}"
     return text
 
 
@@ -159,7 +162,8 @@ def _findings(verdict: Verdict) -> list[str]:
     for target in verdict.targets:
         for finding in target.findings:
             mark = "ok " if finding.holds else "NOT"
-            lines.append(f"  {mark} {finding.expects:<8}{finding.site}")
+            asks = f" ({finding.asks})" if finding.asks else ""
+            lines.append(f"  {mark} {finding.expects:<8}{finding.site}{asks}")
             if not finding.holds:
                 lines.append(_wrap(finding.found, indent=" " * 6))
     return [f"{verdict.patch}:", *lines] if lines else []

@@ -10,7 +10,10 @@ from __future__ import annotations
 import ast
 import os
 import sys
+from importlib.machinery import ModuleSpec
 
+from overlay._bindings import find
+from overlay._editable import Links, module_file
 from overlay._locate import (
     ask_finders,
     ask_path,
@@ -25,10 +28,11 @@ from overlay.errors import SourceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Collection, Sequence
     from types import CodeType
     from typing import Any
 
+    from overlay._bindings import Found
     from overlay.patch import Project
 
 
@@ -96,6 +100,12 @@ class Tree:
             return []
         return bindings(tree, qualname) if qualname else [tree]
 
+    def found(self, site: str) -> list[Found]:
+        """Return what binds a site or bears on it, with what that stands in. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        tree = self._parse(module)
+        return [] if tree is None else find(tree, qualname)
+
     def code(self, module: str) -> list[CodeType]:
         """Return what a module compiles to, nothing if there is no such module. Raises `SourceError`.
 
@@ -126,14 +136,26 @@ class Tree:
 
 
 class InstalledTree(Tree):
-    """What the running interpreter imports, or with `site` what it would import from that folder alone."""
+    """What the running interpreter imports, or with `site` what it would import from those folders alone.
 
-    def __init__(self, site: str | None = None) -> None:
+    Args:
+        site: A folder or an archive, or several in the order of Python's path. Editable installs in them are
+            followed: see `overlay._editable`.
+        root: The folder that is `/` to what lies in `site`, for an image that is unpacked or mounted.
+    """
+
+    def __init__(self, site: str | Sequence[str] | None = None, root: str | None = None) -> None:
         super().__init__()
-        if site is not None and not importable(site):
-            msg = f"{site!r} is neither a folder nor an archive that Python can import from"
-            raise SourceError(msg)
-        self.site = os.path.abspath(site) if site else None
+        given = [site] if isinstance(site, str) else site
+        for one in given or ():
+            if not importable(one):
+                msg = f"{one!r} is neither a folder nor an archive that Python can import from"
+                raise SourceError(msg)
+        self.sites = None if given is None else list(map(os.path.abspath, given))
+        #: What was given, as a plan names it.
+        self.name = os.pathsep.join(given or ())
+        self.links = Links(self.sites or [], os.path.abspath(root) if root else "")
+        self._path = [*(self.sites or ()), *(link.path for link in self.links.folders)]
         self._specs: dict[str, ModuleSpec | None] = {}
 
     def source(self, module: str) -> str | None:
@@ -177,10 +199,41 @@ class InstalledTree(Tree):
         """Return where a package lies, nothing if there is none. It is not imported."""
         return self._path_of(package)
 
+    def remarks(self, markers: Collection[str]) -> list[str]:
+        """Return a sentence for each editable install of a project: followed, or what to do.
+
+        Args:
+            markers: A module of each project.
+        """
+        absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
+        lines: dict[tuple[str, str], str] = {}
+        for link in self.links.all():
+            top = link.module.partition(".")[0]
+            for marker in sorted(markers):
+                package = marker.partition(".")[0]
+                if package not in absent and (top == package or (not top and _holds(link.path, marker))):
+                    lines.setdefault(
+                        (package, link.file),
+                        f"{package} is an editable install: {link.file} leads to {link.path}",
+                    )
+        found = list(lines.values())
+        found += [
+            f"{link.file} leads to {link.said}, which is not at {link.path}: give the folder that is / to it "
+            "with --root, or the source itself with one more --site"
+            for link in (self.links.missing if absent else ())
+            if not link.module or link.module.partition(".")[0] in absent
+        ]
+        found += [
+            f"{link.file} says that {link.module} is an editable install of {link.path}, and nothing that "
+            "can be followed leads there: give the folder that holds its packages with one more --site"
+            for link in (self.links.unfollowed() if absent else ())
+        ]
+        return list(dict.fromkeys(found))
+
     def metadata_version(self, project: Project) -> str | None:
         from importlib.metadata import distributions
 
-        where: dict[str, Any] = {"path": [self.site]} if self.site else {}
+        where: dict[str, Any] = {"path": self._path} if self.sites is not None else {}
         for name in project.distributions:
             for found in distributions(name=name, **where):
                 version = stated_version(found)
@@ -194,28 +247,60 @@ class InstalledTree(Tree):
         return self._specs[module]
 
     def _find(self, module: str) -> ModuleSpec | None:
-        if self.site is None:
-            # What has been imported is what runs, wherever another finder would look today.
-            spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
-            if spec is not None:
-                return spec
+        if self.sites is not None:
+            return self._find_in_sites(module)
+        # What has been imported is what runs, wherever another finder would look today.
+        spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
+        if spec is not None:
+            return spec
         parent = module.rpartition(".")[0]
         if not parent:
-            return ask_finders(module, None) if self.site is None else ask_path(module, [self.site])
+            return ask_finders(module, None)
         locations = self._path_of(parent)
         if not locations:
             return None
-        if self.site is None:
-            spec = ask_finders(module, locations)
-            if spec is not None:
-                return spec
-        return ask_path(module, locations)
+        return ask_finders(module, locations) or ask_path(module, locations)
+
+    def _find_in_sites(self, module: str) -> ModuleSpec | None:
+        parent = module.rpartition(".")[0]
+        if parent and self._spec(parent) is None:
+            return None
+        # Finders of editable installs come after the path, and add to what namespace packages have on it.
+        # They also know namespaces that have no folder at all, as `megatron` where only its core is.
+        spec = ask_path(module, self._path_of(parent) if parent else self._path)
+        if spec is None or spec.loader is None:
+            spec = self._linked(module) or self._with_portions(module, spec)
+        return spec
+
+    def _linked(self, module: str) -> ModuleSpec | None:
+        from importlib.util import spec_from_file_location
+
+        link = self.links.modules.get(module)
+        if link is None:
+            return None
+        file = module_file(link)
+        inside = [link.path] if os.path.isdir(link.path) else None
+        return spec_from_file_location(module, file, submodule_search_locations=inside)
+
+    def _with_portions(self, module: str, spec: ModuleSpec | None) -> ModuleSpec | None:
+        if module not in self.links.portions:
+            return spec
+        found = [link.path for link in self.links.portions[module]]
+        made = ModuleSpec(module, None, is_package=True)
+        known = [] if spec is None else portions(spec.submodule_search_locations)
+        made.submodule_search_locations = list(dict.fromkeys([*known, *found]))
+        return made
 
     def _path_of(self, package: str) -> list[str]:
         """Return where the submodules of a package lie."""
-        live = sys.modules.get(package) if self.site is None else None
+        live = sys.modules.get(package) if self.sites is None else None
         # A package that has been imported may have added to its path, as `pkgutil.extend_path` does.
         found = [*portions(getattr(live, "__path__", None))]
         spec = self._spec(package)
         found += [] if spec is None else portions(spec.submodule_search_locations)
         return list(dict.fromkeys(found))
+
+
+def _holds(folder: str, module: str) -> bool:
+    """Return whether a module lies in a folder of the path."""
+    return os.path.isfile(os.path.join(folder, *module.split(".")) + ".py")

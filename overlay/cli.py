@@ -3,7 +3,7 @@
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
 or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, or a test of
 an upstream is lost; 2 the command, a setting, a folder, a lock, a recipe or a report's input cannot be
-understood, or the output not be written.
+understood, a folder holds no upstream, or the output cannot be written.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
+    from overlay.verdict import Plan
+
 EXIT_OK = 0
 EXIT_LOUD = 1
 EXIT_USAGE = 2
@@ -32,12 +34,10 @@ EXIT_USAGE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = _parser(suite="suite" in (sys.argv[1:] if argv is None else argv)[:1]).parse_args(argv)
-    command: Callable[[Engine, argparse.Namespace], int] = arguments.command
-    arguments.progress = Progress(sys.stderr)
+    parser = _parser(suite="suite" in (sys.argv[1:] if argv is None else argv)[:1])
     try:
-        return _run(command, arguments)
-    except (SelectionError, LockError, ReportError, SuiteError) as error:
+        return _run(parser.parse_args(argv))
+    except (SelectionError, LockError, ReportError, SuiteError, _FolderError) as error:
         print(f"overlay: {error}", file=sys.stderr)
         return EXIT_USAGE
     except OverlayError as error:
@@ -52,8 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
 
 
-def _run(command: Callable[[Engine, argparse.Namespace], int], arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     """Run a command, and take its progress away before anybody says how it ended."""
+    command: Callable[[Engine, argparse.Namespace], int] = arguments.command
+    arguments.progress = Progress(sys.stderr)
     try:
         return command(Engine(progress=arguments.progress), arguments)
     finally:
@@ -96,7 +98,10 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
     digest = add("digest", _digest, "print the digest of a site's source (module:qualname)")
     digest.add_argument("sites", metavar="SITE", nargs="+")
     for sub in (explain, plan, audit, digest):
-        sub.add_argument("--site", type=_folder, metavar="DIR", help="look in this folder (or wheel) only")
+        what = "look in this folder (or wheel) only, and where its editable installs lead; repeatable"
+        sub.add_argument("--site", action="append", type=_folder, metavar="DIR", help=what)
+        what = "the folder that is / to what lies in the sites, as for an unpacked image"
+        sub.add_argument("--root", type=_folder, metavar="DIR", help=what)
     for sub in (plan, audit, status):
         default = "all, whatever OVERLAY_PATCHES says" if sub is audit else "OVERLAY_PATCHES, or all"
         sub.add_argument("--patches", metavar="SELECTION", help=f"what to select (default: {default})")
@@ -139,13 +144,15 @@ def _add_report(commands: Any) -> None:
 def _folder(text: str) -> str:
     from overlay._locate import importable
 
-    if not importable(text):
-        what = (
-            "is neither a folder nor an archive to import from" if os.path.exists(text) else "does not exist"
-        )
-        msg = f"{text!r} {what}"
-        raise argparse.ArgumentTypeError(msg)
-    return text
+    if importable(text):
+        return text
+    what = "is neither a folder nor an archive to import from" if os.path.exists(text) else "does not exist"
+    # Not as the parser would say it, which prints all options of the command first.
+    raise _FolderError(f"{text!r} {what}: name a site-packages, a checkout, an unpacked wheel, or a wheel")
+
+
+class _FolderError(OverlayError):
+    """A folder on the command line that is none."""
 
 
 def _list(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -163,7 +170,9 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
         raise SelectionError(msg)
     patch = known[arguments.id]
     wanted = [patch.id, *patch.requires]
-    verdict = next(v for v in engine.plan(wanted, arguments.site).verdicts if v.patch == patch.id)
+    verdict = next(
+        v for v in engine.plan(wanted, arguments.site, arguments.root).verdicts if v.patch == patch.id
+    )
     _print(
         arguments,
         {"patch": patch.to_dict(), "verdict": verdict.to_dict()},
@@ -173,16 +182,33 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay._source import InstalledTree
+
     patches = "all" if arguments.patches is None and arguments.all else arguments.patches
-    plan = engine.plan(patches, arguments.site)
+    tree = InstalledTree(arguments.site, arguments.root)
+    plan = engine.plan(patches, tree)
     _print(arguments, plan.to_dict(), lambda: _render.plan(plan, findings=arguments.all))
+    for sentence in tree.remarks(_markers(engine, plan)):
+        print(f"overlay: {sentence}", file=sys.stderr)
     selected = {one.verdict for one in plan.verdicts} - {"not-selected"}
     if arguments.site and selected == {"not-installed"}:
+        where = ", ".join(arguments.site)
         print(
-            f"overlay: no upstream of a selected patch is in {arguments.site}: name a folder of the path",
+            f"overlay: no upstream of a selected patch is in {where}: name the folders of the path, such as "
+            "the site-packages and each checkout",
             file=sys.stderr,
         )
+        return EXIT_USAGE
+    for verdict in plan.lost:
+        lost = f"nobody named it: without it, {engine.known()[verdict.patch].without}"
+        print(f"overlay: {verdict.patch} cannot be applied, which stops nothing, as {lost}", file=sys.stderr)
     return EXIT_LOUD if plan.loud else EXIT_OK
+
+
+def _markers(engine: Engine, plan: Plan) -> set[str]:
+    """Return a module of each project that a plan is about."""
+    patches = [engine.known()[name] for name in plan.selection]
+    return {target.project.marker for patch in patches for target in patch.targets}
 
 
 def _status(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -192,6 +218,7 @@ def _status(engine: Engine, arguments: argparse.Namespace) -> int:
     loud = any(
         patch.state in ("failed", "incomplete") or (patch.verdict is not None and patch.verdict.loud)
         for patch in status.patches
+        if patch.patch not in status.companions
     )
     return EXIT_LOUD if loud else EXIT_OK
 
@@ -205,13 +232,13 @@ def _report(engine: Engine, arguments: argparse.Namespace) -> int:
 def _digest(_: Engine, arguments: argparse.Namespace) -> int:
     from overlay._source import InstalledTree
 
-    tree = InstalledTree(arguments.site)
+    tree = InstalledTree(arguments.site, arguments.root)
     digests = {site: tree.digest(site) for site in arguments.sites}
     _print(
         arguments, digests, lambda: "\n".join(f"{found or '-':<14}{site}" for site, found in digests.items())
     )
     for site in (site for site, found in digests.items() if found is None):
-        where = f"in {arguments.site}" if arguments.site else "in this environment"
+        where = f"in {', '.join(arguments.site)}" if arguments.site else "in this environment"
         print(f"overlay: there is no {site} {where}", file=sys.stderr)
     return EXIT_OK if all(digests.values()) else EXIT_LOUD
 

@@ -97,6 +97,7 @@ def _status(data: dict[str, Any]) -> Status:
     return status.replace(
         selection=tuple(map(str, status.selection)),
         half_patched=tuple(map(str, status.half_patched)),
+        companions=tuple(map(str, status.companions)),
         patches=tuple(_patch(item) for item in data["patches"]),
     )
 

@@ -226,8 +226,12 @@ def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Seque
         if target.version
     }
     found = []
-    for project in dict.fromkeys(release.partition("==")[0] for release in support):
-        rows = {key.partition("==")[2]: row for key, row in support.items() if key.startswith(f"{project}==")}
+    groups: dict[str, dict[str, Mapping[str, Mapping[str, str]]]] = {}
+    for name, row in support.items():
+        # A release, `verl==0.8.0`; or a head or an image, `verl main` and `verl image 0.8.0`.
+        project, _, version = name.rpartition("==" if "==" in name else " ")
+        groups.setdefault(project, {})[version] = row
+    for project, rows in groups.items():
         patches = sorted({name for row in rows.values() for name in row})
         lines = [
             (version, f"{project} {version.removeprefix('v')}" in here, [row.get(name) for name in patches])

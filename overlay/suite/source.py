@@ -60,7 +60,9 @@ def _obtain(source: Source, where: str) -> Tree:
     repository = _clone(source, where) if source.git else os.environ.get(source.checkout, "")
     name = source.git or source.checkout
     if not repository:
-        raise SuiteError(f"{source.checkout} is not set (a git repository on this machine)")
+        raise SuiteError(f"{source.checkout} is not set (a git repository or bundle on this machine)")
+    if os.path.isfile(repository):
+        repository = _from_bundle(repository, source.checkout, where)
     commit = _commit(repository, source.revision, name)
     folder = os.path.join(where, f"{commit[:12]}-{_key(source)}")
     if not os.path.isdir(folder):
@@ -113,6 +115,20 @@ def _clone(source: Source, where: str) -> str:
         kind = "" if _looks_like_commit(source.revision) else "refs/tags/"
         wanted = f"{kind}{source.revision}"
         _git(folder, "fetch", "--quiet", "--depth=1", source.git, f"{wanted}:refs/tags/{source.revision}")
+    return folder
+
+
+def _from_bundle(bundle: str, name: str, where: str) -> str:
+    """Return a bare clone of a git bundle: of what lies there now, should another have taken its place."""
+    with open(bundle, "rb") as file:
+        if not file.read(16).startswith(b"# v"):
+            raise SuiteError(f"{name}={bundle} is neither a git repository nor a git bundle")
+    status = os.stat(bundle)
+    key = f"{os.path.realpath(bundle)} {status.st_size} {status.st_mtime_ns}"
+    folder = os.path.join(where, f"bundle-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
+    if not os.path.isdir(folder):
+        command = ["git", "clone", "--quiet", "--bare", bundle]
+        _unpacked(folder, lambda into: _run([*command, into], f"{name}={bundle}"))
     return folder
 
 

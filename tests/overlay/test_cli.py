@@ -39,14 +39,14 @@ def test_list() -> None:
 
 
 def test_tables_fit_a_terminal(tmp_path: Path) -> None:
-    for arguments in (
-        ["list"],
-        ["plan", "--site", str(tmp_path)],
-        ["status"],
-        ["explain", IDS[0], "--site", str(tmp_path)],
+    for arguments, code in (
+        (["list"], 0),
+        (["plan", "--site", str(tmp_path)], 2),
+        (["status"], 0),
+        (["explain", IDS[0], "--site", str(tmp_path)], 0),
     ):
         done = overlay(*arguments)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         long = [
             line
             for line in done.stdout.splitlines()
@@ -72,11 +72,11 @@ def test_explain_an_unknown_patch() -> None:
 
 
 def test_plan_of_an_empty_folder(tmp_path: Path) -> None:
-    data = read("plan", "--site", str(tmp_path))
+    data = read("plan", "--site", str(tmp_path), code=2)
     assert {verdict["verdict"] for verdict in data["verdicts"]} == {"not-installed"}
-    chosen = read("plan", "--site", str(tmp_path), OVERLAY_PATCHES="verl.*")
+    chosen = read("plan", "--site", str(tmp_path), code=2, OVERLAY_PATCHES="verl.*")
     assert "not-selected" in {verdict["verdict"] for verdict in chosen["verdicts"]}
-    audited = read("audit", "--site", str(tmp_path), OVERLAY_PATCHES="verl.*")
+    audited = read("audit", "--site", str(tmp_path), code=2, OVERLAY_PATCHES="verl.*")
     assert {verdict["verdict"] for verdict in audited["verdicts"]} == {"not-installed"}
 
 
@@ -86,7 +86,7 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
     (tmp_path / "verl/protocol.py").write_text("")
     data = read("audit", "--site", str(tmp_path), code=1)
     verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
-    assert verdicts["verl.dynamic-cp-loss"] == "unsupported"
+    assert verdicts["verl.strict-token-budget"] == "unsupported"
     done = overlay("audit", "--site", str(tmp_path))
     assert done.returncode == 1
     assert "does not exist" in done.stdout
@@ -145,12 +145,32 @@ def test_digest(tmp_path: Path) -> None:
 def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None:
     # The folder above that which was meant, for one.
     done = overlay("audit", "--site", str(tmp_path))
-    assert done.returncode == 0
+    assert done.returncode == 2
     assert done.stderr == (
-        f"overlay: no upstream of a selected patch is in {tmp_path}: name a folder of the path\n"
+        f"overlay: no upstream of a selected patch is in {tmp_path}: name the folders of the path, such as "
+        "the site-packages and each checkout\n"
     )
     # With no patch selected there is none to be missed.
     assert overlay("plan", "--patches", "none", "--site", str(tmp_path)).stderr == ""
+
+
+def test_a_folder_that_is_none_is_one_line(tmp_path: Path) -> None:
+    for words in (["--site", str(tmp_path / "x")], ["--site", str(tmp_path), "--root", __file__]):
+        done = overlay("audit", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.endswith(": name a site-packages, a checkout, an unpacked wheel, or a wheel\n")
+
+
+def test_the_projects_of_an_image_lie_in_several_folders(tmp_path: Path) -> None:
+    for project, file in (("verl", "verl/protocol.py"), ("slime", "slime/utils/seqlen_balancing.py")):
+        (tmp_path / project / file).parent.mkdir(parents=True)
+        (tmp_path / project / file).write_text("")
+    sites = ["--site", str(tmp_path / "verl"), "--site", str(tmp_path / "slime")]
+    data = read("audit", *sites, code=1)
+    found = {one["patch"].partition(".")[0] for one in data["verdicts"] if one["verdict"] != "not-installed"}
+    assert found == {"verl", "slime"}
+    assert data["site"] == f"{tmp_path / 'verl'}{os.pathsep}{tmp_path / 'slime'}"
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
@@ -164,7 +184,7 @@ def test_output_that_cannot_be_encoded_is_escaped(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         for arguments in (["audit"], ["audit", "--json"], ["plan"]):
             done = overlay(*arguments, "--site", str(tmp_path / name), PYTHONIOENCODING="ascii")
-            assert done.returncode == 0, done.stderr
+            assert done.returncode == 2, done.stderr
             assert done.stdout.isascii()
             assert "\\" in done.stdout or arguments == ["plan"]
 

@@ -41,7 +41,7 @@ WRONG = {
     ("*, start: Any = module.ZERO", "start: Any = 0"): "PatchError",
     ('digests=("', 'digests=("0'): "no digest of a source that was tested",
     ('digests=("', 'digests=("000000000000",) if True else ("'): "has an unknown digest",
-    (">=0.8.0.dev0,<0.9.0.dev0", "<0.8.0.dev0"): "outside the versions that the patch knows",
+    (">=0.8.0.dev0,<0.9.0.dev0", ">=0.9.0.dev0"): "outside the versions that the patch knows",
     (XFAIL, "@pytest.mark.filterwarnings('error')"): "is not marked as one that is expected to fail",
     ("some/upstream#1", "somewhere"): "'somewhere' is neither",
     ("Means that are not rounded down", "Mean"): "summary: one line of",

@@ -112,7 +112,14 @@ def test_what_a_screen_reader_needs(plain: Reader) -> None:
 
 
 def test_what_was_decided_is_told(plain: Reader) -> None:
-    for words in ("unsupported", "incomplete", "rank 1", "ranks 0,2", "does not exist", "TrainingWorker"):
+    for words in (
+        "unsupported",
+        "incomplete",
+        "rank 1",
+        "ranks 0,2",
+        "does not exist",
+        "dynamic_cp_split_batch",
+    ):
         assert words in plain.text, words
     targets = [anchor["href"] for anchor in plain.all("a")]
     assert "https://github.com/verl-project/verl/issues/5679" in targets

@@ -87,6 +87,20 @@ def test_the_next_source_is_tried(
         obtain([missing, missing], str(tmp_path / "cache"))
 
 
+def test_a_bundle_is_as_good_as_a_repository(
+    workplace: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "it.bundle"
+    workplace.git("bundle", "create", "--quiet", str(bundle), "--all")
+    monkeypatch.setenv("FAKESUITE_REPO", str(bundle))
+    source = Source(checkout="FAKESUITE_REPO", revision="v1.0")
+    tree = obtain([source], str(tmp_path / "cache"))
+    assert (tmp_path / "cache" / tree.folder / "fakesuite" / "core.py").exists()
+    bundle.write_text("no bundle")
+    with pytest.raises(SuiteError, match=r"it\.bundle is neither a git repository nor a git bundle"):
+        obtain([source], str(tmp_path / "cache"))
+
+
 def test_a_branch_is_not_taken_for_the_tag_of_its_name(workplace: Workplace, tmp_path: Path) -> None:
     workplace.git("branch", "v1.0")
     workplace.git("checkout", "--quiet", "refs/heads/v1.0")
