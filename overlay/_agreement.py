@@ -103,3 +103,32 @@ def spans(ranks: Iterable[int]) -> str:
             runs.append([rank])
     text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"rank{'s' if len(runs) > 1 or len(runs[0]) > 1 else ''} {text}" if runs else "no rank"
+
+
+def silence(ranks: Iterable[int], timeout: float) -> str:
+    """Return a sentence on ranks that nothing was heard of, nothing if there are none."""
+    silent = list(ranks)
+    if not silent:
+        return ""
+    return (
+        f"{spans(silent)} did not take part within {timeout:g} s: overlay was not enabled there when the "
+        "process groups were made, or the process hangs or has ended\n"
+    )
+
+
+def gave_up(ranks: Iterable[int], first: int) -> str:
+    """Return a sentence on ranks that came before the first rank did, and did not wait for it long enough."""
+    left = list(ranks)
+    return f"{spans(left)} had given up waiting for rank {first}, which came later\n" if left else ""
+
+
+def no_verdict(first: int, seconds: float) -> str:
+    """Return a sentence on a first rank that asked the others, and did not say what came of it."""
+    return (
+        f"rank {first} asked, and has not said what came of it within {seconds:g} s: it hangs or has ended\n"
+    )
+
+
+def without(rank: int, said: str) -> str:
+    """Return what a comparison said that had ended before a rank came."""
+    return f"a comparison had ended before rank {rank} came, and said: {said.strip()}\n"

@@ -19,37 +19,44 @@ STOPPED = 1
 #: Whether it has run: in a venv, Python reads start-up files twice.
 _started = False
 
+#: What says no in a variable that is yes or no. It is asked here too where what else asks is broken.
+_NO = ("", "0", "false", "no", "off")
+
 
 def start() -> None:
     """Enable overlay if the environment asks for it.
 
-    An error is one line on standard error, and the end of the process if it is pinned or strict.
+    An error is one line on standard error, and the end of the process if it is pinned or strict. That holds
+    for an overlay of which parts are missing as well.
     """
     global _started  # noqa: PLW0603 -- once per interpreter is what it is about
-    if _started or os.environ.get("OVERLAY", "") in ("", "0"):
+    if _started or _says_no("OVERLAY"):
         return
     _started = True
-    import overlay
-    from overlay import _settings
-
+    known: tuple[type[Exception], ...] = ()
     try:
+        import overlay
+        from overlay import _settings
+
+        known = (overlay.OverlayError,)
         if _settings.armed():
             overlay.enable()
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
-        text = str(error) if isinstance(error, overlay.OverlayError) else f"{type(error).__name__}: {error}"
-        stop = _is_binding()
-        sys.stderr.write(f"overlay: {'this process is stopped' if stop else 'NOT enabled'}: {text}\n")
-        sys.stderr.flush()
+        text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
+        # Somebody who says something else than yes or no to strict mode meant to say something about it.
+        stop = bool(os.environ.get("OVERLAY_PIN", "").strip()) or not _says_no("OVERLAY_STRICT")
+        _say(f"overlay: {'this process is stopped' if stop else 'NOT enabled'}: {text}\n")
         if stop:
             os._exit(STOPPED)
 
 
-def _is_binding() -> bool:
-    """Return whether the environment asks that a process which cannot be patched does not run."""
-    from overlay import _settings
-    from overlay.errors import SelectionError
+def _says_no(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in _NO
 
+
+def _say(text: str) -> None:
     try:
-        return bool(os.environ.get("OVERLAY_PIN")) or _settings.strict()
-    except SelectionError:
-        return True  # somebody meant to say something about it
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except Exception:  # noqa: BLE001, S110 -- closed, or full: what stops a process must not depend on it
+        pass

@@ -7,7 +7,7 @@ sources, ends when it starts.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Calls, Known, Patch, Removal, Replacement, Target, Variant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,13 +39,6 @@ def make_memory_buffer(original: Callable[[], None], module: ModuleType) -> Call
 _STATE = "megatron.core.parallel_state"
 _BUFFER = f"{_STATE}:_set_global_memory_buffer"
 
-#: What makes the groups and then calls the seam, in 0.12 to 0.19. One that returned before would leave the
-#: ranks uncompared.
-_INITIALIZE = (
-    *("dd9ad82ed09e", "207285cd70f3", "2fa9cd8541a0", "369a382d3b16"),
-    *("a871165220b6", "de9d2ef625c3", "60c588df03ae", "49fa6765822a"),
-)
-
 PATCH = Patch(
     id=ID,
     revision=1,
@@ -57,6 +50,7 @@ PATCH = Patch(
     ),
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,
+    without="ranks with other patches or other sources train on without a word",
     remove=Removal(
         version=None,
         when="overlay is not used",
@@ -68,11 +62,15 @@ PATCH = Patch(
             variants=(
                 Variant(
                     name="0.12",
-                    versions=">=0.12.0.dev0,<0.20.0.dev0",
-                    # The seam: the last call of `initialize_model_parallel`, the same in all these releases.
+                    versions=">=0.12.0.dev0,<0.21.0.dev0",
+                    # The seam. The groups exist when it is called, and no rank leaves without a call.
                     shape=(
                         Known(site=_BUFFER, digests=("126f72b4fc54",)),
-                        Known(site=f"{_STATE}:initialize_model_parallel", digests=_INITIALIZE),
+                        Calls(
+                            site=f"{_STATE}:initialize_model_parallel",
+                            callee="_set_global_memory_buffer",
+                            last=True,
+                        ),
                     ),
                     replacements=(Replacement(site=_BUFFER, make=make_memory_buffer),),
                 ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from overlay.compat.projects import MEGATRON, VERL
 from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
 from overlay.patches._dynamic_cp.attention import confirm_attention, make_attention_forward
+from overlay.patches._dynamic_cp.groups import check_count, warm_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callabl
         # With one rank there is nothing to share, and Megatron wants an even number.
         bound.arguments["hybrid_context_parallel"] = ranks > 1
         result = original(*bound.args, **bound.kwargs)
-        _warm_up(module, ranks)
+        warm_up(module, ranks)
         return result
 
     vars(initialize_model_parallel)["__signature__"] = given.replace(
@@ -112,31 +113,8 @@ def _ranks(arguments: dict[str, Any]) -> int:
     ranks: int = world // (
         arguments["tensor_model_parallel_size"] * arguments["pipeline_model_parallel_size"]
     )
-    if ranks & (ranks - 1):
-        msg = (
-            f"{KEYWORD}=True needs a number of data parallel ranks that is a power of two, not {ranks}: "
-            "Megatron has no context parallel groups for others. Use another number of GPUs, or other tensor "
-            "or pipeline parallel sizes."
-        )
-        raise ValueError(msg)
+    check_count(ranks)
     return ranks
-
-
-def _warm_up(module: ModuleType, ranks: int) -> None:
-    """Let each group talk once, the small ones first on every rank.
-
-    NCCL sets up a group at its first collective, and groups that are set up in different orders on different
-    ranks, or while a pipeline stage waits for another, wait for each other for ever.
-    """
-    import torch
-    import torch.distributed as dist
-
-    size = 2
-    while size <= ranks:
-        group = module.get_hybrid_data_context_parallel_groups(group_size=size)
-        devices = [torch.cuda.current_device()] if dist.get_backend(group) == "nccl" else None
-        dist.barrier(group=group, device_ids=devices)
-        size *= 2
 
 
 _STATE = "megatron.core.parallel_state"
@@ -187,6 +165,7 @@ PATCH = Patch(
     targets=(
         Target(
             project=MEGATRON,
+            serves=VERL.name,
             variants=(
                 Variant(
                     name="0.16",

@@ -59,6 +59,23 @@ def make_backward(original: Callable[..., Any], module: ModuleType) -> Callable[
     return backward
 
 
+def make_graphed_backward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the backward of a Megatron that may run it while it captures a CUDA graph: that one is its own.
+
+    What a graph captures is replayed on the same storages, so nothing is let go of in it.
+    """
+    ours = make_backward(original, module)
+
+    def backward(ctx: Any, *args: Any) -> Any:
+        # Where the original looks it up. Not before: that module imports this one.
+        from megatron.core.transformer.cuda_graphs import is_graph_capturing
+
+        return (original if is_graph_capturing() else ours)(ctx, *args)
+
+    setattr(backward, _MARK, ID)
+    return backward
+
+
 def make_release() -> Callable[[list[Any]], None]:
     """Build the function that empties a list of detached inputs and lets go of what they hold.
 
@@ -117,6 +134,8 @@ def make_verl_patch(original: Callable[..., Any], module: ModuleType) -> Callabl
     def apply_patch_megatron_recomputation_backward() -> None:
         from megatron.core.tensor_parallel.random import CheckpointFunction
 
+        from overlay._selection import leaving_out
+
         backward = CheckpointFunction.backward
         if getattr(backward, _MARK, None) == ID:
             return
@@ -125,7 +144,7 @@ def make_verl_patch(original: Callable[..., Any], module: ModuleType) -> Callabl
         msg = (
             f"{ID} stands in for verl's recomputation patch, but Megatron's CheckpointFunction.backward is "
             f"not overlay's ({where}). Call overlay.enable() before anything else patches it, or do without "
-            f"this patch: OVERLAY_PATCHES=-{ID}"
+            f"this patch: {leaving_out(ID)}"
         )
         raise OverlayError(msg)
 
@@ -133,11 +152,13 @@ def make_verl_patch(original: Callable[..., Any], module: ModuleType) -> Callabl
 
 
 _BACKWARD = "megatron.core.tensor_parallel.random:CheckpointFunction.backward"
+_CAPTURING = "megatron.core.transformer.cuda_graphs:is_graph_capturing"
 _VERL_PATCH = "verl.models.mcore.patch:apply_patch_megatron_recomputation_backward"
 
 #: Digest of each known source, and the releases that have it.
 _PLAIN = "7ba2b46a5ade"  # megatron-core 0.12.0 to 0.15.3
 _FLAGGED = "9bc2baceb2bb"  # 0.16.0 to 0.19.2: marks the time of recomputation
+_GRAPHED = "629490c5e6a2"  # Megatron main and dev of August 2026: may run in a CUDA graph
 _RESIZING = "c9d46ace88d2"  # verl 0.8.0
 _RESIZING_BUT_MTP = "edd09b20ad81"  # verl 0.9.0, 0.9.1: spares closures over an MTP layer
 
@@ -178,9 +199,18 @@ PATCH = Patch(
             variants=(
                 Variant(
                     name="0.12",
-                    versions=">=0.12.0.dev0,<0.20.0.dev0",
+                    versions=">=0.12.0.dev0,<0.21.0.dev0",
                     shape=(Known(site=_BACKWARD, digests=(_PLAIN, _FLAGGED)),),
                     replacements=_REPLACED,
+                ),
+                Variant(
+                    name="after 0.19",
+                    versions=">=0.16.0.dev0,<0.21.0.dev0",
+                    shape=(
+                        Known(site=_BACKWARD, digests=(_GRAPHED,)),
+                        Known(site=_CAPTURING, digests=("7c37effc7469",)),
+                    ),
+                    replacements=(Replacement(site=_BACKWARD, make=make_graphed_backward),),
                 ),
             ),
         ),
@@ -198,7 +228,7 @@ PATCH = Patch(
                 # the flags and the copies are left.
                 Variant(
                     name="0.9",
-                    versions=">=0.9.0.dev0,<0.10.0.dev0",
+                    versions=">=0.9.0.dev0,<0.11.0.dev0",
                     shape=(Known(site=_VERL_PATCH, digests=(_RESIZING_BUT_MTP,)),),
                     replacements=_STOOD_IN,
                 ),

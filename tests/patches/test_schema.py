@@ -83,6 +83,20 @@ HERE = "tests/patches/test_schema.py"
         (GOOD.replace(targets=()), "targets: there is none"),
         (GOOD.replace(targets=(TARGET.replace(optional=True),)), "cannot be optional"),
         (GOOD.replace(targets=GOOD.targets[1:]), "after which the patch is not named"),
+        (
+            GOOD.replace(targets=(TARGET.replace(serves="verl"),)),
+            "serves: 'verl' is no other target's project",
+        ),
+        (
+            GOOD.replace(targets=(TARGET.replace(serves="megatron-core"),)),
+            "serves: 'megatron-core' is no other",
+        ),
+        (
+            GOOD.replace(targets=tuple(one.replace(serves="verl") for one in GOOD.targets)),
+            "or one that serves another",
+        ),
+        (GOOD.replace(without="it goes on"), "without: what a job does without it"),
+        (GOOD.replace(companion=True), "without: what a job does without it"),
         (GOOD.replace(targets=(TARGET.replace(variants=(VARIANT, VARIANT)),)), "two variants have one name"),
         (GOOD.replace(targets=(TARGET.replace(variants=(VARIANT, VARIANT)),)), "the same versions and shape"),
         (GOOD.replace(targets=(Target(project=TARGET.project, variants=()),)), "no variant applies"),

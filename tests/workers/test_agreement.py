@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from worksite import Venv
 
 pytest.importorskip("torch")
-from overlay.compat import agreement
+from overlay.compat.comparison import Talk
 
 HERE = Path(__file__).parent
 WORLD = 8
@@ -120,14 +120,13 @@ def simulated(world: int, odd: dict[int, dict[str, str]], silent: tuple[int, ...
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
     store, found = HashStore(), ["did not come back"] * world
-    agreement._rounds.clear()
 
     def rank(me: int) -> None:
         try:
-            talk = agreement.Talk(store, "test", range(world))
+            talk = Talk(store, "test", range(world))
             facts = {"overlay": "enabled", "a: content": "1", **odd.get(me, {})}
-            talk.say(me, facts, {"up.core": f"/rank{me}/up/core.py"})
-            found[me] = talk.lead(1.0) if me == 0 else talk.follow(1.0)
+            files = {"up.core": f"/rank{me}/up/core.py"}
+            found[me] = talk.lead(facts, files, 1.0) if me == 0 else talk.follow(me, facts, files, 1.0)
         except AgreementError as error:
             found[me] = f"raised {error}"
 
@@ -176,13 +175,84 @@ def test_without_a_process_group_there_is_nothing_to_compare() -> None:
         overlay.agree()
 
 
-def test_a_first_rank_that_comes_when_the_others_have_given_up_says_what_they_said() -> None:
+# -- one after the other, through one store ----------------------------------------------------------
+
+FACTS = {"overlay": "enabled"}
+
+
+def at_once(store: Any, ranks: dict[int, dict[str, str]], timeout: float = 20.0) -> dict[int, str]:
+    """Compare ranks that are threads and share nothing but a store, and return what each says."""
+    found: dict[int, str] = {}
+
+    def take_part(me: int, facts: dict[str, str]) -> None:
+        talk = Talk(store, "test", [0, 1, 2])
+        found[me] = talk.lead(facts, {}, timeout) if me == 0 else talk.follow(me, facts, {}, timeout)
+
+    threads = [threading.Thread(target=take_part, args=rank) for rank in ranks.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return found
+
+
+@pytest.fixture
+def store() -> Any:
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-    store = HashStore()
-    talks = [agreement.Talk(store, "test", range(3)) for _ in range(3)]
-    for me in (1, 2):
-        talks[me].say(me, {"overlay": "enabled"}, {})
-    said = {talks[me].follow(0.1) for me in (1, 2)}
-    talks[0].say(0, {"overlay": "enabled"}, {})
-    assert {talks[0].lead(0.1)} == said != {""}
+    return HashStore()
+
+
+ALIKE = dict.fromkeys(range(3), FACTS)
+
+
+def test_what_differed_before_differs_no_more(store: Any) -> None:
+    # Other processes, in the same places: what the earlier ones said is not taken for their answer.
+    for _ in range(3):
+        assert set(at_once(store, ALIKE).values()) == {""}
+        (said,) = set(at_once(store, {**ALIKE, 2: {"overlay": "enabled", "a": "1"}}).values())
+        assert "rank 2" in said
+
+
+def test_a_silent_rank_is_silent_once(store: Any) -> None:
+    for silent in range(3):
+        there = {rank: FACTS for rank in ALIKE if rank != silent}
+        (said,) = set(at_once(store, there, 0.3).values())
+        assert said.startswith(f"rank {silent} did not take part within 0.3 s: ")
+        assert set(at_once(store, ALIKE).values()) == {""}
+
+
+def test_nobody_waits_for_a_first_rank_that_has_ended_when_another_comes(store: Any) -> None:
+    Talk(store, "test", [0, 1, 2])._call()  # and dies
+    assert set(at_once(store, ALIKE).values()) == {""}
+
+
+def test_a_first_rank_that_asks_and_ends_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.compat.comparison.SLACK", 0.2)
+    first = Talk(store, "test", [0, 1, 2])
+    first._answer(first._call(), 0, FACTS, {})
+    said = at_once(store, {1: FACTS, 2: FACTS}, 0.3)
+    assert set(said.values()) == {
+        "rank 0 asked, and has not said what came of it within 0.5 s: it hangs or has ended\n"
+    }
+
+
+def test_all_that_are_silent_are_named_where_the_first_is_among_them(store: Any) -> None:
+    said = at_once(store, {2: FACTS}, 0.3)[2]
+    assert said.startswith("ranks 0-1 did not take part within 0.3 s: ")
+
+
+def test_a_first_rank_that_comes_when_the_others_have_given_up_says_so(store: Any) -> None:
+    said = at_once(store, {1: FACTS, 2: FACTS}, 0.3)
+    assert all(text.startswith("rank 0 did not take part within 0.3 s: ") for text in said.values())
+    assert at_once(store, {0: FACTS}, 0.3) == {
+        0: "ranks 1-2 had given up waiting for rank 0, which came later\n"
+    }
+    assert set(at_once(store, ALIKE).values()) == {""}
+
+
+def test_a_rank_that_comes_when_the_others_have_given_up_is_told_what_they_said(store: Any) -> None:
+    (earlier,) = set(at_once(store, {0: FACTS, 1: FACTS}, 0.3).values())
+    said = at_once(store, {2: FACTS}, 0.3)[2]
+    assert f"a comparison had ended before rank 2 came, and said: {earlier}" in said
+    assert set(at_once(store, ALIKE).values()) == {""}

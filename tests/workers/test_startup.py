@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import pkgutil
 import shutil
+import subprocess
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
-from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, build_wheel
+from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, build_wheel, clean_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,23 +84,77 @@ def test_a_setting_that_cannot_be_understood_is_one_line(
         assert stopped.stderr.startswith("overlay: this process is stopped: ")
 
 
-def test_a_broken_overlay_breaks_no_interpreter_but_a_pinned_one(tmp_path: Path, worksite: Venv) -> None:
-    broken = Venv(tmp_path / "venv", linked=False)
-    shutil.copy(worksite.site / "overlay-startup.pth", broken.site)
-    for files in (
-        {},
-        {"overlay/__init__.py": "1/0\n"},
-        {"overlay/__init__.py": "", "overlay/_startup.py": "("},
-    ):
-        broken.write(files)
-        done = broken.run("-c", "print('runs')", **ARMED)
+BROKEN: dict[str, dict[str, str]] = {
+    "gone": {},
+    "empty folder": {"overlay/__pycache__/x": ""},
+    "init": {"overlay/__init__.py": "1/0\n"},
+    "start": {"overlay/__init__.py": "", "overlay/_startup.py": "("},
+}
+
+
+@pytest.fixture(params=BROKEN)
+def broken(request: pytest.FixtureRequest, tmp_path: Path, worksite: Venv) -> Venv:
+    venv = Venv(tmp_path / "venv", linked=False)
+    shutil.copy(worksite.site / "overlay-startup.pth", venv.site)
+    venv.write(BROKEN[request.param])
+    return venv
+
+
+def test_a_broken_overlay_breaks_no_interpreter(broken: Venv) -> None:
+    for strict in ({}, {"OVERLAY_STRICT": ""}, {"OVERLAY_STRICT": "0"}, {"OVERLAY_STRICT": "Off"}):
+        done = broken.run("-c", "print('runs')", **ARMED, **strict)
         assert done.stdout == "runs\n"
         assert done.stderr.startswith("overlay: not started, its installation is broken: ")
         assert done.stderr.count("\n") == 1
-        stopped = broken.run("-c", "print('runs')", **ARMED, **PIN)
-        assert stopped.stdout == ""
-        assert stopped.returncode == 1
-        assert broken.run("-c", "print('runs')").stderr == ""
+
+
+@pytest.mark.parametrize(
+    "binding", [PIN, {"OVERLAY_STRICT": "1"}, {"OVERLAY_STRICT": "YES"}, {"OVERLAY_STRICT": "perhaps"}]
+)
+def test_a_broken_overlay_ends_a_pinned_or_strict_process(broken: Venv, binding: dict[str, str]) -> None:
+    for words in (["-c", "print('runs')"], ["-I", "-c", "print('runs')"], ["-m", "this"]):
+        stopped = broken.run(*words, **ARMED, **binding)
+        assert (stopped.returncode, stopped.stdout) == (1, "")
+        assert stopped.stderr.startswith("overlay: this process is stopped, its installation is broken: ")
+        assert stopped.stderr.endswith("install megatron-overlay again, or start with OVERLAY=0\n")
+        assert stopped.stderr.count("\n") == 1
+    # The way out that is named: with this, an installer runs.
+    for off in ("0", "", "off", "No"):
+        done = broken.run("-c", "print('runs')", **{**ARMED, **binding, "OVERLAY": off})
+        assert (done.stdout, done.stderr) == ("runs\n", "")
+    # A `-S` reads no start-up files, and a strict mode that nobody asked to be armed is none.
+    assert broken.run("-S", "-c", "print('runs')", **ARMED, **binding).stdout == "runs\n"
+    assert broken.run("-c", "print('runs')", **binding).stdout == "runs\n"
+
+
+@pytest.mark.parametrize("files", BROKEN.values(), ids=BROKEN)
+def test_nowhere_to_say_it_ends_the_process_as_well(
+    tmp_path: Path, worksite: Venv, files: dict[str, str]
+) -> None:
+    venv = Venv(tmp_path / "venv", linked=False)
+    shutil.copy(worksite.site / "overlay-startup.pth", venv.site)
+    venv.write(files)
+    environ = clean_environment(**ARMED, OVERLAY_STRICT="1")
+    for shell in ('"$0" -c "print(1)" 2>&-', '"$0" -c "print(1)" 2>/dev/full'):
+        command = ["/bin/sh", "-c", shell, str(venv.python)]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout) == (1, ""), shell
+
+
+@pytest.mark.parametrize("missing", ["_settings.py", "_engine.py", "errors.py"])
+def test_an_overlay_with_parts_missing_is_a_broken_one(tmp_path: Path, wheel: Path, missing: str) -> None:
+    # Asked as Python 3.15 asks, which swallows whatever is raised, and as the versions before do.
+    venv = Venv(tmp_path / "venv")
+    venv.unpack(wheel)
+    (venv.site / "overlay" / missing).unlink()
+    as_3_15 = "import pkgutil; pkgutil.resolve_name('overlay._startup:start')()"
+    for words in (
+        ["-c", "print(1)"],
+        ["-S", "-c", f"import sys; sys.path[:0] = {[str(venv.site)]}; {as_3_15}"],
+    ):
+        done = venv.run(*words, OVERLAY="1", OVERLAY_STRICT="1")
+        assert done.returncode == 1
+        assert done.stdout == ""
 
 
 # -- overlay run -----------------------------------------------------------------------------------

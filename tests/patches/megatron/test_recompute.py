@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.errors import OverlayError
-from overlay.patches.megatron.recompute import make_backward, make_verl_patch
+from overlay.patches.megatron.recompute import make_backward, make_graphed_backward, make_verl_patch
 
 torch: Any = pytest.importorskip("torch")
 reductions: Any = pytest.importorskip("torch.multiprocessing.reductions")
@@ -277,6 +277,26 @@ def test_many_threads_do_not_meet(ours: None) -> None:
     for thread in threads:
         thread.join()
     assert problems == []
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_what_a_graph_captures_is_left_to_megatron(capturing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = ModuleType("megatron.core.transformer.cuda_graphs")
+    vars(graphs)["is_graph_capturing"] = lambda: capturing
+    for name in ("megatron", "megatron.core", "megatron.core.transformer"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, graphs.__name__, graphs)
+    monkeypatch.setattr(Checkpoint, "backward", staticmethod(make_graphed_backward(STOCK, MODULE)))
+    kept: list[Any] = []
+
+    def layer(x: Any) -> Any:
+        kept[:] = [x * 2]
+        return kept[0] + x
+
+    Checkpoint.apply(layer, torch.ones(SHAPE, requires_grad=True) * 1).sum().backward()
+    (leaf,) = (node.variable for node, _ in kept[0].grad_fn.next_functions if hasattr(node, "variable"))
+    assert (leaf.numel() > 0) is capturing
+    assert (leaf.grad is not None) is capturing
 
 
 def test_the_parameters_are_those_of_the_original() -> None:
