@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from overlay.patches._dynamic_cp.meter import Meter
 from overlay.patches._dynamic_cp.others import megatron_rule, micro_batches, replicas
 from overlay.patches._dynamic_cp.plan import plan_uniform
 from overlay.patches._dynamic_cp.windows import smallest_size
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def fixed(lengths: Sequence[int], ranks: int, room: int, size: int = 4) -> Step:
     """Return the step of static context parallelism: W / C balanced replicas, each with its micro-batches."""
-    parts = replicas(lengths, ranks // size, size * room)
+    parts = replicas(lengths, ranks // size, size * room, Meter()) or []
     return [
         tuple(
             (place * size, size, tuple(part[turn]) if turn < len(part) else ())
@@ -40,7 +41,7 @@ def verl(lengths: Sequence[int], ranks: int, room: int) -> Step:
     parallelism. Here all ranks share them.
     """
     step: Step = []
-    for part in micro_batches(lengths, range(len(lengths)), ranks * room):
+    for part in micro_batches(lengths, range(len(lengths)), ranks * room, Meter()) or []:
         size = smallest_size(max(lengths[index] for index in part), room) if len(part) >= ranks else ranks
         each = -(-len(part) // (ranks // size))
         step.append(
@@ -55,7 +56,7 @@ def verl(lengths: Sequence[int], ranks: int, room: int) -> Step:
 def uniform(lengths: Sequence[int], ranks: int, room: int) -> Step:
     """Return the step of `OVERLAY_DCP=uniform`: verl's micro-batches, one C in each, balanced by tokens."""
     step: Step = []
-    for part in micro_batches(lengths, range(len(lengths)), ranks * room):
+    for part in micro_batches(lengths, range(len(lengths)), ranks * room, Meter()) or []:
         plan = plan_uniform([lengths[index] for index in part], ranks, room, room)
         step.append(
             tuple((start, size, tuple(part[place] for place in places)) for start, size, places in plan)
@@ -66,7 +67,7 @@ def uniform(lengths: Sequence[int], ranks: int, room: int) -> Step:
 def megatron(lengths: Sequence[int], ranks: int, room: int) -> Step:
     """Return the step of the rule of Megatron's development branch."""
     step: Step = []
-    for members in megatron_rule(lengths, ranks, room):
+    for members in megatron_rule(lengths, ranks, room, Meter()) or []:
         starts = itertools.accumulate([member.size for member in members], initial=0)
         step.append(
             tuple(

@@ -7,6 +7,10 @@ sequence is before attention takes as long as all the rest, and what sharing it 
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 # Qwen3-8B.
 LAYERS = 36
 HIDDEN = 4096
@@ -48,3 +52,12 @@ def of_sequence(length: int, size: int) -> int:
 def of_start(size: int) -> int:
     """Return the picoseconds that a micro-batch costs each of `size` ranks that share sequences."""
     return MICRO_BATCH + 3 * LAYERS * STEP * (size - 1)
+
+
+def of_sequences(lengths: Sequence[int], size: int) -> list[int]:
+    """Return what `of_sequence` does for each of many lengths."""
+    linear, quadratic = LINEAR, QUADRATIC
+    if size == 1:
+        return [length * (linear + quadratic * length) for length in lengths]
+    sent = EXCHANGE * (size - 1)
+    return [length * (linear + quadratic * length) // size + sent * length // size for length in lengths]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from overlay.patches._dynamic_cp.cost import of_sequence
+from overlay.patches._dynamic_cp.cost import of_sequences
 from overlay.patches._dynamic_cp.windows import Subgroup, subgroup
-from overlay.patches._partition import capped_partitions, fewest_parts
+from overlay.patches._partition.packing import worst_fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: How many numbers of micro-batches are tried, from the least that hold all tokens.
+NUMBERS = 3
+
 
 def even(lengths: Sequence[int], ranks: int, size: int, budget: int) -> list[list[Subgroup]] | None:
-    """Cut a mini-batch into micro-batches of W / C subgroups; `None` if there are too few sequences.
+    """Cut a mini-batch into micro-batches of W / C subgroups; `None` if no way was found.
 
     Args:
         lengths: Tokens of each sequence, none more than `size` ranks hold.
@@ -21,12 +24,16 @@ def even(lengths: Sequence[int], ranks: int, size: int, budget: int) -> list[lis
         budget: Tokens of a micro-batch that a rank holds.
 
     """
-    costs = [of_sequence(length, size) for length in lengths]
+    costs = of_sequences(lengths, size)
     beside = ranks // size
-    count = -(-fewest_parts(lengths, size * budget, costs=costs) // beside) * beside
-    if count > len(lengths):
-        return None
-    # From the costliest to the cheapest, so neighbours are alike.
-    parts = capped_partitions(lengths, count, size * budget, costs=costs)
-    members = [subgroup(size, part, lengths) for part in parts]
-    return [members[first : first + beside] for first in range(0, count, beside)]
+    fewest = max(1, -(-sum(lengths) // (beside * size * budget)))
+    for number in range(fewest, fewest + NUMBERS):
+        if number * beside > len(lengths):
+            return None
+        parts = worst_fit(lengths, number * beside, size * budget, costs)
+        if parts is not None:
+            members = [subgroup(size, part, lengths) for part in parts]
+            # From the costliest to the cheapest, so neighbours are alike.
+            members.sort(key=lambda member: -member.load)
+            return [members[first : first + beside] for first in range(0, len(members), beside)]
+    return None

@@ -1,50 +1,51 @@
-"""Exchanges of sequences between subgroups, for as long as the step gets shorter."""
+"""Exchanges of sequences between subgroups, for as long as the step gets shorter.
+
+What the slowest subgroup of a micro-batch has too much is what it takes longer than the next slowest. To look
+at every other sequence of the step for one that is shorter by just that would take the cube of their number.
+So the sequences lie in rising order, and only a few are looked at: those next to the length that is wanted.
+"""
 
 from __future__ import annotations
 
-from itertools import chain, combinations
+from bisect import bisect_left
+from heapq import nlargest
 
-from overlay.patches._dynamic_cp.cost import of_sequence
+from overlay.patches._dynamic_cp.cost import of_sequences
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from overlay.patches._dynamic_cp.windows import Subgroup
 
     Step = Sequence[Sequence[Subgroup]]
 
+#: For a sequence that is given away, how many are looked at that leave too much, and too little.
+ABOVE, BELOW = 24, 8
+#: How many sequences of a subgroup are tried, and how many subgroups that could take one for nothing.
+GIVEN, TAKERS = 8, 8
+
 
 class Exchange:
-    """One sequence of the giver for none, one or two of the taker, and what both take after it."""
+    """One sequence of the giver for one of the taker or none, and what both take after it."""
 
-    __slots__ = ("back", "gain", "given", "giver", "loads", "taker")
+    __slots__ = ("back", "given", "giver", "loads", "numbers", "taker")
 
     def __init__(
         self,
-        gain: int,
         giver: Subgroup,
         taker: Subgroup,
+        numbers: tuple[int, int],
         given: int,
-        back: tuple[int, ...],
+        back: int | None,
         loads: tuple[int, int],
     ) -> None:
-        """Hold all of it; `gain` is in picoseconds of the step."""
-        self.gain, self.giver, self.taker = gain, giver, taker
+        """Hold all of it: sequences by index, and the numbers of the two micro-batches."""
+        self.giver, self.taker, self.numbers = giver, taker, numbers
         self.given, self.back, self.loads = given, back, loads
 
-    def make(self, lengths: Sequence[int]) -> None:
-        """Make the exchange."""
-        giver, taker = self.giver, self.taker
-        giver.indices = [index for index in giver.indices if index != self.given] + [*self.back]
-        taker.indices = [index for index in taker.indices if index not in self.back] + [self.given]
-        moved = lengths[self.given] - sum(lengths[index] for index in self.back)
-        giver.tokens -= moved
-        taker.tokens += moved
-        giver.load, taker.load = self.loads
 
-
-def improve(step: Step, lengths: Sequence[int], room: int, budget: int, tries: int) -> None:
+def improve(step: Step, lengths: Sequence[int], room: int, budget: int, tries: int) -> int:
     """Shorten a step in place: that is, what the slowest subgroup of each micro-batch takes, in sum.
 
     Only the slowest subgroup of a micro-batch gives something away, to any other of the step, for something
@@ -55,70 +56,147 @@ def improve(step: Step, lengths: Sequence[int], room: int, budget: int, tries: i
         lengths: Tokens of each sequence of the step.
         room: Tokens of one sequence that a rank holds.
         budget: Tokens of a micro-batch that a rank holds.
-        tries: About how many exchanges may be looked at.
+        tries: How many exchanges may be looked at.
+
+    Returns:
+        How many were looked at.
 
     """
+    search = _Search(step, lengths, room, budget, tries)
     improved = True
-    while improved:
+    while improved and search.tries > 0:
         improved = False
-        for members in step:
-            if tries <= 0:
-                return
-            best, looked = _best(step, members, lengths, room, budget)
-            tries -= looked
-            if best is not None:
-                best.make(lengths)
+        search.look_for_room()
+        for number in range(len(step)):
+            found = search.best(number)
+            if found is not None:
+                search.make(found)
                 improved = True
+    return tries - search.tries
 
 
-def _best(
-    step: Step, members: Sequence[Subgroup], lengths: Sequence[int], room: int, budget: int
-) -> tuple[Exchange | None, int]:
-    """Return the exchange of the slowest member that gains most, and how many were looked at."""
-    giver = _slowest(members)
-    rest = _load(members, giver)
-    best: Exchange | None = None
-    gain = looked = 0
-    for takers in step:
-        at_home = takers is members
-        before = giver.load if at_home else giver.load + _slowest(takers).load
-        for taker in takers:
-            if taker is giver:
-                continue
-            beside = _load(takers, giver, taker)
-            offers = [
-                (
-                    back,
-                    sum([lengths[index] for index in back]),
-                    sum([of_sequence(lengths[index], giver.size) for index in back]),
-                    sum([of_sequence(lengths[index], taker.size) for index in back]),
-                )
-                for back in chain(((),), combinations(taker.indices, 1), combinations(taker.indices, 2))
-                if back or len(giver.indices) > 1
-            ]
-            free, largest = taker.size * budget - taker.tokens, taker.size * room
-            for given in giver.indices:
-                length = lengths[given]
-                if length > largest:
+class _Search:
+    """A step, and where each of its sequences is."""
+
+    def __init__(self, step: Step, lengths: Sequence[int], room: int, budget: int, tries: int) -> None:
+        self.step, self.lengths, self.room, self.budget, self.tries = step, lengths, room, budget, tries
+        self.rising = sorted(range(len(lengths)), key=lengths.__getitem__)
+        self.sorted_lengths = [lengths[index] for index in self.rising]
+        self.places = [0] * len(lengths)
+        for place, index in enumerate(self.rising):
+            self.places[index] = place
+        self.costs: dict[int, list[int]] = {}
+        self.owners: list[tuple[int, Subgroup]] = [(0, step[0][0])] * len(lengths)
+        for number, members in enumerate(step):
+            for member in members:
+                if member.size not in self.costs:
+                    self.costs[member.size] = of_sequences(self.sorted_lengths, member.size)
+                for index in member.indices:
+                    self.owners[self.places[index]] = (number, member)
+        #: Of each micro-batch the three subgroups that take longest.
+        self.slowest = [_slowest(members) for members in step]
+        self.takers: list[tuple[int, Subgroup]] = []
+
+    def look_for_room(self) -> None:
+        """Find the subgroups that wait longest for others of their micro-batch."""
+        waits = [
+            (self.slowest[number][0].load - member.load, -number, -place)
+            for number, members in enumerate(self.step)
+            for place, member in enumerate(members)
+        ]
+        self.takers = [
+            (-number, self.step[-number][-place]) for wait, number, place in nlargest(TAKERS, waits) if wait
+        ]
+
+    def best(self, number: int) -> Exchange | None:
+        """Return the exchange of a micro-batch's slowest subgroup that gains most, of those looked at."""
+        slowest = self.slowest[number]
+        giver = slowest[0]
+        rest = slowest[1].load if len(slowest) > 1 else 0
+        if giver.load <= rest:
+            return None
+        costs, lengths = self.costs[giver.size], self.sorted_lengths
+        found: Exchange | None = None
+        most = 0
+        for given in self._given(giver):
+            length, less = lengths[given], giver.load - costs[given]
+            for back, home, taker in self._offers(number, giver, given, rest):
+                self.tries -= 1
+                kept = 0 if back is None else lengths[back]
+                size = taker.size
+                if length - kept > size * self.budget - taker.tokens or length > size * self.room:
                     continue
-                less = giver.load - of_sequence(length, giver.size)
-                more = taker.load + of_sequence(length, taker.size)
-                looked += len(offers)
-                for back, tokens, here, there in offers:
-                    if tokens >= length or length - tokens > free:
-                        continue
-                    ours, theirs = less + here, more - there
-                    after = max(ours, theirs, beside) if at_home else max(ours, rest) + max(theirs, beside)
-                    if before - after > gain:
-                        gain = before - after
-                        best = Exchange(gain, giver, taker, given, back, (ours, theirs))
-    return best, looked
+                there = self.costs[size]
+                ours, theirs = (
+                    (less, taker.load + there[given])
+                    if back is None
+                    else (less + costs[back], taker.load + there[given] - there[back])
+                )
+                others = self.slowest[home]
+                if home == number:
+                    beside = next((one.load for one in others if one is not giver and one is not taker), 0)
+                    gain = giver.load - max(ours, theirs, beside)
+                else:
+                    beside = others[0].load
+                    if others[0] is taker:
+                        beside = others[1].load if len(others) > 1 else 0
+                    gain = giver.load + others[0].load - max(ours, rest) - max(theirs, beside)
+                if gain > most:
+                    most = gain
+                    found = Exchange(giver, taker, (number, home), given, back, (ours, theirs))
+            if self.tries <= 0:
+                break
+        return found
+
+    def _given(self, giver: Subgroup) -> list[int]:
+        """Return places of sequences of a subgroup: all, or some from the longest to the shortest."""
+        places = [self.places[index] for index in giver.indices]
+        if len(places) <= GIVEN:
+            return places
+        places.sort()
+        return [places[(len(places) - 1) * turn // (GIVEN - 1)] for turn in range(GIVEN)]
+
+    def _offers(
+        self, number: int, giver: Subgroup, given: int, rest: int
+    ) -> Iterator[tuple[int | None, int, Subgroup]]:
+        """Yield what could be had for a sequence: the place of another or nothing, and from whom."""
+        costs = self.costs[giver.size]
+        wanted = costs[given] - (giver.load - rest)
+        if len(giver.indices) > 1:
+            for home, taker in self.takers:
+                if taker is not giver:
+                    yield None, home, taker
+            taker = min(self.step[number], key=lambda one: one.load)
+            if taker is not giver:
+                yield None, number, taker
+        place = bisect_left(costs, wanted, 0, given)
+        for back in range(max(0, place - BELOW), min(given, place + ABOVE)):
+            home, taker = self.owners[back]
+            if taker is not giver and costs[back] < costs[given]:
+                yield back, home, taker
+
+    def make(self, exchange: Exchange) -> None:
+        """Make an exchange."""
+        giver, taker = exchange.giver, exchange.taker
+        given = self.rising[exchange.given]
+        moved = self.lengths[given]
+        giver.indices.remove(given)
+        taker.indices.append(given)
+        home, there = exchange.numbers
+        self.owners[exchange.given] = (there, taker)
+        if exchange.back is not None:
+            back = self.rising[exchange.back]
+            moved -= self.lengths[back]
+            taker.indices.remove(back)
+            giver.indices.append(back)
+            self.owners[exchange.back] = (home, giver)
+        giver.tokens -= moved
+        taker.tokens += moved
+        giver.load, taker.load = exchange.loads
+        for number in {home, there}:
+            self.slowest[number] = _slowest(self.step[number])
 
 
-def _slowest(members: Sequence[Subgroup]) -> Subgroup:
-    return max(members, key=lambda member: member.load)
-
-
-def _load(members: Sequence[Subgroup], *without: Subgroup) -> int:
-    """Return the most that any member takes but those without which it is asked."""
-    return max([member.load for member in members if member not in without], default=0)
+def _slowest(members: Sequence[Subgroup]) -> list[Subgroup]:
+    """Return the three that take longest, or as many as there are."""
+    return nlargest(3, members, key=lambda member: member.load)

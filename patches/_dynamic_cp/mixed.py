@@ -9,28 +9,22 @@ elsewhere it is no less.
 from __future__ import annotations
 
 from itertools import groupby
+from operator import attrgetter
 
-from overlay.patches._dynamic_cp.even import even
-from overlay.patches._dynamic_cp.exchange import improve
-from overlay.patches._dynamic_cp.others import starts
-from overlay.patches._dynamic_cp.plan import allowed_sizes, check_longest, plan_uniform
-from overlay.patches._dynamic_cp.windows import windows
+from overlay.patches._dynamic_cp.cuts import Cuts
+from overlay.patches._dynamic_cp.plan import check_longest, plan_uniform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
+    from overlay.patches._dynamic_cp.cuts import Step
     from overlay.patches._dynamic_cp.plan import Plan
-    from overlay.patches._dynamic_cp.windows import Subgroup
 
-    Step = list[list[Subgroup]]
     #: The sequences of a micro-batch, ascending, and its plan, which counts them from 0.
     MicroBatch = tuple[list[int], Plan]
 
-#: With more sequences the plainest cut is within a few hundredths of what the model allows, and is the plan.
-MANY = 512
-#: How many of the ways to cut are improved, the best of them, and how many exchanges are looked at for each.
-IMPROVED, TRIES = 4, 20_000
+_SIZE, _LOAD = attrgetter("size"), attrgetter("load")
 
 
 def plan_step(lengths: Sequence[int], ranks: int, cap: int, budget: int) -> list[MicroBatch]:
@@ -59,12 +53,9 @@ def plan_step(lengths: Sequence[int], ranks: int, cap: int, budget: int) -> list
             "data parallel ranks, or shorten or drop the sequence."
         )
         raise ValueError(msg)
-    room = min(cap, budget)
-    if len(lengths) > MANY:
-        step = windows(lengths, ranks, room, budget)
-    else:
-        step = _best([*_cuts(lengths, ranks, room, budget)], lengths, room, budget)
-    return _placed(step, ranks)
+    cuts = Cuts(lengths, ranks, min(cap, budget), budget)
+    cuts.of_step()
+    return _placed(cuts.best(), ranks)
 
 
 def plan_mixed(lengths: Sequence[int], ranks: int, cap: int, budget: int | None = None) -> Plan:
@@ -84,18 +75,14 @@ def plan_mixed(lengths: Sequence[int], ranks: int, cap: int, budget: int | None 
     """
     _check(lengths, ranks, cap)
     most = max(1, sum(lengths)) if budget is None else budget
-    if most >= 1 and max(lengths) <= ranks * most:
-        room = min(cap, most)
-        whole = [step for step in _cuts(lengths, ranks, room, most) if len(step) == 1]
-        if whole:
-            ((_, plan),) = _placed(_best(whole, lengths, room, most), ranks)
+    # What all ranks together do not hold is held by no plan.
+    if most >= 1 and sum(lengths) <= ranks * most:
+        cuts = Cuts(lengths, ranks, min(cap, most), most)
+        cuts.of_micro_batch()
+        if cuts.found:
+            ((_, plan),) = _placed(cuts.best(), ranks)
             return plan
     return plan_uniform(lengths, ranks, cap, budget)
-
-
-def takes(step: Step) -> int:
-    """Return how many picoseconds a step takes by the model."""
-    return sum(max(member.load for member in members) for members in step)
 
 
 def _check(lengths: Sequence[int], ranks: int, cap: int) -> None:
@@ -110,46 +97,35 @@ def _check(lengths: Sequence[int], ranks: int, cap: int) -> None:
     check_longest(lengths, ranks, cap)
 
 
-def _best(steps: list[Step], lengths: Sequence[int], room: int, budget: int) -> Step:
-    """Return the step that takes least after the most promising have been improved."""
-    steps = sorted(steps, key=takes)
-    for step in steps[:IMPROVED]:
-        improve(step, lengths, room, budget, TRIES)
-    return min(steps, key=takes)
-
-
-def _cuts(lengths: Sequence[int], ranks: int, room: int, budget: int) -> Iterator[Step]:
-    """Yield the ways to cut a step that are tried."""
-    for size in allowed_sizes(ranks):
-        yield windows(lengths, ranks, room, budget, size)
-        step = even(lengths, ranks, size, budget) if size * room >= max(lengths) else None
-        if step is not None:
-            yield step
-    yield from starts(lengths, ranks, room, budget)
-
-
 def _placed(step: Step, ranks: int) -> list[MicroBatch]:
     """Give subgroups their ranks: those with most to do where there was least to do before.
 
     That makes no micro-batch shorter. It is for ranks that do not wait for each other between micro-batches.
     """
-    busy = [0] * ranks
-    found = []
+    level = [0] * ranks
+    busy = level
+    found: list[MicroBatch] = []
     for members in step:
+        if len(members) == 1:
+            # Then all are busy for as long as the busiest, which changes nothing in who has least to do.
+            indices = sorted(members[0].indices)
+            found.append((indices, ((0, ranks, tuple(range(len(indices)))),)))
+            busy = level
+            continue
         indices = sorted([index for member in members for index in member.indices])
         number = {index: place for place, index in enumerate(indices)}
+        if busy is level:
+            busy = level[:]
         taken = [False] * ranks
         plan = []
         # Falling sizes: whoever takes more ranks is served before, so what is free is whole blocks of a size.
-        for size, alike in groupby(members, key=lambda member: member.size):
-            blocks = range(0, ranks, size)
-            until = busy if size == 1 else [max(busy[start : start + size]) for start in blocks]
-            free = [block for block, start in enumerate(blocks) if not taken[start]]
+        for size, alike in groupby(members, key=_SIZE):
+            free = [start for start in range(0, ranks, size) if not taken[start]]
+            until = busy if size == 1 else {start: max(busy[start : start + size]) for start in free}
             free.sort(key=until.__getitem__)
-            for block, member in zip(free, sorted(alike, key=lambda one: -one.load), strict=False):
-                start = block * size
+            for start, member in zip(free, sorted(alike, key=_LOAD, reverse=True), strict=False):
                 plan.append((start, size, tuple(sorted([number[index] for index in member.indices]))))
                 taken[start : start + size] = [True] * size
-                busy[start : start + size] = [until[block] + member.load] * size
+                busy[start : start + size] = [until[start] + member.load] * size
         found.append((indices, tuple(sorted(plan))))
     return found

@@ -13,6 +13,8 @@ Whatever makes a plan depends on nothing but its arguments: all ranks make it fo
 
 from __future__ import annotations
 
+from heapq import heapreplace
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,22 +109,26 @@ def plan_uniform(lengths: Sequence[int], ranks: int, cap: int, budget: int | Non
         msg = "a micro-batch without sequences cannot be split"
         raise ValueError(msg)
     check_longest(lengths, ranks, cap)
+    longest, tokens = max(lengths), sum(lengths)
+    falling = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     for size in allowed_sizes(ranks):
-        if size * cap < max(lengths) or ranks // size > len(lengths):
+        if size * cap < longest or ranks // size > len(lengths):
             continue
-        groups = _balance(lengths, ranks // size)
-        if budget is None or all(sum(lengths[i] for i in group) <= size * budget for group in groups):
+        if budget is not None and (size * budget < longest or ranks * budget < tokens):
+            continue
+        groups = _balance(lengths, falling, ranks // size)
+        if budget is None or all(sum([lengths[i] for i in group]) <= size * budget for group in groups):
             return tuple((place * size, size, group) for place, group in enumerate(groups))
     return ((0, ranks, tuple(range(len(lengths)))),)
 
 
-def _balance(lengths: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
-    """Deal the sequences out to `count` groups: the longest first, each to where there are least tokens."""
+def _balance(lengths: Sequence[int], falling: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
+    """Deal the sequences, in falling order, out to `count` groups: each to where there are least tokens."""
     groups: list[list[int]] = [[] for _ in range(count)]
-    loads = [0] * count
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
-        # The number of sequences breaks ties, so that no group stays empty even if lengths are 0.
-        lightest = min(range(count), key=lambda group: (loads[group], len(groups[group]), group))
+    # The number of sequences breaks ties, so that no group stays empty even if lengths are 0.
+    heap = [(0, 0, group) for group in range(count)]
+    for index in falling:
+        load, number, lightest = heap[0]
         groups[lightest].append(index)
-        loads[lightest] += lengths[index]
+        heapreplace(heap, (load + lengths[index], number + 1, lightest))
     return tuple(tuple(sorted(group)) for group in groups)

@@ -10,11 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from heapq import heapify, heappop, heapreplace
 
-from overlay.patches._dynamic_cp.cost import of_sequence, of_start
+from overlay.patches._dynamic_cp.cost import of_sequence, of_sequences, of_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Literal
+
+    Fill = Literal["full", "level", "apart"]
 
 
 class Subgroup:
@@ -30,8 +33,7 @@ class Subgroup:
 def subgroup(size: int, indices: list[int], lengths: Sequence[int]) -> Subgroup:
     """Make a subgroup of some sequences, and work out what they cost."""
     taken = [lengths[index] for index in indices]
-    load = of_start(size) + sum([of_sequence(length, size) for length in taken])
-    return Subgroup(size, indices, sum(taken), load)
+    return Subgroup(size, indices, sum(taken), of_start(size) + sum(of_sequences(taken, size)))
 
 
 def smallest_size(length: int, room: int) -> int:
@@ -40,7 +42,12 @@ def smallest_size(length: int, room: int) -> int:
 
 
 def windows(
-    lengths: Sequence[int], ranks: int, room: int, budget: int, least: int = 1
+    lengths: Sequence[int],
+    ranks: int,
+    room: int,
+    budget: int,
+    least: int = 1,
+    fill: Fill = "full",
 ) -> list[list[Subgroup]]:
     """Cut a mini-batch into micro-batches, and those into subgroups in falling order of size.
 
@@ -50,6 +57,9 @@ def windows(
         room: Tokens of one sequence that a rank holds.
         budget: Tokens of a micro-batch that a rank holds, at least `room`.
         least: No subgroup is smaller.
+        fill: What room is left gets what fits (`full`, best where a subgroup holds few sequences); or, once a
+            subgroup is full, no more than it takes the slowest (`level`); or only what needs so many ranks,
+            besides what can be had while waiting for the slowest (`apart`, best where exchanges are dear).
 
     """
     rising = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -64,10 +74,19 @@ def windows(
             load = of_start(size) + of_sequence(length, size)
             members.append(Subgroup(size, [index], length, load))
             free -= size
-        _spread(members, free, lengths)
-        _fill(members, rising, sorted_lengths, room, budget)
-        members.sort(key=lambda member: -member.size)
+        if free:
+            _spread(members, free, lengths)
+            members.sort(key=lambda member: -member.size)
         found.append(members)
+        # Often there is no room for even the shortest.
+        if not rising or all(one.size * budget - one.tokens < sorted_lengths[0] for one in members):
+            continue
+        if fill == "apart":
+            _fill(members, rising, sorted_lengths, room, budget, least=least)
+            limit = max([one.load for one in members])
+            _fill(members, rising, sorted_lengths, room, budget, limit=limit)
+        else:
+            _fill(members, rising, sorted_lengths, room, budget, level=fill == "level")
     return found
 
 
@@ -81,21 +100,53 @@ def _spread(members: list[Subgroup], free: int, lengths: Sequence[int]) -> None:
 
 
 def _fill(
-    members: list[Subgroup], rising: list[int], sorted_lengths: list[int], room: int, budget: int
+    members: list[Subgroup],
+    rising: list[int],
+    sorted_lengths: list[int],
+    room: int,
+    budget: int,
+    *,
+    level: bool = False,
+    limit: int | None = None,
+    least: int | None = None,
 ) -> None:
-    """Give the subgroups what else they have room for, and take it off what is left."""
+    """Give the subgroups what else they have room for, and take it off what is left.
+
+    Args:
+        members: The subgroups of a micro-batch.
+        rising: What is left, from the shortest to the longest.
+        sorted_lengths: Their tokens.
+        room: Tokens of one sequence that a rank holds.
+        budget: Tokens of a micro-batch that a rank holds.
+        level: Set the limit to the slowest subgroup when one is full.
+        limit: No subgroup takes longer than so many picoseconds.
+        least: If given, subgroups that are larger get nothing that needs fewer ranks.
+
+    """
     heap = [(member.load, place) for place, member in enumerate(members)]
     heapify(heap)
     while heap and rising:
-        place = heap[0][1]
+        load, place = heap[0]
         member = members[place]
-        most = min(member.size * budget - member.tokens, member.size * room)
+        size = member.size
+        most = min(size * budget - member.tokens, size * room)
         fitting = bisect_right(sorted_lengths, most) - 1
-        if fitting < 0:
+        if limit is not None and fitting >= 0 and load + of_sequence(sorted_lengths[fitting], size) > limit:
+            fitting = _cheap_enough(sorted_lengths, fitting, size, limit - load)
+        if fitting < 0 or (
+            least is not None and size > max(least, smallest_size(sorted_lengths[fitting], room))
+        ):
             heappop(heap)
+            if limit is None and (level or least is not None):
+                limit = max([one.load for one in members])
             continue
         length = sorted_lengths.pop(fitting)
         member.indices.append(rising.pop(fitting))
         member.tokens += length
-        member.load += of_sequence(length, member.size)
-        heapreplace(heap, (member.load, place))
+        member.load = load = load + of_sequence(length, size)
+        heapreplace(heap, (load, place))
+
+
+def _cheap_enough(sorted_lengths: Sequence[int], stop: int, size: int, most: int) -> int:
+    """Return the place of the longest sequence before `stop` that takes no longer than `most`, or -1."""
+    return bisect_right(sorted_lengths, most, 0, stop, key=lambda length: of_sequence(length, size)) - 1

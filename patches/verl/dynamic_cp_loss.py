@@ -9,21 +9,30 @@ factor:
   is that of its whole subgroup, but its gradient is only that of its own shard, and the gradients of all
   W ranks add up to the gradient of the micro-batch, whatever C is.
 * Megatron's data parallelism then averages over the W ranks (or adds up, with `calculate_per_token_loss`).
-* verl's losses are sums times `dp_size` / `batch_num_tokens` (or / `global_batch_size`).
+* Most of verl's losses are sums over sequences times `dp_size`, divided by
+  `batch_num_tokens` or `global_batch_size`.
 
-Hence the gradient is right for every C with `batch_num_tokens` counted once and `dp_size` = W (or 1), and
-a rank's share of a loss is that loss divided by C.
+Hence the gradient of such a sum is right for every C with `batch_num_tokens` counted once and `dp_size` = W
+(or 1), and a rank's share of a loss is that loss divided by C. Any other loss (`_dynamic_cp/losses.py` knows
+which are sums) is computed by each rank from the whole micro-batch, as one process does, times the same
+factor (`_dynamic_cp/whole.py`), and its share is that loss divided by W.
 """
 
 from __future__ import annotations
 
 from contextvars import ContextVar
+from weakref import WeakKeyDictionary
 
+from overlay import _log
 from overlay._settings import dynamic_cp
 from overlay.compat.projects import VERL
 from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
+from overlay.patches._dynamic_cp.groups import confirm_groups, make_device_mesh
+from overlay.patches._dynamic_cp.losses import is_sum, name_of, with_width
 from overlay.patches._dynamic_cp.plan import check_longest, check_plan, part_of, plan_uniform
-from overlay.patches._dynamic_cp.refusals import refuse
+from overlay.patches._dynamic_cp.refusals import refuse, refuse_loss
+from overlay.patches._dynamic_cp.same_way import agree
+from overlay.patches._dynamic_cp.whole import collect, on_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +47,8 @@ if TYPE_CHECKING:
 PLAN_KEY = "overlay_dynamic_cp_plan"
 #: And under this one with the whole, if it was made along with the micro-batch.
 PLANNED_KEY = "overlay_dynamic_cp_planned"
+#: And under this one the whole itself, in a tuple: tensordict would take its rows for those of the part.
+WHOLE_KEY = "overlay_dynamic_cp_whole"
 
 #: While a batch runs under dynamic context parallelism: the ranks that share its token budget, the `dp_size`
 #: with which its losses must be scaled, and the tokens of one sequence that a rank can hold.
@@ -67,6 +78,7 @@ def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[.
             part = tu.index_select_tensor_dict(batch, list(indices))
         tu.assign_non_tensor_data(part, "local_cp_size", size)
         tu.assign_non_tensor_data(part, PLAN_KEY, (tuple(lengths), plan))
+        tu.assign_non_tensor_data(part, WHOLE_KEY, (batch,))
         return part
 
     return dynamic_cp_split_batch
@@ -112,8 +124,6 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
     from megatron.core import parallel_state as mpu
     from megatron.core.utils import get_model_config
 
-    agreed: list[bool] = []
-
     def forward_backward_batch(
         self: Any,
         data: Any,
@@ -123,15 +133,19 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
         if not self.engine_config.dynamic_context_parallel:
             return original(self, data, loss_function, forward_only)
         refuse(self, data, module)
+        refuse_loss(loss_function)
         ranks = mpu.get_data_parallel_world_size()
         # Here, because further on a pipeline stage would wait for the one that has raised.
         lengths = data["input_ids"].offsets().diff().tolist()
         cap = self.engine_config.max_seqlen_per_dp_cp_rank
         check_longest(lengths, ranks, cap)
-        if not agreed:
-            _agree(mpu.get_data_parallel_group())
-            agreed.append(True)
+        confirm_groups(mpu)
+        agree(mpu.get_data_parallel_group())
         dp_size = 1 if get_model_config(self.module[0]).calculate_per_token_loss else ranks
+        if loss_function is not None:
+            if "response_mask" in data.keys():  # noqa: SIM118 -- see `_by_tokens`
+                loss_function = with_width(loss_function, _width(data["response_mask"]))
+            _agree_on_loss(loss_function, mpu.get_data_parallel_group())
         token = _run.set((ranks, dp_size, cap))
         try:
             output = original(self, data, loss_function, forward_only)
@@ -160,18 +174,24 @@ def make_postprocess(original: Callable[..., Any], _module: ModuleType) -> Calla
     ) -> Any:
         if local_cp_size is None:
             return original(self, output, data, forward_only, loss_function, local_cp_size)
+        lengths, plan = tu.get_non_tensor_data(data, PLAN_KEY, default=None)
+        ranks = mpu.get_data_parallel_world_size()
+        holders, factor = local_cp_size, 1.0
+        if loss_function is not None and not is_sum(loss_function):
+            (whole,) = tu.get_non_tensor_data(data, WHOLE_KEY, default=None)
+            holders, factor = ranks, data["dp_size"]
+            loss_function = on_whole(loss_function, whole, plan, data["dp_size"])
         # Without a size the original skips its own collection, which pickles, and also runs in training.
         scaled_loss, report = original(self, output, data, forward_only, loss_function, None)
         if loss_function is not None:
-            report["loss"] /= local_cp_size
+            report["loss"] /= holders
             for name, metric in report["metrics"].items():
                 if isinstance(metric, Metric) and metric.aggregation is AggregationType.SUM:
-                    report["metrics"][name] = _scaled(metric, 1 / local_cp_size)
+                    report["metrics"][name] = _scaled(metric, factor / holders)
         if not forward_only:
             report["model_output"] = {}
-        elif local_cp_size < mpu.get_data_parallel_world_size():
-            lengths, plan = tu.get_non_tensor_data(data, PLAN_KEY, default=None)
-            report["model_output"] = _collect(report["model_output"], lengths, plan)
+        elif local_cp_size < ranks:
+            report["model_output"] = collect(report["model_output"], lengths, plan)
         return scaled_loss, report
 
     return postprocess_micro_batch_func
@@ -207,9 +227,12 @@ def make_group(original: Callable[..., Any], _module: ModuleType) -> Callable[..
 
 # --- what they share ---
 
+#: By data parallel group, the losses on which its ranks have agreed, and whether each is a sum.
+_losses: WeakKeyDictionary[Any, set[tuple[str, bool]]] = WeakKeyDictionary()
 
-def _agree(group: Any) -> None:
-    """Make sure that all ranks split in the same way. Ranks that do not would wait for each other for ever.
+
+def _agree_on_loss(loss_function: Any, group: Any) -> None:
+    """Make sure that all ranks compute one loss in one way. Once for each loss and group.
 
     Raises:
         ValueError: They do not, on every rank.
@@ -217,11 +240,32 @@ def _agree(group: Any) -> None:
     """
     import torch.distributed as dist
 
-    ways: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(ways, dynamic_cp(), group=group)
-    if len(set(ways)) > 1:
-        msg = f"OVERLAY_DCP differs between ranks ({', '.join(ways)}): set it to one value on all of them"
+    agreed = _losses.setdefault(group, set())
+    loss = (name_of(loss_function), is_sum(loss_function))
+    if loss in agreed:
+        return
+    everyone: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyone, loss, group=group)
+    if len(set(everyone)) > 1:
+        seen = "; ".join(
+            f"rank {rank}: {name}, {_WAYS[known]}" for rank, (name, known) in enumerate(everyone)
+        )
+        msg = f"the loss differs between data parallel ranks ({seen}): install and register the same on all"
         raise ValueError(msg)
+    agreed.add(loss)
+    name, known = loss
+    if not known and dist.get_rank(group) == 0:
+        _log.info(
+            f"verl.dynamic-cp-loss: {name} is {_WAYS[known]}: every rank computes it from whole micro-batches"
+        )
+
+
+_WAYS = {True: "a sum over sequences", False: "not known to be a sum over sequences"}
+
+
+def _width(mask: Any) -> int:
+    """Return the width to which all rows of a batch are padded."""
+    return int(mask.offsets().diff().max()) if mask.is_nested else int(mask.shape[-1])
 
 
 def make_plan(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
@@ -297,43 +341,6 @@ def _merge_reports(output: dict[str, Any], dp_size: int, group: Any) -> None:
     output["metrics"] = merged
 
 
-def _collect(
-    outputs: dict[str, Any],
-    lengths: Sequence[int],
-    plan: Plan,
-) -> dict[str, Any]:
-    """Return the outputs of the whole micro-batch, in the order of its sequences, on every rank.
-
-    Args:
-        outputs: By name, nested tensors of this subgroup's sequences, [sequences, tokens, ...]. All ranks of
-            the subgroup have them.
-        lengths: Tokens of each sequence of the micro-batch.
-        plan: Of the micro-batch.
-
-    """
-    import torch
-    import torch.distributed as dist
-    from megatron.core import parallel_state as mpu
-
-    offsets = [0]
-    for length in lengths:
-        offsets.append(offsets[-1] + length)
-    rank, group = mpu.get_data_parallel_rank(), mpu.get_data_parallel_group()
-    start, _, indices = part_of(plan, rank)
-    collected = {}
-    for name in sorted(outputs):
-        rows = outputs[name].detach()
-        # One rank of each subgroup fills in its rows, all others add zeros: exact in every dtype.
-        values = rows.values().new_zeros(offsets[-1], *rows.values().shape[1:])
-        if rank == start:
-            for index, row in zip(indices, rows.unbind(), strict=True):
-                values[offsets[index] : offsets[index + 1]] = row
-        dist.all_reduce(values, group=group)
-        bounds = torch.tensor(offsets, device=values.device)
-        collected[name] = torch.nested.nested_tensor_from_jagged(values, bounds)
-    return collected
-
-
 # --- the patch ---
 
 _IMPL = "verl.workers.engine.megatron.transformer_impl"
@@ -342,6 +349,7 @@ _IMPL = "verl.workers.engine.megatron.transformer_impl"
 _DIGESTS_0_8 = {
     "verl.utils.megatron_utils:dynamic_cp_split_batch": ("cfcf4b7f5ee5",),
     f"{_IMPL}:MegatronEngine.forward_backward_batch": ("cd35af82f0ca",),
+    f"{_IMPL}:MegatronEngine._init_device_mesh": ("c24edd396148",),
     f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs": ("3800e6ca46bb",),
     f"{_IMPL}:MegatronEngine.get_data_parallel_group": ("04fdb43748c4",),
     f"{_IMPL}:MegatronEngine.get_data_parallel_size": ("d1f42d0c1815",),
@@ -363,7 +371,7 @@ _DIGESTS_0_8 = {
 
 PATCH = Patch(
     id="verl.dynamic-cp-loss",
-    revision=1,
+    revision=2,
     summary="Right gradients, losses and outputs under dynamic context parallelism",
     why=(
         "With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient "
@@ -391,7 +399,7 @@ PATCH = Patch(
             variants=(
                 Variant(
                     name="0.8",
-                    versions=">=0.8.0.dev0,<0.9.0.dev0",
+                    versions=">=0.8.0.dev0,<0.11.0.dev0",
                     shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_8.items()),
                     replacements=(
                         Replacement(site="verl.utils.megatron_utils:dynamic_cp_split_batch", make=make_split),
@@ -407,6 +415,7 @@ PATCH = Patch(
                             site=f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs", make=make_is_source
                         ),
                         Replacement(site=f"{_IMPL}:MegatronEngine.get_data_parallel_group", make=make_group),
+                        Replacement(site=f"{_IMPL}:MegatronEngine._init_device_mesh", make=make_device_mesh),
                     ),
                 ),
                 Variant(
@@ -421,7 +430,7 @@ PATCH = Patch(
                 ),
                 Variant(
                     name="0.7",
-                    versions="<0.8.0.dev0",
+                    versions="<0.9.0.dev0",
                     verdict="not-affected",
                     shape=(
                         Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),

@@ -6,6 +6,7 @@ from `OVERLAY_TEST_SEED`, which the test sets and reports; all ranks draw the sa
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state as mpu
+from verl.utils import megatron_utils
 from verl.utils import tensordict_utils as tu
 from verl.workers.config import ActorConfig
 from verl.workers.engine.megatron import transformer_impl
@@ -23,11 +25,12 @@ from verl.workers.utils.losses import ppo_loss, sft_loss
 
 import overlay
 from overlay.compat import cpu_engine, cpu_reference
+from overlay.compat.cuda_on_cpu import replaced
 from overlay.patches._dynamic_cp.plan import allowed_sizes
 from overlay.patches.verl import dynamic_cp_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 Case = tuple[str, int, int, "Callable[[], Any]"]
 
@@ -142,20 +145,25 @@ def _seed() -> int:
     return random.Random(os.environ["OVERLAY_TEST_SEED"]).randrange(2**31)
 
 
-def _watched(loss: Callable[..., Any], seen: list[dict[str, Any]]) -> Callable[..., Any]:
-    """Return the loss function, which then notes the size and the load of each micro-batch it is given."""
+@contextlib.contextmanager
+def watched() -> Iterator[list[dict[str, Any]]]:
+    """Yield a list, in which the size and the load of this rank's part of each micro-batch are noted."""
+    seen: list[dict[str, Any]] = []
+    split = megatron_utils.dynamic_cp_split_batch
 
-    def watched(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    def noted(*given: Any, **named: Any) -> Any:
+        part = split(*given, **named)
         seen.append(
             {
-                "size": tu.get_non_tensor_data(data, "local_cp_size", default=None),
-                "tokens": int(data["input_ids"].values().numel()),
-                "sequences": len(data),
+                "size": tu.get_non_tensor_data(part, "local_cp_size", default=None),
+                "tokens": int(part["input_ids"].values().numel()),
+                "sequences": len(part),
             }
         )
-        return loss(model_output=model_output, data=data, dp_group=dp_group)
+        return part
 
-    return watched
+    with replaced(megatron_utils, "dynamic_cp_split_batch", noted):
+        yield seen
 
 
 def run_sft(
@@ -183,8 +191,8 @@ def run_sft(
         heads=cpu_engine.HEADS,
         rope=shape is not None and shape.rope,
     )
-    seen: list[dict[str, Any]] = []
-    output = cpu_engine.train(engine, batch, _watched(functools.partial(sft_loss, None), seen))
+    with watched() as seen:
+        output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
     return _judged(engine, output, reference, loss, seen, case={"lengths": lengths, "cap": cap, **settings})
 
 
@@ -337,8 +345,8 @@ def run_ppo(
         rope=rope,
         outputs=cpu_reference.log_probs_and_entropy,
     )
-    seen: list[dict[str, Any]] = []
-    output = cpu_engine.train(engine, batch, _watched(functools.partial(ppo_loss, config), seen))
+    with watched() as seen:
+        output = cpu_engine.train(engine, batch, functools.partial(ppo_loss, config))
     metrics = output["metrics"]
     return _judged(
         engine,

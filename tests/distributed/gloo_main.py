@@ -1,4 +1,4 @@
-"""What torchrun starts on every rank of a job without an engine: runs the cases of a module, one by one.
+"""What every rank of a job without an engine does: runs the cases of a module, one by one.
 
 Arguments: the module's name, and a folder. A module has `cases(world)`, which returns an ordered list of
 (name, function). A function is run on all ranks and returns something that JSON can hold.
@@ -32,7 +32,12 @@ def main(module: str, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
+def start(arguments: list[str]) -> None:
+    """Be a rank, to its end."""
     faulthandler.enable()
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(arguments[0], Path(arguments[1]))
     quick_rank.leave()
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])

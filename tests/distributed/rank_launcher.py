@@ -1,7 +1,12 @@
-"""Starts real ranks with torchrun, runs cases on them, and brings back what each rank found."""
+"""Starts real ranks, runs cases on them, and brings back what each rank found.
+
+The ranks are forked from one process that has imported what they need, which takes a rank most of its time.
+With `torchrun` they are started as those of a real job are.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -29,6 +34,7 @@ def run_cases(
     release: Path | None = None,
     te: bool = False,
     only: Sequence[str] = (),
+    torchrun: bool = False,
     timeout: float = 420.0,
 ) -> dict[str, list[Any]]:
     """Run the cases of a module on `world` ranks.
@@ -43,6 +49,7 @@ def run_cases(
         release: A folder that comes first on the ranks' path.
         te: Whether there is a stand-in for Transformer Engine.
         only: Names of the cases that are run (of `rank_main`), if not all.
+        torchrun: Whether each rank is a process that torchrun starts, and that imports for itself.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
 
     Returns:
@@ -54,8 +61,8 @@ def run_cases(
         TimeoutError: They did not end, and none had run one.
 
     """
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(world), str(HERE / program), module, str(folder), *only]
+    command = _launcher(world, torchrun=torchrun)
+    command += [str(HERE / program), module, str(folder), *only]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
@@ -77,19 +84,34 @@ def run_cases(
         else:
             ended = True
         finally:
-            # torchrun and its ranks are one session: nothing of it outlives the test.
-            if process.poll() is None:
+            # All ranks are of one session: nothing of it outlives the test, whoever of it has ended.
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
+    found = _read(world, folder)
+    if not found:
+        if not ended:
+            raise TimeoutError(f"no rank came back from the first case within {timeout:g} s")
+        message = f"no rank has come as far as the first case:\n{log.read_text(errors='replace')[-4000:]}"
+        raise RuntimeError(message)
+    return found
+
+
+def _launcher(world: int, *, torchrun: bool) -> list[str]:
+    """Return the beginning of the command that starts the ranks."""
+    if torchrun:
+        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    else:
+        start = [str(HERE / "forked_start.py")]
+    return [sys.executable, "-W", "ignore", *start, str(world)]
+
+
+def _read(world: int, folder: Path) -> dict[str, list[Any]]:
+    """Return what the ranks wrote, by case."""
     found: dict[str, list[Any]] = {}
     for rank in range(world):
         path = folder / f"rank{rank}.jsonl"
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
             name, result = json.loads(line)
             found.setdefault(name, [None] * world)[rank] = result
-    if not found:
-        if not ended:
-            raise TimeoutError(f"no rank came back from the first case within {timeout:g} s")
-        message = f"no rank has come as far as the first case:\n{log.read_text(errors='replace')[-4000:]}"
-        raise RuntimeError(message)
     return found

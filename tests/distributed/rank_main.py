@@ -1,8 +1,9 @@
-"""What torchrun starts on every rank: runs the cases of a module, one after the other.
+"""What every rank does: runs the cases of a module, one after the other.
 
 Arguments: the module's name, a folder, and the names of cases if not all are run. A module has
 `cases(world)`, which returns an ordered list of (name, tensor parallel size, pipeline parallel size,
-function). A function is run on all ranks and returns something that JSON can hold.
+function), or with the expert parallel size and the number of virtual stages before the function. It is run on
+all ranks and returns something that JSON can hold.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ def main(module: str, folder: Path, only: list[str]) -> None:
     """Run the cases, and write what each of them returned or raised."""
     known = importlib.import_module(module).cases(int(os.environ["WORLD_SIZE"]))
     cases = [case for case in known if not only or case[0] in only]
-    layouts = list(dict.fromkeys(case[1:3] for case in cases))
+    layouts = list(dict.fromkeys(case[1:-1] for case in cases))
     with (
         (folder / f"rank{os.environ['RANK']}.jsonl").open("w", encoding="utf-8") as report,
         cpu_engine.cpu_ranks(),
     ):
         for layout in layouts:
-            with cpu_engine.parallel_state(*layout):
-                for name, tensor, pipeline, case in cases:
-                    if (tensor, pipeline) != layout:
+            tensor, pipeline, expert, virtual = layout if len(layout) == 4 else (*layout, 1, None)
+            with cpu_engine.parallel_state(tensor, pipeline, expert=expert, virtual=virtual):
+                for name, *where, case in cases:
+                    if tuple(where) != layout:
                         continue
                     try:
                         result = case()
@@ -57,7 +59,12 @@ def main(module: str, folder: Path, only: list[str]) -> None:
                     report.flush()
 
 
-if __name__ == "__main__":
+def start(arguments: list[str]) -> None:
+    """Be a rank, to its end."""
     faulthandler.enable()
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    main(arguments[0], Path(arguments[1]), arguments[2:])
     quick_rank.leave()
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])

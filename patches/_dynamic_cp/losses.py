@@ -1,0 +1,143 @@
+"""Which of verl's losses are sums over sequences: those of which each subgroup can compute its own part.
+
+Such a loss is a sum of terms, one for each sequence, times `dp_size` and divided by what the whole batch has:
+tokens, sequences, a constant. Nothing else may be taken for one. A mean over the sequences at hand, a choice
+of the tokens that stand out among them, or a width that they happen to be padded to is another number in each
+subgroup, and ignores the scale. So a loss counts as a sum if its very source is known to be one.
+"""
+
+from __future__ import annotations
+
+import functools
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+#: The aggregation of verl whose divisor is, unless it is set, the width of what a rank has padded.
+BY_WIDTH = "seq-mean-token-sum-norm"
+#: The modes in which `agg_loss` is known to be a sum.
+_MODES = frozenset({"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", BY_WIDTH})
+_AGGREGATION = ("agg_loss", "dc73e40d0484")
+#: Losses as they are given to the engine, by name and digest of their source.
+_SFT, _PPO = ("sft_loss", "5a5291000f01"), ("ppo_loss", "68bfbb68b97b")
+#: The policy losses of verl's registry that are sums. What they, `ppo_loss` included, add up is `agg_loss`.
+_POLICY_SUMS = frozenset(
+    {
+        ("compute_policy_loss_vanilla", "c516af31abe7"),
+        ("compute_policy_loss_dppo_tv", "5924d27a6d88"),
+        ("compute_policy_loss_dppo_kl", "ab76c56f3504"),
+        ("compute_policy_loss_gspo", "a4bdfcc4583c"),
+        ("compute_policy_loss_sapo", "fc67fc4d2302"),
+        ("compute_policy_loss_gpg", "40200610e386"),
+        ("compute_policy_loss_cispo", "45c586c18f83"),
+    }
+)
+
+
+def is_sum(loss_function: Any) -> bool:
+    """Return whether a loss is known to be a sum over sequences. Looks at its source and its settings only.
+
+    Args:
+        loss_function: As verl's engine gets it: in general a `functools.partial` that holds a configuration.
+
+    """
+    function, config = opened(loss_function)
+    source = _source_of(function)
+    if source == _SFT:
+        return True
+    if source != _PPO or not _adds_up(function) or config is None:
+        return False
+    mode = getattr(config, "loss_agg_mode", None)
+    if mode not in _MODES or (mode == BY_WIDTH and getattr(config, "loss_scale_factor", None) is None):
+        return False
+    policy_loss = _policy_loss(function, config)
+    return _source_of(policy_loss) in _POLICY_SUMS and _adds_up(policy_loss)
+
+
+def name_of(loss_function: Any) -> str:
+    """Return a name by which the user knows a loss."""
+    function, config = opened(loss_function)
+    if _source_of(function) == _PPO and config is not None:
+        return f"loss_mode={_mode_of(config)}"
+    # An object's address would be another on each rank.
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def with_width(loss_function: Any, width: int) -> Any:
+    """Return the loss with `width` in place of the width of a rank's own part, wherever that would count.
+
+    Args:
+        loss_function: As verl's engine gets it. It is not changed, and neither is its configuration.
+        width: Tokens of the longest response of the whole batch.
+
+    """
+    if not isinstance(loss_function, functools.partial):
+        return loss_function
+
+    def set_for_batch(value: Any) -> Any:
+        by_width = getattr(value, "loss_agg_mode", None) == BY_WIDTH
+        if not by_width or getattr(value, "loss_scale_factor", width) is not None:
+            return value
+        import copy
+
+        config = copy.copy(value)
+        object.__setattr__(config, "loss_scale_factor", width)  # verl's configurations are frozen
+        return config
+
+    inner = with_width(loss_function.func, width)
+    arguments = [set_for_batch(value) for value in loss_function.args]
+    named = {name: set_for_batch(value) for name, value in loss_function.keywords.items()}
+    return functools.partial(inner, *arguments, **named)
+
+
+def opened(loss_function: Any) -> tuple[Any, Any]:
+    """Return the function inside partials, and the configuration that it is given."""
+    config = None
+    while isinstance(loss_function, functools.partial):
+        first = loss_function.args[0] if loss_function.args else None
+        config = loss_function.keywords.get("config", first if config is None else config)
+        loss_function = loss_function.func
+    return loss_function, config
+
+
+def _mode_of(config: Any) -> Any:
+    return config.policy_loss.get("loss_mode", "vanilla")
+
+
+def _policy_loss(ppo_loss: Any, config: Any) -> Any:
+    """Return what `ppo_loss` will call for this configuration, `None` if it is going to raise."""
+    try:
+        return ppo_loss.__globals__["get_policy_loss_fn"](_mode_of(config))
+    except (AttributeError, ValueError):
+        return None
+
+
+def _adds_up(function: Any) -> bool:
+    """Return whether the `agg_loss` that a function calls is the one that was written for."""
+    return _source_of(function.__globals__.get("agg_loss")) == _AGGREGATION
+
+
+def _source_of(function: Any) -> tuple[str, str]:
+    """Return the name and the digest of a function's source, two empty strings if it has none."""
+    from types import FunctionType
+
+    # Never what `__wrapped__` says: around it may be anything.
+    code = function.__code__ if type(function) is FunctionType else None
+    return ("", "") if code is None else (code.co_name, _digest_of(code))
+
+
+@functools.lru_cache(maxsize=64)
+def _digest_of(code: CodeType) -> str:
+    import ast
+    import inspect
+    import textwrap
+
+    from overlay._digest import digest
+
+    try:
+        return digest(ast.parse(textwrap.dedent(inspect.getsource(code))).body[:1])
+    except (OSError, SyntaxError, TypeError):
+        return ""

@@ -1,0 +1,50 @@
+"""Whether all ranks split micro-batches in the same way, asked once in each process group.
+
+Not once in each process: a rank that came in the place of another asks in the new group, and those that were
+there before it must answer.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from overlay._settings import dynamic_cp
+from overlay.errors import OverlayError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: The groups in which it was asked. A group that is laid out anew is another object, on each of its ranks.
+#: Not in a patch, so that ranks on which patches are put in anew do not ask alone.
+_asked: WeakSet[Any] = WeakSet()
+
+
+def agree(group: Any) -> None:
+    """Make sure that all ranks split in the same way. Ranks that do not would wait for each other for ever.
+
+    Args:
+        group: Of the data parallel ranks, each of which must call this as often as the others.
+
+    Raises:
+        ValueError: They do not, on every rank.
+        SelectionError: On a rank whose setting means nothing.
+
+    """
+    if group in _asked:
+        return
+    import torch.distributed as dist
+
+    wrong = None
+    try:
+        own = dynamic_cp()
+    except OverlayError as error:  # raised once the others, who wait for an answer, have it
+        own, wrong = str(error), error
+    ways: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(ways, own, group=group)
+    if wrong is not None:
+        raise wrong
+    if len(set(ways)) > 1:
+        msg = f"OVERLAY_DCP differs between ranks ({', '.join(ways)}): set it to one value on all of them"
+        raise ValueError(msg)
+    _asked.add(group)

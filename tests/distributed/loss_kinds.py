@@ -1,0 +1,114 @@
+"""The losses that are tried: each that verl registers, its other ones, and those of `user_losses`."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import user_losses
+from verl.trainer.distillation.losses import distillation_ppo_loss
+from verl.trainer.ppo import core_algos
+from verl.workers.config import ActorConfig, DistillationLossConfig
+from verl.workers.config.actor import PolicyLossConfig
+from verl.workers.utils.losses import ppo_loss, sft_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: The ways in which verl aggregates: the last with a divisor of its own.
+MODES: tuple[dict[str, Any], ...] = (
+    {"mode": "token-mean"},
+    {"mode": "seq-mean-token-sum"},
+    {"mode": "seq-mean-token-mean"},
+    {"mode": "seq-mean-token-sum-norm", "factor": 7},
+)
+#: What some losses need beside their name: shares of the tokens that take some in, and leave some out.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "clip_cov": {"clip_cov_ratio": 0.25, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0},
+    "kl_cov": {"kl_cov_ratio": 0.3, "ppo_kl_coef": 0.8},
+}
+BYPASSES: dict[str, dict[str, Any]] = {
+    "clipped": {"loss_type": "ppo_clip", "rollout_is": None},
+    "reinforce": {"loss_type": "reinforce", "rollout_is": "token", "rollout_is_threshold": 1.3},
+    "normalised": {
+        "loss_type": "reinforce",
+        "rollout_is": "sequence",
+        "rollout_is_threshold": 1.3,
+        "rollout_is_batch_normalize": True,
+    },
+}
+DISTILLATIONS: dict[str, dict[str, Any]] = {
+    "k3": {"loss_mode": "k3", "use_policy_gradient": False},
+    "k1": {"loss_mode": "k1", "use_policy_gradient": True},
+}
+
+
+def kinds() -> dict[str, dict[str, Any]]:
+    """Return the settings of `run` by kind of loss: each that verl registers, and others."""
+    modes = itertools.cycle(MODES)
+    terms: Iterator[dict[str, Any]] = itertools.cycle([{}, {"entropy": 0.3}, {"kl": 0.7}])
+    found: dict[str, dict[str, Any]] = {}
+    for name in core_algos.POLICY_LOSS_REGISTRY:
+        if name == "bypass_mode":
+            for kind, correction in BYPASSES.items():
+                found[f"bypass_mode {kind}"] = {"loss_mode": name, "correction": correction}
+        else:
+            found[name] = {"loss_mode": name, **next(modes), **next(terms)}
+    for mode in MODES:
+        found[f"vanilla {mode['mode']}"] = {**mode, "entropy": 0.3, "kl": 0.7}
+    found["sft"] = {"loss": functools.partial(sft_loss, None)}
+    for name, settings in DISTILLATIONS.items():
+        found[f"distillation {name}"] = {"distillation": settings}
+    width: dict[str, Any] = {"mode": "seq-mean-token-sum-norm", "by_width": True, "entropy": 0.3}
+    found["width"] = width
+    found["width geo_mean"] = {**width, "loss_mode": "geo_mean"}
+    found["width user"] = {**width, "function": user_losses.ppo_by_another_name}
+    found["width one"] = {**width, "micro_batches": 1, "native": True}
+    found["per token loss"] = {"loss_mode": "geo_mean", "entropy": 0.3, "per_token_loss": True}
+    for name, loss in user_losses.USERS.items():
+        found[f"user {name}"] = {"loss": loss}
+    return found
+
+
+def config_of(
+    *,
+    mode: str = "token-mean",
+    loss_mode: str = "vanilla",
+    entropy: float = 0.0,
+    kl: float = 0.0,
+    correction: dict[str, Any] | None = None,
+    factor: int | None = None,
+) -> ActorConfig:
+    """Return verl's configuration of an actor's loss. `factor` is `loss_scale_factor`."""
+    policy_loss = PolicyLossConfig(loss_mode=loss_mode, **SETTINGS.get(loss_mode, {}))
+    if correction is not None:
+        object.__setattr__(policy_loss, "rollout_correction", correction)
+    return ActorConfig(
+        strategy="megatron",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        loss_agg_mode=mode,
+        loss_scale_factor=factor,
+        policy_loss=policy_loss,
+        entropy_coeff=entropy,
+        use_kl_loss=bool(kl),
+        kl_loss_coef=kl,
+        kl_loss_type="mse",
+    )
+
+
+def loss_of(
+    *,
+    loss: Callable[..., Any] | None = None,
+    function: Callable[..., Any] = ppo_loss,
+    distillation: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Callable[..., Any]:
+    """Return a loss as verl's engine is given it, with a configuration of its own. See `run`."""
+    config = config_of(**settings)
+    if distillation is not None:
+        told = SimpleNamespace(distillation_loss=DistillationLossConfig(**distillation))
+        return functools.partial(distillation_ppo_loss, config=config, distillation_config=told)
+    return loss or functools.partial(function, config=config)

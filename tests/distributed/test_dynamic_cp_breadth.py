@@ -1,0 +1,153 @@
+"""Dynamic context parallelism beyond a dense model in float32, on real gloo ranks, against one process.
+
+`breadth_cases` says what is run: verl's engine on megatron-core as installed. The ranks are forked.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_launcher import run_cases
+
+pytestmark = [pytest.mark.distributed, pytest.mark.real]
+
+#: Relative, of every parameter's gradient or weight, of every output, and of the loss: float32's.
+TOLERANCE = 1e-5
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+
+MIXED = {4: [2, 1, 1], 8: [4, 1, 1, 1, 1]}
+
+
+@functools.cache
+def results(world: int) -> dict[str, list[Any]]:
+    """Return what the ranks found."""
+    with tempfile.TemporaryDirectory() as folder:
+        return run_cases(world, "breadth_cases", Path(folder))
+
+
+def on_ranks(case: str, world: int = 4) -> list[dict[str, Any]]:
+    """Return what each rank found in a case that all of them must have come back from."""
+    found = results(world).get(case)
+    assert found is not None, f"the ranks did not come as far as {case!r} (seed {SEED})"
+    assert None not in found, f"rank {found.index(None)} did not come back from {case!r} (seed {SEED})"
+    for rank, result in enumerate(found):
+        assert not isinstance(result.get("error"), str), f"rank {rank}, {case!r}, seed {SEED}: {result}"
+        if "plans" in result:
+            assert all(plan == MIXED[world] for plan in result["plans"])
+            assert result["plans"]
+    return found
+
+
+def assert_right(found: list[dict[str, Any]], tolerance: float = TOLERANCE) -> None:
+    """Hold every parameter's gradient, and the loss that is reported, to one process in float64."""
+    assert sum(result["source"] for result in found) == 1
+    for result in found:
+        assert result["worst"] < tolerance, (SEED, result)
+        if result["loss everywhere"] is not None:  # not the last pipeline stage
+            assert result["loss everywhere"] == pytest.approx(result["loss"], rel=tolerance), (SEED, result)
+        if result["source"]:
+            assert result["reported"] == pytest.approx(result["loss"], rel=tolerance), (SEED, result)
+
+
+@pytest.mark.parametrize(
+    ("world", "case"),
+    [
+        (4, "experts, uniform"),
+        (4, "experts, alone"),
+        (4, "experts, mixed"),
+        (8, "experts, uniform"),
+        (8, "experts, mixed"),
+        (4, "adapters"),
+        (4, "by number"),
+        (4, "interleaved, sft"),
+    ],
+)
+def test_gradients_and_the_loss_are_those_of_one_process(world: int, case: str) -> None:
+    assert_right(on_ranks(case, world))
+
+
+@pytest.mark.parametrize("case", ["experts, outputs", "interleaved, outputs"])
+def test_outputs_are_those_of_one_process_in_order(case: str) -> None:
+    collected = 0
+    for result in on_ranks(case):
+        for kind in ("with loss", "without loss"):
+            if kind not in result:
+                continue  # not the last pipeline stage
+            collected += 1
+            assert result[kind]["error"] < TOLERANCE, (SEED, result)
+            assert result[kind]["lengths"] == result["lengths"]
+    assert collected == {"experts, outputs": 8, "interleaved, outputs": 4}[case]
+
+
+def test_stages_were_interleaved_with_both_sizes() -> None:
+    seen = [[part["size"] for part in result["seen"]] for result in on_ranks("interleaved, sft")]
+    # Each of four micro-batches is split once for each of a rank's two stages.
+    assert [sorted(sizes) for sizes in seen] == [[1] * 4 + [2] * 4] * 4
+
+
+def test_a_micro_batch_of_one_sequence_is_shared_by_all_ranks() -> None:
+    for result in on_ranks("by number"):
+        assert [part["size"] for part in result["seen"]] == [4] * 5
+
+
+def test_a_z_loss_is_the_mean_over_ranks_of_the_mean_over_their_tokens() -> None:
+    found = on_ranks("experts, z-loss")
+    assert_right(found)
+    for result in found:
+        assert result["apart"] > 100 * TOLERANCE  # from the gradient without it
+
+
+def test_a_balancing_loss_depends_on_who_shares_a_sequence_so_it_is_refused() -> None:
+    for result in on_ranks("experts, balanced"):
+        assert result["none"] < TOLERANCE
+        assert result["aux_loss"] > 1000 * TOLERANCE
+    for result in on_ranks("experts, refused"):
+        for kind in ("aux_loss", "seq_aux_loss", "global_aux_loss", "two of them"):
+            error, message = result[kind]
+            assert error == "NotImplementedError", kind
+            assert "moe_router_load_balancing_type='none'" in message
+        error, message = result["z-loss per token"]
+        assert error == "NotImplementedError"
+        assert "calculate_per_token_loss=False" in message
+        assert result["without weight"] == result["never trained"] == ["nothing", ""]
+
+
+def test_two_pipeline_ranks_that_would_mix_up_their_messages_are_refused() -> None:
+    for result in on_ranks("interleaved, refused"):
+        for kind in ("batched", "one by one"):
+            error, message = result[kind]
+            assert error == "NotImplementedError"
+            assert "overlap_p2p_comm=True" in message
+        assert result["never trained"] == ["nothing", ""]
+
+
+def test_bfloat16_is_as_near_to_the_truth_as_one_process_in_bfloat16() -> None:
+    found = on_ranks("bfloat16")
+    for result in found:
+        rounding = result["rounding"]
+        assert 1e-4 < rounding < 0.1  # or it would not be a measure
+        # Two runs with roundings of the same size, in another order.
+        assert result["error"] < 2 * rounding, (SEED, result)
+    assert sum(result["source"] for result in found) == 1
+    for result in found:
+        assert result["loss everywhere"] == pytest.approx(result["loss"], rel=2 * result["rounding"])
+
+
+@pytest.mark.parametrize("model", ["dense", "experts", "adapters"])
+def test_three_steps_of_the_distributed_optimizer_end_at_the_weights_of_one_process(model: str) -> None:
+    for result in on_ranks(f"steps, {model}, distributed"):
+        assert result["optimizer"] == "DistributedOptimizer"
+        assert result["buckets"] > 1  # so that some are reduced while the backward pass goes on
+        assert result["moved"] > 0.05, "the weights have hardly moved"
+        assert result["worst"] < TOLERANCE, (SEED, result)
+        assert result["still"], "a frozen weight has moved"
+        assert len(result["losses"]) == len(result["norms"]) == 3
+        for seen, true in (*result["losses"], *result["norms"]):
+            assert seen == pytest.approx(true, rel=TOLERANCE), (SEED, result)
+        assert all(norm > result["clip"] for _, norm in result["norms"])  # so that each step is clipped

@@ -1,0 +1,110 @@
+"""Which losses of the installed verl are taken for sums, and that nothing else is."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from overlay.patches._dynamic_cp.losses import BY_WIDTH, is_sum, name_of, with_width
+
+pytestmark = pytest.mark.real
+
+SUMS = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "cispo")
+OTHERS = ("clip_cov", "kl_cov", "geo_mean", "bypass_mode")
+
+
+@pytest.fixture
+def verl() -> Any:
+    """Return verl's losses and its algorithms."""
+    pytest.importorskip("verl", reason="verl is not installed")
+    from verl.trainer.ppo import core_algos
+    from verl.workers.utils import losses
+
+    return SimpleNamespace(losses=losses, algorithms=core_algos)
+
+
+def config(loss_mode: str = "vanilla", **settings: Any) -> Any:
+    """Return what a loss looks at."""
+    known = {
+        "loss_agg_mode": "token-mean",
+        "loss_scale_factor": None,
+        "policy_loss": {"loss_mode": loss_mode},
+    }
+    return SimpleNamespace(**{**known, **settings})
+
+
+def ppo(verl: Any, loss_mode: str = "vanilla", **settings: Any) -> Any:
+    """Return verl's loss of a policy, as the engine is given it."""
+    return functools.partial(verl.losses.ppo_loss, config=config(loss_mode, **settings))
+
+
+def test_a_policy_loss_is_taken_for_what_it_is(verl: Any) -> None:
+    assert sorted(verl.algorithms.POLICY_LOSS_REGISTRY) == sorted([*SUMS, *OTHERS])
+    for name in (*SUMS, *OTHERS):
+        assert is_sum(ppo(verl, name)) is (name in SUMS)
+        assert is_sum(functools.partial(verl.losses.ppo_loss, config(name))) is (name in SUMS)
+        assert name_of(ppo(verl, name)) == f"loss_mode={name}"
+
+
+def test_supervised_fine_tuning_is_a_sum_and_a_value_is_not(verl: Any) -> None:
+    assert is_sum(functools.partial(verl.losses.sft_loss, config=None))
+    assert is_sum(verl.losses.sft_loss)
+    assert not is_sum(functools.partial(verl.losses.value_loss, config=config()))
+
+
+def test_by_width_it_is_a_sum_once_the_width_is_set(verl: Any) -> None:
+    loss = ppo(verl, loss_agg_mode=BY_WIDTH)
+    assert not is_sum(loss)
+    assert is_sum(ppo(verl, loss_agg_mode=BY_WIDTH, loss_scale_factor=5))
+    assert is_sum(with_width(loss, 9))
+    assert with_width(loss, 9).keywords["config"].loss_scale_factor == 9
+    assert loss.keywords["config"].loss_scale_factor is None  # the user's own is as it was
+    set_already = ppo(verl, loss_agg_mode=BY_WIDTH, loss_scale_factor=5)
+    assert with_width(set_already, 9).keywords["config"] is set_already.keywords["config"]
+
+
+def test_around_and_in_place_of_a_known_loss_may_be_anything(
+    verl: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @functools.wraps(verl.losses.sft_loss)
+    def doubled(*given: Any, **named: Any) -> Any:
+        loss, metrics = verl.losses.sft_loss(*given, **named)
+        return loss.mean(), metrics
+
+    assert not is_sum(doubled)
+
+    registry = verl.algorithms.POLICY_LOSS_REGISTRY
+    monkeypatch.setitem(registry, "vanilla", registry["geo_mean"])
+    assert not is_sum(ppo(verl))
+
+
+@pytest.mark.parametrize("module", ["losses", "algorithms"])
+def test_another_aggregation_is_not_known(verl: Any, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(getattr(verl, module), "agg_loss", lambda loss_mat, **_: loss_mat.mean())
+    assert not is_sum(ppo(verl))
+
+
+@pytest.mark.parametrize("mode", [None, "mean-of-everything"])
+def test_another_way_to_aggregate_is_not_known(verl: Any, mode: str | None) -> None:
+    assert not is_sum(ppo(verl, loss_agg_mode=mode))
+
+
+def test_what_is_no_plain_function_is_not_known(verl: Any) -> None:
+    class Loss:
+        def __call__(self, **_: Any) -> Any:
+            raise NotImplementedError
+
+        def method(self, **_: Any) -> Any:
+            raise NotImplementedError
+
+    made: dict[str, Any] = {}
+    exec("def nowhere(**_): pass", made)  # noqa: S102 -- a function without a source
+    for loss in (Loss(), Loss().method, made["nowhere"], len, None, functools.partial(Loss(), key=5)):
+        assert not is_sum(loss)
+    # The same on every rank, where no two objects are at one address.
+    assert name_of(Loss()) == name_of(Loss())
+    assert not is_sum(ppo(verl, "none of verl's"))
+    assert not is_sum(functools.partial(verl.losses.ppo_loss))
