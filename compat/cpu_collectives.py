@@ -1,13 +1,15 @@
 """NCCL's collectives by gloo, as far as gloo needs help (see `cuda_on_cpu`).
 
 A backend that is named for NCCL becomes gloo, options of NCCL and the devices of a barrier are dropped, and
-an average, which gloo lacks, is a sum that is divided.
+an average, which gloo lacks, is a sum that is divided. Sizes of an exchange that Megatron would have fetched
+from the device are numbers.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ def replacements() -> list[tuple[Any, str, object]]:
         (dist, "new_subgroups_by_enumeration", _by_gloo(dist.new_subgroups_by_enumeration)),
         (dist, "barrier", _without_devices(dist.barrier)),
         (dist, "all_reduce", _averaging(dist.all_reduce)),
+        (dist, "all_to_all_single", _with_numbers(dist.all_to_all_single)),
     ]
 
 
@@ -31,16 +34,18 @@ def _by_gloo(make: Callable[..., Any]) -> Callable[..., Any]:
     from inspect import signature
 
     parameters = signature(make)
+    # As slime's diff of Megatron wraps it: the names are those of the keywords.
+    anything = any(one.kind is one.VAR_KEYWORD for one in parameters.parameters.values())
 
     @wraps(make)  # with its parameters, for the next context inside this one
     def make_by_gloo(*args: Any, **kwargs: Any) -> Any:
-        given = parameters.bind(*args, **kwargs).arguments
+        places, given = (args, kwargs) if anything else ((), parameters.bind(*args, **kwargs).arguments)
         if "nccl" in str(given.get("backend") or "").lower():
             given["backend"] = "gloo"
             given.pop("pg_options", None)
         if "device_id" in given:
             given["device_id"] = None
-        return make(**given)
+        return make(*places, **given)
 
     return make_by_gloo
 
@@ -73,3 +78,27 @@ def _averaging(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
         return None
 
     return averaging_all_reduce
+
+
+def _with_numbers(all_to_all_single: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `all_to_all_single`, which takes sizes as numbers also where they are still in a tensor.
+
+    Megatron makes numbers of those that are on the device, and finds none there.
+    """
+
+    def numbers(sizes: Any) -> Any:
+        return sizes.tolist() if isinstance(sizes, torch.Tensor) else sizes
+
+    def all_to_all_single_with_numbers(
+        output: Any,
+        input: Any,  # noqa: A002 - torch's name for it
+        output_split_sizes: Any = None,
+        input_split_sizes: Any = None,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Any:
+        return all_to_all_single(
+            output, input, numbers(output_split_sizes), numbers(input_split_sizes), group, async_op
+        )
+
+    return all_to_all_single_with_numbers

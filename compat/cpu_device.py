@@ -1,7 +1,9 @@
 """What `torch.cuda` says of the device, on a machine that has none (see `cuda_on_cpu`).
 
 The device does everything at once and is the CPU. So streams and events never have to wait, its random
-generator is the CPU's, and the bytes that were allocated on it are not known, which reads as 0.
+generator is the CPU's, and the bytes that were allocated on it are not known, which reads as 0. It is older
+than any GPU, so that nothing takes a path for a newer one, and has more memory than any, so that nothing is
+cleared away to make room.
 """
 
 from __future__ import annotations
@@ -75,6 +77,22 @@ class Event:
         raise NotImplementedError("the CPU stand-in for CUDA cannot tell how long a GPU takes")
 
 
+#: Bytes of memory, all of them free: a tebibyte. slime clears memory where less than 3 GiB are free.
+MEMORY = 2**40
+
+
+class Properties:
+    """What is said of the device. Of its processors and caches there is nothing to say, which is an error."""
+
+    name = "CPU (stand-in for CUDA)"
+    #: As `get_device_capability`: the first GPUs had 1.0.
+    major = 0
+    minor = 0
+    total_memory = MEMORY
+    #: All ranks of a machine are on the same CPU.
+    uuid = "00000000-0000-0000-0000-000000000000"
+
+
 class _Generators(tuple[torch.Generator, ...]):
     """The random generators of all devices: the CPU's, whichever device is meant."""
 
@@ -96,7 +114,7 @@ def replacements() -> list[tuple[Any, str, object]]:
         "reset_peak_memory_stats",
     )
     unknown = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
-    types = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Byte", "Bool")
+    types = ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
     on_cuda: dict[str, object] = {
         "is_available": _no,
         "is_current_stream_capturing": _no,
@@ -110,6 +128,10 @@ def replacements() -> list[tuple[Any, str, object]]:
         "default_generators": _Generators((torch.default_generator,)),
         "_lazy_call": _at_once,
         "_lazy_init": _nothing,
+        "mem_get_info": _plenty,
+        "get_device_properties": _properties,
+        "get_device_capability": _capability,
+        "get_device_name": _name,
         **dict.fromkeys(quiet, _nothing),
         **dict.fromkeys(unknown, _no_bytes),
         **_random_state(),
@@ -117,6 +139,8 @@ def replacements() -> list[tuple[Any, str, object]]:
     }
     found: list[tuple[Any, str, object]] = [(cuda, name, value) for name, value in on_cuda.items()]
     found += [(cuda.random, name, value) for name, value in _random_state().items()]
+    # What slime empties when it frees memory of the host; torch has it where it was built for CUDA.
+    found.append((torch._C, "_host_emptyCache", _nothing))  # noqa: SLF001
     # Torch looks at the type of the stream before it asks a mode.
     found.append((torch.Tensor, "record_stream", _nothing))
     found += [(torch.cpu, name, _no_bytes) for name in ("max_memory_allocated", "max_memory_reserved")]
@@ -178,6 +202,26 @@ def _no(*_args: object, **_kwargs: object) -> bool:
 def _no_bytes(*_args: object, **_kwargs: object) -> int:
     """Return 0: the bytes that were allocated on a device that is not there."""
     return 0
+
+
+def _plenty(_device: object = None) -> tuple[int, int]:
+    """Return the bytes that are free, and all that there are."""
+    return MEMORY, MEMORY
+
+
+def _properties(_device: object = None) -> Properties:
+    """Return what is said of the device, whichever is meant."""
+    return Properties()
+
+
+def _capability(_device: object = None) -> tuple[int, int]:
+    """Return the version of what it can do."""
+    return Properties.major, Properties.minor
+
+
+def _name(_device: object = None) -> str:
+    """Return what it is called."""
+    return Properties.name
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None:

@@ -33,6 +33,8 @@ from megatron.core.distributed import (
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_config import TransformerConfig
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
@@ -41,6 +43,7 @@ from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHe
 
 from overlay.compat.cpu_attention import PackedAttention
 from overlay.compat.cpu_norm import with_sequence_parallel_norms
+from overlay.compat.cpu_reference import CHOSEN
 from overlay.compat.cuda_on_cpu import cuda_on_cpu, replaced
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ def cpu_ranks(timeout: float = 120.0) -> Iterator[None]:
         timeout: Seconds after which a collective that not all ranks enter is an error.
 
     """
-    with cuda_on_cpu(), warnings.catch_warnings():
+    gemm = vars(moe_utils).get("te_general_gemm")  # which 0.16 asks for though it could not import it
+    with cuda_on_cpu(), replaced(moe_utils, "te_general_gemm", gemm), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
         try:
@@ -68,19 +72,30 @@ def cpu_ranks(timeout: float = 120.0) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def parallel_state(tensor: int = 1, pipeline: int = 1) -> Iterator[None]:
+def parallel_state(
+    tensor: int = 1, pipeline: int = 1, *, expert: int = 1, virtual: int | None = None
+) -> Iterator[None]:
     """Lay out the running ranks as Megatron's groups, with the dynamic ones, for as long as this lasts.
 
     Args:
         tensor: Tensor parallel size.
         pipeline: Pipeline parallel size. All other ranks are data parallel.
+        expert: Expert parallel size, a divisor of the data parallel one.
+        virtual: Stages of the pipeline on each of its ranks.
 
     """
     ranks = dist.get_world_size() // (tensor * pipeline)
     known = "dynamic_context_parallel" in inspect.signature(mpu.initialize_model_parallel).parameters
     own = known and not ranks & (ranks - 1)
     settings = {"dynamic_context_parallel": True} if own else {}
-    mpu.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False, **settings)
+    mpu.initialize_model_parallel(
+        tensor,
+        pipeline,
+        virtual,
+        expert_model_parallel_size=expert,
+        create_gloo_process_groups=False,
+        **settings,
+    )
     groups = contextlib.nullcontext() if own else dynamic_groups()
     try:
         # Sequence parallelism keeps a random state of its own for dropout, on CUDA. Here nothing is dropped.
@@ -148,6 +163,12 @@ class Shape:
     recompute: str = ""
     #: The class of the attention itself.
     core_attention: Any = PackedAttention
+    #: Experts of each layer, of which the `cpu_reference.CHOSEN` best compute a token; 0 for a dense model.
+    experts: int = 0
+    #: Layers of the whole model.
+    layers: int = LAYERS
+    #: In which the model computes.
+    dtype: torch.dtype = torch.float32
 
 
 _RECOMPUTE: dict[str, dict[str, Any]] = {
@@ -155,6 +176,19 @@ _RECOMPUTE: dict[str, dict[str, Any]] = {
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
     "core": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
 }
+
+
+def _experts(count: int) -> dict[str, Any]:
+    """Return Megatron's settings for so many experts. They have no biases, which its dispatcher refuses."""
+    if not count:
+        return {}
+    return {
+        "num_moe_experts": count,
+        "moe_router_topk": CHOSEN,
+        "moe_router_load_balancing_type": "none",
+        "expert_model_parallel_size": mpu.get_expert_model_parallel_world_size(),
+        "add_bias_linear": False,
+    }
 
 
 def build_engine(
@@ -166,6 +200,9 @@ def build_engine(
     sequence_parallel: bool = False,
     shape: Shape | None = None,
     engine_class: Any = MegatronEngineWithLMHead,
+    transformer: dict[str, Any] | None = None,
+    ddp: dict[str, Any] | None = None,
+    adapt: Callable[[Any], None] | None = None,
     **settings: Any,
 ) -> Any:
     """Return verl's engine around a fresh tiny model, without optimizer and checkpoints.
@@ -179,20 +216,25 @@ def build_engine(
         sequence_parallel: Whether tensor parallel ranks share the tokens between their layers.
         shape: Of the model, if it is not to be the plainest one.
         engine_class: The engine to build.
+        transformer: Further fields of Megatron's `TransformerConfig`.
+        ddp: Fields of Megatron's `DistributedDataParallelConfig`.
+        adapt: Is called with each part of the model before data parallelism sees its parameters.
         settings: Further fields of verl's `McoreEngineConfig`.
 
     """
     tensor = mpu.get_tensor_model_parallel_world_size()
     pipeline = mpu.get_pipeline_model_parallel_world_size()
+    virtual = mpu.get_virtual_pipeline_model_parallel_world_size()
     torch.manual_seed(seed)
     shape = shape or Shape()
     config = TransformerConfig(
-        num_layers=LAYERS,
+        num_layers=shape.layers,
         hidden_size=HIDDEN,
         num_attention_heads=HEADS,
         num_query_groups=shape.groups,
         normalization=shape.norm,
         **_RECOMPUTE[shape.recompute],
+        **_experts(shape.experts),
         ffn_hidden_size=3 * HIDDEN,
         hidden_dropout=0.0,
         attention_dropout=0.0,
@@ -203,33 +245,48 @@ def build_engine(
         bias_activation_fusion=False,
         tensor_model_parallel_size=tensor,
         pipeline_model_parallel_size=pipeline,
+        virtual_pipeline_model_parallel_size=virtual,
+        # As verl has it: without overlap Megatron cannot interleave the stages of two ranks.
+        overlap_p2p_comm=virtual is not None,
+        batch_p2p_comm=virtual is None,
         sequence_parallel=sequence_parallel,
-        pipeline_dtype=torch.float32,
+        params_dtype=shape.dtype,
+        pipeline_dtype=shape.dtype,
+        bf16=shape.dtype is torch.bfloat16,
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 - no password
         # verl tells the model the widest context parallelism it can meet
         context_parallel_size=mpu.get_data_parallel_world_size() if dynamic else 1,
         calculate_per_token_loss=per_token_loss,
     )
+    config = dataclasses.replace(config, **(transformer or {}))
     config.finalize_model_grads_func = finalize_model_grads
-    layers = get_gpt_layer_local_spec(normalization=shape.norm)
+    layers = get_gpt_layer_local_spec(num_experts=shape.experts or None, normalization=shape.norm)
     layers.submodules.self_attention.submodules.core_attention = shape.core_attention
     if sequence_parallel:
         layers = with_sequence_parallel_norms(layers, config)
-    model = GPTModel(
-        config,
-        layers,
-        vocab_size=VOCABULARY,
-        max_sequence_length=4096,
-        pre_process=mpu.is_pipeline_first_stage(),
-        post_process=mpu.is_pipeline_last_stage(),
-        position_embedding_type="rope" if shape.rope else "none",
-        share_embeddings_and_output_weights=False,
-    )
-    _randomise(model)
+    parts = []
+    for stage in range(virtual or 1):
+        place = {"ignore_virtual": False, "vp_stage": stage} if virtual else {}
+        model = GPTModel(
+            config,
+            layers,
+            vocab_size=VOCABULARY,
+            max_sequence_length=4096,
+            pre_process=mpu.is_pipeline_first_stage(**place),
+            post_process=mpu.is_pipeline_last_stage(**place),
+            position_embedding_type="rope" if shape.rope else "none",
+            share_embeddings_and_output_weights=False,
+            vp_stage=stage if virtual else None,
+        )
+        _randomise(model)
+        if adapt is not None:
+            adapt(model)
+        wrapped = Float16Module(config, model) if config.bf16 else model
+        parts.append(DistributedDataParallel(config, DistributedDataParallelConfig(**(ddp or {})), wrapped))
     engine = engine_class.__new__(engine_class)
     engine.tf_config = config
-    engine.module = [DistributedDataParallel(config, DistributedDataParallelConfig(), model)]
+    engine.module = parts
     engine.model_config = SimpleNamespace(
         hf_config=SimpleNamespace(architectures=["TinyForCausalLM"]),
         tokenizer=SimpleNamespace(pad_token_id=0),
@@ -243,6 +300,8 @@ def build_engine(
         max_seqlen_per_dp_cp_rank=cap,
         tensor_model_parallel_size=tensor,
         pipeline_model_parallel_size=pipeline,
+        virtual_pipeline_model_parallel_size=virtual,
+        expert_model_parallel_size=mpu.get_expert_model_parallel_world_size(),
         sequence_parallel=sequence_parallel,
         **{"use_remove_padding": True, **settings},
     )
@@ -316,24 +375,30 @@ def reported_metrics(engine: Any, output: dict[str, Any]) -> dict[str, Any]:
     return metrics
 
 
-def full_tensors(engine: Any, read: Callable[[Any], torch.Tensor]) -> dict[str, torch.Tensor]:
+def full_tensors(
+    engine: Any, read: Callable[[Any], torch.Tensor], *, trainable: bool = False
+) -> dict[str, torch.Tensor]:
     """Return `read(parameter)` of every parameter of the whole model, put together from all ranks.
 
     Args:
         engine: An engine of `build_engine`.
         read: Such as `lambda parameter: parameter.main_grad`.
+        trainable: Whether to leave out the parameters that are frozen.
 
     Raises:
         ValueError: Two ranks that should hold the same values differ.
 
     """
     own = []
-    model = engine.module[0].module
-    for name, parameter in model.named_parameters():
+    for model, name, parameter in _parameters(engine):
+        if trainable and not parameter.requires_grad:
+            continue
         dimension = parameter.partition_dim if getattr(parameter, "tensor_model_parallel", False) else None
         shard = mpu.get_tensor_model_parallel_rank() if dimension is not None else 0
-        # As arrays: pickling tensors would take a quarter of the time of all cases.
-        own.append((_global_name(model, name), shard, dimension, read(parameter).detach().numpy()))
+        value = read(parameter).detach()
+        # As arrays: pickling tensors would take a quarter of the time of all cases. They have no bfloat16.
+        array = (value.float() if value.dtype is torch.bfloat16 else value).numpy()
+        own.append((_global_name(model, name), shard, dimension, array))
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
     shards: dict[str, dict[int, torch.Tensor]] = {}
@@ -357,7 +422,7 @@ def weights_of(engine: Any) -> dict[str, torch.Tensor]:
 
 def gradients_of(engine: Any) -> dict[str, torch.Tensor]:
     """Return the whole model's gradients by name, as data parallelism has left them."""
-    return full_tensors(engine, lambda parameter: parameter.main_grad)
+    return full_tensors(engine, lambda parameter: parameter.main_grad, trainable=True)
 
 
 def compare(gradients: dict[str, torch.Tensor], reference: dict[str, torch.Tensor]) -> tuple[float, float]:
@@ -388,19 +453,38 @@ def _no_fork(tracker: Any, *names: str, **named: str) -> contextlib.nullcontext[
     return contextlib.nullcontext()
 
 
+def _parameters(engine: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Yield each parameter of this rank, after the part of the model that holds it, and its name there."""
+    for part in engine.module:
+        model = part.module
+        if isinstance(model, Float16Module):
+            model = model.module
+        for name, parameter in model.named_parameters():
+            yield model, name, parameter
+
+
 def _global_name(model: Any, name: str) -> str:
-    """Return the parameter's name in the whole model: a pipeline stage counts its layers from 0."""
+    """Return the parameter's name in the whole model: a stage counts its layers, and a rank its experts."""
     prefix = "decoder.layers."
     if not name.startswith(prefix):
         return name
     index, rest = name.removeprefix(prefix).split(".", 1)
-    return f"{prefix}{model.decoder.layers[int(index)].layer_number - 1}.{rest}"
+    layer = model.decoder.layers[int(index)]
+    experts = "mlp.experts.local_experts."
+    if rest.startswith(experts):
+        expert, rest = rest.removeprefix(experts).split(".", 1)
+        rest = f"{experts}{layer.mlp.local_expert_indices[int(expert)]}.{rest}"
+    return f"{prefix}{layer.layer_number - 1}.{rest}"
 
 
 def _randomise(model: Any) -> None:
-    """Give norms and biases, which start as ones and zeros, values that a mistake would show in."""
+    """Give norms and biases, which start as ones and zeros, values that a mistake would show in.
+
+    And experts values of their own: ranks draw those they hold from the same random state.
+    """
     for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:
+        expert = ".local_experts." in name
+        if parameter.dim() == 1 or expert:
             sharded = getattr(parameter, "tensor_model_parallel", False)
             shard = mpu.get_tensor_model_parallel_rank() if sharded else 0
             # From the name, as a pipeline stage does not know how much the others have drawn.

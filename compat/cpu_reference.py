@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name that every torch user knows
 
+#: Experts that compute a token, where there are any.
+CHOSEN = 2
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -26,7 +29,8 @@ def log_probs(
 
     Args:
         weights: The full weights by Megatron's names, as `cpu_engine.full_tensors` returns them. They tell
-            the number of query groups, and a norm without a bias is an RMS norm.
+            the number of query groups, whether there are experts, and low-rank adapters (`lora_a`, `lora_b`)
+            of a linear layer; a norm without a bias is an RMS norm.
         tokens: [length] token ids of one sequence.
         heads: Number of attention heads.
         rope: Whether queries and keys are turned by their positions.
@@ -47,22 +51,60 @@ def log_probs_and_entropy(
     return torch.stack([chosen, -(distribution.exp() * distribution).sum(dim=-1)])
 
 
+def router_logits(
+    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int, rope: bool = False
+) -> torch.Tensor:
+    """Return [layers, length, experts]: what the experts of each token are chosen by."""
+    logits: list[torch.Tensor] = []
+    _next_token(weights, tokens, heads, rope=rope, logits=logits)
+    return torch.stack(logits)
+
+
 def _next_token(
-    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, heads: int, *, rope: bool
+    weights: Mapping[str, torch.Tensor],
+    tokens: torch.Tensor,
+    heads: int,
+    *,
+    rope: bool,
+    logits: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Return [length - 1, vocabulary]: the log-probabilities of all tokens at each place but the last."""
     hidden = F.embedding(tokens, weights["embedding.word_embeddings.weight"])
     layer = 0
-    while f"decoder.layers.{layer}.mlp.linear_fc1.weight" in weights:
+    while f"decoder.layers.{layer}.self_attention.linear_qkv.weight" in weights:
         prefix = f"decoder.layers.{layer}."
         normed = _norm(weights, prefix + "input_layernorm", hidden)
         hidden = hidden + _attention(weights, prefix, normed, heads, rope=rope)
         normed = _norm(weights, prefix + "pre_mlp_layernorm", hidden)
-        inner = F.gelu(_linear(weights, prefix + "mlp.linear_fc1", normed))
-        hidden = hidden + _linear(weights, prefix + "mlp.linear_fc2", inner)
+        if f"{prefix}mlp.router.weight" in weights:
+            chosen_by = normed @ weights[f"{prefix}mlp.router.weight"].T
+            if logits is not None:
+                logits.append(chosen_by)
+            hidden = hidden + _experts(weights, prefix, normed, chosen_by)
+        else:
+            hidden = hidden + _feed_forward(weights, prefix + "mlp", normed)
         layer += 1
-    logits = _norm(weights, "decoder.final_layernorm", hidden) @ weights["output_layer.weight"].T
-    return logits[:-1].log_softmax(dim=-1)
+    scores = _norm(weights, "decoder.final_layernorm", hidden) @ weights["output_layer.weight"].T
+    if scores.dtype is torch.bfloat16:
+        scores = scores.float()  # as everybody does before a softmax over the vocabulary
+    return scores[:-1].log_softmax(dim=-1)
+
+
+def _feed_forward(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor) -> torch.Tensor:
+    return _linear(weights, name + ".linear_fc2", F.gelu(_linear(weights, name + ".linear_fc1", hidden)))
+
+
+def _experts(
+    weights: Mapping[str, torch.Tensor], prefix: str, hidden: torch.Tensor, logits: torch.Tensor
+) -> torch.Tensor:
+    """Return what the chosen experts of each token say, by the softmax over those."""
+    best, which = logits.topk(CHOSEN, dim=-1)
+    shares = torch.zeros_like(logits).scatter(-1, which, best.softmax(dim=-1))
+    said = [
+        _feed_forward(weights, f"{prefix}mlp.experts.local_experts.{expert}", hidden)
+        for expert in range(logits.shape[-1])
+    ]
+    return (torch.stack(said, dim=-1) * shares[:, None]).sum(dim=-1)
 
 
 def loss_and_gradient(
@@ -73,6 +115,7 @@ def loss_and_gradient(
     heads: int,
     rope: bool = False,
     outputs: Callable[..., torch.Tensor] = log_probs,
+    dtype: torch.dtype = torch.float64,
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Return the loss of the whole batch and its gradient by weight, computed in float64.
 
@@ -83,9 +126,10 @@ def loss_and_gradient(
         heads: Number of attention heads.
         rope: Whether queries and keys are turned by their positions.
         outputs: What the loss is made of: `log_probs` or `log_probs_and_entropy`.
+        dtype: To compute in another type than float64, for the size of its rounding errors.
 
     """
-    exact = {name: value.detach().double().requires_grad_() for name, value in weights.items()}
+    exact = {name: value.detach().to(dtype).requires_grad_() for name, value in weights.items()}
     total = loss([outputs(exact, tokens, heads=heads, rope=rope) for tokens in sequences])
     gradients = torch.autograd.grad(total, list(exact.values()))
     return total.item(), dict(zip(exact, gradients, strict=True))
@@ -116,7 +160,10 @@ def _norm(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor) 
 
 
 def _linear(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor) -> torch.Tensor:
-    return F.linear(hidden, weights[name + ".weight"], weights[name + ".bias"])
+    made = F.linear(hidden, weights[name + ".weight"], weights.get(name + ".bias"))
+    if name + ".lora_a" not in weights:
+        return made
+    return made + hidden @ weights[name + ".lora_a"].T @ weights[name + ".lora_b"].T
 
 
 def _attention(

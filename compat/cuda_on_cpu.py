@@ -11,6 +11,9 @@ and events, random state, memory figures (`cpu_device`), and the collectives' ba
 Nothing here imitates a kernel. What a run under it says about time, memory, and the rounding of GPU kernels
 is nothing: it says whether every rank computes what it should, and calls what the others call.
 `torch.cuda.is_available()` says no all the time, so that every optional CUDA path stays off.
+
+What a tensor is told of its device, its type and pinned memory is changed in the thread that enters the
+context, and in no other.
 """
 
 from __future__ import annotations
@@ -121,8 +124,26 @@ def _device_mode() -> Any:
                 return args[0]
             given = tuple(map(moved, args))
             named = {name: moved(value) for name, value in (kwargs or {}).items()}
+            if "pin_memory" in named:
+                named["pin_memory"] = False  # pages are pinned for a device
+            if func is torch.Tensor.type:
+                return _type(func, *given, **named)
             if func is torch.device and cpu in (*given, *named.values()):
                 return cpu  # whatever the index was
             return func(*given, **named)
 
     return CpuForCuda()
+
+
+def _type(original: Callable[..., Any], tensor: Any, dtype: Any = None, *rest: Any, **more: Any) -> Any:
+    """Return the tensor as the type that is asked for, or the name of its type as if it were on the device.
+
+    Megatron's optimizers take parameters and gradients of no other type.
+    """
+    cpu, cuda = "torch.", "torch.cuda."
+    if dtype is not None:
+        if isinstance(dtype, str) and dtype.startswith(cuda):
+            dtype = cpu + dtype.removeprefix(cuda)
+        return original(tensor, dtype, *rest, **more)
+    name: str = original(tensor)
+    return name if name.startswith(cuda) else cuda + name.removeprefix(cpu)

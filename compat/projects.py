@@ -41,24 +41,38 @@ def _verl_version(read: ReadFile) -> str | None:
     return text.strip() if text else None
 
 
-def _slime_version(read: ReadFile) -> str | None:
-    """Read the version in the `setup.py` beside the package: slime is run from a checkout.
+def _version_in_setup(name: str, read: ReadFile) -> str | None:
+    """Read the version in the `setup.py` beside a package that is run from a checkout, `None` if it is odd.
 
-    It is what the checkout calls itself, which is not always its tag: v0.1.0 says 0.0.1, v0.2.4 says 0.2.3.
+    It is what the checkout calls itself, which is not always its tag: slime v0.1.0 says 0.0.1, v0.2.4 says
+    0.2.3.
     """
     import ast
 
     try:
-        tree = ast.parse(read("slime/../setup.py") or "")
+        tree = ast.parse(read(f"{name}/../setup.py") or "")
     except SyntaxError:
         return None
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id != "setup":
             continue
         said = {word.arg: word.value.value for word in node.keywords if isinstance(word.value, ast.Constant)}
-        if said.get("name") == "slime" and isinstance(said.get("version"), str):
+        if said.get("name") == name and isinstance(said.get("version"), str):
             return str(said["version"])
     return None
+
+
+def _slime_version(read: ReadFile) -> str | None:
+    """Read slime's version. Without a `setup.py`, a release is told by its source."""
+    if read("slime/../setup.py") is None:
+        from overlay.compat.slime_releases import RELEASES, fingerprint
+
+        return RELEASES.get(fingerprint(read))
+    return _version_in_setup("slime", read)
+
+
+def _miles_version(read: ReadFile) -> str | None:
+    return _version_in_setup("miles", read)
 
 
 MEGATRON = Project(
@@ -80,4 +94,12 @@ SLIME = Project(
     distributions=("slime",),
     marker="slime.utils.seqlen_balancing",
     read_version=_slime_version,
+)
+
+#: A fork of slime with a training side of its own.
+MILES = Project(
+    name="miles",
+    distributions=("miles",),
+    marker="miles.utils.seqlen_balancing",
+    read_version=_miles_version,
 )

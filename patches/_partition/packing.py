@@ -6,7 +6,7 @@ Everywhere here a sample over the cap is alone in its part.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,20 +80,26 @@ def worst_fit(
     rooms = [cap] * parts
     heap: list[tuple[Number, int, int]] = [(0, 0, place) for place in range(parts)]
     shortest = min(lengths, default=0)
+    #: Parts without room for the last sample, those with the most room first. Samples mostly get shorter, so
+    #: that what is laid aside is looked at again only when it has room.
+    aside: list[tuple[int, tuple[Number, int, int]]] = []
     # What must be alone goes first, while there are empty parts.
     for index in sorted(range(len(lengths)), key=lambda index: (lengths[index] <= cap, -costs[index], index)):
         length = min(lengths[index], cap)
-        full = []
+        while aside and -aside[0][0] >= length:
+            heappush(heap, heappop(aside)[1])
         while heap and rooms[heap[0][-1]] < length:
-            full.append(heappop(heap))
+            entry = heappop(heap)
+            heappush(aside, (-rooms[entry[-1]], entry))
         if not heap:
             return None
-        cost, number, place = heappop(heap)
+        cost, number, place = heap[0]
         rooms[place] -= lengths[index]
         partitions[place].append(index)
-        for entry in [*full, (cost + costs[index], number + 1, place)]:
-            if rooms[entry[-1]] >= shortest:
-                heappush(heap, entry)
+        if rooms[place] >= shortest:
+            heapreplace(heap, (cost + costs[index], number + 1, place))
+        else:
+            heappop(heap)
     return partitions
 
 

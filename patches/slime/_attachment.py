@@ -27,7 +27,7 @@ def make_loss(original: Callable[..., Any], module: ModuleType) -> Callable[...,
     """Build `loss_function` of slime 0.2.3 and 0.2.4."""
 
     def loss_function(args: Any, batch: Any, num_microbatches: int, logits: Any) -> Any:
-        return original(_unattached(args), batch, num_microbatches, logits)
+        return original(unattached(args), batch, num_microbatches, logits)
 
     return loss_function
 
@@ -38,7 +38,7 @@ def make_step_loss(original: Callable[..., Any], module: ModuleType) -> Callable
     def loss_function(
         args: Any, batch: Any, num_microbatches: int, step_global_batch_size: int, logits: Any
     ) -> Any:
-        return original(_unattached(args), batch, num_microbatches, step_global_batch_size, logits)
+        return original(unattached(args), batch, num_microbatches, step_global_batch_size, logits)
 
     return loss_function
 
@@ -56,7 +56,7 @@ def make_step_loss_with_top_p(original: Callable[..., Any], module: ModuleType) 
     return loss_function
 
 
-def _unattached(args: Any) -> Any:
+def unattached(args: Any) -> Any:
     """Return arguments by which nothing is attached, if the loss is one that gets its logits from here."""
     if not args.allgather_cp or args.loss_type not in ("policy_loss", "sft_loss"):
         return args

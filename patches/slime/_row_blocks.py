@@ -43,7 +43,8 @@ class Rows:
         #: At most so many rows are worked on at a time; zero or less is for as many as suits the device.
         self.block_rows = block_rows
         self.with_entropy = with_entropy
-        #: Whether the entropy is part of the graph.
+        #: Whether the gradient of the entropy is computed with unseen. If not, it is left out where it is
+        #: zero: that takes a look at its R numbers, for which a device has to be waited for.
         self.entropy_gradient = entropy_gradient
         #: Whether the gradient is written over the logits, if nothing else can still see them.
         self.in_place = in_place

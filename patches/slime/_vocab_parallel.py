@@ -61,7 +61,7 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             log_sum = torch.log1p(rest)
             log_prob = at - log_sum
             entropy = (log_sum + mean if rows.with_entropy else log_sum[:0]).to(logits.dtype)
-            if not (rows.with_entropy and rows.entropy_gradient):
+            if not rows.with_entropy:
                 ctx.mark_non_differentiable(entropy)
             ctx.save_for_backward(logits, top, rest, mean, at, log_prob, line, column, here)
             return log_prob.to(logits.dtype), entropy
@@ -82,7 +82,8 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             exact = -torch.expm1(log_prob) * constant
             scale = -1 / (rows.temperature * (1 + rest))
             slope = None
-            if of_entropy is not None:
+            # A metric that a coefficient of zero keeps in the graph: its gradient is exactly zero.
+            if of_entropy is not None and (rows.entropy_gradient or bool(of_entropy.any())):
                 through = of_entropy.double()
                 constant = constant + through * mean
                 slope = (through * scale).to(top.dtype)

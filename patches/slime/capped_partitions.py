@@ -117,13 +117,8 @@ def make_schedule(original: Callable[..., Any], _module: ModuleType) -> Callable
 
 
 def make_pack(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build the `_pack_step_into_mbs` of slime 0.3.1: balanced by FLOPs under the budget, not instead of it.
-
-    slime aligns the number of micro-batches by cutting the largest in two. If they exceed the budget even
-    then, there are as few as hold it, but not fewer than the original has, and already aligned: here they
-    can be balanced.
-    """
-    from overlay.patches._partition import capped_partitions, fewest_parts, holds
+    """Build the `_pack_step_into_mbs` of slime 0.3.1: balanced by FLOPs, and under the budget."""
+    from overlay.patches._partition.aligned import aligned
 
     def _pack_step_into_mbs(
         step_lengths: list[int],
@@ -144,19 +139,14 @@ def make_pack(original: Callable[..., Any], module: ModuleType) -> Callable[...,
         )
         if not use_dynamic_batch_size or not balance_by_flops or max_per_bin is None:
             return packed
-        align = _align.get()
-        cut = [list(part) for part in packed]
-        module.expand_bins_by_splitting(cut, -(-len(cut) // align) * align, step_lengths)
-        if holds(cut, step_lengths, max_per_bin) and all(cut):
-            return packed
-        # A count of operations is a whole number; as a float its sums would depend on their order.
-        counts = module._calculate_workloads(step_lengths, args)  # noqa: SLF001 -- how slime counts them
-        flops = [int(count) for count in counts]
-        parts = fewest_parts(step_lengths, max_per_bin, at_least=len(packed), costs=flops)
-        aligned = -(-parts // align) * align
-        if aligned <= len(step_lengths):  # else slime says what is wrong
-            parts = aligned
-        return capped_partitions(step_lengths, parts, max_per_bin, costs=flops)
+
+        def flops() -> list[int]:
+            # A count of operations is a whole number; as a float its sums would depend on their order.
+            counts = module._calculate_workloads(step_lengths, args)  # noqa: SLF001 -- how slime counts them
+            return [int(count) for count in counts]
+
+        expand = module.expand_bins_by_splitting
+        return aligned(packed, step_lengths, max_per_bin, flops, _align.get(), expand)
 
     return _pack_step_into_mbs
 
@@ -256,7 +246,7 @@ PATCH = Patch(
                 ),
                 Variant(
                     name="0.3.1",
-                    versions=">=0.3.1.dev0,<0.4.0.dev0",
+                    versions=">=0.3.0.dev0,<0.4.0.dev0",
                     shape=(
                         Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("4e2eb00ff3e1",)),
                         Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),

@@ -7,7 +7,7 @@ backward are what it consists of. Which rows belong to which sample is asked of 
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Calls, Known, Patch, Removal, Replacement, Target, Variant
 from overlay.patches.slime._attachment import (
     make_loss,
     make_step_loss,
@@ -33,7 +33,7 @@ IN_PLACE = "overlay_loss_in_place"
 
 def make_packed(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build `get_log_probs_and_entropy` of slime 0.2.0 and 0.2.1: packed sequences only."""
-    compute = _make_compute(module)
+    compute = make_compute(module)
 
     def get_log_probs_and_entropy(
         logits: Any,
@@ -53,7 +53,7 @@ def make_packed(original: Callable[..., Any], module: ModuleType) -> Callable[..
 
 def make_padded(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build `get_log_probs_and_entropy` of slime 0.2.2: sequences may be padded to `max_seq_lens`."""
-    compute = _make_compute(module)
+    compute = make_compute(module)
 
     def get_log_probs_and_entropy(
         logits: Any,
@@ -102,6 +102,33 @@ def make_paired(original: Callable[..., Any], module: ModuleType) -> Callable[..
     return get_log_probs_and_entropy
 
 
+def make_packed_pair(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_log_probs_and_entropy` of commits before slime 0.3.1: packed sequences only, and a pair."""
+    packed = make_packed(original, module)
+
+    def get_log_probs_and_entropy(
+        logits: Any,
+        *,
+        args: Any,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        with_entropy: bool = False,
+        non_loss_data: bool = True,
+    ) -> tuple[Any, Lists]:
+        return logits.new_empty(0), packed(
+            logits,
+            args=args,
+            unconcat_tokens=unconcat_tokens,
+            total_lengths=total_lengths,
+            response_lengths=response_lengths,
+            with_entropy=with_entropy,
+            non_loss_data=non_loss_data,
+        )
+
+    return get_log_probs_and_entropy
+
+
 def make_with_top_p(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build `get_log_probs_and_entropy` of slime 0.3.1: with a rollout's top-p sets, it is upstream's own."""
     packed = make_packed(original, module)
@@ -144,8 +171,13 @@ def _check(logits: Any, *, non_loss_data: bool) -> None:
         raise AssertionError(msg)
 
 
-def _make_compute(module: ModuleType) -> Callable[..., Lists]:
-    """Build what all releases share: logits in, lists of a tensor [R] for each sample out."""
+def make_compute(module: Any) -> Callable[..., Lists]:
+    """Build what all releases share: logits in, lists of a tensor [R] for each sample out.
+
+    Args:
+        module: slime's `loss`, or what has its `get_responses`, `slice_log_prob_with_cp` and `mpu`.
+
+    """
     import torch
 
     log_prob_entropy = make_log_prob_entropy()
@@ -177,7 +209,8 @@ def _make_compute(module: ModuleType) -> Callable[..., Lists]:
             temperature=getattr(args, "rollout_temperature", 1.0),
             block_rows=getattr(args, "log_probs_chunk_size", -1),
             with_entropy=with_entropy,
-            entropy_gradient=_entropy_may_be_in_the_loss(args),
+            # With a coefficient of zero it is most likely a metric, and whether it is, its gradient tells.
+            entropy_gradient=getattr(args, "entropy_coef", None) != 0,
             in_place=getattr(args, IN_PLACE, False),
         )
         log_prob, entropy = log_prob_entropy(logits, torch.cat(targets), rows)
@@ -240,11 +273,6 @@ def _is_contiguous(args: Any, mpu: Any) -> bool:
     return True
 
 
-def _entropy_may_be_in_the_loss(args: Any) -> bool:
-    """Return whether a gradient of the entropy can be asked for. A loss of the user's own may always ask."""
-    return getattr(args, "entropy_coef", None) != 0 or getattr(args, "loss_type", None) == "custom_loss"
-
-
 _LOSS = "slime.backends.megatron_utils.loss"
 _CP = "slime.backends.megatron_utils.cp_utils"
 _SITE = f"{_LOSS}:get_log_probs_and_entropy"
@@ -259,9 +287,8 @@ def _variant(
     *,
     replaced: tuple[str, ...],
     rows: tuple[str, ...],
-    policy: tuple[str, ...],
     offsets: str,
-    slices: str | None = None,
+    slices: tuple[str, ...] = (),
     loss: tuple[Callable[..., Any], tuple[str, ...]] | None = None,
     values: tuple[str, ...] = (),
 ) -> Variant:
@@ -269,12 +296,10 @@ def _variant(
     known = {
         _SITE: replaced,
         f"{_LOSS}:get_responses": rows,
-        # With entropy_coef 0 the entropy is a metric and nothing else: this function is what makes it so.
-        f"{_LOSS}:policy_loss_function": policy,
         f"{_CP}:get_logits_and_tokens_offset_with_cp": (offsets,),
     }
-    if slices is not None:
-        known[f"{_CP}:slice_log_prob_with_cp"] = (slices,)
+    if slices:
+        known[f"{_CP}:slice_log_prob_with_cp"] = slices
     replacements = [Replacement(site=_SITE, make=make)]
     if loss is not None:
         replacements.append(Replacement(site=_LOSS_FUNCTION, make=loss[0]))
@@ -285,7 +310,11 @@ def _variant(
     return Variant(
         name=name,
         versions=versions,
-        shape=tuple(Known(site=site, digests=digests) for site, digests in known.items()),
+        shape=(
+            *(Known(site=site, digests=digests) for site, digests in known.items()),
+            # Whatever else it computes, it is from here that it has its log-probabilities.
+            Calls(site=f"{_LOSS}:policy_loss_function", callee="get_log_probs_and_entropy"),
+        ),
         replacements=tuple(replacements),
     )
 
@@ -318,59 +347,87 @@ PATCH = Patch(
     targets=(
         Target(
             project=SLIME,
+            # Of commits between the releases too, which call themselves what the release before them does.
             variants=(
                 _variant(
                     "0.2.0",
-                    ">=0.2.0.dev0,<0.2.2.dev0",
+                    ">=0.1.0.dev0,<0.2.2.dev0",
                     make_packed,
-                    replaced=("081bffc2a47d",),
-                    rows=("87c83fa75c99", "85018937839d"),
-                    policy=("7d02e8733361", "3d7e19bcbf79"),
+                    replaced=("c9b85f289992", "721f83b74784", "081bffc2a47d", "841c4db76309", "4d14febdb9e3"),
+                    rows=("ecf915c1fd15", "87c83fa75c99", "85018937839d"),
                     offsets="c2f90eb66efd",
                 ),
                 _variant(
                     "0.2.2",
-                    ">=0.2.2.dev0,<0.2.3.dev0",
+                    ">=0.2.1.dev0,<0.2.3.dev0",
                     make_padded,
                     replaced=("8c1eddb4ac56",),
+                    rows=("9beb0231f80f", "44844ee20458"),
+                    offsets="79971ab4ccd9",
+                ),
+                # Commits between 0.2.2 and 0.2.3, which have no allgather context parallelism yet.
+                _variant(
+                    "after 0.2.2",
+                    ">=0.2.2.dev0,<0.2.3.dev0",
+                    make_paired,
+                    replaced=("a3bb1b60854d",),
                     rows=("44844ee20458",),
-                    policy=("163b17115e53",),
                     offsets="79971ab4ccd9",
                 ),
                 # The tag v0.2.4 calls itself 0.2.3. What calls itself 0.2.4 are commits, #1788's and #1822's.
                 _variant(
                     "0.2.3",
-                    ">=0.2.3.dev0,<0.2.5.dev0",
+                    ">=0.2.2.dev0,<0.2.5.dev0",
                     make_paired,
-                    replaced=("c595062ef44d", "6aaf21fd57e4", "633b50df9415"),
+                    replaced=("c595062ef44d", "6aaf21fd57e4", "633b50df9415", "3a096f614230"),
                     rows=("02c0aec8decb",),
-                    policy=("7e77e2de889a",),
                     offsets="79971ab4ccd9",
-                    slices="1a8f033fa038",
-                    loss=(make_loss, ("d00e830ae3d5", "ea733a53889b")),
+                    slices=("1a8f033fa038", "9eebe53f3605"),
+                    loss=(make_loss, ("1b44de1d3a1e", "d00e830ae3d5", "ea733a53889b")),
+                    values=("6960c72ec465", "ceaaf44309f4"),
+                ),
+                # Commits before 0.3.0, whose loss is told the number of samples of a step already.
+                _variant(
+                    "before 0.3.0",
+                    ">=0.2.3.dev0,<0.3.1.dev0",
+                    make_paired,
+                    replaced=("3a096f614230",),
+                    rows=("02c0aec8decb",),
+                    offsets="79971ab4ccd9",
+                    slices=("1a8f033fa038", "9eebe53f3605"),
+                    loss=(make_step_loss, ("8e9770c7971e",)),
                     values=("6960c72ec465", "ceaaf44309f4"),
                 ),
                 _variant(
                     "0.3.0",
-                    ">=0.3.0.dev0,<0.3.1.dev0",
+                    ">=0.2.4.dev0,<0.3.1.dev0",
                     make_paired,
                     replaced=("3a096f614230",),
                     rows=("fe65d16dfa38",),
-                    policy=("340ec5d7a55a",),
                     offsets="79971ab4ccd9",
-                    slices="9eebe53f3605",
-                    loss=(make_step_loss, ("665e3a290658",)),
+                    slices=("9eebe53f3605",),
+                    loss=(make_step_loss, ("665e3a290658", "9f64ca2b9d13")),
                     values=("0ab921de6e7b",),
+                ),
+                # Commits between 0.3.0 and 0.3.1: packed sequences only, and no top-p sets yet.
+                _variant(
+                    "after 0.3.0",
+                    ">=0.3.0.dev0,<0.3.1.dev0",
+                    make_packed_pair,
+                    replaced=("f7c0109446b4",),
+                    rows=("d8b426e9b477",),
+                    offsets="c2f90eb66efd",
+                    slices=("734123b9cf6a",),
+                    loss=(make_step_loss, ("1bf4d58e4815",)),
                 ),
                 _variant(
                     "0.3.1",
-                    ">=0.3.1.dev0,<0.3.2.dev0",
+                    ">=0.3.0.dev0,<0.3.2.dev0",
                     make_with_top_p,
-                    replaced=("1cb71cfcbda5",),
+                    replaced=("c3f2e221a95b", "1cb71cfcbda5"),
                     rows=("d8b426e9b477",),
-                    policy=("6e57bb01b00b", "e3c770c481a7"),
                     offsets="c2f90eb66efd",
-                    slices="734123b9cf6a",
+                    slices=("734123b9cf6a",),
                     loss=(make_step_loss_with_top_p, ("1bf4d58e4815",)),
                 ),
             ),

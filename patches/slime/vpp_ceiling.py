@@ -158,7 +158,7 @@ PATCH = Patch(
                 ),
                 Variant(
                     name="0.2",
-                    versions=">=0.2.0.dev0,<0.3.0.dev0",
+                    versions=">=0.1.0.dev0,<0.3.0.dev0",
                     shape=(Known(site=f"{DATA}:get_data_iterator", digests=ITERATOR_0_2), *_COUNTED),
                     replacements=(Replacement(site=_COUNT, make=make_count),),
                 ),

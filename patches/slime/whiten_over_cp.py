@@ -25,39 +25,21 @@ _entered: ContextVar[bool] = ContextVar("overlay_slime_whitened", default=False)
 
 def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Replace the whitening by its name in the loss: another group, and sums in float64."""
-    import torch
     import torch.distributed as dist
+
+    from overlay.patches._whitening import whitened
 
     def distributed_masked_whiten(
         values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
     ) -> Any:
-        """Return the values less their mean, over their standard deviation, on all ranks alike.
-
-        Args:
-            values: Of this rank, [tokens], possibly of none.
-            mask: Of the same shape, 1 for what counts.
-            process_group: Ignored: it is the one without context parallelism.
-            shift_mean: Whether the result has the mean 0, or that of the values.
-            epsilon: What is added to the variance.
-
-        Raises:
-            ValueError: No value counts, on any rank.
-
-        """
+        """Return the values whitened. The group is ignored: it is the one without context parallelism."""
         _entered.set(True)
-        exact, counts = values.double(), mask.double()
-        sums = torch.stack([counts.sum(), (exact * counts).sum(), (exact**2 * counts).sum()])
-        dist.all_reduce(sums, group=module.mpu.get_data_parallel_group(with_context_parallel=True))
-        count, total, squares = sums.tolist()
-        if count == 0:
-            msg = "the loss masks of all ranks are empty: there is no advantage to normalise"
-            raise ValueError(msg)
-        mean = total / count
-        variance = max(squares / count - mean**2, 0.0)
-        if count > 1:
-            variance *= count / (count - 1)
-        whitened = (exact - mean) / (variance + epsilon) ** 0.5
-        return (whitened if shift_mean else whitened + mean).to(values.dtype)
+        group = module.mpu.get_data_parallel_group(with_context_parallel=True)
+
+        def all_reduce(sums: Any) -> None:
+            dist.all_reduce(sums, group=group)
+
+        return whitened(values, mask, all_reduce, shift_mean=shift_mean, epsilon=epsilon)
 
     return distributed_masked_whiten
 
@@ -129,13 +111,23 @@ PATCH = Patch(
                 # The tag v0.2.4 calls itself 0.2.3.
                 _variant(
                     "0.2",
-                    ">=0.2.0.dev0,<0.2.5.dev0",
+                    ">=0.1.0.dev0,<0.2.5.dev0",
+                    # Commits before 0.2.0, which call themselves 0.1.0.
+                    *("8e229acbcf45", "70da7816f596", "c58722704e67", "faab8ac77d01", "206b3d5691e1"),
+                    *("c2d1574cbf6c", "f60b943e18b9", "887c34fa3d6e", "800f02bac1e1"),
                     "a66e425738e0",
                     "3548c5dd5ade",
                     "45ee1816ba0e",
                     "ee46cc8cc4e3",
                 ),
-                _variant("0.3", ">=0.3.0.dev0,<0.3.2.dev0", "35d9bb8ea6f7", "2f3b104525de"),
+                _variant(
+                    "0.3",
+                    ">=0.2.4.dev0,<0.3.2.dev0",
+                    "d0698ec5dd8d",
+                    "35d9bb8ea6f7",
+                    "82444f15e8cd",
+                    "2f3b104525de",
+                ),
                 # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
                 Variant(
                     name="after 0.3.1",

@@ -73,7 +73,7 @@ PATCH = Patch(
             variants=(
                 Variant(
                     name="0.6",
-                    versions=">=0.6.1.dev0,<0.10.0.dev0",
+                    versions=">=0.5.0.dev0,<0.11.0.dev0",
                     shape=(Known(site=_SITE, digests=(_PLAIN, _ANNOTATED)),),
                     replacements=(Replacement(site=_SITE, make=make_partitioner),),
                 ),

@@ -86,18 +86,18 @@ PATCH = Patch(
             variants=(
                 Variant(
                     name="before 0.9",
-                    versions=">=0.6.0.dev0,<0.9.0.dev0",
+                    versions=">=0.5.0.dev0,<0.10.0.dev0",
                     verdict="not-affected",
                     shape=(Absent(site=_CAN_RESIZE),),
                     reason="verl resizes no storage of a parameter before 0.9",
                 ),
                 Variant(
                     name="0.9",
-                    versions=">=0.9.0.dev0,<0.9.2.dev0",
+                    versions=">=0.9.0.dev0,<0.11.0.dev0",
                     shape=(
                         Known(site=_CAN_RESIZE, digests=("fd35746fefcd",)),
-                        # 0.9.0; 0.9.1
-                        Known(site=_OFFLOAD, digests=("f355dbcc9c93", "39daca4fd5b0")),
+                        # commits before 0.9.0; 0.9.0; 0.9.1
+                        Known(site=_OFFLOAD, digests=("b487e0c6bb62", "f355dbcc9c93", "39daca4fd5b0")),
                     ),
                     replacements=(Replacement(site=_CAN_RESIZE, make=make_can_resize),),
                 ),

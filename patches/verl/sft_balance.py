@@ -209,7 +209,7 @@ _DIGESTS_0_8 = {
 
 PATCH = Patch(
     id=ID,
-    revision=1,
+    revision=2,
     summary="SFT on Ray: data parallel ranks that get equal work",
     why=(
         "verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
@@ -236,7 +236,7 @@ PATCH = Patch(
             variants=(
                 Variant(
                     name="0.8",
-                    versions=">=0.8.0.dev0,<0.10.0.dev0",
+                    versions=">=0.7.0.dev0,<0.11.0.dev0",
                     shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_8.items()),
                     replacements=(
                         Replacement(site=f"{_TRAINER}:SFTTrainer.fit", make=make_fit_that_balances),
@@ -244,13 +244,13 @@ PATCH = Patch(
                 ),
                 Variant(
                     name="0.7",
-                    versions=">=0.7.0.dev0,<0.8.0.dev0",
+                    versions=">=0.6.0.dev0,<0.9.0.dev0",
                     shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_7.items()),
                     replacements=(Replacement(site=f"{_TRAINER}:SFTTrainer.fit", make=make_fit),),
                 ),
                 Variant(
                     name="0.6",
-                    versions="<0.7.0.dev0",
+                    versions="<0.8.0.dev0",
                     verdict="not-affected",
                     shape=(Absent(site=_TRAINER),),
                     reason="the SFT trainer on Ray came with verl 0.7",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from overlay.compat.projects import VERL
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,17 @@ def make_rearrange(original: Callable[..., Any], module: ModuleType) -> Callable
 
 def make_rearrange_ungrouped(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build the same for verl before 0.7.1: without groups, and without `dp_group` among all ranks."""
+    return _make_ungrouped(original, module, module.calculate_workload)
 
+
+def make_rearrange_by_tokens(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the same for verl before 0.6.1, which balances tokens: it has no estimate of the work."""
+    return _make_ungrouped(original, module, lambda lengths: lengths)
+
+
+def _make_ungrouped(
+    original: Callable[..., Any], module: ModuleType, workload: Callable[[Any], Any]
+) -> Callable[..., Any]:
     def rearrange_micro_batches(
         batch: Any,
         max_token_len: Any,
@@ -83,7 +93,7 @@ def make_rearrange_ungrouped(original: Callable[..., Any], module: ModuleType) -
     ) -> Any:
         together = module.dist.is_initialized() and same_micro_num_in_dp
         partitions = settle(
-            *measure(batch, module.calculate_workload),
+            *measure(batch, workload),
             cap=int(max_token_len),
             agree=_all_reduce(module, dp_group) if together else list,
             divisor=num_batches_divided_by or 1,
@@ -263,6 +273,9 @@ _BALANCED = Known(site=_PARTITIONS, digests=("d0c76e9f70df",))
 _PARTITIONER = Known(site=f"{_HOME}:karmarkar_karp", digests=("b58b1f6d67e3", "ce0da6487c5b"))
 _WORKLOAD = Known(site=f"{_HOME}:calculate_workload", digests=("edbfe6066352", "4b08f85620bb"))
 
+#: 0.6.1 and 0.7.0; commits before 0.7.1.
+_UNGROUPED = ("bcc9f2a2a825", "b8d809787560", "94c3d1714a12", "ffd9ac354acb")
+
 PATCH = Patch(
     id="verl.strict-token-budget",
     revision=1,
@@ -288,7 +301,7 @@ PATCH = Patch(
             variants=(
                 Variant(
                     name="0.7.1",
-                    versions=">=0.7.1.dev0,<0.9.1.dev0",
+                    versions=">=0.5.0.dev0,<0.11.0.dev0",
                     shape=(
                         Known(site=_REARRANGE, digests=("35fa5bbadad2",)),
                         _BALANCED,
@@ -302,15 +315,29 @@ PATCH = Patch(
                 ),
                 Variant(
                     name="0.6.1",
-                    versions=">=0.6.1.dev0,<0.7.1.dev0",
+                    versions=">=0.5.0.dev0,<0.9.0.dev0",
                     shape=(
-                        Known(site=_REARRANGE, digests=("bcc9f2a2a825", "b8d809787560")),
+                        Known(site=_REARRANGE, digests=_UNGROUPED),
                         _BALANCED,
                         _PARTITIONER,
                         _WORKLOAD,
                     ),
                     replacements=(
                         Replacement(site=_REARRANGE, make=make_rearrange_ungrouped),
+                        Replacement(site=_PARTITIONS, make=make_partitions),
+                    ),
+                ),
+                Variant(
+                    name="before 0.6.1",
+                    versions=">=0.5.0.dev0,<0.8.0.dev0",
+                    shape=(
+                        Known(site=_REARRANGE, digests=("cb1c831eb16b",)),
+                        _BALANCED,
+                        _PARTITIONER,
+                        Absent(site=f"{_HOME}:calculate_workload"),
+                    ),
+                    replacements=(
+                        Replacement(site=_REARRANGE, make=make_rearrange_by_tokens),
                         Replacement(site=_PARTITIONS, make=make_partitions),
                     ),
                 ),

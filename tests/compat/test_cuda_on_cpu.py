@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 
 
-OWNERS = (torch.cuda, torch.cuda.random, torch.cpu, torch.distributed, torch.Tensor, torch.autograd)
+OWNERS = (torch.cuda, torch.cuda.random, torch.cpu, torch.distributed, torch.Tensor, torch.autograd, torch._C)
 
 
 def state() -> list[dict[str, Any]]:
@@ -115,6 +115,91 @@ def test_memory_of_the_device_reads_as_nothing() -> None:
             assert getattr(torch.cuda, name)() == 0
 
 
+def test_there_is_plenty_of_memory() -> None:
+    with cuda_on_cpu():
+        for given in ((), (0,), (torch.cuda.current_device(),)):
+            free, total = torch.cuda.mem_get_info(*given)
+            assert free == total == torch.cuda.get_device_properties(*given).total_memory >= 2**40
+        torch._C._host_emptyCache()
+
+
+def test_the_device_says_that_it_is_none_and_older_than_any() -> None:
+    with cuda_on_cpu():
+        device = torch.cuda.get_device_properties(torch.cuda.current_device())
+        assert torch.cuda.get_device_capability() == (device.major, device.minor) == (0, 0)
+        assert torch.cuda.get_device_capability(0) < (1, 0)  # of the first that there was
+        assert torch.cuda.get_device_name() == device.name
+        assert "CPU" in device.name
+        with pytest.raises(AttributeError, match="multi_processor_count"):
+            device.multi_processor_count  # noqa: B018
+
+
+FACTORIES = {
+    "empty": lambda **how: torch.empty(2, **how),
+    "zeros": lambda **how: torch.zeros(2, **how),
+    "full": lambda **how: torch.full((2,), 3.0, **how),
+    "arange": lambda **how: torch.arange(2, **how),
+    "tensor": lambda **how: torch.tensor([1, 2], **how),
+    "empty_like": lambda **how: torch.empty_like(torch.ones(2), **how),
+    "new_empty": lambda **how: torch.ones(2).new_empty(2, **how),
+    "rand": lambda **how: torch.rand(2, **how),
+}
+
+
+@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize(
+    "where", [{}, {"device": "cpu"}, {"device": torch.device("cpu")}, {"device": "cuda"}]
+)
+def test_what_is_to_be_pinned_is_made_as_it_is(name: str, where: dict[str, Any]) -> None:
+    make = FACTORIES[name]
+    with cuda_on_cpu():
+        for pinned in (True, False, None) if name == "empty" else (True, False):
+            made = make(pin_memory=pinned, **where)
+            assert made.shape == (2,)
+            assert made.device.type == "cpu"
+            assert not made.is_pinned()
+
+
+TYPES = {
+    torch.float32: "FloatTensor",
+    torch.float64: "DoubleTensor",
+    torch.float16: "HalfTensor",
+    torch.bfloat16: "BFloat16Tensor",
+    torch.int64: "LongTensor",
+    torch.int32: "IntTensor",
+    torch.int16: "ShortTensor",
+    torch.int8: "CharTensor",
+    torch.uint8: "ByteTensor",
+    torch.bool: "BoolTensor",
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_tensor_says_and_takes_the_type_of_the_device(dtype: Any) -> None:
+    name = f"torch.cuda.{TYPES[dtype]}"
+    value = torch.ones(2)
+    plain = value.type(f"torch.{TYPES[dtype]}")
+    with cuda_on_cpu():
+        for given in (name, getattr(torch.cuda, TYPES[dtype]), dtype, f"torch.{TYPES[dtype]}"):
+            for made in (value.type(given), value.type(dtype=given), value.type(given, non_blocking=True)):
+                assert made.dtype == plain.dtype == dtype
+                assert made.device.type == "cpu"
+                assert made.type() == name
+        # As Megatron asks it.
+        assert isinstance(plain, getattr(torch.cuda, TYPES[dtype]))
+    assert plain.type() == f"torch.{TYPES[dtype]}"
+
+
+def test_types_of_parameters_modules_and_what_lies_otherwise() -> None:
+    with cuda_on_cpu():
+        layer = torch.nn.Linear(2, 2)
+        assert layer.weight.type() == "torch.cuda.FloatTensor"
+        assert layer.type("torch.cuda.DoubleTensor").weight.type() == "torch.cuda.DoubleTensor"
+        assert torch.eye(2).to_sparse().type() == "torch.cuda.sparse.FloatTensor"
+        with pytest.raises(ValueError, match=r"invalid type: .*NoTensor"):
+            torch.ones(2).type("torch.cuda.NoTensor")
+
+
 def test_methods_of_a_tensor_that_mean_the_device() -> None:
     with cuda_on_cpu():
         tensor = torch.ones(2)
@@ -160,6 +245,10 @@ def test_what_asks_for_nccl_gets_gloo(inner: Any) -> None:
             value = torch.full((2,), 3.0, device="cuda")
             dist.all_reduce(value, op=dist.ReduceOp.AVG, group=group)
             assert value.tolist() == [3.0, 3.0]
+            received = torch.zeros(2)
+            sizes = torch.tensor([2])  # which Megatron fetches from a device only
+            dist.all_to_all_single(received, value, sizes, sizes, group=group)
+            assert received.tolist() == [3.0, 3.0]
             with pytest.raises(NotImplementedError, match="synchronously"):
                 dist.all_reduce(value, op=dist.ReduceOp.AVG, group=group, async_op=True)
         finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import os
 import subprocess
@@ -20,25 +20,56 @@ ROOT = HERE.parents[1]
 
 
 def _script(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    """Return a module of `scripts`, which imports those beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "scripts"))
+        return importlib.import_module(name)
 
 
 @pytest.fixture(scope="session")
 def release() -> Callable[[str], Path]:
     """Return the function that gets the folder of `name==version`, or skips the test that asks for it."""
-    return _getter(_script("fetch_release"))
+    script = _script("fetch_release")
+    return _getter(script.fetch, script.FetchError)
 
 
 @pytest.fixture(scope="session")
 def slime() -> Callable[[str], Path]:
     """Return the function that gets the folder of a revision of slime, or skips the test that asks for it."""
-    return _getter(_script("fetch_slime"))
+    script = _script("fetch_source")
+    return _getter(lambda revision: script.fetch("slime", revision), script.FetchError)
+
+
+@pytest.fixture(scope="session")
+def listed() -> Callable[[str], Path]:
+    """Return the function that gets the folder of a line of the list, or skips the test that asks for it."""
+    script = _script("releases")
+    lines = {line.name: line for line in script.read()}
+    return _getter(lambda name: script.fetch(lines[name]), script.FetchError)
+
+
+@pytest.fixture(scope="session")
+def audit() -> Callable[[str, Path], dict[str, dict[str, str]]]:
+    """Return the function that decides on a line of the list, in its folder, as the support matrix does."""
+    script, lines = _script("matrix"), {line.name: line for line in _script("releases").read()}
+    return lambda name, folder: dict(script.audit(lines[name], folder))
+
+
+@pytest.fixture(scope="session")
+def slime_repository() -> Path:
+    """Return a git repository of slime, or skip the test that asks for it."""
+    script = _script("git_sources")
+    try:
+        return Path(script.repository("slime"))
+    except script.FetchError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def miles() -> Callable[[str], Path]:
+    """Return the function that gets the folder of a commit of miles, or skips the test that asks for it."""
+    script = _script("fetch_source")
+    return _getter(lambda revision: script.fetch("miles", revision), script.FetchError)
 
 
 @pytest.fixture(scope="session")
@@ -78,14 +109,14 @@ def _printed(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def _getter(script: Any) -> Callable[[str], Path]:
+def _getter(fetch: Callable[[str], Path], failure: type[Exception]) -> Callable[[str], Path]:
     missing: dict[str, str] = {}
 
     def get(name: str) -> Path:
         if name not in missing:
             try:
-                return Path(script.fetch(name))
-            except script.FetchError as error:
+                return Path(fetch(name))
+            except failure as error:
                 # Asked once: without a network each further test would wait for it again.
                 missing[name] = str(error)
         pytest.skip(missing[name])

@@ -23,6 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 import overlay
+from overlay.compat.no_triton import no_triton
 
 PATCH = "verl.offload-shared-storage"
 
@@ -161,7 +162,14 @@ class _NoCollector:
 def import_verl() -> Any:
     """Return the module that offloads, for want of a device with nothing to empty."""
     torch.cpu.empty_cache = lambda: None  # type: ignore[attr-defined]
-    module: Any = import_module("verl.utils.megatron_utils")
+    name = "verl.utils.megatron_utils"
+    try:
+        module: Any = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        with no_triton():  # which the Megatron of an image imports
+            module = import_module(name)
     module.gc = _NoCollector
     return module
 

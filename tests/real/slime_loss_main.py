@@ -1,4 +1,4 @@
-"""What torchrun starts on every rank for slime: runs the cases of a module, one after the other.
+"""What every rank of slime does: runs the cases of a module, one after the other.
 
 Arguments: the module's name, and a folder. A module has `cases(world)`, which returns an ordered list of
 (name, tensor parallel size, context parallel size, function). A function is run on all ranks and returns
@@ -64,9 +64,14 @@ def _result(case: Any) -> Any:
         return {"error": type(error).__name__, "message": str(error), "trace": traceback.format_exc()}
 
 
-if __name__ == "__main__":
+def start(arguments: list[str]) -> None:
+    """Be a rank, to its end."""
     faulthandler.enable()
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(arguments[0], Path(arguments[1]))
     sys.stdout.flush()
     # Groups that some rank has left for good do not let themselves be destroyed.
     os._exit(0)
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])

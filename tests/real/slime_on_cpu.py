@@ -11,6 +11,7 @@ that stands first on the path. What is stood in for:
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
@@ -36,7 +37,7 @@ _OTHERS = (
     "wandb",
 )
 
-#: Packages of slime whose `__init__` is left out.
+#: Packages of slime whose `__init__` is left out. Of its fork miles, none is.
 _BARE = ("slime.utils", "slime.backends.megatron_utils")
 
 #: Where all revisions have their `data` and their `loss`.
@@ -67,24 +68,32 @@ class _StandIns:
         """Leave the module empty: its attributes are made when they are asked for."""
 
 
-def stand_in() -> None:
-    """Put the stand-ins in place, once, in a process that runs slime and nothing else."""
+def stand_in(package: str = "slime") -> None:
+    """Put the stand-ins in place, once, in a process that runs slime, or its fork, and nothing else."""
     if any(isinstance(finder, _StandIns) for finder in sys.meta_path):
         return
     sys.meta_path.append(_StandIns())
-    for name in _BARE:
+    for name in _BARE if package == "slime" else ():
         parent, _, child = name.rpartition(".")
-        package = importlib.import_module(parent)
-        spec = PathFinder.find_spec(name, package.__path__)
+        outer = importlib.import_module(parent)
+        spec = PathFinder.find_spec(name, outer.__path__)
         if spec is None:
             msg = f"{name} is not on the path"
             raise ModuleNotFoundError(msg, name=name)
         module = module_from_spec(spec)
         sys.modules[name] = module
-        setattr(package, child, module)
+        setattr(outer, child, module)
 
 
 def import_slime(*names: str) -> list[ModuleType]:
-    """Import modules of slime's training side by their short names and return them."""
-    stand_in()
+    """Import modules of slime's training side by their short names and return them.
+
+    With `SLIME_FORK` in the environment, those of the fork that it names.
+    """
+    fork = os.environ.get("SLIME_FORK", "")
+    stand_in(fork or "slime")
+    if fork:
+        from miles_on_cpu import as_slime
+
+        return [as_slime(name) for name in names]
     return [importlib.import_module(f"{TRAINING}.{name}") for name in names]

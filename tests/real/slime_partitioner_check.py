@@ -1,8 +1,8 @@
 """Divide drawn samples with slime's real balancing, with overlay and without, and print both as JSON.
 
-    python slime_partitioner_check.py SEED
+    python slime_partitioner_check.py SEED [PACKAGE]
 
-The revision of slime that stands first on the path is used.
+The revision of slime, or of the package that forks it, that stands first on the path is used.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from slime_on_cpu import stand_in
 
 import overlay
-
-PATCH = "slime.fast-partitioner"
 
 
 def divide(function: Any, values: Any, parts: int, *, equal_size: bool) -> Any:
@@ -66,11 +64,11 @@ def calls(module: Any, samples: int) -> int:
     return counted["call"] + counted["c_call"]
 
 
-def main(seed: str) -> None:
+def main(seed: str, package: str = "slime") -> None:
     """Print the findings."""
-    overlay.enable([PATCH], strict=True)
-    stand_in()
-    module = importlib.import_module("slime.utils.seqlen_balancing")
+    overlay.enable([f"{package}.fast-partitioner"], strict=True)
+    stand_in(package)
+    module = importlib.import_module(f"{package}.utils.seqlen_balancing")
     report: dict[str, Any] = {"path": module.__file__, "overlay": look(module, seed)}
     report["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
     overlay.disable()
@@ -79,4 +77,4 @@ def main(seed: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""What torchrun starts on every rank: slime's real `get_data_iterator` on Megatron's real groups, under gloo.
+"""What every rank does: slime's real `get_data_iterator` on Megatron's real groups, under gloo.
 
 Arguments: a name that is not used, and a folder. What each rank made of each case of `cases_of` is written
 there, in the form of `rank_main`.
@@ -50,10 +50,15 @@ def main(folder: Path) -> None:
             mpu.destroy_model_parallel()
 
 
-if __name__ == "__main__":
+def start(arguments: list[str]) -> None:
+    """Be a rank, to its end."""
     faulthandler.enable()
     warnings.simplefilter("ignore")
     with cuda_on_cpu():
         dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-        main(Path(sys.argv[2]))
+        main(Path(arguments[1]))
         dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])

@@ -1,8 +1,8 @@
 """Schedule rollouts with slime 0.3's real `build_dp_schedule`, with overlay and without, and print both.
 
-    python slime_schedule_check.py SEED
+    python slime_schedule_check.py SEED [PACKAGE]
 
-The revision of slime that stands first on the path is used.
+The revision of slime, or of the package that forks it, that stands first on the path is used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ import overlay
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATCH = "slime.capped-partitions"
-
 #: A model of about 8 billion parameters, by which slime counts operations.
 MODEL = {
     "hidden_size": 4096,
@@ -38,6 +36,7 @@ MODEL = {
     "ffn_hidden_size": 12_288,
     "num_layers": 36,
     "num_experts": None,
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")),
     "micro_batch_size": 1,
 }
 
@@ -163,22 +162,22 @@ def look(module: Any, given: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def main(seed: str) -> None:
+def main(seed: str, package: str = "slime") -> None:
     """Print the findings."""
     given = cases(seed)
-    overlay.enable([PATCH], strict=True)
-    stand_in()
-    module = importlib.import_module("slime.utils.dp_schedule")
+    overlay.enable([f"{package}.capped-partitions"], strict=True)
+    stand_in(package)
+    module = importlib.import_module(f"{package}.utils.dp_schedule")
     report: dict[str, Any] = {"path": module.__file__, "cases": given}
     report["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
     report["overlay"] = look(module, given)
     overlay.disable()
     report["plain"] = look(module, given)
-    count = importlib.import_module("slime.utils.flops_utils").calculate_fwd_flops
+    count = importlib.import_module(f"{package}.utils.flops_utils").calculate_fwd_flops
     args = SimpleNamespace(**MODEL)
     report["flops"] = [[count([length], args) for length in one["lengths"]] for one in given]
     print(json.dumps(report))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -23,14 +23,38 @@ HAVING = ("0.16.0", "0.16.1", "0.17.0", "0.17.1", "0.18.0", "0.18.1", "0.18.2", 
 TE = "megatron/core/extensions/transformer_engine.py"
 
 
+VERL = "verl==0.8.0"
+
+
+@pytest.fixture
+def beside(tmp_path: Path, release: Release) -> Callable[[Path, str], Path]:
+    """Lay out what is asked of a Megatron beside a release of verl, for which alone the patch is there."""
+
+    def lay(folder: Path, verl: str = VERL) -> Path:
+        both = tmp_path / f"{folder.name} beside {verl}"
+        both.mkdir(exist_ok=True)
+        for part, home in (("megatron", folder), ("verl", release(verl))):
+            if not (both / part).exists():
+                (both / part).symlink_to(home / part)
+        return both
+
+    return lay
+
+
 def verdict(folder: Path) -> tuple[str, str]:
     found = next(verdict for verdict in overlay.plan("all", str(folder)).verdicts if verdict.patch == ID)
     return found.verdict, found.reason
 
 
 @pytest.mark.parametrize("version", [*BEFORE, *HAVING])
-def test_releases(version: str, release: Release) -> None:
-    found, reason = verdict(release(f"megatron-core=={version}"))
+def test_releases(version: str, release: Release, beside: Callable[..., Path]) -> None:
+    folder = release(f"megatron-core=={version}")
+    assert verdict(folder) == ("not-affected", "it serves verl alone, which is not installed")
+    for verl in ("verl==0.7.1", "verl==0.9.1"):
+        found, reason = verdict(beside(folder, verl))
+        assert found == "not-affected"
+        assert reason.startswith(f"it serves verl alone, and verl {verl.partition('==')[2]} needs nothing: ")
+    found, reason = verdict(beside(folder))
     assert found == ("apply" if version in HAVING else "not-affected")
     assert bool(reason) == (version in BEFORE)
 
@@ -67,17 +91,18 @@ def edit(folder: Path, name: str, old: str, new: str) -> None:
     ],
 )
 def test_a_source_that_it_does_not_know_is_refused(
-    copied: Path, name: str, old: str, new: str, site: str
+    copied: Path, beside: Callable[..., Path], name: str, old: str, new: str, site: str
 ) -> None:
-    assert verdict(copied)[0] == "apply"
+    assert verdict(beside(copied))[0] == "apply"
     edit(copied, name, old, new)
-    found, reason = verdict(copied)
+    assert verdict(copied)[0] == "not-affected"
+    found, reason = verdict(beside(copied))
     assert found == "unsupported"
     assert f"{site} has an unknown digest" in reason
 
 
-def test_a_megatron_that_has_the_names_needs_nothing(copied: Path) -> None:
+def test_a_megatron_that_has_the_names_needs_nothing(copied: Path, beside: Callable[..., Path]) -> None:
     name = "megatron/core/parallel_state.py"
     for old in ("get_hybrid_data_context_parallel_groups", "create_hybrid_dp_cp_groups"):
         edit(copied, name, old, old.replace("hybrid", "dynamic"))
-    assert verdict(copied)[0] == "fixed-upstream"
+    assert verdict(beside(copied))[0] == "fixed-upstream"

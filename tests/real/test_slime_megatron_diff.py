@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,9 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-DIFF = "docker/patch/latest/megatron.patch"
-#: slime, the Megatron-Core that its image starts from, and what its diff touches of what patches rely on.
-REVISION, MEGATRON = "v0.2.0", "megatron-core==0.14.0"
+#: An image of slime, the Megatron-Core in it, and what slime's diff touches of what patches rely on.
+IMAGE, MEGATRON = "slime image v0.2.0", "megatron-core==0.14.0"
 TOUCHED = {"megatron.dynamic-cp-names": ["megatron.core.transformer.attention:Attention.forward"]}
 
 
@@ -33,18 +29,9 @@ def is_ours(verdict: Verdict) -> bool:
 
 
 def test_what_the_diff_touches_is_refused_and_the_rest_applies(
-    tmp_path: Path, release: Callable[[str], Path]
+    release: Callable[[str], Path], listed: Callable[[str], Path]
 ) -> None:
-    repository = os.environ.get("SLIME_REPO")
-    if not repository:
-        pytest.skip("slime's diff is in its repository: set SLIME_REPO")
-    show = ["git", "-C", repository, "show", f"{REVISION}:{DIFF}"]
-    diff = subprocess.run(show, check=True, timeout=60, capture_output=True).stdout
-    plain, patched = release(MEGATRON), tmp_path / "patched"
-    shutil.copytree(plain, patched)
-    # The distribution has megatron.core alone.
-    command = ["git", "apply", "--whitespace=nowarn", "--include=megatron/core/*"]
-    subprocess.run(command, cwd=patched, input=diff, check=True, timeout=60, capture_output=True)
+    plain, patched = release(MEGATRON), listed(IMAGE)
     before, after = (
         {
             verdict.patch: verdict

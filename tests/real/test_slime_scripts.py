@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -36,11 +35,8 @@ def line() -> str:
 
 
 @pytest.mark.parametrize("revision", ["v0.2.0", "v0.2.4", "v0.3.0", "v0.3.1"])
-def test_every_script_of_slime_arms_its_job(revision: str, tmp_path: Path) -> None:
-    repository = os.environ.get("SLIME_REPO")
-    if not repository:
-        pytest.skip("SLIME_REPO is not set (the git repository of slime, which is in no index)")
-    command = ["git", "-C", repository, "archive", revision, "scripts"]
+def test_every_script_of_slime_arms_its_job(revision: str, tmp_path: Path, slime_repository: Path) -> None:
+    command = ["git", "-C", str(slime_repository), "archive", revision, "scripts"]
     archive = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
         packed.extractall(tmp_path, filter="data")

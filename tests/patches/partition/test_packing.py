@@ -92,3 +92,37 @@ def test_worst_fit_takes_the_cheapest_part_with_room() -> None:
     # The long one must be alone, whatever it costs.
     assert worst_fit([3, 30, 3], 2, 10, [5, 0, 5]) == [[1], [0, 2]]
     assert worst_fit([0, 0], 2, 10, [0, 0]) == [[0], [1]]
+
+
+def naive_worst_fit(lengths: list[int], parts: int, cap: int, costs: list[int]) -> list[list[int]] | None:
+    """Worst fit by looking at every part for every sample."""
+    partitions: list[list[int]] = [[] for _ in range(parts)]
+    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index] <= cap, -costs[index], index)):
+        fitting = [
+            place
+            for place, part in enumerate(partitions)
+            if (sum(lengths[one] for one in part) + lengths[index] <= cap if part else True)
+            and not any(lengths[one] > cap for one in part)
+        ]
+        if not fitting:
+            return None
+        totals_and_numbers = [
+            (sum(costs[one] for one in partitions[place]), len(partitions[place]), place) for place in fitting
+        ]
+        partitions[min(totals_and_numbers)[-1]].append(index)
+    return partitions
+
+
+def test_worst_fit_is_that_of_looking_at_every_part() -> None:
+    draw = drawing("worst fit")
+    there = 0
+    for _ in range(1500):
+        lengths, cap = drawn_lengths(draw, 25)
+        costs = draw.choice(
+            [lengths, [length**2 for length in lengths], [draw.randint(0, 9) for _ in lengths]]
+        )
+        parts = draw.randint(1, len(lengths))
+        found = worst_fit(lengths, parts, cap, costs)
+        assert found == naive_worst_fit(lengths, parts, cap, costs), (lengths, parts, cap, costs)
+        there += found is not None
+    assert there > 300

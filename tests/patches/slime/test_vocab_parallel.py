@@ -164,15 +164,30 @@ def test_blocks_change_nothing() -> None:
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
-def test_a_metric_has_no_graph_and_no_gradient() -> None:
+def test_a_metric_costs_nothing_and_changes_no_number() -> None:
     case = Case("metric")
+    weights = case.weights()
+    weights[1] = 0
+    found = []
+    for entropy_gradient in (True, False):
+        leaf = case.leaf.clone().requires_grad_()
+        rows = case.ask(entropy_gradient=entropy_gradient)
+        log_prob, entropy = compute(leaf, case.targets, rows)
+        assert entropy.requires_grad
+        found += torch.autograd.grad(log_prob, leaf, weights[0], retain_graph=True)
+        found += torch.autograd.grad([log_prob, entropy], leaf, list(weights))
+        close(found[-1], reference(case, weights)[2])
+    # Left out of the graph, with a gradient of zero and told so: the same to the last bit.
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[0], found[3])
+
+
+def test_a_gradient_that_nobody_expected_is_right() -> None:
+    case = Case("unexpected")
+    weights = case.weights()
     leaf = case.leaf.clone().requires_grad_()
     log_prob, entropy = compute(leaf, case.targets, case.ask(entropy_gradient=False))
-    assert log_prob.requires_grad
-    assert not entropy.requires_grad
-    weights = case.weights()
-    (found,) = torch.autograd.grad(log_prob, leaf, weights[0])
-    weights[1] = 0
+    (found,) = torch.autograd.grad([log_prob, entropy], leaf, list(weights))
     close(found, reference(case, weights)[2])
 
 

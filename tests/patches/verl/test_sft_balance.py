@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from overlay.patches._partition import karmarkar_karp
+from overlay.patches._partition import equal, karmarkar_karp
 from overlay.patches._partition.equal import _best_swap, equal_shares
 from overlay.patches.verl import sft_balance
 from overlay.patches.verl.sft_balance import balanced_order
@@ -92,6 +92,41 @@ def test_swaps_bring_a_long_tail_within_a_hundredth() -> None:
         costs = [24576 * length + length**2 for length in lengths]
         worst = max(worst, most(costs, equal_shares(costs, 4)) * 4 / sum(costs))
     assert worst <= 1.01
+
+
+@pytest.mark.parametrize("cut_at", [10**9, 131072])
+@pytest.mark.parametrize(("samples", "ranks"), [(1024, 64), (4096, 8), (4096, 256), (8192, 512), (8192, 64)])
+def test_a_heavy_tail_is_as_even_as_its_longest_sample_allows_after_few_looks(
+    samples: int, ranks: int, cut_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(f"{samples}/{ranks}")
+    lengths = [min(cut_at, int(500 * draw.paretovariate(1.1))) for _ in range(samples)]
+    costs = [24576 * length + length**2 for length in lengths]
+    looked = []
+
+    def counted(giver: Any, taker: Any, gap: int) -> Any:
+        looked.append(len(giver))
+        return _best_swap(giver, taker, gap)
+
+    monkeypatch.setattr(equal, "_best_swap", counted)
+    parts = equal_shares(costs, ranks)
+    assert sorted(chain.from_iterable(parts)) == list(range(samples))
+    assert {len(part) for part in parts} == {samples // ranks}
+    assert sum(looked) <= 2 * (equal.LOOKS + samples)
+    # The longest of all, and the shortest there are for the rest of its share.
+    least = max(costs) + sum(sorted(costs)[: samples // ranks - 1])
+    mean = sum(costs) / ranks
+    assert most(costs, parts) <= 1.02 * max(mean, least)
+    assert most(costs, parts) <= most(costs, karmarkar_karp(costs, ranks, equal_size=True))
+
+
+@given(COSTS, RANKS)
+def test_no_share_can_cost_less_than_the_least_top(costs: list[int], ranks: int) -> None:
+    costs = cut(costs, ranks)
+    shares = equal.dealt(costs, ranks)
+    assert sorted(chain.from_iterable(shares)) == list(range(len(costs)))
+    assert {len(share) for share in shares} == {len(costs) // ranks}
+    assert equal.least_top(costs, ranks) <= min(most(costs, shares), most(costs, equal_shares(costs, ranks)))
 
 
 @given(COSTS, RANKS)

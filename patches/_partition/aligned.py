@@ -1,0 +1,44 @@
+"""Micro-batches of a step whose number an upstream rounds up by cutting the largest in two."""
+
+from __future__ import annotations
+
+from overlay.patches._partition.balance import holds
+from overlay.patches._partition.capped import capped_partitions, fewest_parts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def aligned(
+    packed: list[list[int]],
+    lengths: Sequence[int],
+    cap: int,
+    count_costs: Callable[[], Sequence[int]],
+    align: int,
+    expand: Callable[[list[list[int]], int, Sequence[int]], None],
+) -> list[list[int]]:
+    """Return an upstream's parts if they will hold the cap, else parts that do, already aligned.
+
+    There are then as few as hold it, but not fewer than the upstream has: here they can be balanced.
+
+    Args:
+        packed: The parts of an upstream, lists of indices.
+        lengths: Tokens of each sample.
+        cap: The most tokens in a part.
+        count_costs: Returns what to balance, for each sample. Called if it is needed.
+        align: The number of parts becomes a multiple of this, if there are samples enough.
+        expand: The upstream's function that cuts the largest of the parts in two until there are as many as
+            it is told, in place.
+
+    """
+    cut = [list(part) for part in packed]
+    expand(cut, -(-len(cut) // align) * align, lengths)
+    if holds(cut, lengths, cap) and all(cut):
+        return packed
+    costs = count_costs()
+    parts = fewest_parts(lengths, cap, at_least=len(packed), costs=costs)
+    multiple = -(-parts // align) * align
+    if multiple <= len(lengths):  # else the upstream says what is wrong
+        parts = multiple
+    return capped_partitions(lengths, parts, cap, costs=costs)

@@ -1,0 +1,145 @@
+"""`miles.capped-partitions`: balanced by FLOPs under the budget of a micro-batch, not instead of it.
+
+miles packs a step in the middle of `build_dp_schedule`. What it looks up there by name are the count of
+operations, which sees the tokens of the samples, and the split by that count, which does not: the one tells
+the other.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from types import SimpleNamespace
+
+from overlay.compat.projects import MILES
+from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+#: While a rollout is scheduled by FLOPs: `cap`, the tokens that a micro-batch may hold; `align`, the number
+#: of which the micro-batches of a step must be a multiple; and of the step, `lengths` and `workloads`.
+_step: ContextVar[SimpleNamespace | None] = ContextVar("overlay_miles_step", default=None)
+
+
+def make_schedule(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `build_dp_schedule`: the original, whose packing is told the budget and the alignment."""
+
+    def build_dp_schedule(
+        args: Any,
+        train_parallel_config: dict[str, Any],
+        total_lengths: list[int],
+        *,
+        global_batch_size: int,
+        rollout_indices: list[int],
+    ) -> Any:
+        step = None
+        limited = args.use_dynamic_batch_size and args.max_tokens_per_gpu is not None
+        if limited and getattr(args, "balance_by_flops", False):
+            group = 1
+            if (train_parallel_config["vpp_size"] or 1) > 1:
+                group = train_parallel_config["microbatch_group_size_per_vp_stage"]
+            step = SimpleNamespace(
+                cap=args.max_tokens_per_gpu * train_parallel_config["cp_size"],
+                align=train_parallel_config["dp_size"] * group,
+                lengths=None,
+                workloads=None,
+            )
+        token = _step.set(step)
+        try:
+            return original(
+                args,
+                train_parallel_config,
+                total_lengths,
+                global_batch_size=global_batch_size,
+                rollout_indices=rollout_indices,
+            )
+        finally:
+            _step.reset(token)
+
+    return build_dp_schedule
+
+
+def make_workloads(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `_calculate_workloads`: the original, which remembers the samples of the step."""
+
+    def _calculate_workloads(step_lengths: list[int], args: Any) -> Any:
+        workloads = original(step_lengths, args)
+        if (step := _step.get()) is not None:
+            step.lengths, step.workloads = step_lengths, workloads
+        return workloads
+
+    return _calculate_workloads
+
+
+def make_split(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the `get_seqlen_balanced_partitions` of the schedule: the original, or one under the budget.
+
+    Micro-batches are dealt out to ranks by the same name, with their own workloads: that is the original's.
+    """
+    from overlay.patches._partition.aligned import aligned
+
+    def get_seqlen_balanced_partitions(
+        seqlen_list: Sequence[Any], k_partitions: int, equal_size: bool
+    ) -> list[list[int]]:
+        packed: list[list[int]] = original(seqlen_list, k_partitions, equal_size)
+        step = _step.get()
+        if step is None or equal_size or seqlen_list is not step.workloads:
+            return packed
+
+        def flops() -> list[int]:
+            # A count of operations is a whole number; as a float its sums would depend on their order.
+            return [int(count) for count in step.workloads]
+
+        return aligned(packed, step.lengths, step.cap, flops, step.align, module.expand_bins_by_splitting)
+
+    return get_seqlen_balanced_partitions
+
+
+_BALANCING = "miles.utils.seqlen_balancing"
+_SCHEDULE = "miles.utils.dp_schedule"
+
+PATCH = Patch(
+    id="miles.capped-partitions",
+    revision=1,
+    summary="No micro-batch over max_tokens_per_gpu with --balance-by-flops, and all of them balanced",
+    why=(
+        "With --balance-by-flops, miles balances samples over micro-batches by their operations and "
+        "without regard to max_tokens_per_gpu: a micro-batch may exceed the budget, which is out of memory "
+        "some steps into a run. With the patch every micro-batch holds the budget, but for a single sample "
+        "that is longer, none is empty, and they are balanced by FLOPs as far as the budget allows. Where "
+        "miles' own result holds the budget, it is kept."
+    ),
+    upstream=("THUDM/slime#1951",),
+    remove=Removal(
+        version=None,
+        when="miles keeps max_tokens_per_gpu with --balance-by-flops too",
+        test="tests/real/test_miles_micro_batches.py::test_upstream_alone_keeps_the_budget",
+    ),
+    targets=(
+        Target(
+            project=MILES,
+            variants=(
+                Variant(
+                    name="0.1",
+                    versions=">=0.1.0.dev0,<0.2.0.dev0",
+                    shape=(
+                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("0c302fb34e0a",)),
+                        Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
+                        Known(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", digests=("81d2f5f96589",)),
+                        Known(site=f"{_BALANCING}:get_seqlen_balanced_partitions", digests=("d0c76e9f70df",)),
+                        Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
+                        Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
+                    ),
+                    replacements=(
+                        Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
+                        Replacement(site=f"{_SCHEDULE}:_calculate_workloads", make=make_workloads),
+                        Replacement(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", make=make_split),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,166 @@
+"""`miles.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
+
+The computation is that of `slime.loss-memory`; what differs is where miles keeps its ranks, and that it says
+whether the entropy is part of the loss. Logits that are not float32, as FSDP has them, and the mode that
+repeats the rollout engine bit by bit are left to the original.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MILES
+from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches.slime._attachment import true_arguments, unattached
+from overlay.patches.slime.loss_memory import make_compute
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+    Lists = dict[str, list[Any]]
+
+
+class _AsSlime:
+    """miles' module of logits, with the names by which slime's loss is asked."""
+
+    def __init__(self, module: ModuleType) -> None:
+        """Remember the module, in which names are looked up when they are asked for."""
+        self.module = module
+        self.mpu = self
+
+    def get_responses(self, logits: Any, **given: Any) -> Any:
+        """Yield the rows of each response and their tokens."""
+        return self.module.get_responses(logits, **given)
+
+    def slice_log_prob_with_cp(self, values: Any, total_length: int, response_length: int) -> Any:
+        """Return this rank's slices of the values of a packed response."""
+        from miles.backends.training_utils.cp_utils import slice_log_prob_with_cp
+
+        return slice_log_prob_with_cp(values, total_length, response_length, "thd", None)
+
+    def get_tensor_model_parallel_group(self) -> Any:
+        return self.module.get_parallel_state().tp.group
+
+    def get_context_parallel_group(self) -> Any:
+        return self.module.get_parallel_state().cp.group
+
+    def get_context_parallel_rank(self) -> int:
+        return int(self.module.get_parallel_state().cp.rank)
+
+    def get_context_parallel_world_size(self) -> int:
+        return int(self.module.get_parallel_state().cp.size)
+
+
+def make_log_probs(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_log_probs_and_entropy`."""
+    compute = make_compute(_AsSlime(module))
+
+    def get_log_probs_and_entropy(
+        logits: Any,
+        *,
+        args: Any,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        with_entropy: bool = False,
+        entropy_requires_grad: bool = True,
+        non_loss_data: bool = True,
+        max_seq_lens: Sequence[int] | None = None,
+    ) -> Lists:
+        if not non_loss_data or not _ours(args, logits):
+            theirs: Lists = original(
+                logits,
+                args=true_arguments(args),
+                unconcat_tokens=unconcat_tokens,
+                total_lengths=total_lengths,
+                response_lengths=response_lengths,
+                with_entropy=with_entropy,
+                entropy_requires_grad=entropy_requires_grad,
+                non_loss_data=non_loss_data,
+                max_seq_lens=max_seq_lens,
+            )
+            return theirs
+        more = {"max_seq_lens": max_seq_lens}
+        lists = compute(logits, args, with_entropy, unconcat_tokens, total_lengths, response_lengths, **more)
+        if with_entropy and not entropy_requires_grad:
+            lists["entropy"] = [value.detach() for value in lists["entropy"]]
+        return lists
+
+    return get_log_probs_and_entropy
+
+
+def make_loss(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `loss_function`, without the zero that miles attaches to all logits under allgather CP."""
+
+    def loss_function(
+        args: Any,
+        batch: Any,
+        num_microbatches: int,
+        logits: Any,
+        apply_megatron_loss_scaling: bool = False,
+        num_rollouts: int | None = None,
+    ) -> Any:
+        given = unattached(args) if _ours(args, logits) else args
+        return original(given, batch, num_microbatches, logits, apply_megatron_loss_scaling, num_rollouts)
+
+    return loss_function
+
+
+def _ours(args: Any, logits: Any) -> bool:
+    """Return whether log-probabilities are computed here. It depends on settings alone: all ranks agree."""
+    import torch
+
+    # A temperature that is no divisor is one that miles leaves alone.
+    return logits.dtype == torch.float32 and not args.true_on_policy_mode and args.rollout_temperature > 0
+
+
+_HUB = "miles.backends.training_utils.loss_hub"
+_LOSS = "miles.backends.training_utils.loss:loss_function"
+_LOG_PROBS = f"{_HUB}.logit_processors:get_log_probs_and_entropy"
+_CP = "miles.backends.training_utils.cp_utils"
+
+#: What is replaced or relied on, in the one commit that was run.
+_DIGESTS = {
+    _LOG_PROBS: "05d276c69d26",
+    _LOSS: "09348b195bd8",
+    f"{_HUB}.logit_processors:get_responses": "a944b722ebfe",
+    f"{_CP}:get_logits_and_tokens_offset_with_cp": "8eba0aece207",
+    f"{_CP}:slice_log_prob_with_cp": "4f1b6c3d0527",
+    "miles.backends.training_utils.parallel:ParallelState": "4871901f649d",
+}
+
+PATCH = Patch(
+    id="miles.loss-memory",
+    revision=1,
+    summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
+    why=(
+        "miles copies the logits of every response for the log-probabilities and again for the entropy, and "
+        "keeps a softmax for the backward: up to three times the logits on top of them with the entropy in "
+        "the loss. With the patch the forward keeps a few numbers for each row, the backward computes the "
+        "rest again in the gradient itself, and all ranks enter the same collectives whether or not they "
+        "have a response token. Logits that are not float32 and --true-on-policy-mode are left to miles."
+    ),
+    upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
+    remove=Removal(
+        version=None,
+        when="miles needs no more than the gradient besides the logits",
+        test="tests/real/test_miles_loss.py::test_upstream_alone_needs_no_more_than_the_gradient",
+    ),
+    targets=(
+        Target(
+            project=MILES,
+            variants=(
+                Variant(
+                    name="0.1",
+                    versions=">=0.1.0.dev0,<0.2.0.dev0",
+                    shape=tuple(Known(site=site, digests=(known,)) for site, known in _DIGESTS.items()),
+                    replacements=(
+                        Replacement(site=_LOG_PROBS, make=make_log_probs),
+                        Replacement(site=_LOSS, make=make_loss),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,124 @@
+"""`miles.whiten-over-cp`: advantages are whitened over all ranks that have a part of them.
+
+Under context parallelism a rank has some of the tokens of each sample, and miles asks the data parallel ranks
+for statistics, which all have the same part. A rank that has no token at all asks nobody, and those that wait
+for it are stuck: it enters the collective when miles is done, which has none behind it.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from overlay.compat.projects import MILES
+from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+#: While advantages are normalised: whether this rank has entered the collective.
+_entered: ContextVar[bool] = ContextVar("overlay_miles_whitened", default=False)
+
+
+def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Replace the whitening by its name among the advantages: other groups, and sums in float64."""
+    from miles.utils.ft_utils.process_group_utils import GeneralPGUtil
+    from torch.distributed import ReduceOp
+
+    from overlay.patches._whitening import whitened
+
+    def distributed_masked_whiten(
+        values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
+    ) -> Any:
+        """Return the values whitened. The group is ignored: it is the one without context parallelism."""
+        _entered.set(True)
+        groups = module.get_parallel_state().effective_dp_cp.groups_inner_to_outer
+
+        def all_reduce(sums: Any) -> None:
+            # One group; two with replicas that tolerate faults, of which each has all the samples' parts.
+            for group in groups:
+                GeneralPGUtil.create(group).all_reduce(sums, group, op=ReduceOp.SUM)
+
+        return whitened(values, mask, all_reduce, shift_mean=shift_mean, epsilon=epsilon)
+
+    return distributed_masked_whiten
+
+
+def make_normalize(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Wrap the normalisation: every rank enters the collective, whether or not it has a token."""
+    import torch
+
+    def normalize_advantages(
+        args: Any,
+        advantages: list[Any],
+        loss_masks: list[Any],
+        total_lengths: list[int],
+        response_lengths: list[int],
+        max_seq_lens: Sequence[int] | None = None,
+    ) -> Any:
+        token = _entered.set(False)
+        try:
+            result = original(
+                args, advantages, loss_masks, total_lengths, response_lengths, max_seq_lens=max_seq_lens
+            )
+            if not _entered.get():
+                none = torch.cat(advantages)
+                module.distributed_masked_whiten(none, torch.ones_like(none))
+            return result
+        finally:
+            _entered.reset(token)
+
+    return normalize_advantages
+
+
+_ADVANTAGES = "miles.backends.training_utils.loss_hub.advantages"
+_GROUPS = "miles.utils.ft_utils.process_group_utils"
+
+PATCH = Patch(
+    id="miles.whiten-over-cp",
+    revision=1,
+    summary="Advantages normalised with one mean and deviation for all ranks",
+    why=(
+        "With --normalize-advantages and context parallelism, miles' ranks whiten their slices of a sample "
+        "each with the statistics of its own slices over the data parallel ranks: tokens of one sample get "
+        "different means and deviations. A rank whose slices have no response token leaves the collective "
+        "out, and the others wait for it until they time out. With the patch all ranks that have a part of "
+        "the batch are asked together, whether or not they have a token, and sums are taken in float64."
+    ),
+    upstream=("THUDM/slime#2235",),
+    remove=Removal(
+        version=None,
+        when="miles asks the data parallel ranks with context parallelism, on every rank",
+        test="tests/real/test_miles_loss.py::test_upstream_alone_whitens_over_all_ranks",
+    ),
+    targets=(
+        Target(
+            project=MILES,
+            variants=(
+                Variant(
+                    name="0.1",
+                    versions=">=0.1.0.dev0,<0.2.0.dev0",
+                    shape=(
+                        Known(site=f"{_ADVANTAGES}:normalize_advantages", digests=("b1301c4f0231",)),
+                        Known(site=f"{_ADVANTAGES}:distributed_masked_whiten", digests=("27bcca13daf2",)),
+                        Known(
+                            site="miles.utils.distributed_utils:distributed_masked_whiten",
+                            digests=("781d8fb39bea",),
+                        ),
+                        Known(
+                            site="miles.backends.training_utils.parallel:ParallelState",
+                            digests=("4871901f649d",),
+                        ),
+                        Known(site=f"{_GROUPS}:GroupsInfo", digests=("03c216fca9f2",)),
+                    ),
+                    replacements=(
+                        Replacement(site=f"{_ADVANTAGES}:distributed_masked_whiten", make=make_whiten),
+                        Replacement(site=f"{_ADVANTAGES}:normalize_advantages", make=make_normalize),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

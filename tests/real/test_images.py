@@ -1,0 +1,127 @@
+"""The images that people run: overlay decides there as recorded, and in strict mode everything is put in.
+
+Each image lies in one folder (`scripts/releases.py`), and no other upstream is installed beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.cli import main
+from overlay.verdict import LOUD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Folder = Callable[[str], Path]
+
+pytestmark = pytest.mark.real
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORD: dict[str, dict[str, dict[str, str]]] = json.loads((ROOT / "compat/support.json").read_text())
+IMAGES = [name for name in RECORD if " image " in name]
+
+#: What is lacking for good: the patch was written for a later upstream, and would be another one.
+LACKS = {"slime image v0.1.0": {"slime.loss-memory", "slime.whiten-over-cp"}}
+
+#: Beginnings of what a site-packages has of the upstreams, and of this project as it is installed in place.
+UPSTREAM = ("megatron", "slime", "verl", "miles", "__editable__", "__pycache__")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is installed here without any upstream: links to all else, and overlay as it is imported."""
+    folder = tmp_path_factory.mktemp("installed")
+    (folder / "overlay").mkdir()
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if not path.name.startswith(UPSTREAM) and path.suffix != ".pth":
+            (folder / path.name).symlink_to(path)
+    for path in [*(ROOT / "overlay").iterdir(), ROOT / "patches", ROOT / "compat"]:
+        if path.name != "__pycache__":
+            (folder / "overlay" / path.name).symlink_to(path)
+    return folder
+
+
+class Imported:
+    """What became of strict mode in the images, asked of one process in which each is a fork."""
+
+    def __init__(self, bare: Path) -> None:
+        clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
+        clean |= {"PYTHONPATH": str(bare), "OVERLAY_LOG": "off", "OMP_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-W", "ignore", str(Path(__file__).with_name("image_check.py"))],
+            env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    def __call__(self, folder: Path, selection: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([str(folder), selection]), file=self._process.stdin, flush=True)
+        return dict(json.loads(self._process.stdout.readline() or '{"error": "the process ended"}'))
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def imported(bare: Path) -> Any:
+    """Return what enables a selection in strict mode in a folder and imports what is to be patched."""
+    process = Imported(bare)
+    yield process
+    process.close()
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_plan_of_an_image_names_nothing_but_a_real_lack(
+    name: str, listed: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["plan", "--json", "--site", str(listed(name))])
+    plan = json.loads(capsys.readouterr().out)
+    loud = {one["patch"] for one in plan["verdicts"] if one["verdict"] in LOUD}
+    assert loud == LACKS.get(name, set())
+    assert code == (1 if loud else 0)
+
+
+@pytest.mark.parametrize("selection", ["", "slime.*"])
+@pytest.mark.parametrize("name", [name for name in IMAGES if name.startswith("slime ")])
+def test_strict_mode_works_in_an_image_of_slime(
+    name: str, selection: str, listed: Folder, imported: Any
+) -> None:
+    folder = listed(name)
+    if name in LACKS:
+        named = "".join(f",-{patch}" for patch in sorted(LACKS[name]))
+        assert any(patch in imported(folder, selection)["error"] for patch in LACKS[name])
+        selection = f"{selection or 'all'}{named}"
+    judge(name, folder, imported(folder, selection))
+
+
+@pytest.mark.parametrize("name", [name for name in IMAGES if name.startswith("verl ")])
+def test_strict_mode_works_in_an_image_of_verl(name: str, listed: Folder, imported: Any) -> None:
+    folder = listed(name)
+    judge(name, folder, imported(folder, ""))
+
+
+def judge(name: str, folder: Path, found: dict[str, Any]) -> None:
+    """Hold what was found in an image to what is recorded of it."""
+    assert not found["error"], found.get("trace", found["error"])
+    recorded = {patch: cell["verdict"] for patch, cell in RECORD[name].items()}
+    here = {patch: verdict for patch, verdict in found["plan"].items() if verdict != "not-installed"}
+    assert here == {patch: recorded[patch] for patch in here}
+    # Whatever was to be applied is in place, and nothing else is.
+    applied = {patch for patch, verdict in here.items() if verdict == "apply"}
+    assert {patch for patch, state in found["ledger"].items() if state == "applied"} == applied
+    assert not set(found["ledger"].values()) & {"failed", "incomplete", "reverted"}
+    # In this very source.
+    assert {Path(file).is_relative_to(folder) for file in found["files"].values()} == {True}
+    # The ranks of the job are compared, once, when their groups are there.
+    assert "megatron.agreement" in applied
+    assert found["compared"] == [True]
