@@ -27,10 +27,10 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "LIST", tmp_path / "releases.txt")
     module.LIST.write_text("# Releases.\nverl==0.8.0\nverl==0.9.0  # the last\n")
     module.RECORD.write_text(module.text(OLD))
-    monkeypatch.setattr(module, "fetch", Path)
-    monkeypatch.setattr(module, "audit", lambda folder: json.loads(json.dumps(OLD[str(folder)])))
+    monkeypatch.setattr(module.releases, "fetch", lambda release: Path(release.name))
+    monkeypatch.setattr(module, "audit", lambda _, folder: json.loads(json.dumps(OLD[str(folder)])))
     yield module
-    for name in ("matrix", "matrix_checks", "fetch_release", "fetch_slime"):
+    for name in ("matrix", "matrix_checks", "matrix_print", "releases"):
         sys.modules.pop(name, None)
 
 
@@ -43,9 +43,7 @@ def test_what_is_as_recorded_is_exit_code_0(matrix: Any, capsys: pytest.CaptureF
 def test_a_surprise_is_a_line_of_a_diff(
     matrix: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        matrix, "audit", lambda folder: {"verl.a": {"verdict": "unsupported", "reason": "why"}}
-    )
+    monkeypatch.setattr(matrix, "audit", lambda *_: {"verl.a": {"verdict": "unsupported", "reason": "why"}})
     assert matrix.main(["verl==0.9.0"]) == 1
     out = capsys.readouterr().out
     assert '-verl==0.9.0 verl.a: {"verdict": "apply"}' in out
@@ -88,10 +86,10 @@ def test_a_check_that_fails_is_exit_code_1(
 def test_a_release_that_cannot_be_had_stays_as_recorded(
     matrix: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fetch(release: str) -> Path:
-        raise matrix.fetch_release.FetchError("no index")
+    def fetch(release: Any) -> Path:
+        raise matrix.FetchError("no index")
 
-    monkeypatch.setattr(matrix, "fetch", fetch)
+    monkeypatch.setattr(matrix.releases, "fetch", fetch)
     assert matrix.main(["--write"]) == 0
     assert "verl==0.8.0: not fetched, and left as it is recorded: no index" in capsys.readouterr().out
     assert matrix.recorded() == OLD
@@ -113,7 +111,7 @@ def test_one_patch_is_looked_at_alone(matrix: Any, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(matrix.matrix_checks, "run", run)
     monkeypatch.setattr(matrix, "load_patches", lambda: {"verl.c": None})
     row = {"verl.a": {"verdict": "unsupported"}, "verl.c": {"verdict": "apply"}}
-    monkeypatch.setattr(matrix, "audit", lambda folder: json.loads(json.dumps(row)))
+    monkeypatch.setattr(matrix, "audit", lambda *_: json.loads(json.dumps(row)))
     assert matrix.main(["--checks", "--write", "--patch", "verl.c", "verl==0.9.0"]) == 0
     assert ran == [["verl.c"]]
     # What is recorded of other patches is not touched.
@@ -124,13 +122,13 @@ def test_one_patch_is_looked_at_alone(matrix: Any, monkeypatch: pytest.MonkeyPat
 def test_what_was_found_is_written_even_if_the_rest_is_not_waited_for(
     matrix: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetch(release: str) -> Path:
-        if release == "verl==0.9.0":
+    def fetch(release: Any) -> Path:
+        if release.name == "verl==0.9.0":
             raise KeyboardInterrupt
-        return Path(release)
+        return Path(release.name)
 
-    monkeypatch.setattr(matrix, "fetch", fetch)
-    monkeypatch.setattr(matrix, "audit", lambda folder: {"verl.a": {"verdict": "superseded"}})
+    monkeypatch.setattr(matrix.releases, "fetch", fetch)
+    monkeypatch.setattr(matrix, "audit", lambda *_: {"verl.a": {"verdict": "superseded"}})
     with pytest.raises(KeyboardInterrupt):
         matrix.main(["--write"])
     assert matrix.recorded() == {**OLD, "verl==0.8.0": {"verl.a": {"verdict": "superseded"}}}
@@ -167,3 +165,24 @@ def test_a_check_that_cannot_be_started_is_none_that_passed(
     monkeypatch.setattr(start, "RUNNER", tmp_path / "runner.py")
     found = matrix.matrix_checks.run(tmp_path, ["verl.fast-partitioner"])
     assert found["verl.fast-partitioner"].startswith("no torch (seed ")
+
+
+def test_a_head_is_a_row_and_an_image_a_block(
+    matrix: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = "slime image v1 = slime v1.0 + megatron 0123abcd + docker/patch/megatron.patch + TE 2.10"
+    matrix.LIST.write_text(f"verl==0.8.0\nverl main = verl 0123abcd\n{image}\n")
+    monkeypatch.setitem(OLD, "verl main", {"verl.a": {"verdict": "expired", "reason": "why"}})
+    found = {"slime.a": {"verdict": "apply"}, "verl.a": {"verdict": "unsupported", "reason": "why"}}
+    monkeypatch.setitem(OLD, "slime image v1", found)
+    assert matrix.main(["--write"]) == 0
+    capsys.readouterr()
+    assert matrix.main(["--recorded"]) == 0
+    assert capsys.readouterr().out == (
+        "verl           a                 b\n"
+        "0.8.0          applies, checked  not affected\n"
+        "main 0123abcd  EXPIRED           -\n\n"
+        f"{image}\n"
+        "  UNSUPPORTED  verl.a\n"
+        "  applies      slime.a\n"
+    )
