@@ -52,7 +52,8 @@ def can_evict() -> bool:
 
 def files() -> list[Path]:
     """Return the modules of the packages that are concerned, source and compiled."""
-    found: set[Path] = set()
+    # Its own folder is beside this one, whatever a process has imported under its name.
+    found = set((Path(__file__).resolve().parents[1] / "overlay").rglob("*.py"))
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():

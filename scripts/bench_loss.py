@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CHECK = ROOT / "tests" / "real" / "loss_memory_check.py"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from fetch_slime import FetchError, fetch  # noqa: E402 -- beside this file
+from fetch_source import fetch  # noqa: E402 -- beside this file
+from git_sources import FetchError  # noqa: E402 -- beside this file
 
 #: Revisions and their columns. 2a89c169c is #1788, 2928bba9d is #1822, and the last is the best.
 REVISIONS = {
@@ -40,7 +41,7 @@ IN_PLACE = 0.15
 
 def run(revision: str, options: list[str]) -> dict[str, Any]:
     """Return what the check printed for a revision."""
-    path = os.pathsep.join([str(fetch(revision)), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(fetch("slime", revision)), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {**os.environ, "PYTHONPATH": path, "OVERLAY_PATCHES": "none"}
     command = [sys.executable, "-W", "ignore", str(CHECK), *options]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)

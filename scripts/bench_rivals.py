@@ -1,6 +1,6 @@
 """What the partitioner is measured against: how slime packs samples under a budget.
 
-slime is in no package index. If SLIME_REPO names a repository of it (see fetch_slime.py), its own functions
+slime is in no package index. If SLIME_REPO names a repository of it (see git_sources.py), its own functions
 of v0.3.1 run; if not, a few lines with the same result do.
 """
 
@@ -10,7 +10,7 @@ import os
 import runpy
 from typing import TYPE_CHECKING
 
-from fetch_slime import fetch
+from fetch_source import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ def scheduler(lengths: Sequence[int], parts: int, cap: int) -> list[list[int]]:
     """Return what slime 0.3.1 schedules: first fit, then the largest parts split until there are enough."""
     if not os.environ.get("SLIME_REPO"):
         return split(first_fit(lengths, cap), parts, lengths)
-    module = runpy.run_path(str(fetch("v0.3.1") / "slime/utils/seqlen_balancing.py"))
+    module = runpy.run_path(str(fetch("slime", "v0.3.1") / "slime/utils/seqlen_balancing.py"))
     bins: list[list[int]] = module["first_fit_pack"](lengths, cap)
     module["expand_bins_by_splitting"](bins, parts, lengths)
     return bins

@@ -19,7 +19,8 @@ from typing import Any
 REAL = Path(__file__).resolve().parent.parent / "tests" / "real"
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(REAL)]
 
-from fetch_slime import FetchError, fetch  # noqa: E402 -- beside this file
+from fetch_source import fetch  # noqa: E402 -- beside this file
+from git_sources import FetchError  # noqa: E402 -- beside this file
 from slime_cases import Case, Split, cases, steps_of  # noqa: E402 -- in tests/real
 
 BEFORE_0_3 = ("v0.1.0", "v0.2.0", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3")
@@ -92,7 +93,7 @@ def rows_of_0_3(revision: str) -> list[tuple[str, str, str]]:
 
 def run(program: str, revision: str, *arguments: str) -> dict[str, Any]:
     """Return what a program of `tests/real` finds on a revision."""
-    path = os.pathsep.join([str(fetch(revision)), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(fetch("slime", revision)), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, str(REAL / program), *arguments],
         env={**os.environ, "PYTHONPATH": path, "OVERLAY_LOG": "off"},

@@ -119,7 +119,7 @@ def simulated_ranks(turns: int) -> Row:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     import overlay
-    from overlay.compat.agreement import Talk
+    from overlay.compat.comparison import Talk
 
     overlay.enable("megatron.*")
     facts, files = overlay._here().testimony()  # noqa: SLF001 -- what a rank says of itself
@@ -130,13 +130,11 @@ def simulated_ranks(turns: int) -> Row:
     def once(world: int, name: str) -> float:
         first, rest = (Talk(one, name, range(world)) for one in (store, other))
         reports: list[str] = []
-        leader = threading.Thread(target=lambda: reports.append(first.lead(60.0)))
+        leader = threading.Thread(target=lambda: reports.append(first.lead(facts, files, 60.0)))
         begin = time.perf_counter()
-        first.say(0, facts, files)
         leader.start()
-        for rank in range(1, world):
-            rest.say(rank, facts, files)
-        reports += [rest.follow(60.0) for _ in range(1, world)]
+        calls = [rest.join(rank, facts, files, 60.0) for rank in range(1, world)]
+        reports += [rest.hear(call, 60.0) or "" for call in calls]
         leader.join()
         elapsed = time.perf_counter() - begin
         assert reports == [""] * world

@@ -1,9 +1,9 @@
 """Run the linters, the type checker and the test suite; scripts/test starts this in its environment.
 
 Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
-arguments pytest runs alone and gets them; `--lint` runs all but pytest. pytest comes last, its closing line
-is the last line of output, and just before it stand the skipped tests, counted by reason, and the checks that
-failed.
+arguments pytest runs alone and gets them; `--lint` runs all but pytest. The whole suite runs on two workers,
+each test file on one of them. pytest comes last, its closing line is the last line of output, and just before
+it stand the skipped tests, counted by reason, and the checks that failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay.
 """
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 TYPED = Path(".cache") / "typed"
+#: The whole suite on two workers: tests of real ranks take as many processors as there are while they
+#: compute, and one while they import. By file, as what a release was found to do is found once in a file.
+WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
 
 
 def typed_tree(root: Path) -> Path:
@@ -128,6 +131,7 @@ def main(arguments: list[str]) -> int:
             print(f"failed: {', '.join(failed)}" if failed else "nothing was found")
             return int(bool(failed))
         print("--- pytest", flush=True)
+        arguments = WORKERS
     # This file's folder must not be importable from in the tests.
     sys.path[:] = [
         entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent

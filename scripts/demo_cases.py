@@ -211,10 +211,12 @@ def run_on_this_rank(mode: str, folder: Path, cases: list[str], seed: int) -> No
 
 def _train(lengths: tuple[int, ...], micro_batches: int, *, seed: int) -> Row:
     """Run one forward and backward of the batch, and hold it against one process."""
+    from verl.utils import megatron_utils
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.losses import sft_loss
 
     from overlay.compat import cpu_engine, cpu_reference
+    from overlay.compat.cuda_on_cpu import replaced
 
     engine = cpu_engine.build_engine(cap=CAP, seed=seed)
     batch = cpu_engine.random_batch(
@@ -227,13 +229,15 @@ def _train(lengths: tuple[int, ...], micro_batches: int, *, seed: int) -> Row:
         heads=cpu_engine.HEADS,
     )
     sizes: list[int | None] = []
-    loss = functools.partial(sft_loss, None)
+    split = megatron_utils.dynamic_cp_split_batch
 
-    def noting_loss(model_output: Any, data: Any, dp_group: Any) -> Any:
-        sizes.append(tu.get_non_tensor_data(data, "local_cp_size", default=None))
-        return loss(model_output=model_output, data=data, dp_group=dp_group)
+    def noting_split(*given: Any, **named: Any) -> Any:
+        part = split(*given, **named)
+        sizes.append(tu.get_non_tensor_data(part, "local_cp_size", default=None))
+        return part
 
-    output = cpu_engine.train(engine, batch, noting_loss)
+    with replaced(megatron_utils, "dynamic_cp_split_batch", noting_split):
+        output = cpu_engine.train(engine, batch, functools.partial(sft_loss, None))
     # Without overlay every rank is a source of outputs, and they report the same.
     reported = (
         cpu_engine.reported_metrics(engine, output)["loss"] if engine.is_mp_src_rank_with_outputs() else None

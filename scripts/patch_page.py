@@ -22,9 +22,9 @@ HEAD = """# The patches
 <!-- Written by `python scripts/patch_page.py`: not to be edited. -->
 
 What each of them says of itself, as `overlay explain ID` does. A range of versions is where a patch looks; in
-it the source decides. *Evidence* is the test that fails without the patch, on plain upstream; once it passes
-on a release, the patch has had its day there. slime's versions are those of its `setup.py`: the tag v0.1.0
-says 0.0.1 there, and v0.2.4 says 0.2.3.
+it the source decides, and past its end one that is known to the letter. *Evidence* is the test that fails
+without the patch, on plain upstream; once it passes on a release, the patch has had its day there. slime's
+versions are those of its `setup.py`: the tag v0.1.0 says 0.0.1 there, and v0.2.4 says 0.2.3.
 """
 
 

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -386,6 +387,28 @@ def test_is_executable(name: str) -> None:
     assert os.access(ROOT / name, os.X_OK)
 
 
+def test_continuous_integration_takes_the_bundles_beside_the_project(tmp_path: Path) -> None:
+    """Those that nobody named otherwise, and only those that are there."""
+    project, bundles = tmp_path / "a project", tmp_path / "shared/upstreams"
+    for folder in (project / ".ci", project / "scripts", bundles):
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / ".ci/run", project / ".ci/run")
+    told = '#!/bin/sh\necho "$SLIME_REPO|$MEGATRON_REPO|$VERL_REPO|$MILES_REPO|$CI|$*"\n'
+    (project / "scripts/test").write_text(told)
+    (project / "scripts/test").chmod(0o755)
+    for name in ("slime", "megatron"):
+        (bundles / f"{name}.bundle").touch()
+    clean = {name: text for name, text in os.environ.items() if not name.endswith("_REPO")}
+    command = [str(project / ".ci/run"), "-k", "it"]
+    done = subprocess.run(
+        command, env={**clean, "SLIME_REPO": "/mine"}, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    slime, megatron, *rest = done.stdout.strip().split("|")
+    assert slime == "/mine"
+    assert Path(megatron).samefile(bundles / "megatron.bundle")
+    assert rest == ["", "", "true", "-k it"]
+
+
 def test_set_up_needs_the_standard_library_only() -> None:
     names: set[str] = set()
     for file in BEFORE:
@@ -456,13 +479,13 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_without_arguments_everything_runs_and_a_failure_counts(checks: Any) -> None:
     assert checks.main([]) == 1
-    assert checks.calls == ["check", "format", "mypy", ("pytest", [], ["mypy"])]
+    assert checks.calls == ["check", "format", "mypy", ("pytest", checks.WORKERS, ["mypy"])]
 
 
 def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> None:
     assert checks.main(["--nightly"]) == 1
     failed = ["mypy", "upstream's suites"]
-    assert checks.calls == ["check", "format", "mypy", "suites", ("pytest", [], failed)]
+    assert checks.calls == ["check", "format", "mypy", "suites", ("pytest", checks.WORKERS, failed)]
 
 
 def test_linters_and_types_run_alone(checks: Any, capsys: pytest.CaptureFixture[str]) -> None:

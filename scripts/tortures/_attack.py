@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from overlay._decide import decide
 from overlay._shape import split_site
-from tortures import _mutations
-from tortures._neighbours import neighbours, shape_of
+from tortures import _breaking, _mutations
+from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from overlay._source import Tree
-    from overlay.patch import Patch
+    from overlay.patch import Calls, Patch
 
-#: Where a mutant is: in what the shape knows, or next to that.
-INSIDE = "inside"
+#: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
+INSIDE, RELIED = "inside", "relied on"
 
 
 class Mutant(NamedTuple):
@@ -30,7 +30,8 @@ class Mutant(NamedTuple):
     patch: str
     release: Release
     kind: str
-    #: The site that was changed, and how it stands to the shape: `inside`, `called`, `calls` or `bound`.
+    #: The site that was changed, and how it stands to the shape: `inside`, `relied on`, `called`, `calls`
+    #: or `bound`.
     site: str
     where: str
     #: The statement that was changed, and what stands in its place, with a comment above it.
@@ -69,6 +70,13 @@ class Attack(NamedTuple):
         for site in filter(self.pristine.is_first, sites):
             for made in mutants_of(site, self.pristine, self.others, self.seed):
                 yield from self._decided(site, INSIDE, made, known)
+        asked = [one for one in relied_on(self.patch, self.pristine) if self.pristine.is_first(one.site)]
+        for condition in asked:
+            for made in breaking(condition, self.pristine):
+                yield from self._decided(condition.site, INSIDE, made, known)
+            for made in mutants_of(condition.site, self.pristine, self.others, self.seed):
+                yield from self._decided(condition.site, RELIED, made, known)
+        sites += [one.site for one in asked if one.site not in sites]
         near = neighbours(sites, self.pristine)
         found = self._near({site: how for site, how in near.items() if self.pristine.is_first(site)}, known)
         yield from itertools.islice(found, beside)
@@ -99,6 +107,18 @@ class Attack(NamedTuple):
         )  # fmt: skip
 
 
+def relabelled(patch: Patch, label: str, tree: Pristine) -> Patch:
+    """Return a patch to which the release that is attacked calls itself `label`, whatever its files say."""
+    return patch.replace(
+        targets=tuple(
+            target.replace(project=target.project.replace(read_version=lambda _read: label))
+            if tree.is_first(target.project.marker)
+            else target
+            for target in patch.targets
+        )
+    )
+
+
 class Made(NamedTuple):
     """A statement of a module, and what is put in its place."""
 
@@ -107,6 +127,17 @@ class Made(NamedTuple):
     old: ast.stmt
     new: list[ast.stmt]
     comment: str
+
+
+def breaking(condition: Calls, tree: Tree) -> Iterator[Made]:
+    """Yield the mutants in which what a condition asks for is not so any more."""
+    (bound,) = tree.nodes(condition.site)
+    parsed = tree._parse(split_site(condition.site)[0])
+    assert isinstance(bound, ast.FunctionDef)
+    assert parsed is not None
+    kept = pickle.dumps(bound)
+    for kind, change in _breaking.breaking(condition).items():
+        yield Made(kind, parsed, bound, change(pickle.loads(kept), condition), "")  # noqa: S301 -- as below
 
 
 def mutants_of(

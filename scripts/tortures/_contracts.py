@@ -7,6 +7,7 @@ ends with an error is not silent.
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -98,17 +99,17 @@ def verl_offload(seed: str) -> str:
     return "" if ours["live"] == theirs["live"] else "memory is freed at another time"
 
 
-def slime_partitioner(seed: str) -> str:
+def slime_partitioner(seed: str, package: str = "slime") -> str:
     """The same partitions as this very upstream makes without the patch, in less than half the calls."""
     import importlib
 
     from slime_on_cpu import stand_in
     from slime_partitioner_check import look
 
-    stand_in()
-    _enabled("slime.fast-partitioner")
-    module = importlib.import_module("slime.utils.seqlen_balancing")
-    _applied("slime.fast-partitioner")
+    stand_in(package)
+    _enabled(f"{package}.fast-partitioner")
+    module = importlib.import_module(f"{package}.utils.seqlen_balancing")
+    _applied(f"{package}.fast-partitioner")
     ours = look(module, seed)
     overlay.disable()
     theirs = look(module, seed)
@@ -152,17 +153,17 @@ def slime_ceiling(seed: str) -> str:
 _TOO_FEW = ("below the alignment threshold", "at least one sample")
 
 
-def slime_schedule(seed: str) -> str:
-    """The budget is held by FLOPs too (slime 0.3.1)."""
+def slime_schedule(seed: str, package: str = "slime") -> str:
+    """The budget is held by FLOPs too (slime 0.3.1, and its fork)."""
     import importlib
 
     from slime_on_cpu import stand_in
     from slime_schedule_check import broken, cases, schedule
 
-    stand_in()
-    _enabled("slime.capped-partitions")
-    module = importlib.import_module("slime.utils.dp_schedule")
-    _applied("slime.capped-partitions")
+    stand_in(package)
+    _enabled(f"{package}.capped-partitions")
+    module = importlib.import_module(f"{package}.utils.dp_schedule")
+    _applied(f"{package}.capped-partitions")
     for case in [one for one in cases(seed) if len(one["lengths"]) < 100][:60]:
         found = schedule(module, case)
         if "error" in found:
@@ -222,18 +223,44 @@ def slime_loss(seed: str) -> str:
     return ""
 
 
-def slime_whitening(seed: str) -> str:
+def miles_loss(seed: str) -> str:
+    """What `slime_loss` asks of slime, of its fork."""
+    import os
+
+    os.environ.update(OVERLAY_TEST_SEED=seed, SLIME_FORK="miles")
+    from megatron_on_cpu import megatron
+    from slime_on_cpu import import_slime
+
+    _enabled("miles.loss-memory")
+    with megatron():
+        import_slime("loss")
+        _applied("miles.loss-memory")
+        import loss_memory_cases as cases
+
+        shape = [(9, 4), (6, 3), (12, 11)]
+        ways: list[dict[str, Any]] = [{}, {"entropy_coef": 0.1}]
+        for changed in (*ways, {**ways[1], "log_probs_chunk_size": 3}):
+            for found in (cases.outputs(shape, **changed), cases.loss(shape, **changed)):
+                off = {key: value for key, value in found["errors"].items() if not value < 1e-5}
+                if off:
+                    return f"{changed}: {off}"
+        peak = cases.memory()["peak"]
+    return "" if peak <= 1.1 else f"{peak:.2f} times the memory of the logits"
+
+
+def slime_whitening(seed: str, package: str = "slime") -> str:
     """Advantages are those of one process in float64, on one rank: what needs several is not seen here."""
     import os
 
     os.environ["OVERLAY_TEST_SEED"] = seed
+    os.environ["SLIME_FORK"] = package.removeprefix("slime")
     from megatron_on_cpu import megatron
     from slime_on_cpu import import_slime
 
-    _enabled("slime.whiten-over-cp")
+    _enabled(f"{package}.whiten-over-cp")
     with megatron():
         import_slime("loss")
-        _applied("slime.whiten-over-cp")
+        _applied(f"{package}.whiten-over-cp")
         from whiten_cases import BATCHES, whiten
 
         for batch in BATCHES["plain"]:
@@ -245,7 +272,7 @@ def slime_whitening(seed: str) -> str:
 
 
 def megatron_agreement(seed: str) -> str:
-    """Ranks are compared once when the model parallel state is initialised, when its groups exist."""
+    """Ranks are compared once as the model parallel state is initialised, and all of it is there by then."""
     import megatron_on_cpu  # noqa: F401 -- before Megatron
     import torch.distributed as dist
 
@@ -253,7 +280,7 @@ def megatron_agreement(seed: str) -> str:
     from overlay.compat.no_triton import no_triton
 
     _enabled("megatron.agreement")
-    compared: list[bool] = []
+    compared: list[dict[str, int]] = []
     with cuda_on_cpu(), no_triton():
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -262,13 +289,21 @@ def megatron_agreement(seed: str) -> str:
         _applied("megatron.agreement")
         import overlay.compat.agreement as ours
 
+        def state() -> dict[str, int]:
+            found = vars(parallel_state).items()
+            return {name: id(value) for name, value in found if name.startswith("_")}
+
         def agree(*_: Any) -> None:
-            compared.append(parallel_state.model_parallel_is_initialized())
+            compared.append(state())
 
         ours.is_distributed = lambda: True
         overlay.agree = agree  # type: ignore[assignment]
         parallel_state.initialize_model_parallel()
-    return "" if compared == [True] else f"compared {len(compared)} times, with groups: {compared}"
+    if len(compared) != 1:
+        return f"compared {len(compared)} times"
+    # Against what there is in the end: a Megatron that makes no groups is not the patch's doing.
+    late = sorted(name for name, value in state().items() if compared[0].get(name) != value)
+    return f"compared before there was {', '.join(late)}" if late else ""
 
 
 def megatron_recompute(seed: str) -> str:
@@ -332,6 +367,10 @@ CONTRACTS: dict[str, Contract] = {
     "megatron.agreement": Contract(megatron_agreement, ("torch",)),
     "megatron.dynamic-cp-names": Contract(of_processes.megatron_dynamic_cp, starts=True),
     "megatron.recompute": Contract(megatron_recompute, ("torch",)),
+    "miles.capped-partitions": _SLIME._replace(check=functools.partial(slime_schedule, package="miles")),
+    "miles.fast-partitioner": _SLIME._replace(check=functools.partial(slime_partitioner, package="miles")),
+    "miles.loss-memory": _SLIME._replace(check=miles_loss),
+    "miles.whiten-over-cp": _SLIME._replace(check=functools.partial(slime_whitening, package="miles")),
     "slime.capped-partitions": _SLIME,
     "slime.vpp-ceiling": _SLIME._replace(check=slime_ceiling),
     "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),

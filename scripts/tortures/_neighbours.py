@@ -6,28 +6,38 @@ import ast
 from typing import TYPE_CHECKING
 
 from overlay._decide import decide
-from overlay.patch import Known
+from overlay.patch import Calls, Known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from overlay._source import Tree
-    from overlay.patch import Patch
+    from overlay.patch import Condition, Patch
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def shape_of(patch: Patch, tree: Tree) -> list[str]:
     """Return the sites of known source by which a patch applies to a tree, none if it does not."""
+    return [one.site for one in _conditions(patch, tree) if isinstance(one, Known)]
+
+
+def relied_on(patch: Patch, tree: Tree) -> list[Calls]:
+    """Return the conditions other than a known source by which a patch applies, none if it does not."""
+    return [one for one in _conditions(patch, tree) if isinstance(one, Calls)]
+
+
+def _conditions(patch: Patch, tree: Tree) -> list[Condition]:
     verdict = decide(patch, tree)
     if verdict.verdict != "apply":
         return []
-    found: list[str] = []
-    for target, decided in zip(patch.targets, verdict.targets, strict=True):
-        for variant in target.variants:
-            if variant.name == decided.variant and decided.verdict == "apply":
-                found += [one.site for one in variant.shape if isinstance(one, Known)]
-    return found
+    return [
+        condition
+        for target, decided in zip(patch.targets, verdict.targets, strict=True)
+        for variant in target.variants
+        if variant.name == decided.variant and decided.verdict == "apply"
+        for condition in variant.shape
+    ]
 
 
 def neighbours(sites: list[str], tree: Tree) -> dict[str, str]:

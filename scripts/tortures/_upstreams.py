@@ -32,6 +32,8 @@ SLIME = (
     *("286750aa3", "v0.3.0", "v0.3.1"),
 )
 BESIDE_VERL = "megatron-core==0.16.1"
+#: What of Megatron is changed for verl's sake alone is not changed without it.
+BESIDE_MEGATRON = "verl==0.8.0"
 
 
 class Release(NamedTuple):
@@ -49,8 +51,8 @@ def releases(only: str = "") -> Iterator[Release]:
             continue
         try:
             folders = [fetch(name)]
-            if name in VERL:
-                folders.append(fetch(BESIDE_VERL))
+            if name in (*VERL, *MEGATRON):
+                folders.append(fetch(BESIDE_VERL if name in VERL else BESIDE_MEGATRON))
         except RuntimeError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
@@ -59,8 +61,8 @@ def releases(only: str = "") -> Iterator[Release]:
 
 def fetch(name: str) -> Path:
     """Return the folder of a release or revision. Raises a `RuntimeError` if it cannot be had."""
-    script = importlib.import_module("fetch_release" if "==" in name else "fetch_slime")
-    folder: Path = script.fetch(name)
+    script = importlib.import_module("fetch_release" if "==" in name else "fetch_source")
+    folder: Path = script.fetch(name) if "==" in name else script.fetch("slime", name)
     return folder
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay._registry import load_patches
-from tortures._attack import INSIDE, Attack, Mutant
+from tortures._attack import INSIDE, Attack, Mutant, relabelled
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
@@ -85,6 +85,8 @@ def attacked(place: int, given: list[Release], options: argparse.Namespace) -> l
     for patch in load_patches().values():
         if options.patch not in patch.id:
             continue
+        if options.label:
+            patch = relabelled(patch, options.label, tree)  # noqa: PLW2901 -- what it is from here on
         for one in Attack(patch, given[place], tree, others, options.seed).mutants(options.beside):
             outcome = judged(one)
             text = "" if outcome else one.text(tree)
@@ -147,6 +149,12 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", default=str(secrets.randbelow(2**31)), help="default: a new one")
     parser.add_argument("--release", default="", metavar="TEXT", help="releases whose names contain it")
     parser.add_argument("--patch", default="", metavar="TEXT", help="patches whose ids contain it")
+    parser.add_argument(
+        "--label",
+        default="",
+        metavar="VERSION",
+        help="what the releases call themselves (default: their own)",
+    )
     parser.add_argument("--beside", type=int, default=4, metavar="N", help="mutants next to each shape")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="releases at a time")
     parser.add_argument("--all", action="store_true", help="list what became of every mutant that was run")

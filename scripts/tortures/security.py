@@ -103,7 +103,8 @@ def allowed(event: str, what: str, environ: dict[str, str]) -> bool:
         return top in sys.stdlib_module_names or top in ("overlay", "packaging", "tomli")
     if event in ("exec", "open", "os.walk"):
         inside = what.startswith((*ours, "<frozen")) or "/packaging/" in what
-        metadata = what.endswith((".dist-info", "entry_points.txt", "METADATA"))
+        # The last is no file: an entry of the path by which an editable install says that it has a finder.
+        metadata = what.endswith((".dist-info", "entry_points.txt", "METADATA", ".finder.__path_hook__"))
         return inside or metadata or what == environ.get("OVERLAY_PIN")
     return event in ("os.listdir", "os.scandir", "os.putenv")  # of the path, for metadata
 

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
 
 HERE = Path(__file__).parent
-#: As in rank_faults.py. What reading and writing may take on top is `agreement.SLACK`.
+#: As in rank_faults.py. What reading and writing may take on top is `comparison.SLACK`.
 SHORT, SLACK = 3.0, 10.0
 
 
@@ -48,16 +48,20 @@ def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
     assert [rank["said"] for rank in found] == [""] * 4
 
 
-@pytest.mark.parametrize(
-    ("scene", "who"), [("a rank that is too late", 1), ("the first rank is too late", 0)]
-)
-def test_a_rank_that_comes_too_late_is_told_what_the_others_said(
-    tmp_path: Path, scene: str, who: int
-) -> None:
-    found = run(tmp_path, scene)
-    (said,) = {rank["said"] for rank in found}
-    assert said.startswith(f"rank {who} did not take part within 3 s"), [rank["said"] for rank in found]
-    assert max(rank["seconds"] for number, rank in enumerate(found) if number != who) < SHORT + 2 * SLACK
+def test_a_rank_that_comes_too_late_is_told_what_the_others_said(tmp_path: Path) -> None:
+    found = run(tmp_path, "a rank that is too late")
+    (said,) = {rank["said"] for number, rank in enumerate(found) if number != 1}
+    assert said.startswith("rank 1 did not take part within 3 s")
+    assert f"a comparison had ended before rank 1 came, and said: {said}" in found[1]["said"]
+    assert max(rank["seconds"] for number, rank in enumerate(found) if number != 1) < SHORT + 2 * SLACK
+
+
+def test_a_first_rank_that_comes_too_late_is_told_that_nobody_waits(tmp_path: Path) -> None:
+    found = run(tmp_path, "the first rank is too late")
+    (said,) = {rank["said"] for rank in found[1:]}
+    assert said.startswith("rank 0 did not take part within 3 s")
+    assert found[0]["said"] == "ranks 1-3 had given up waiting for rank 0, which came later\n"
+    assert max(rank["seconds"] for rank in found[1:]) < SHORT + 2 * SLACK
 
 
 @pytest.mark.real
