@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from overlay import _agreement, _log
+from overlay import log
 from overlay.compat.comparison import Talk
 from overlay.errors import AgreementError, OverlayError
+from overlay.pinning import agreement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,4 +91,4 @@ def compare_through(  # noqa: D417 -- what is not told here is as in `agree`
         raise AgreementError(f"the ranks could not be compared: their store failed: {error}") from error
     if report:
         raise AgreementError(report)
-    _log.debug(f"{_agreement.spans(ranks)} agree")
+    log.debug(f"{agreement.spans(ranks)} agree")

@@ -18,7 +18,7 @@ import json
 import time
 from datetime import timedelta
 
-from overlay import _agreement
+from overlay.pinning import agreement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Talk:
         """Return the verdict on a call that was answered, `None` if the first rank has called again."""
         if not self._wait(f"{call}/verdict", timeout=timeout + SLACK):
             silent = [rank for rank in self._others if not self._is_there(f"{call}/rank {rank}")]
-            report = self._silence(silent, call - 1, timeout) or _agreement.no_verdict(
+            report = self._silence(silent, call - 1, timeout) or agreement.no_verdict(
                 self._ranks[0], timeout + SLACK
             )
             # The first rank may still be comparing, and must not think that all is well.
@@ -106,7 +106,7 @@ class Talk:
         return int(self._store.add(self._key("calls"), 0))
 
     def _answer(self, call: int, me: int, facts: Mapping[str, str], files: Mapping[str, str]) -> None:
-        digest = _agreement.digest_of(facts)
+        digest = agreement.digest_of(facts)
         if not self._is_there(f"{call}/{digest}"):
             self._set(f"{call}/{digest}", [dict(facts), dict(files)])
         self._set(f"{call}/rank {me}", digest)
@@ -126,24 +126,24 @@ class Talk:
             return ""
         said = dict(zip(kinds, self._get_all(f"{call}/{kind}" for kind in kinds), strict=True))
         facts, files = ({digest: told[part] for digest, told in said.items()} for part in (0, 1))
-        return f"the ranks do not run the same:\n{_agreement.compare(digests, facts, files)}"
+        return f"the ranks do not run the same:\n{agreement.compare(digests, facts, files)}"
 
     def _silence(self, silent: Sequence[int], before: int, timeout: float) -> str:
         """Return a sentence on the ranks that did not answer: some came, and did not wait long enough."""
         left = [rank for rank in silent if self._waits_after(rank) == before]
-        return _agreement.silence(
-            [rank for rank in silent if rank not in left], timeout
-        ) + _agreement.gave_up(left, self._ranks[0])
+        return agreement.silence([rank for rank in silent if rank not in left], timeout) + agreement.gave_up(
+            left, self._ranks[0]
+        )
 
     def _nobody_called(self, me: int, timeout: float) -> str:
         """Return a sentence on the first rank, and on those others that are not waiting for it either."""
         call = self._last_call()
         others = [rank for rank in self._others if rank != me and self._waits_after(rank) != call]
-        report = _agreement.silence([self._ranks[0], *others], timeout)
+        report = agreement.silence([self._ranks[0], *others], timeout)
         if not call or self._is_there(f"{call}/rank {me}"):
             return report
         said = self._get(f"{call}/verdict")[0] if self._is_there(f"{call}/verdict") else None
-        return report + (_agreement.without(me, said) if said else "")
+        return report + (agreement.without(me, said) if said else "")
 
     def _waits_after(self, rank: int) -> int | None:
         name = f"waits {rank}"

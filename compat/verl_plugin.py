@@ -6,6 +6,6 @@ comes late, when `verl.protocol` has been imported; `enable()` catches up with t
 
 from __future__ import annotations
 
-from overlay import _startup
+from overlay.arming import startup
 
-_startup.start()
+startup.start()

@@ -10,8 +10,6 @@ on, and applied, when its modules are.
 
 from __future__ import annotations
 
-import _thread
-
 from overlay._version import __version__
 from overlay.errors import (
     AgreementError,
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
     from overlay.ledger import Status
     from overlay.verdict import Plan
 
@@ -48,19 +46,12 @@ __all__ = [
     "status",
 ]
 
-_engine_here: Engine | None = None
-_engine_lock = _thread.allocate_lock()
-
 
 def _here() -> Engine:
-    global _engine_here  # noqa: PLW0603 -- one engine per interpreter is what the package is
-    if _engine_here is None:
-        from overlay._engine import Engine
+    # Imported when it is asked for: `import overlay` alone is what a start-up file may cost.
+    from overlay.enabling.process import here
 
-        with _engine_lock:
-            if _engine_here is None:
-                _engine_here = Engine()
-    return _engine_here
+    return here()
 
 
 def enable(patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:

@@ -14,10 +14,10 @@ import json
 import os
 import sys
 
-from overlay import _authoring_commands, _job_commands, _render
-from overlay._engine import Engine
-from overlay._progress import Progress
 from overlay._version import __version__
+from overlay.commands import authoring, jobs, tables
+from overlay.commands.progress import Progress
+from overlay.enabling.engine import Engine
 from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SuiteError
 
 TYPE_CHECKING = False
@@ -107,8 +107,8 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
         sub.add_argument("--patches", metavar="SELECTION", help=f"what to select (default: {default})")
     audit.set_defaults(all=True)
     plan.set_defaults(all=False)
-    _job_commands.add(commands, add, _print)
-    _authoring_commands.add(add, _folder, _print)
+    jobs.add(commands, add, _print)
+    authoring.add(add, _folder, _print)
     text = "run upstream's own tests with and without overlay: list, run, diff, report"
     tests = commands.add_parser("suite", help=text, description=text)
     if suite:
@@ -142,7 +142,7 @@ def _add_report(commands: Any) -> None:
 
 
 def _folder(text: str) -> str:
-    from overlay._locate import importable
+    from overlay.reading.locate import importable
 
     if importable(text):
         return text
@@ -157,14 +157,14 @@ class _FolderError(OverlayError):
 
 def _list(engine: Engine, arguments: argparse.Namespace) -> int:
     patches = sorted(engine.known().values(), key=lambda patch: patch.id)
-    _print(arguments, [patch.to_dict() for patch in patches], lambda: _render.patches(patches))
+    _print(arguments, [patch.to_dict() for patch in patches], lambda: tables.patches(patches))
     return EXIT_OK
 
 
 def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
     known = engine.known()
     if arguments.id not in known:
-        from overlay._settings import nearest
+        from overlay.base.settings import nearest
 
         msg = f"there is no patch {arguments.id!r}; {nearest(arguments.id, sorted(known))}"
         raise SelectionError(msg)
@@ -176,18 +176,18 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
     _print(
         arguments,
         {"patch": patch.to_dict(), "verdict": verdict.to_dict()},
-        lambda: _render.explanation(patch, verdict),
+        lambda: tables.explanation(patch, verdict),
     )
     return EXIT_LOUD if verdict.loud else EXIT_OK
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay._source import InstalledTree
+    from overlay.reading.source import InstalledTree
 
     patches = "all" if arguments.patches is None and arguments.all else arguments.patches
     tree = InstalledTree(arguments.site, arguments.root)
     plan = engine.plan(patches, tree)
-    _print(arguments, plan.to_dict(), lambda: _render.plan(plan, findings=arguments.all))
+    _print(arguments, plan.to_dict(), lambda: tables.plan(plan, findings=arguments.all))
     for sentence in tree.remarks(_markers(engine, plan)):
         print(f"overlay: {sentence}", file=sys.stderr)
     selected = {one.verdict for one in plan.verdicts} - {"not-selected"}
@@ -214,7 +214,7 @@ def _markers(engine: Engine, plan: Plan) -> set[str]:
 def _status(engine: Engine, arguments: argparse.Namespace) -> int:
     status = engine.enable(arguments.patches)
     engine.disable()
-    _print(arguments, status.to_dict(), lambda: _render.status(status))
+    _print(arguments, status.to_dict(), lambda: tables.status(status))
     loud = any(
         patch.state in ("failed", "incomplete") or (patch.verdict is not None and patch.verdict.loud)
         for patch in status.patches
@@ -230,7 +230,7 @@ def _report(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _digest(_: Engine, arguments: argparse.Namespace) -> int:
-    from overlay._source import InstalledTree
+    from overlay.reading.source import InstalledTree
 
     tree = InstalledTree(arguments.site, arguments.root)
     digests = {site: tree.digest(site) for site in arguments.sites}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay._record import Record
+from overlay.base.record import Record
 from overlay.verdict import Verdict  # noqa: TC001 -- a field type
 
 #: States of a patch and of its sites.

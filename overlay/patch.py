@@ -1,11 +1,11 @@
 """What a patch is: the vocabulary in which each file of `overlay.patches` is written.
 
-Everything here is data. Deciding is in `overlay._decide`, installing in `overlay._install`.
+Everything here is data. Deciding is in `overlay.deciding.decide`, installing in `overlay.installing.sites`.
 """
 
 from __future__ import annotations
 
-from overlay._record import TYPE_CHECKING, Record
+from overlay.base.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from overlay import _settings
+from overlay.base import settings
 from overlay.errors import SelectionError
 
 TYPE_CHECKING = False
@@ -39,8 +39,8 @@ def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 def variables() -> dict[str, str]:
     """Return the environment variables that arm a worker as this process is set. Raises `SelectionError`."""
-    found = {name: os.environ[name] for name in _settings.VARIABLES if os.environ.get(name)}
-    pin = _settings.pin()
-    if pin and not pin.startswith(_settings.DIGEST_PREFIX):
+    found = {name: os.environ[name] for name in settings.VARIABLES if os.environ.get(name)}
+    pin = settings.pin()
+    if pin and not pin.startswith(settings.DIGEST_PREFIX):
         found["OVERLAY_PIN"] = os.path.abspath(pin)
     return {**found, "OVERLAY": "1"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 
-from overlay import _form
+from overlay.authoring import lint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def assert_form(patch: Patch, tests: str | Path) -> None:
         AssertionError: With a sentence for each rule that the patch breaks.
 
     """
-    found = _form.faults(patch, Path(tests).resolve())
+    found = lint.faults(patch, Path(tests).resolve())
     if found:
         msg = "\n  ".join([f"{patch.id} is not of the form:", *found])
         raise AssertionError(msg)
@@ -43,8 +43,8 @@ def applied(patch: Patch) -> Iterator[None]:
         AssertionError: It was never in place, so that nothing has been tested.
 
     """
-    from overlay._engine import Engine
-    from overlay._packs import load_all
+    from overlay.enabling.engine import Engine
+    from overlay.enabling.loading import load_all
 
     engine = Engine(lambda: {**load_all(), patch.id: patch})
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay._record import Record
+from overlay.base.record import Record
 
 #: All verdicts, and what each means to the person who reads it.
 VERDICTS: dict[str, str] = {

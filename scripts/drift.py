@@ -29,8 +29,8 @@ import drift_checks
 import figures
 from drift_history import CommitTree, HistoryError, Repository
 
-from overlay._decide import decide
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
+from overlay.deciding.decide import decide
 from overlay.verdict import LOUD
 
 if TYPE_CHECKING:

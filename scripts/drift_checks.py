@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
 from tortures._contracts import CONTRACTS
 from tortures._run_contracts import HOLDS
 from tortures._start_contracts import ContractError, outcomes

@@ -10,8 +10,8 @@ import subprocess
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay._source import Tree
 from overlay.errors import SourceError
+from overlay.reading.source import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

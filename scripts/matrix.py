@@ -26,8 +26,8 @@ import releases
 from git_sources import FetchError
 
 import overlay
-from overlay._decide import decide
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
+from overlay.deciding.decide import decide
 from tortures._upstreams import BESIDE_MEGATRON, Pristine
 
 if TYPE_CHECKING:

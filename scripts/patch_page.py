@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
 from overlay.report.page import link as address_of
 
 if TYPE_CHECKING:

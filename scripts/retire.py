@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

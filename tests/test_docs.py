@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from overlay import _settings
+from overlay.base import settings
 from overlay.ledger import STATES
 from overlay.verdict import VERDICTS
 
@@ -44,9 +44,9 @@ def test_commands_of_the_readme_run(line: str) -> None:
 
 
 def test_the_readme_names_every_verdict_setting_and_patch() -> None:
-    from overlay._registry import load_patches
+    from overlay.catalogue.registry import load_patches
 
-    for word in [*VERDICTS, *load_patches(), *_settings.LOG_LEVELS]:
+    for word in [*VERDICTS, *load_patches(), *settings.LOG_LEVELS]:
         assert f"`{word}`" in README, word
     decides = (ROOT / "docs/how-it-decides.md").read_text()
     for state in STATES:

@@ -108,7 +108,7 @@ def walked(drift: Any, history: History, days: float = 10) -> Any:
 def _digest(source: str) -> str:
     import ast
 
-    from overlay._shape import digest, shape
+    from overlay.reading.shape import digest, shape
 
     return digest(shape(ast.parse(source), "f"))
 

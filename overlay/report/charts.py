@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from overlay._record import TYPE_CHECKING, Record
+from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import ReportError
 from overlay.report import drawing
 from overlay.report.drawing import AFTER, BAD, BEFORE, IDLE, INK, LINES, MARKERS, ON_SHARES, SHARES, short

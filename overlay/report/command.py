@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from overlay._record import TYPE_CHECKING
-from overlay._source import InstalledTree
+from overlay.base.record import TYPE_CHECKING
 from overlay.errors import ReportError
+from overlay.reading.source import InstalledTree
 from overlay.report import charts, drawing, inputs, page
 
 if TYPE_CHECKING:
     import argparse
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
 
 
 def write(engine: Engine, arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ import warnings
 from io import StringIO
 from itertools import count
 
-from overlay._record import TYPE_CHECKING
+from overlay.base.record import TYPE_CHECKING
 from overlay.errors import ReportError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from overlay._record import TYPE_CHECKING, Record
-from overlay._registry import COMPAT
+from overlay.base.record import TYPE_CHECKING, Record
+from overlay.catalogue.registry import COMPAT
 from overlay.errors import ReportError
 from overlay.ledger import PatchStatus, SiteStatus, Status
 from overlay.verdict import SiteFinding, TargetVerdict, Verdict

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from overlay._agreement import spans
-from overlay._record import TYPE_CHECKING, Record
+from overlay.base.record import TYPE_CHECKING, Record
+from overlay.pinning.agreement import spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

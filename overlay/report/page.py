@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
-from overlay._plan import plan_digest
-from overlay._record import TYPE_CHECKING, Record
 from overlay._version import __version__
+from overlay.base.record import TYPE_CHECKING, Record
+from overlay.deciding.plan import plan_digest
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
 from overlay.report.sources import site_source
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from overlay._source import Tree
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
+    from overlay.reading.source import Tree
     from overlay.report.charts import Chart
     from overlay.report.inputs import Ledger, Suite
     from overlay.report.sources import SiteSource

@@ -7,12 +7,12 @@ import difflib
 import inspect
 import textwrap
 
-from overlay._record import TYPE_CHECKING, Record
+from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import OverlayError
 
 if TYPE_CHECKING:
-    from overlay._source import Tree
     from overlay.patch import Replacement
+    from overlay.reading.source import Tree
 
 
 class SiteSource(Record):

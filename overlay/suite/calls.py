@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 
-from overlay._live import current, function_of
-from overlay._record import TYPE_CHECKING
+from overlay.base.record import TYPE_CHECKING
+from overlay.installing.live_site import current, function_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from overlay._record import TYPE_CHECKING
+from overlay.base.record import TYPE_CHECKING
 from overlay.errors import SuiteError
 from overlay.suite import compare, recipe, report, results, runner, source
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
 
 EXIT_OK, EXIT_LOST, EXIT_USAGE = 0, 1, 2
 

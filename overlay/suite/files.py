@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from overlay._record import TYPE_CHECKING
+from overlay.base.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -15,7 +15,7 @@ import os
 import time
 
 import overlay
-from overlay._record import TYPE_CHECKING
+from overlay.base.record import TYPE_CHECKING
 from overlay.suite.calls import CallCounter
 from overlay.suite.plugin_name import VARIABLE
 

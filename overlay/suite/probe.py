@@ -13,9 +13,9 @@ import sys
 from importlib import metadata
 
 import overlay
-from overlay._decide import variant_of
-from overlay._packs import load_all
-from overlay._record import TYPE_CHECKING
+from overlay.base.record import TYPE_CHECKING
+from overlay.deciding.decide import variant_of
+from overlay.enabling.loading import load_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 
-from overlay._record import TYPE_CHECKING, Record
+from overlay.base.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

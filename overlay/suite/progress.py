@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from overlay._record import TYPE_CHECKING
+from overlay.base.record import TYPE_CHECKING
 from overlay.suite.results import FAILING
 
 if TYPE_CHECKING:

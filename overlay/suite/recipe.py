@@ -6,8 +6,8 @@ import os
 import re
 import reprlib
 
-from overlay import _toml
-from overlay._record import TYPE_CHECKING, Record
+from overlay.base import toml
+from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def find(name: str) -> Recipe:
         return read(name)
     known = shipped()
     if name not in known:
-        from overlay._settings import nearest
+        from overlay.base.settings import nearest
 
         raise SuiteError(f"there is no recipe {name!r}; {nearest(name, sorted(known))}")
     return read(known[name])
@@ -144,8 +144,8 @@ def find(name: str) -> Recipe:
 def read(path: str) -> Recipe:
     """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
     try:
-        data = _toml.read(path, largest=LARGEST)
-    except (OSError, _toml.TomlError) as error:
+        data = toml.read(path, largest=LARGEST)
+    except (OSError, toml.TomlError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
     wrong = _wrong_table(data, {**_NEEDED, **_OPTIONAL}, "") or _missing(data)
     if wrong:

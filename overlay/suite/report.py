@@ -7,8 +7,8 @@ import os
 import time
 from collections import Counter
 
-from overlay._record import TYPE_CHECKING, Record
-from overlay._registry import load_patches
+from overlay.base.record import TYPE_CHECKING, Record
+from overlay.catalogue.registry import load_patches
 from overlay.errors import SuiteError
 from overlay.suite import results
 from overlay.suite.compare import compare

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from overlay._record import TYPE_CHECKING, Record
+from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:

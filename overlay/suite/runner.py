@@ -12,7 +12,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from overlay._record import TYPE_CHECKING, Record
+from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 from overlay.suite import results, source
 from overlay.suite.compare import compare

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weakref import WeakSet
 
-from overlay._settings import dynamic_cp
+from overlay.base.settings import dynamic_cp
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False

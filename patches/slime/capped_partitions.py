@@ -46,7 +46,7 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
 
     A call from anywhere but `get_data_iterator` gets the original.
     """
-    from overlay import _log
+    from overlay import log
     from overlay.patches._partition import capped_partitions, holds
 
     def get_seqlen_balanced_partitions(
@@ -66,7 +66,7 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
         except ValueError as error:
             # slime has rounded the number down, which `slime.vpp-ceiling` prevents. An error would be that of
             # this rank alone, for which all others would wait.
-            _log.warning(
+            log.warning(
                 "a micro-batch will exceed its budget, as it does in slime alone, because "
                 f"slime.vpp-ceiling is not applied: {error}"
             )

@@ -23,8 +23,8 @@ from __future__ import annotations
 from contextvars import ContextVar
 from weakref import WeakKeyDictionary
 
-from overlay import _log
-from overlay._settings import dynamic_cp
+from overlay import log
+from overlay.base.settings import dynamic_cp
 from overlay.compat.projects import VERL
 from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
 from overlay.patches._dynamic_cp.groups import confirm_groups, make_device_mesh
@@ -255,7 +255,7 @@ def _agree_on_loss(loss_function: Any, group: Any) -> None:
     agreed.add(loss)
     name, known = loss
     if not known and dist.get_rank(group) == 0:
-        _log.info(
+        log.info(
             f"verl.dynamic-cp-loss: {name} is {_WAYS[known]}: every rank computes it from whole micro-batches"
         )
 

@@ -115,16 +115,16 @@ def _without_balance(config: Any) -> Any:
 
 def _is_on(settings: Any) -> bool:
     """Return what `trainer.balance_batch` says, and say in the log what it means here."""
-    from overlay import _log
+    from overlay import log
 
     if "balance_batch" not in settings:
-        _log.info(
+        log.info(
             f"{ID}: trainer.balance_batch is not set, so batches are balanced over the data parallel ranks "
             "(+trainer.balance_batch=False keeps them as they come)"
         )
         return True
     found = bool(settings.balance_batch)
-    _log.info(f"{ID}: trainer.balance_batch={found}, so batches are {'' if found else 'not '}balanced")
+    log.info(f"{ID}: trainer.balance_batch={found}, so batches are {'' if found else 'not '}balanced")
     return found
 
 

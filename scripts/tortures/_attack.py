@@ -8,8 +8,8 @@ import pickle
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay._decide import decide
-from overlay._shape import split_site
+from overlay.deciding.decide import decide
+from overlay.reading.shape import split_site
 from tortures import _breaking, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
@@ -17,8 +17,8 @@ from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from overlay._source import Tree
     from overlay.patch import Calls, Patch
+    from overlay.reading.source import Tree
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
 INSIDE, RELIED = "inside", "relied on"

@@ -16,25 +16,31 @@ import atheris
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-READERS = ["overlay._toml", "overlay._lockfile", "overlay._lock", "overlay.suite.recipe", "tomllib"]
+READERS = [
+    "overlay.base.toml",
+    "overlay.pinning.lockfile",
+    "overlay.pinning.lock",
+    "overlay.suite.recipe",
+    "tomllib",
+]
 with atheris.instrument_imports(include=READERS):
     import tomllib  # noqa: F401 -- the readers read with it
 
-    from overlay import _lock, _lockfile, _toml  # noqa: F401
     from overlay.errors import LockError, SuiteError
+    from overlay.pinning import lock, lockfile
     from overlay.suite import recipe
 
 from tortures.fuzz import check_recipe  # noqa: E402 -- it imports the readers
 
 
-def check_lock(found: _lock.Lock) -> None:
+def check_lock(found: lock.Lock) -> None:
     """Raise `AssertionError` unless a lock is what its digest says."""
-    assert found == _lock.with_digest(found)
+    assert found == lock.with_digest(found)
 
 
 #: What reads a kind of file, the error with which it refuses one, and what has to hold of the others.
 KINDS: dict[str, tuple[Callable[[str], Any], type[Exception], Callable[[Any], None]]] = {
-    "lock": (_lockfile.read, LockError, check_lock),
+    "lock": (lockfile.read, LockError, check_lock),
     "recipe": (recipe.read, SuiteError, check_recipe),
 }
 read, refused, check = KINDS[sys.argv.pop(1)]

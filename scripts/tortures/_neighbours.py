@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from overlay._decide import decide
+from overlay.deciding.decide import decide
 from overlay.patch import Calls, Known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overlay._source import Tree
     from overlay.patch import Condition, Patch
+    from overlay.reading.source import Tree
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 

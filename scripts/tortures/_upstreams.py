@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from overlay._source import InstalledTree, Tree
+from overlay.reading.source import InstalledTree, Tree
 from tortures._mutations import with_helpers
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
 from tortures._torches import environment
 from tortures._upstreams import fetch
 

@@ -16,9 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from overlay import _lock, _lockfile, _settings, cli
-from overlay._engine import Engine
+from overlay import cli
+from overlay.base import settings as _settings
+from overlay.enabling.engine import Engine
 from overlay.errors import LockError, OverlayError, SuiteError
+from overlay.pinning import lock as _lock
+from overlay.pinning import lockfile
 from overlay.suite import recipe
 from tortures import _values
 
@@ -113,14 +116,14 @@ def made(draw: random.Random) -> bytes:
     """Return the bytes of a lock that is damaged, or was edited, by hand or with its digest."""
     whole = example()
     if draw.random() < 0.5:
-        return _values.damaged(draw, _lockfile.write(whole).encode())
+        return _values.damaged(draw, lockfile.write(whole).encode())
     changed = whole
     for _ in range(draw.choice((1, 1, 2, 4))):
         changed = _values.edited(draw, changed)
     with contextlib.suppress(Exception):  # what is no lock any more may have no digest
         changed = _lock.with_digest(changed)
     try:
-        return _lockfile.write(changed).encode("utf-8", "surrogatepass")
+        return lockfile.write(changed).encode("utf-8", "surrogatepass")
     except Exception:  # noqa: BLE001 -- and cannot be written as one
         return _lines(changed).encode("utf-8", "surrogatepass")
 
@@ -133,12 +136,12 @@ def locks(seed: str, count: int) -> Row:
         def one(number: int) -> bool:
             path.write_bytes(made(random.Random(f"{seed}/locks/{number}")))
             try:
-                found = _lockfile.read(str(path))
+                found = lockfile.read(str(path))
             except LockError:
                 return False
             assert found == _lock.with_digest(found)
-            path.write_text(_lockfile.write(found), encoding="utf-8")
-            assert _lockfile.read(str(path)) == found
+            path.write_text(lockfile.write(found), encoding="utf-8")
+            assert lockfile.read(str(path)) == found
             return True
 
         return _tried("lock files", count, one)
@@ -163,7 +166,7 @@ def commands(seed: str, count: int) -> Row:
             if status == cli.EXIT_USAGE or way == ["--check"]:
                 assert path.read_bytes() == before, "the lock was touched"
             else:
-                assert _lockfile.read(str(path))["patch"], "half a lock was written"
+                assert lockfile.read(str(path))["patch"], "half a lock was written"
             assert "Traceback" not in said.getvalue()
             return status != cli.EXIT_USAGE
 
@@ -317,7 +320,7 @@ def guided(seed: str, count: int, kind: str) -> Row | str:
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus"
         corpus.mkdir()
-        whole = {"lock": lambda: _lockfile.write(example()), "recipe": lambda: _lines(recipe_example())}
+        whole = {"lock": lambda: lockfile.write(example()), "recipe": lambda: _lines(recipe_example())}
         (corpus / "whole").write_text(whole[kind]())
         bounds = [f"-runs={count}", f"-seed={int(seed) % 2**31 + 1}", "-max_len=4096", "-timeout=20"]
         files = [f"{folder}/x.toml", str(corpus)]

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
 from tortures._attack import INSIDE, Attack, Mutant, relabelled
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS

@@ -20,7 +20,8 @@ from typing import Any
 import overlay
 import overlay.compat
 import overlay.patches
-from overlay import _lock, _lockfile
+from overlay.pinning import lock as _lock
+from overlay.pinning import lockfile
 from tortures import _hostile
 from tortures.fuzz import example
 
@@ -61,7 +62,7 @@ def settings(folder: Path) -> dict[str, dict[str, str]]:
     paths = {}
     for name, changed in (("packs", names), ("paths", entries)):
         paths[name] = folder / f"{name}.lock"
-        paths[name].write_text(_lockfile.write(_lock.with_digest({**lock, **changed})))
+        paths[name].write_text(lockfile.write(_lock.with_digest({**lock, **changed})))
     pipe = folder / "pipe.lock"
     os.mkfifo(pipe)
     return {

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay._source import InstalledTree
 from overlay.compat.projects import SLIME
+from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from overlay._new import Wish, Written, write
-from overlay._source import InstalledTree
+from overlay.authoring.new import Wish, Written, write
+from overlay.reading.source import InstalledTree
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,7 +68,7 @@ class Workplace:
             put(self.checkout, {**files, f"src/{pack}_overlay/patches/__init__.py": ""})
         else:
             patches = self.checkout / "patches"
-            put(self.checkout, {"overlay/_registry.py": "", "tests/test_other.py": ""})
+            put(self.checkout, {"overlay/catalogue/registry.py": "", "tests/test_other.py": ""})
             put(self.checkout, {"patches/__init__.py": "", "patches/verl/__init__.py": ""})
         inside = self.imported / "overlay"
         inside.mkdir(parents=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_upstream import Upstream, forget
 
-from overlay._engine import Engine
+from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,8 +7,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from overlay._source import InstalledTree, Tree
 from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+from overlay.reading.source import InstalledTree, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
     from overlay.patch import Patch
 
     Engines = Callable[..., Engine]

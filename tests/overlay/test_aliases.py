@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import triple
 
-from overlay._aliases import rebind
-from overlay._calls import atexit_callbacks
+from overlay.aliases.frames import atexit_callbacks
+from overlay.aliases.search import rebind
 from overlay.errors import PatchError
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-    from overlay._changes import Rebinding
-    from overlay._engine import Engine
+    from overlay.aliases.rebinding import Rebinding
+    from overlay.enabling.engine import Engine
 
     Engines = Callable[..., Engine]
 
@@ -511,7 +511,7 @@ def test_the_usual_search_does_not_look_at_calls(held: Any, monkeypatch: pytest.
         looked.append(1)
         return []
 
-    monkeypatch.setattr("overlay._aliases.running", running)
+    monkeypatch.setattr("overlay.aliases.search.running", running)
     add(held, "class H:\n    f = scale\ndef use(f=scale): ...")
     assert search_scale(held).stale == []
     assert bool(looked) is (sys.version_info >= (3, 13))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import forget, triple
 
-from overlay import _settings, cli
-from overlay._selection import choose
+from overlay import cli
+from overlay.base import settings
+from overlay.deciding.selection import choose
 from overlay.errors import PatchError, PinError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
     from overlay.patch import Patch
 
 LOST = "without it, ranks train on without a word"
@@ -112,10 +113,10 @@ def test_however_it_cannot_be_applied(
 def test_a_pin_that_has_it_applied_holds_for_it_too(
     upstream: Upstream, engines: Callable[..., Engine], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from overlay import _lockfile
+    from overlay.pinning import lockfile
 
     agree = companion(upstream, versions=">=1,<2")
-    (tmp_path / "o.lock").write_text(_lockfile.write(engines(agree).lock()))
+    (tmp_path / "o.lock").write_text(lockfile.write(engines(agree).lock()))
     monkeypatch.setenv("OVERLAY_PIN", str(tmp_path / "o.lock"))
     upstream.write(
         core="def scale(v):\n    return v\nclass Engine:\n    def run(self, v):\n        return v\n"
@@ -233,7 +234,7 @@ def test_less_is_never_more(upstream: Upstream) -> None:
             (value,) = shlex.split(
                 choose(known, None, {"OVERLAY_PATCHES": text}).without([name]).partition("=")[2]
             )
-            left = _settings.select(known, value, companions=["other.agree"])
+            left = settings.select(known, value, companions=["other.agree"])
             assert set(left) == set(chosen.ids) - {name} or (
                 left == () and set(chosen.ids) == {name, "other.agree"}
             )
@@ -247,7 +248,7 @@ def test_the_commands_exit_as_if_it_were_not_there(
     tmp_path: Any,
 ) -> None:
     known = {patch.id: patch for patch in (upstream.patch(), companion(upstream))}
-    monkeypatch.setattr("overlay._engine.load_all", lambda: known)
+    monkeypatch.setattr("overlay.enabling.engine.load_all", lambda: known)
     monkeypatch.setattr("overlay.cli.Engine", lambda progress=None: engines(*known.values()))
     lock = str(tmp_path / "x.lock")
     for command in (["plan"], ["audit"], ["status"], ["lock", "--file", lock]):

@@ -10,8 +10,8 @@ import pytest
 from decide_cases import FILES, GONE, OTHER, PROJECT, known, patch, tree, variant
 from fake_upstream import MemoryTree
 
-from overlay._decide import decide, in_order, settle
-from overlay._plan import make_plan, plan_digest
+from overlay.deciding.decide import decide, in_order, settle
+from overlay.deciding.plan import make_plan, plan_digest
 from overlay.patch import Absent, Known, Patch, Present, Target
 from overlay.verdict import LOUD, VERDICTS, Verdict
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay._source import InstalledTree
+from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import triple
 
-from overlay._live import ORIGINAL
+from overlay.base.marks import ORIGINAL
 from overlay.errors import OverlayError, PatchError, SelectionError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
 
     Engines = Callable[..., Engine]
 

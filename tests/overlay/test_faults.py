@@ -16,14 +16,14 @@ import pytest
 from fake_upstream import PROJECT, triple
 
 import overlay
-from overlay import _engine
+from overlay.enabling import engine as _engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fake_upstream import Upstream
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
 
     Engines = Callable[..., Engine]
 
@@ -34,7 +34,7 @@ def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.Monk
             time.sleep(0.05)
             super().__init__()
 
-    monkeypatch.setattr(overlay, "_engine_here", None)
+    monkeypatch.setattr("overlay.enabling.process._engine", None)
     monkeypatch.setattr(_engine, "Engine", SlowEngine)
     barrier = threading.Barrier(8)
     found: list[int] = []

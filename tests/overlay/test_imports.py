@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
 
     Engines = Callable[..., Engine]
 
@@ -176,7 +176,7 @@ def test_a_finder_that_asks_everybody_without_a_guard(upstream: Upstream, engine
 
 def test_a_module_that_is_done_at_this_very_moment_is_reported(upstream: Upstream) -> None:
     """Another thread may end its import between the question and the waiting."""
-    from overlay._finder import when_executed
+    from overlay.enabling.finder import when_executed
 
     core = upstream.load()
     told: list[str] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
 
     Engines = Callable[..., Engine]
 
@@ -183,7 +183,7 @@ def test_a_project_that_becomes_importable_later(upstream: Upstream, engines: En
 
         return g
 
-    from overlay._source import InstalledTree
+    from overlay.reading.source import InstalledTree
 
     digest = InstalledTree(str(folder)).digest("latepkg:g")
     assert digest

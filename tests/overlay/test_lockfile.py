@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlay import _lock, _lockfile
 from overlay.errors import LockError
+from overlay.pinning import lock as _lock
+from overlay.pinning import lockfile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,14 +69,14 @@ def example() -> dict[str, Any]:
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lock: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "any.lock"
     locked = _lock.with_digest(lock)
-    path.write_text(_lockfile.write(locked), encoding="utf-8")
-    assert _lockfile.read(str(path)) == locked
+    path.write_text(lockfile.write(locked), encoding="utf-8")
+    assert lockfile.read(str(path)) == locked
 
 
 def refusal(path: Path, text: str | bytes) -> str:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(LockError) as caught:
-        _lockfile.read(str(path))
+        lockfile.read(str(path))
     return str(caught.value)
 
 
@@ -83,7 +84,7 @@ def test_a_damaged_lock_is_never_believed(tmp_path: Path) -> None:
     seed = int(os.environ.get("OVERLAY_TEST_SEED") or random.randrange(2**32))
     print(f"OVERLAY_TEST_SEED={seed}")
     draw = random.Random(seed)
-    path, whole = tmp_path / "x.lock", _lockfile.write(example()).encode()
+    path, whole = tmp_path / "x.lock", lockfile.write(example()).encode()
     comment = len(whole.splitlines(keepends=True)[0])
     for end in range(comment, len(whole) - 1, 7):
         assert "damaged" in refusal(path, whole[:end])
@@ -92,7 +93,7 @@ def test_a_damaged_lock_is_never_believed(tmp_path: Path) -> None:
         damaged = whole[:place] + bytes([draw.randrange(256)]) + whole[place + 1 :]
         path.write_bytes(damaged)
         with contextlib.suppress(LockError):
-            assert _lockfile.read(str(path)) == example()  # a blank for a blank, say
+            assert lockfile.read(str(path)) == example()  # a blank for a blank, say
 
 
 @pytest.mark.parametrize(
@@ -113,8 +114,8 @@ def test_a_damaged_lock_is_never_believed(tmp_path: Path) -> None:
         ("[a" + ".a" * 100_000 + "]\n", "more than 64 dots"),
         ("format = 0x" + "f" * 6000 + "\n", "damaged"),
         ("format = -1\n", "damaged"),
-        (_lockfile.write(example()).replace("revision = 1", "revision = 0x" + "f" * 6000), "no number"),
-        (_lockfile.write(example()).replace("revision = 1", "revision = -1"), "no number"),
+        (lockfile.write(example()).replace("revision = 1", "revision = 0x" + "f" * 6000), "no number"),
+        (lockfile.write(example()).replace("revision = 1", "revision = -1"), "no number"),
     ],
     ids=range(17),
 )
@@ -133,14 +134,14 @@ def test_more_than_is_known_is_refused(tmp_path: Path) -> None:
             "target": lock["patch"][0]["target"][0],
         }[place]
         table["command"] = "rm -rf /"
-        text = _lockfile.write(lock) if place else f'command = "x"\n{_lockfile.write(lock)}'
+        text = lockfile.write(lock) if place else f'command = "x"\n{lockfile.write(lock)}'
         if place == "overlay":
             assert 'command = "rm' in text
         assert "unknown key 'command'" in refusal(tmp_path / "x.lock", text)
 
 
 def test_an_edited_lock_is_refused(tmp_path: Path) -> None:
-    text = _lockfile.write(example())
+    text = lockfile.write(example())
     assert "or was edited" in refusal(tmp_path / "x.lock", text.replace('"0.8.0"', '"0.8.1"'))
     assert "or was edited" in refusal(tmp_path / "x.lock", text.replace('"abc"', '"abd"'))
 
@@ -148,14 +149,14 @@ def test_an_edited_lock_is_refused(tmp_path: Path) -> None:
 def test_two_entries_of_one_patch_are_refused(tmp_path: Path) -> None:
     lock = example()
     lock["patch"] *= 2
-    assert "damaged" in refusal(tmp_path / "x.lock", _lockfile.write(_lock.with_digest(lock)))
+    assert "damaged" in refusal(tmp_path / "x.lock", lockfile.write(_lock.with_digest(lock)))
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero", tmp_path / "nothing", "a\0b"):
         with pytest.raises(LockError, match=r"no regular file|cannot be read"):
-            _lockfile.read(str(path))
+            lockfile.read(str(path))
 
 
 def test_differences_name_the_site_and_not_the_sum_of_all() -> None:

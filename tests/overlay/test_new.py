@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from authoring_cases import ANSWERS, DIGEST, ROOT, SITE, Workplace, put
 
-from overlay._new import Wish, Written, write
-from overlay._source import InstalledTree
+from overlay.authoring.new import Wish, Written, write
 from overlay.errors import SelectionError
+from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from overlay import _versions
-from overlay._decide import decide
+from overlay.deciding import versions as _versions
+from overlay.deciding.decide import decide
 from overlay.patch import Absent, Known, Patch, Present, Replacement, Target, Variant
 
 NOTE = "newer than >=1,<2, on which it was tried; its source is known to the letter"

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay import _lock, _lockfile
 from overlay.errors import PatchError, PinError
+from overlay.pinning import lock as _lock
+from overlay.pinning import lockfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
     from overlay.patch import Patch
 
 
@@ -33,7 +34,7 @@ class Pinned:
 
     def lock(self, *patches: Patch) -> None:
         lock = self._engines(*patches).lock()
-        self._path.write_text(_lockfile.write(lock))
+        self._path.write_text(lockfile.write(lock))
         self.digest = lock["digest"]
 
     def enable(self, *patches: Patch, digest: bool = False) -> Engine:
@@ -134,18 +135,18 @@ def test_another_overlay_or_python_stops_the_start(
     upstream: Upstream, pinned: Pinned, tmp_path: Path, keys: tuple[str, ...]
 ) -> None:
     pinned.lock(upstream.patch())
-    lock = _lockfile.read(str(tmp_path / "overlay.lock"))
+    lock = lockfile.read(str(tmp_path / "overlay.lock"))
     change(lock, *keys)
-    (tmp_path / "overlay.lock").write_text(_lockfile.write(_lock.with_digest(lock)))
+    (tmp_path / "overlay.lock").write_text(lockfile.write(_lock.with_digest(lock)))
     with pytest.raises(PinError, match=f"{' '.join(keys)}: locked 0.0.1, here "):
         pinned.enable(upstream.patch())
 
 
 def test_another_torch_stops_the_import(upstream: Upstream, pinned: Pinned, tmp_path: Path) -> None:
     pinned.lock(upstream.patch())
-    lock = _lockfile.read(str(tmp_path / "overlay.lock"))
+    lock = lockfile.read(str(tmp_path / "overlay.lock"))
     change(lock, "environment", "torch")
-    (tmp_path / "overlay.lock").write_text(_lockfile.write(_lock.with_digest(lock)))
+    (tmp_path / "overlay.lock").write_text(lockfile.write(_lock.with_digest(lock)))
     pinned.enable(upstream.patch())
     assert "torch version: locked 0.0.1, here " in must_fail(upstream)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
 from overlay.errors import OverlayError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay._conditions import look
+from overlay.deciding.conditions import look
 from overlay.patch import Calls
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 from decide_cases import FILES, OTHER, PROJECT, patch, variant
 from fake_upstream import MemoryTree
 
-from overlay._decide import decide
-from overlay._engine import Engine
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
+from overlay.deciding.decide import decide
+from overlay.enabling.engine import Engine
 from overlay.patch import Absent, Known, Patch, Target
 
 if TYPE_CHECKING:

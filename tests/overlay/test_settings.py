@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from overlay import _settings
+from overlay.base import settings
 from overlay.errors import SelectionError
 
 IDS = ["megatron.recompute", "slime.loss-memory", "verl.dynamic-cp-loss", "verl.sft-balance"]
@@ -28,10 +28,10 @@ IDS = ["megatron.recompute", "slime.loss-memory", "verl.dynamic-cp-loss", "verl.
     ],
 )
 def test_selection(text: str, expected: list[str]) -> None:
-    assert list(_settings.select(IDS, environ={"OVERLAY_PATCHES": text})) == expected
+    assert list(settings.select(IDS, environ={"OVERLAY_PATCHES": text})) == expected
     if text.strip():
-        assert list(_settings.select(IDS, text)) == expected
-        assert list(_settings.select(IDS, text.replace(",", " ").split())) == expected
+        assert list(settings.select(IDS, text)) == expected
+        assert list(settings.select(IDS, text.replace(",", " ").split())) == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_selection(text: str, expected: list[str]) -> None:
 )
 def test_a_term_that_names_nothing_is_an_error_with_a_way_out(text: str, words: str) -> None:
     with pytest.raises(SelectionError) as caught:
-        _settings.select(IDS, environ={"OVERLAY_PATCHES": text})
+        settings.select(IDS, environ={"OVERLAY_PATCHES": text})
     assert words in str(caught.value)
     assert "OVERLAY_PATCHES" in str(caught.value)
 
@@ -56,33 +56,33 @@ def test_a_term_that_names_nothing_is_an_error_with_a_way_out(text: str, words: 
 @pytest.mark.parametrize("patches", [[], [3], [""], ["a b"], 7, ""])
 def test_a_selection_of_the_wrong_kind_is_an_error(patches: Any) -> None:
     with pytest.raises(SelectionError):
-        _settings.select(IDS, patches)
+        settings.select(IDS, patches)
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("", False), ("off", False)])
 def test_strict(text: str, value: bool) -> None:
-    assert _settings.strict(None, {"OVERLAY_STRICT": text}) is value
-    assert _settings.strict(not value, {"OVERLAY_STRICT": text}) is not value
+    assert settings.strict(None, {"OVERLAY_STRICT": text}) is value
+    assert settings.strict(not value, {"OVERLAY_STRICT": text}) is not value
 
 
 def test_values_that_mean_nothing_are_errors() -> None:
     with pytest.raises(SelectionError, match="OVERLAY_STRICT='maybe'"):
-        _settings.strict(None, {"OVERLAY_STRICT": "maybe"})
+        settings.strict(None, {"OVERLAY_STRICT": "maybe"})
     with pytest.raises(SelectionError, match="strict must be"):
-        _settings.strict(1)  # type: ignore[arg-type]
+        settings.strict(1)  # type: ignore[arg-type]
     with pytest.raises(SelectionError, match="OVERLAY_LOG='loud'"):
-        _settings.log_level({"OVERLAY_LOG": "loud"})
-    assert _settings.log_level({}) == "info"
+        settings.log_level({"OVERLAY_LOG": "loud"})
+    assert settings.log_level({}) == "info"
     with pytest.raises(SelectionError, match=r"OVERLAY_DCP='best'.*uniform or mixed"):
-        _settings.dynamic_cp({"OVERLAY_DCP": "best"})
-    assert _settings.dynamic_cp({}) == "uniform"
-    assert _settings.dynamic_cp({"OVERLAY_DCP": " Mixed "}) == "mixed"
+        settings.dynamic_cp({"OVERLAY_DCP": "best"})
+    assert settings.dynamic_cp({}) == "uniform"
+    assert settings.dynamic_cp({"OVERLAY_DCP": " Mixed "}) == "mixed"
 
 
 @pytest.mark.parametrize("text", [",", " ", " ,, ", "\n"])
 def test_a_selection_of_separators_only_is_an_error(text: str) -> None:
     with pytest.raises(SelectionError, match="OVERLAY_PATCHES is empty"):
-        _settings.select(IDS, environ={"OVERLAY_PATCHES": text})
+        settings.select(IDS, environ={"OVERLAY_PATCHES": text})
 
 
 def test_variables_that_are_no_settings_are_named() -> None:
@@ -96,8 +96,8 @@ def test_variables_that_are_no_settings_are_named() -> None:
         "OVERLAY_DCP",
         "OVERLAY_TEST_SEED",
     )
-    assert _settings.unknown(dict.fromkeys((*known, "OVERLAYFS", "PATH", "overlay_root"), "1")) == []
-    found = _settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
+    assert settings.unknown(dict.fromkeys((*known, "OVERLAYFS", "PATH", "overlay_root"), "1")) == []
+    found = settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
     assert [line.split()[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
     assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG"]
 
@@ -113,28 +113,28 @@ def test_companions_go_with_whatever_is_selected() -> None:
         ("verl.b,-verl.b", ()),
     ):
         ids = ("megatron.a", "verl.b", "verl.c")
-        assert _settings.select(ids, text, companions=["megatron.a"]) == chosen, text
+        assert settings.select(ids, text, companions=["megatron.a"]) == chosen, text
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("", False), ("off", False)])
 def test_armed(text: str, value: bool) -> None:
-    assert _settings.armed({"OVERLAY": text}) is value
-    assert _settings.armed({}) is False
+    assert settings.armed({"OVERLAY": text}) is value
+    assert settings.armed({}) is False
 
 
 def test_pin() -> None:
     digest = f"sha256:{'0a' * 32}"
-    assert _settings.pin({}) == ""
-    assert _settings.pin({"OVERLAY_PIN": digest}) == digest
-    assert _settings.pin({"OVERLAY_PIN": " some/overlay.lock "}) == "some/overlay.lock"
+    assert settings.pin({}) == ""
+    assert settings.pin({"OVERLAY_PIN": digest}) == digest
+    assert settings.pin({"OVERLAY_PIN": " some/overlay.lock "}) == "some/overlay.lock"
     for wrong in ("sha256:", f"sha256:{'0A' * 32}", digest[:-1], f"{digest}0"):
         with pytest.raises(SelectionError, match="64 hexadecimal digits"):
-            _settings.pin({"OVERLAY_PIN": wrong})
+            settings.pin({"OVERLAY_PIN": wrong})
 
 
 def test_packs() -> None:
-    assert _settings.packs({}) == ()
-    assert _settings.packs({"OVERLAY_PACKS": "b-2, a,b-2"}) == ("a", "b-2")
+    assert settings.packs({}) == ()
+    assert settings.packs({"OVERLAY_PACKS": "b-2, a,b-2"}) == ("a", "b-2")
     for wrong in ("A", "a/b", "a.b", "2a", "-a", "..", "\u00e4"):
         with pytest.raises(SelectionError, match="is not the name of a pack"):
-            _settings.packs({"OVERLAY_PACKS": wrong})
+            settings.packs({"OVERLAY_PACKS": wrong})

@@ -8,7 +8,8 @@ import textwrap
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay._shape import bindings, defined_at, digest, doubt, exists, import_chain, shape
+from overlay.reading.origin import defined_at, import_chain
+from overlay.reading.shape import bindings, digest, doubt, exists, shape
 
 BASE = '''
 def f(x, y=1):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_upstream import PROJECT, MemoryTree
 
-from overlay._source import InstalledTree
+from overlay.deciding.decide import decide
 from overlay.errors import SourceError
+from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +72,7 @@ def test_versions_come_from_the_source_and_metadata_is_told_apart(upstream: Upst
     for tree in (InstalledTree(), InstalledTree(str(upstream.root))):
         assert PROJECT.read_version(tree.read) == "1.2.0"
         assert tree.metadata_version(PROJECT) == "1.1.0"
-    verdict = __import__("overlay._decide", fromlist=["decide"]).decide(upstream.patch(), InstalledTree())
+    verdict = decide(upstream.patch(), InstalledTree())
     assert verdict.targets[0].metadata_version == "1.1.0"
 
 

@@ -17,14 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from output_schema import SCHEMA, check
 
-from overlay import _doctor, _new, _packs, _progress, _render, cli, ledger, patch, verdict
-from overlay._progress import Progress
+from overlay import cli, ledger, patch, verdict
+from overlay.arming import doctor
+from overlay.authoring import new
+from overlay.catalogue import packs
+from overlay.commands import progress as _progress
+from overlay.commands import tables
+from overlay.commands.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from overlay._record import Record
+    from overlay.base.record import Record
 
 #: As long as ids get, with that of a pack.
 IDS = st.from_regex(r"([a-z]{1,20}/)?[a-z]{1,9}\.[a-z]{1,12}(-[a-z]{1,9}){0,2}", fullmatch=True)
@@ -45,7 +50,7 @@ def test_a_plan_fits(rows: list[tuple[str, str, str]]) -> None:
         verdict.Verdict(patch=name, revision=1, verdict=said, reason=reason) for name, said, reason in rows
     )
     plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
-    text = _render.plan(plan, findings=False)
+    text = tables.plan(plan, findings=False)
     assert_fits(text)
     for name, said, reason in rows:
         assert name in text
@@ -64,7 +69,7 @@ def test_a_status_fits(rows: list[tuple[str, str, str]], strict: bool) -> None:
     status = ledger.Status(
         enabled=True, strict=strict, version="0.10.0", python="3.13.10", pid=1, selection=(), patches=patches
     )
-    text = _render.status(status)
+    text = tables.status(status)
     assert_fits(text)
     for name, state, _ in rows:
         assert f"{name}@123" in text
@@ -75,7 +80,7 @@ def test_long_names_have_their_reasons_below() -> None:
     name = f"{'a' * 30}/{'b' * 9}.{'c' * 20}"
     verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unsupported", reason="it is new here"),)
     plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
-    assert _render.plan(plan, findings=False).splitlines()[:4] == [
+    assert tables.plan(plan, findings=False).splitlines()[:4] == [
         "patch  verdict",
         "    why",
         f"{name}  unsupported",
@@ -273,8 +278,8 @@ def commands_of_the_parser() -> set[str]:
 RECORDS: dict[str, type[Record]] = {
     "plan": verdict.Plan,
     "status": ledger.Status,
-    "doctor": _doctor.Diagnosis,
-    "new": _new.Written,
+    "doctor": doctor.Diagnosis,
+    "new": new.Written,
     "patch": patch.Patch,
     "target": patch.Target,
     "variant": patch.Variant,
@@ -304,7 +309,7 @@ def test_the_schema_has_the_fields_of_what_is_inside_them() -> None:
     }
     for record, found in inside.items():
         assert found["required"] == list(found["properties"]) == list(record._fields), record
-    assert defs["packs"]["items"]["required"] == [*_packs.Pack._fields, "loaded"]
+    assert defs["packs"]["items"]["required"] == [*packs.Pack._fields, "loaded"]
     assert defs["verdict-name"]["enum"] == list(verdict.VERDICTS)
     assert defs["state"]["enum"] == list(ledger.STATES)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from fake_upstream import Upstream
 
-    from overlay._engine import Engine
+    from overlay.enabling.engine import Engine
 
     Engines = Callable[..., Engine]
 else:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay._form import faults
-from overlay._registry import load_patches
+from overlay.authoring.lint import faults
+from overlay.catalogue.registry import load_patches
 from overlay.patch import Absent, Known, Present, Removal, Replacement, Target, Variant
 from overlay.testing import applied, assert_form
 

@@ -20,7 +20,7 @@ from live_bytes import LiveBytes
 from megatron.core import parallel_state as mpu
 from slime_on_cpu import import_slime
 
-from overlay._live import ORIGINAL
+from overlay.base.marks import ORIGINAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import overlay
-from overlay._source import InstalledTree
 from overlay.compat.projects import SLIME
 from overlay.compat.slime_releases import MODULES, RELEASES
+from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import overlay
-from overlay._registry import load_patches
-from overlay._source import InstalledTree
+from overlay.catalogue.registry import load_patches
+from overlay.reading.source import InstalledTree
 from overlay.verdict import LOUD
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import pytest
 import report_inputs as made
 
 from overlay import cli
-from overlay._source import InstalledTree
 from overlay.errors import ReportError
 from overlay.patch import Replacement
+from overlay.reading.source import InstalledTree
 from overlay.report import charts, drawing, inputs
 from overlay.report.ledgers import compare, label
 from overlay.report.sources import site_source
@@ -179,7 +179,7 @@ def test_a_site_where_nothing_stood(tree: InstalledTree) -> None:
 
 
 def test_every_patch_has_a_source_to_show(tmp_path: Path) -> None:
-    from overlay._registry import load_patches
+    from overlay.catalogue.registry import load_patches
 
     tree = InstalledTree(str(tmp_path))
     for patch in load_patches().values():

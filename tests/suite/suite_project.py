@@ -258,7 +258,7 @@ class Workplace:
         return str(path)
 
     def _digest(self, site: str) -> str:
-        from overlay._source import InstalledTree
+        from overlay.reading.source import InstalledTree
 
         found = InstalledTree(str(self.repository)).digest(site)
         assert found

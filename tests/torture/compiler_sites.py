@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import overlay
-from overlay._live import ORIGINAL, OWNER, current, function_of
-from overlay._registry import load_patches
+from overlay.base.marks import ORIGINAL, OWNER
+from overlay.catalogue.registry import load_patches
+from overlay.installing.live_site import current, function_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

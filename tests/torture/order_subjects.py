@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from order_world import Subject
 
-from overlay._live import OWNER, current, function_of
-from overlay._registry import load_patches
+from overlay.base.marks import OWNER
+from overlay.catalogue.registry import load_patches
+from overlay.installing.live_site import current, function_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

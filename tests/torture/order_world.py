@@ -20,8 +20,9 @@ sys.path.append(str(Path(__file__).parents[1] / "overlay"))
 from fake_upstream import PROJECT, Upstream
 from forked import in_a_child
 
-from overlay._engine import Engine
-from overlay._live import OWNER, current, function_of
+from overlay.base.marks import OWNER
+from overlay.enabling.engine import Engine
+from overlay.installing.live_site import current, function_of
 from overlay.patch import Replacement
 
 if TYPE_CHECKING:

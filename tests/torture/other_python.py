@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from forked import in_a_child
 from order_world import Subject, what_came, write_upstream
 
-from overlay._engine import Engine
+from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from overlay.patch import Patch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from order_world import CONSUMER, MODULE
 
-from overlay._engine import Engine
+from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

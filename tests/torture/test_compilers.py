@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).parents[1] / "overlay"))
 from fake_upstream import Upstream, forget
 
 import overlay
-from overlay._engine import Engine
+from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ import wrapt
 sys.path.append(str(Path(__file__).parents[1] / "overlay"))
 from fake_upstream import Upstream, forget
 
-from overlay._engine import Engine
+from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from overlay import _lockfile
 from overlay.cli import main
 from overlay.errors import LockError
+from overlay.pinning import lockfile
 
 LOCK = ["lock", "--patches", "megatron.recompute", "--file"]
 
@@ -32,7 +32,7 @@ def locked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 def judge(path: Path, before: bytes) -> None:
     assert path.read_bytes() == before
-    assert _lockfile.read(str(path))
+    assert lockfile.read(str(path))
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
@@ -46,7 +46,7 @@ def test_no_space_left_at_each_call(
     before = locked.read_bytes()
     with monkeypatch.context() as patch:
         if call == "write":
-            patch.setattr(_lockfile, "write", full)
+            patch.setattr(lockfile, "write", full)
         else:
             patch.setattr(os, call, full)
         assert main([*LOCK, str(locked)]) == 2
@@ -104,23 +104,23 @@ def test_a_file_system_that_is_full(locked: Path) -> None:
 
 
 def test_what_is_no_file_is_written_to(locked: Path) -> None:
-    lock = _lockfile.read(str(locked))
-    _lockfile.save(os.devnull, lock)
+    lock = lockfile.read(str(locked))
+    lockfile.save(os.devnull, lock)
     assert Path(os.devnull).is_char_device()
     with pytest.raises(OSError, match="Errno 28"):
-        _lockfile.save("/dev/full", lock)
+        lockfile.save("/dev/full", lock)
 
 
 def test_a_link_stays_a_link_and_the_mode_what_it_was(locked: Path) -> None:
-    lock = _lockfile.read(str(locked))
+    lock = lockfile.read(str(locked))
     link = locked.with_name("link.lock")
     link.symlink_to(locked.name)
     locked.chmod(0o640)
     locked.write_text("damaged")
-    _lockfile.save(str(link), lock)
+    lockfile.save(str(link), lock)
     assert link.is_symlink()
     assert locked.stat().st_mode & 0o777 == 0o640
-    assert _lockfile.read(str(locked)) == lock
+    assert lockfile.read(str(locked)) == lock
 
 
 def test_half_a_lock_is_never_believed(locked: Path) -> None:
@@ -128,4 +128,4 @@ def test_half_a_lock_is_never_believed(locked: Path) -> None:
     for length in range(0, len(text) - 1, 97):
         locked.write_text(text[:length])
         with pytest.raises(LockError):
-            _lockfile.read(str(locked))
+            lockfile.read(str(locked))

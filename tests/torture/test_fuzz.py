@@ -30,10 +30,10 @@ def test_an_error_of_our_own_or_a_right_answer(fuzz: Any, kind: str) -> None:
 
 
 def test_a_wrong_answer_is_seen(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from overlay import _lockfile
+    from overlay.pinning import lockfile
 
     def read(path: str) -> Any:
         return Path(path).read_bytes()[0]
 
-    monkeypatch.setattr(_lockfile, "read", read)
+    monkeypatch.setattr(lockfile, "read", read)
     assert len(fuzz.locks(SEED, 20).wrong) > 10

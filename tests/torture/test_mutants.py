@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import overlay
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
 
 pytestmark = pytest.mark.real
 
@@ -81,7 +81,7 @@ def outcomes(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
 NEAR = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from overlay._registry import load_patches
+from overlay.catalogue.registry import load_patches
 from tortures._neighbours import neighbours, shape_of
 from tortures._upstreams import Pristine
 tree = Pristine((Path(sys.argv[2]),))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from overlay._source import InstalledTree
 from overlay.errors import SourceError
+from overlay.reading.source import InstalledTree
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

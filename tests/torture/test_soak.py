@@ -11,7 +11,7 @@ from forked import in_a_child
 from order_world import write_upstream
 from soak_cycles import SOAKS
 
-from overlay._engine import Engine
+from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import pytest
 from rank_starter import run_ranks
 from worksite import ARMED, PATCHED, clean_environment
 
-from overlay import _agreement
 from overlay.errors import AgreementError, OverlayError
+from overlay.pinning import agreement
 
 if TYPE_CHECKING:
     from worksite import Venv
@@ -164,8 +164,8 @@ def test_silent_ranks_are_all_named() -> None:
 
 
 def test_spans() -> None:
-    assert _agreement.spans([0]) == "rank 0"
-    assert _agreement.spans([4, 2, 3, 9]) == "ranks 2-4,9"
+    assert agreement.spans([0]) == "rank 0"
+    assert agreement.spans([4, 2, 3, 9]) == "ranks 2-4,9"
 
 
 def test_without_a_process_group_there_is_nothing_to_compare() -> None:

@@ -88,7 +88,7 @@ BROKEN: dict[str, dict[str, str]] = {
     "gone": {},
     "empty folder": {"overlay/__pycache__/x": ""},
     "init": {"overlay/__init__.py": "1/0\n"},
-    "start": {"overlay/__init__.py": "", "overlay/_startup.py": "("},
+    "start": {"overlay/__init__.py": "", "overlay/arming/startup.py": "("},
 }
 
 
@@ -147,7 +147,7 @@ def test_an_overlay_with_parts_missing_is_a_broken_one(tmp_path: Path, wheel: Pa
     venv = Venv(tmp_path / "venv")
     venv.unpack(wheel)
     (venv.site / "overlay" / missing).unlink()
-    as_3_15 = "import pkgutil; pkgutil.resolve_name('overlay._startup:start')()"
+    as_3_15 = "import pkgutil; pkgutil.resolve_name('overlay.arming.startup:start')()"
     for words in (
         ["-c", "print(1)"],
         ["-S", "-c", f"import sys; sys.path[:0] = {[str(venv.site)]}; {as_3_15}"],
@@ -196,7 +196,7 @@ def test_doctor_of_an_installation_from_the_wheel(worksite: Venv) -> None:
     assert found["file"] == str(worksite.site / "overlay-startup.pth")
     text = worksite.run("-m", "overlay", "doctor").stdout
     assert "are armed at their start if OVERLAY=1" in text
-    assert "_startup" not in worksite.run("-m", "overlay", "doctor", OVERLAY="1").stderr
+    assert "arming" not in worksite.run("-m", "overlay", "doctor", OVERLAY="1").stderr
 
 
 def test_doctor_with_start_up_files_switched_off(worksite: Venv) -> None:

@@ -11,7 +11,7 @@ from fake_slime import FakeSlime
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from overlay import _log
+from overlay import log
 from overlay.patches._partition import first_fit_count, holds
 from overlay.patches.slime._step import current
 from overlay.patches.slime.capped_partitions import (
@@ -154,7 +154,7 @@ def test_without_the_ceiling_no_rank_stops_alone(monkeypatch: pytest.MonkeyPatch
     ranks = [[60] * 7 + [1], [1] * 8]
     plain = FakeSlime(ranks, stages=2, group=4).run(100)
     said: list[str] = []
-    monkeypatch.setattr(_log, "warning", said.append)
+    monkeypatch.setattr(log, "warning", said.append)
     assert FakeSlime(ranks, stages=2, group=4).put_in(**CAPPED).run(100) == plain
     assert ["slime.vpp-ceiling is not applied" in line for line in said] == [True]
 

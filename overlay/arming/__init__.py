@@ -1,0 +1,1 @@
+"""How is every process of a job enabled at its start, and if it is not, why?"""

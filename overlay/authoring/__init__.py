@@ -1,0 +1,1 @@
+"""What does somebody need who writes a patch?"""

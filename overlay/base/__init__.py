@@ -1,0 +1,1 @@
+"""What do all rooms speak in? Records, settings, TOML within limits."""

@@ -1,0 +1,1 @@
+"""Which patches are there: those that come with overlay, and those of packs?"""

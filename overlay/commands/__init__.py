@@ -1,0 +1,1 @@
+"""What does `overlay COMMAND` do, and what does it print?"""

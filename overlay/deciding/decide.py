@@ -1,0 +1,229 @@
+"""The one decision: a patch and the source of its targets in, a verdict out.
+
+`decide` is a pure function of what it is given. The import hook, the plan and the audit all call it, so
+what the audit says is what a trainer does.
+"""
+
+from __future__ import annotations
+
+from overlay.base.record import TYPE_CHECKING
+from overlay.deciding import versions
+from overlay.errors import OverlayError, SourceError
+from overlay.verdict import LOUD, TargetVerdict, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from overlay.patch import Patch, Project, Target, Variant
+    from overlay.reading.source import Tree
+
+
+_UNKNOWN = "of unknown version"
+
+
+def decide(patch: Patch, tree: Tree) -> Verdict:
+    """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises."""
+    found: dict[str, TargetVerdict] = {}
+    for target in sorted(patch.targets, key=lambda target: bool(target.serves)):  # after what they serve
+        found[target.project.name] = _decide_target(patch, target, tree, found.get(target.serves))
+    targets = tuple(found[target.project.name] for target in patch.targets)
+    verdict, reason = _combine(targets)
+    return Verdict(patch=patch.id, revision=patch.revision, verdict=verdict, reason=reason, targets=targets)
+
+
+def settle(
+    patches: Iterable[Patch], verdicts: Mapping[str, Verdict], tree: Tree | None = None
+) -> dict[str, Verdict]:
+    """Return the verdicts with what patches mean for each other taken into account. Never raises.
+
+    Two patches that would both apply to one site (or one to a class and one to its method) conflict, and a
+    patch whose requirement does not apply is unsupported. With `tree`, a name that a module imported and what
+    it is imported from count as one site: which of them is replaced first would decide what runs.
+    """
+    settled = dict(verdicts)
+    by_id = {patch.id: patch for patch in patches}
+    claims = {
+        name: _claims(by_id[name], verdict, tree)
+        for name, verdict in verdicts.items()
+        if verdict.verdict == "apply"
+    }
+    for name, sites in claims.items():
+        for other, others in claims.items():
+            shared = sorted(
+                (mine, theirs)
+                for mine in sites
+                for theirs in others
+                if any(_overlap(mine, site) for site in others[theirs])
+                or any(_overlap(site, theirs) for site in sites[mine])
+            )
+            if shared and name != other:
+                mine, theirs = shared[0]
+                what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
+                settled[name] = settled[name].replace(
+                    verdict="conflict",
+                    reason=f"{other} claims {what}: select one of them",
+                )
+    for name in in_order(by_id):
+        for needed in by_id[name].requires:
+            got = settled[needed].verdict if needed in settled else "not-selected"
+            if name in settled and settled[name].verdict == "apply" and got != "apply":
+                settled[name] = settled[name].replace(
+                    verdict="unsupported", reason=f"it needs {needed}, which is {got}"
+                )
+    return settled
+
+
+def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:
+    """Return the variant that a target verdict stands for, `None` if it is not to be applied."""
+    if verdict.verdict != "apply":
+        return None
+    target = next(target for target in patch.targets if target.project.name == verdict.project)
+    return next(variant for variant in target.variants if variant.name == verdict.variant)
+
+
+def _decide_target(patch: Patch, target: Target, tree: Tree, served: TargetVerdict | None) -> TargetVerdict:
+    blank = TargetVerdict(project=target.project.name, verdict="unsupported", optional=target.optional)
+    try:
+        if not _is_installed(target, tree):
+            return blank.replace(verdict="not-installed", reason=f"{target.project.name} is not installed")
+        if served is not None and served.verdict != "apply" and served.verdict not in LOUD:
+            return _unneeded(target, tree, blank, served)
+        return _judge(patch, target, tree, blank)
+    except Exception as error:  # noqa: BLE001 -- nothing in an upstream's files may end the import of a module
+        # Also for a reason: an ImportError that left here would be taken for that of the upstream's module.
+        return blank.replace(version=_UNKNOWN, reason=_told(error))
+
+
+def _told(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, OverlayError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _is_installed(target: Target, tree: Tree) -> bool:
+    return _is_there(target.project.marker, tree) or bool(_trace(target, tree))
+
+
+def _trace(target: Target, tree: Tree) -> str:
+    """Return the first module of those that would be changed which is there, empty if none is."""
+    return next((module for module in _modules(target) if _is_there(module, tree)), "")
+
+
+def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVerdict) -> TargetVerdict:
+    """Return the verdict on a target that serves a project to which nothing is done. No source is read."""
+    try:
+        version = version_of(target.project, tree) or _UNKNOWN
+    except OverlayError:
+        version = _UNKNOWN
+    if served.verdict == "not-installed":
+        reason = f"it serves {served.project} alone, which is not installed"
+    else:
+        reason = f"it serves {served.project} alone, and {served.project} {served.version} needs nothing: "
+        reason += served.reason
+    return blank.replace(verdict="not-affected", version=version, reason=reason)
+
+
+def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> TargetVerdict:
+    """Return the verdict on a target that is installed. Raises whatever its files make Python raise."""
+    project = target.project
+    if not _is_there(project.marker, tree):
+        trace = _trace(target, tree)
+        reason = f"{trace} is there, and {project.marker}, which every {project.name} has, is not"
+        return blank.replace(version=_UNKNOWN, reason=reason)
+    stated, metadata = _versions_of(project, tree)
+    version = stated or metadata or ""
+    blank = blank.replace(
+        version=version or _UNKNOWN,
+        metadata_version=metadata if metadata and stated and metadata != stated else "",
+    )
+    parsed = versions.parse(version)
+    if parsed is None:
+        return blank.replace(reason=f"the version of {project.name} cannot be told (found {version!r})")
+    from overlay.deciding.match import match
+
+    return match(patch, target, tree, blank, parsed)
+
+
+def version_of(project: Project, tree: Tree) -> str:
+    """Return the version of a project, empty if it is not installed. Raises `OverlayError`."""
+    stated, metadata = _versions_of(project, tree)
+    return stated or metadata or ""
+
+
+def _versions_of(project: Project, tree: Tree) -> tuple[str | None, str | None]:
+    """Return the version in the project's own files, and the one in its metadata."""
+    try:
+        return project.read_version(tree.read), tree.metadata_version(project)
+    except Exception as error:
+        msg = f"the version of {project.name} cannot be read: {_told(error)}"
+        raise OverlayError(msg) from error
+
+
+def _is_there(module: str, tree: Tree) -> bool:
+    try:
+        return tree.has(module)
+    except SourceError:
+        return True  # and the shape says what of it cannot be read
+
+
+def _modules(target: Target) -> list[str]:
+    """Return the modules that a target's variants would change: a trace of its project, cheap to look for."""
+    sites = [replacement.site for variant in target.variants for replacement in variant.replacements]
+    return list(dict.fromkeys(site.partition(":")[0] for site in sites))
+
+
+def _combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
+    """Return the verdict on a patch: the first target leads, and no other may stand in its way."""
+    first = targets[0]
+    if first.verdict != "apply":
+        return first.verdict, first.reason
+    for target in targets[1:]:
+        if target.verdict in ("unsupported", "expired", "conflict"):
+            return "unsupported", f"{target.project} {target.version}: {target.reason}"
+        if target.verdict == "not-installed" and not target.optional:
+            return "not-installed", target.reason
+    notes = [f"{t.project} {t.version} is {t.reason}" for t in targets if t.verdict == "apply" and t.reason]
+    return "apply", "; ".join(notes)
+
+
+def _claims(patch: Patch, verdict: Verdict, tree: Tree | None) -> dict[str, list[str]]:
+    """Return the sites that a patch would replace, each with those that it is imported from."""
+    variants = [variant_of(patch, target) for target in verdict.targets]
+    return {
+        replacement.site: _origins(replacement.site, tree)
+        for variant in variants
+        if variant is not None
+        for replacement in variant.replacements
+    }
+
+
+def _origins(site: str, tree: Tree | None) -> list[str]:
+    if tree is None:
+        return [site]
+    from overlay.reading.origin import import_chain
+
+    try:
+        return import_chain(site, tree)
+    except Exception:  # noqa: BLE001 -- what cannot be read has been said by `decide`
+        return [site]
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def in_order(patches: Mapping[str, Patch]) -> list[str]:
+    """Return the ids so that each comes after those that it requires, else by name."""
+    done: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in done or name not in patches or name in above:
+            return
+        for needed in sorted(patches[name].requires):
+            visit(needed, (*above, name))
+        done.append(name)
+
+    for name in sorted(patches):
+        visit(name, ())
+    return done

@@ -1,0 +1,1 @@
+"""What happens between `enable()` and `disable()` in this interpreter?"""

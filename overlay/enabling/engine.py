@@ -1,0 +1,205 @@
+"""The engine of one interpreter: it reads the settings, and opens and closes sessions."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+from _weakref import ref
+
+from overlay import log
+from overlay._version import __version__
+from overlay.base import settings
+from overlay.base.record import TYPE_CHECKING
+from overlay.deciding.selection import Selection, choose
+from overlay.enabling.loading import load_all
+from overlay.enabling.session import PATIENCE, Session
+from overlay.errors import OverlayError, PatchError
+from overlay.installing.unpickled import half_patched
+from overlay.ledger import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from overlay.ledger import PatchStatus
+    from overlay.patch import Patch
+    from overlay.pinning.lock import Lock
+    from overlay.pinning.pin import Pin
+    from overlay.reading.source import InstalledTree
+    from overlay.verdict import Plan
+
+
+_engines: list[ref[Engine]] = []
+
+
+def _renew_locks() -> None:
+    for reference in _engines[:]:  # it gets shorter as engines are let go of
+        engine = reference()
+        if engine is not None:
+            engine.renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
+class Engine:
+    """Enables a set of patches in this interpreter. The package has one; tests make their own."""
+
+    def __init__(
+        self,
+        load: Callable[[], dict[str, Patch]] = load_all,
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> None:
+        self._load = load
+        self._progress = progress
+        self._lock = _thread.RLock()
+        self._patches: dict[str, Patch] | None = None
+        self._session: Session | None = None
+        self._last: tuple[PatchStatus, ...] = ()
+        _engines.append(ref(self, _engines.remove))
+
+    def renew_locks(self) -> None:
+        """Make new locks in the child of a fork: a thread that held one is not there any more."""
+        self._lock = _thread.RLock()
+        if self._session is not None:
+            self._session.renew_locks()
+
+    def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
+        """Arm the selected patches, and apply those whose modules are there already."""
+        if patches is not None and not isinstance(patches, str):
+            patches = settings.terms(patches)
+        known = self.known()
+        with self._lock:
+            if self._session is not None and self._session.closed:
+                self.disable()  # which was interrupted
+            session, opened = self._session, self._session is None
+            if session is None:
+                selection = choose(known, patches)
+                wanted = settings.strict(strict)
+                log.set_level(settings.log_level())
+                settings.dynamic_cp()  # that it says something, before a job has run into it
+                for sentence in settings.unknown():
+                    log.warning(sentence)
+                chosen = [known[name] for name in selection.ids]
+                session = self._session = Session(
+                    chosen, selection, strict=wanted, said_strict=strict is not None, pin=_pin_on(chosen)
+                )
+            else:
+                _same_again(
+                    session,
+                    None if patches is None else choose(known, patches).ids,
+                    None if strict is None else settings.strict(strict),
+                )
+        try:
+            session.catch_up(PATIENCE)
+        except BaseException:
+            if opened:
+                self.disable()
+            raise
+        return self.status()
+
+    def disable(self) -> None:
+        """Take everything out again, and disarm. If that is interrupted, the next call goes on with it."""
+        with self._lock:
+            session = self._session
+            if session is not None:
+                session.close()
+                self._last = session.status()
+                self._session = None
+
+    def plan(
+        self,
+        patches: str | Iterable[str] | None = None,
+        site: str | Sequence[str] | InstalledTree | None = None,
+        root: str | None = None,
+    ) -> Plan:
+        """Decide on every patch without importing anything of an upstream."""
+        from overlay.deciding.plan import make_plan
+        from overlay.reading.source import InstalledTree
+
+        chosen = self.chosen(patches)
+        tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
+        plan = make_plan(self.known().values(), chosen.ids, tree, tree.name, self._progress)
+        return plan.replace(companions=chosen.companions)
+
+    def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
+        """Return what an argument selects, without one what is enabled, or else the environment."""
+        session = self._session
+        if patches is None and session is not None:
+            return session.chosen
+        return choose(self.known(), patches)
+
+    def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
+        """Return the lock of the selected patches as they are decided on here."""
+        from overlay.catalogue.packs import named
+        from overlay.pinning.lock import make_lock, static_part
+        from overlay.reading.source import InstalledTree
+
+        plan = self.plan(patches)
+        chosen = [self.known()[name] for name in plan.selection]
+        return make_lock(static_part(chosen, named()), chosen, plan.verdicts, InstalledTree())
+
+    def testimony(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what this process says of itself to other ranks, and where its modules lie."""
+        from overlay.catalogue.packs import named
+        from overlay.pinning import agreement
+        from overlay.pinning.lock import make_lock, static_part
+        from overlay.reading.source import InstalledTree
+
+        status, session = self.status(), self._session
+        if session is None:
+            return agreement.NOT_ENABLED, {}
+        patches = [self.known()[name] for name in session.chosen.ids]
+        verdicts = session.verdicts()
+        lock = make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
+        return agreement.facts_of(lock, status), agreement.files_of(verdicts)
+
+    def status(self) -> Status:
+        """Return the ledger. Modules that slipped past the import hook are caught up with first."""
+        session = self._session
+        if session is not None:
+            try:
+                session.catch_up()
+            except PatchError:
+                log.debug("what was refused stays refused: the ledger says so")
+        patches = session.status() if session is not None else self._last
+        return Status(
+            enabled=session is not None,
+            strict=session is not None and session.strict,
+            version=__version__,
+            python=".".join(map(str, sys.version_info[:3])),
+            pid=os.getpid(),
+            selection=session.chosen.ids if session is not None else (),
+            companions=session.chosen.companions if session is not None else (),
+            patches=patches,
+            pinned=session.pinned if session is not None else "",
+            half_patched=half_patched(patches),
+        )
+
+    def known(self) -> dict[str, Patch]:
+        """Return all patches by id."""
+        if self._patches is None:
+            self._patches = self._load()
+        return self._patches
+
+
+def _pin_on(patches: list[Patch]) -> Pin | None:
+    """Return what the environment pins this process to. Raises `PinError` for what differs already."""
+    wanted = settings.pin()
+    if not wanted:
+        return None
+    from overlay.pinning.pin import Pin
+
+    return Pin(wanted, patches)
+
+
+def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:
+    """Raise if a second `enable()` asks for something else than the first."""
+    if selection in (None, session.chosen.ids) and strict in (None, session.strict):
+        return
+    msg = (
+        f"overlay is already enabled, with patches={','.join(session.chosen.ids) or 'none'!r} and "
+        f"strict={session.strict}: call overlay.disable() first to change that"
+    )
+    raise OverlayError(msg)

@@ -1,0 +1,36 @@
+"""Loading the patches that come with overlay and those of packs: a pin is asked before a pack's code runs."""
+
+from __future__ import annotations
+
+from overlay.base import settings
+from overlay.catalogue.packs import named
+from overlay.catalogue.registry import load_patches
+from overlay.errors import OverlayError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from overlay.patch import Patch
+
+
+def load_all() -> dict[str, Patch]:
+    """Return the patches that come with overlay and those of the packs that `OVERLAY_PACKS` names, by id.
+
+    Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded.
+    """
+    patches = load_patches()
+    packs = named()
+    wanted = settings.pin()
+    if packs and wanted:
+        from overlay.pinning.pin import check_packs
+
+        check_packs(wanted, packs)
+    for pack in packs:
+        try:
+            found = load_patches(pack.package, prefix=f"{pack.name}/")
+        except OverlayError:
+            raise
+        except Exception as error:
+            msg = f"the pack {pack.name} ({pack.distribution} {pack.version}) cannot be loaded: {error!r}"
+            raise OverlayError(msg) from error
+        patches.update(found)
+    return patches

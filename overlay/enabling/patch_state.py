@@ -1,0 +1,159 @@
+"""What the ledger holds of one selected patch, and how that is told."""
+
+from __future__ import annotations
+
+import sys
+
+from overlay import log
+from overlay.base.record import TYPE_CHECKING
+from overlay.deciding.decide import variant_of
+from overlay.ledger import PatchStatus, SiteStatus
+
+if TYPE_CHECKING:
+    from overlay.installing.sites import Installed
+    from overlay.patch import Patch, Replacement
+    from overlay.verdict import TargetVerdict, Verdict
+
+#: States from which a patch does not come back within a session.
+ENDED = ("failed", "skipped")
+
+
+class Entry:
+    """One selected patch in this process."""
+
+    def __init__(self, patch: Patch) -> None:
+        self.patch = patch
+        self.verdict: Verdict | None = None
+        self.state = "armed"
+        self.reason = ""
+        #: Every site that was put in place and not taken out, those of earlier lives of a module included.
+        self.installed: list[Installed] = []
+        self._announced: set[str] = set()
+        self._lost: set[str] = set()
+
+    @property
+    def label(self) -> str:
+        """Return the patch as the log names it."""
+        return f"{self.patch.id}@{self.patch.revision}"
+
+    @property
+    def loss(self) -> str:
+        """Return what a warning adds that a companion is not there."""
+        return f"; without it, {self.patch.without}" if self.patch.without else ""
+
+    def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
+        """Return what is to be replaced according to the verdict, target by target."""
+        found = []
+        for target in (
+            self.verdict.targets if self.verdict is not None and self.verdict.verdict == "apply" else ()
+        ):
+            variant = variant_of(self.patch, target)
+            found += [
+                (target, replacement) for replacement in (variant.replacements if variant is not None else ())
+            ]
+        return found
+
+    def holds(self, module: object, site: str) -> bool:
+        """Return whether a site of this very module object has our replacement."""
+        parent, raw = _current(module, site)
+        return any(
+            item.parent is parent and item.after is raw for item in self.installed if item.site == site
+        )
+
+    def grow_old(self, module: str) -> None:
+        """Note that a module has been executed again: what is not in place any more is history."""
+        for site in self.installed:
+            if site.site.partition(":")[0] == module and not site.in_place:
+                site.past = True
+
+    def revert(self) -> None:
+        """Take out every site, the last one first, and say what could not be."""
+        if not self.installed:
+            return
+        from overlay.installing.sites import take_out
+
+        left = take_out(self.installed)
+        self.installed = []
+        for text in left:
+            log.warning(f"left behind by {self.label}: {text}")
+
+    def end(self, state: str, reason: str) -> None:
+        """Take everything out, and stay out for this session."""
+        self.revert()
+        self.state, self.reason = state, reason
+
+    def settle(self) -> None:
+        """Set the state from what is in place now, and warn once of a site that was lost."""
+        if self.state in (*ENDED, "reverted") or self.verdict is None:
+            return
+        statuses = self._sites()
+        faults = [f"{status.site} {text}" for status, text in statuses if text]
+        if faults:
+            self.state, self.reason = "incomplete", "; ".join(faults)
+        elif any(status.state == "armed" for status, _ in statuses if not self._optional(status.project)):
+            self.state, self.reason = "armed", ""
+        elif statuses:
+            self.state, self.reason = "applied", ""
+        for status, text in statuses:
+            # Without a stale reference the fault is that somebody else stands there.
+            if text and not status.stale and status.site not in self._lost:
+                self._lost.add(status.site)
+                log.warning(f"lost {self.label}: {status.site} {text}")
+
+    def announce(self) -> None:
+        """Log each target once, when the last of its sites is in place."""
+        states = {status.site: status.state for status, _ in self._sites()}
+        by_target: dict[str, tuple[TargetVerdict, list[str]]] = {}
+        for target, replacement in self.sites():
+            by_target.setdefault(target.project, (target, []))[1].append(replacement.site)
+        for project, (target, sites) in by_target.items():
+            if project not in self._announced and all(states[site] == "applied" for site in sites):
+                self._announced.add(project)
+                count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
+                note = f": {target.reason}" if target.reason else ""
+                log.info(f"applied {self.label} to {project} {target.version} ({count}){note}")
+
+    def status(self) -> PatchStatus:
+        """Return this entry as data."""
+        return PatchStatus(
+            patch=self.patch.id,
+            revision=self.patch.revision,
+            state=self.state,
+            reason=self.reason,
+            verdict=self.verdict,
+            sites=tuple(status for status, _ in self._sites()),
+        )
+
+    def _optional(self, project: str) -> bool:
+        return any(target.optional for target in self.patch.targets if target.project.name == project)
+
+    def _sites(self) -> list[tuple[SiteStatus, str]]:
+        """Return the state of each site as it is now, with what is wrong with it."""
+        found = []
+        for target, replacement in self.sites():
+            site = replacement.site
+            state, fault = self.state if self.state in (*ENDED, "reverted") else "armed", ""
+            rebound: tuple[str, ...] = ()
+            stale: tuple[str, ...] = ()
+            module = sys.modules.get(site.partition(":")[0])
+            mine = [item for item in self.installed if item.site == site]
+            if module is not None and mine:
+                parent, raw = _current(module, site)
+                here = next((item for item in mine if item.parent is parent and item.after is raw), None)
+                if here is not None:
+                    rebound, stale = here.rebound, here.stale
+                    state = "incomplete" if stale else "applied"
+                    fault = f"is still held by {', '.join(stale)}" if stale else ""
+                else:
+                    from overlay.installing.live_site import describe
+
+                    state, fault = "incomplete", f"was replaced since by {describe(raw)}"
+            status = SiteStatus(site=site, project=target.project, state=state, rebound=rebound, stale=stale)
+            found.append((status, fault))
+        return found
+
+
+def _current(module: object, site: str) -> tuple[object, object]:
+    from overlay.installing.live_site import current
+
+    return current(module, site)

@@ -1,0 +1,27 @@
+"""The one engine of this interpreter."""
+
+from __future__ import annotations
+
+import _thread
+
+from overlay.enabling.engine import Engine
+from overlay.installing import unpickled
+
+_engine: Engine | None = None
+_lock = _thread.allocate_lock()
+
+
+def here() -> Engine:
+    """Return the engine of this interpreter, which is made when it is first asked for."""
+    global _engine  # noqa: PLW0603 -- one engine per interpreter is what the package is
+    if _engine is None:
+        with _lock:
+            if _engine is None:
+                _engine = Engine()
+                unpickled.ask(_engine.status)
+    return _engine
+
+
+def leaving_out(patch: str) -> str:
+    """Return what to set or to call to do without a patch, for the message of one that is in place."""
+    return here().chosen().without([patch])

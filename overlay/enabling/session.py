@@ -1,0 +1,366 @@
+"""A session: what lies between `enable()` and `disable()` in one interpreter.
+
+One lock guards the ledger and every change to an upstream object. It is never held while something is
+imported: a factory may import what another thread is importing, and the two would wait for each other. What
+goes on in one module is kept to one thread by a lock of that module's own, as the import system does it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import sys
+from types import ModuleType
+
+from overlay import log
+from overlay.base.record import TYPE_CHECKING
+from overlay.deciding.decide import decide, in_order, settle
+from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
+from overlay.enabling.patch_state import ENDED, Entry
+from overlay.errors import OverlayError, PatchError, PinError
+from overlay.verdict import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from overlay.deciding.selection import Selection
+    from overlay.ledger import PatchStatus
+    from overlay.patch import Patch, Target
+    from overlay.pinning.pin import Pin
+    from overlay.reading.source import Tree
+
+#: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
+#: may be waiting for an import of ours.
+PATIENCE = 10.0
+
+
+class Session:
+    """The selected patches, armed, and what became of them."""
+
+    def __init__(
+        self,
+        patches: Sequence[Patch],
+        chosen: Selection,
+        *,
+        strict: bool,
+        said_strict: bool = False,
+        pin: Pin | None = None,
+    ) -> None:
+        """Arm the patches of a selection. `said_strict`: strict mode is an argument of `enable()`."""
+        by_id = {patch.id: patch for patch in patches}
+        self.chosen = chosen
+        self.strict = strict
+        self._said_strict = said_strict
+        self._pin = pin
+        self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
+        #: Whether it is being taken out, or has been.
+        self.closed = False
+        self._tree: Tree | None = None
+        self._verdicts: dict[str, Verdict] = {}
+        self._seen: dict[str, object] = {}
+        self._watched: dict[str, list[Entry]] = {}
+        self.renew_locks()
+        for entry in self.entries.values():
+            for module in _modules(entry.patch):
+                self._watched.setdefault(module, []).append(entry)
+        self._finder = WatchingFinder(frozenset(self._watched), self._imported)
+        self._finder.install()
+
+    def renew_locks(self) -> None:
+        """Make the locks: at first, and in the child of a fork, where a thread that held one is gone."""
+        self._lock = _thread.RLock()
+        self._busy: dict[str, _thread.RLock] = {}
+
+    @property
+    def pinned(self) -> str:
+        """What this process is held to, empty if it is not."""
+        return "" if self._pin is None else self._pin.name
+
+    def close(self) -> None:
+        """Take everything out again. After an interruption it can be called once more."""
+        with self._lock:
+            self.closed = True
+            self._finder.remove()
+            for entry in reversed(self.entries.values()):
+                entry.revert()
+                if entry.state not in ENDED:
+                    entry.state = "reverted"
+
+    def status(self) -> tuple[PatchStatus, ...]:
+        """Return the ledger, with each site as it is now."""
+        with self._lock:
+            for entry in self.entries.values():
+                entry.settle()
+            return tuple(entry.status() for entry in self.entries.values())
+
+    def catch_up(self, patience: float = 0.0) -> None:
+        """Handle watched modules that were imported before the hook was there, or past it.
+
+        Raises `PatchError` in strict mode, once all of them have been looked at.
+        """
+        refused: PatchError | None = None
+        for name in self._watched:
+            module = sys.modules.get(name)
+            if module is None or self.closed:
+                continue
+            if is_lazy(module):
+                when_awake(module, name, self._imported)
+            elif is_executing(module):
+                # If the hook has seen it, another thread is importing it right now, and the hook reports it.
+                if name not in self._finder.hooked and self._seen.get(name) is not module:
+                    self._seen[name] = module
+                    when_executed(module, name, self._imported)
+            else:
+                try:
+                    self._imported(name, module, patience)
+                except PatchError as error:
+                    refused = refused or error
+        if refused is not None:
+            raise refused
+
+    # -- applying ------------------------------------------------------------------------------------
+
+    def _imported(self, name: str, module: object, patience: float | None = None) -> None:
+        """Apply what waits for a module that has been executed.
+
+        Never raises an `ImportError`, and in strict mode raises again if the import is tried again. With
+        `patience` it is no import that calls: then it gives up if another thread is busy with the module for
+        longer than that, and leaves alone what it has seen.
+        """
+        if self.closed:
+            return
+        with self._lock:
+            busy = self._busy.setdefault(name, _thread.RLock())
+        if not busy.acquire(timeout=-1 if patience is None else patience):
+            return
+        try:
+            again = self._seen.get(name) is module
+            if name in self._seen and not (again and patience is not None):
+                # Executed once more: from another source, perhaps.
+                self._forget()
+                for entry in self._watched.get(name, ()):
+                    entry.grow_old(name)
+            ended = [entry for entry in self._watched.get(name, ()) if entry.state in ENDED]
+            for entry in self._watched.get(name, ()):
+                self._apply(entry, name, module)
+            self._seen[name] = module
+            for entry in ended:
+                if entry.state not in ENDED:
+                    self._make_up_for(entry, name)
+        finally:
+            busy.release()
+
+    def _make_up_for(self, entry: Entry, name: str) -> None:
+        """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
+        for other in _modules(entry.patch):
+            module = self._seen.get(other)
+            if other != name and module is not None and sys.modules.get(other) is module:
+                self._imported(other, module, 0.0)
+
+    def _forget(self) -> None:
+        """Read and decide anew from now on, where nothing has been put in place."""
+        with self._lock:
+            self._tree = None
+            self._verdicts = {}
+
+    def _apply(self, entry: Entry, name: str, module: object) -> None:
+        verdict = self._verdict_on(entry, name)
+        if self._pin is not None and entry.state not in ENDED:
+            different = self._pin.difference(verdict, self.verdicts(), self._source())
+            if different:
+                self._fail(entry, PinError(different))
+                return
+        if entry.state in ENDED:
+            loud = entry.state == "failed" or verdict.loud
+            self._refuse(entry, verdict.verdict if entry.state == "skipped" else "failed", loud=loud)
+            return
+        if verdict.verdict != "apply":
+            entry.end("skipped", verdict.reason)
+            self._announce_skip(entry, verdict)
+            self._refuse(entry, verdict.verdict, loud=verdict.loud)
+            return
+        for needed in entry.patch.requires:
+            if self.entries[needed].state in ENDED:
+                self._fail(entry, OverlayError(f"it needs {needed}, which is {self.entries[needed].state}"))
+                return
+        if not isinstance(module, ModuleType):
+            self._fail(
+                entry, OverlayError(f"{name} in sys.modules is a {type(module).__qualname__}, no module")
+            )
+            return
+        self._install(entry, name, module)
+
+    def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
+        from overlay.installing.live_site import ConflictError
+        from overlay.installing.sites import prepare, put
+
+        with self._lock:
+            mine = [item for _, item in entry.sites() if item.site.partition(":")[0] == name]
+            missing = [item for item in mine if not entry.holds(module, item.site)]
+            known = {site.site for site in entry.installed if not site.past}
+        if not missing:
+            return
+        try:
+            sites = prepare(entry.label, module, missing, self._source())
+            with self._lock:
+                if self.closed:
+                    return
+                if entry.state in ENDED:  # another of its sites has failed in the meantime
+                    self._refuse(entry, entry.state, loud=True)
+                    return
+                before = entry.installed
+                entry.installed = [*before, *sites]  # first: an interruption must find what there is to undo
+                try:
+                    put(sites)
+                except BaseException:
+                    entry.installed = [*before, *(site for site in sites if site.in_place)]
+                    raise
+        except PatchError:
+            raise
+        except ConflictError as error:
+            if known.issuperset(item.site for item in missing):
+                entry.settle()  # somebody came after us: that is said, and the rest stays
+                return
+            self._fail(entry, error)
+            return
+        except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError
+            self._fail(entry, error)
+            return
+        self._record(entry)
+
+    def _fail(self, entry: Entry, error: Exception) -> None:
+        """Take out all of a patch after one of its sites could not be put in place, and say so."""
+        self._refuse(entry, self._take_out(entry, error), loud=True)
+
+    def _take_out(self, entry: Entry, error: Exception) -> str:
+        """Take out a patch and what needs it before anything is raised, and return what it is now."""
+        from overlay.installing.live_site import ConflictError
+
+        conflict = isinstance(error, ConflictError)
+        with self._lock:
+            reason = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
+            entry.end("skipped" if conflict else "failed", reason)
+            if conflict and entry.verdict is not None:
+                entry.verdict = entry.verdict.replace(verdict="conflict", reason=reason)
+        what = "conflict" if conflict else "failed"
+        where = entry.verdict.where() if entry.verdict is not None else ""
+        log.warning(f"NOT applied {entry.label} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
+        self._take_out_what_needs(entry)
+        return what
+
+    def _take_out_what_needs(self, entry: Entry) -> None:
+        for other in self.entries.values():
+            if entry.patch.id in other.patch.requires and other.state not in ENDED and other.installed:
+                self._take_out(other, OverlayError(f"it needs {entry.patch.id}, which is {entry.state}"))
+
+    def _record(self, entry: Entry) -> None:
+        """Say what became of the sites that were just put in place."""
+        with self._lock:
+            before = entry.reason
+            entry.settle()
+            incomplete, reason = entry.state == "incomplete", entry.reason
+            if incomplete and (self._is_strict_on(entry) or self._pin is not None):
+                entry.end("failed", reason)
+        if incomplete and reason != before:
+            where = entry.verdict.where() if entry.verdict is not None else ""
+            log.warning(f"incomplete {entry.label} on {where}: {reason}; enable overlay earlier{entry.loss}")
+            if entry.state in ENDED:
+                self._take_out_what_needs(entry)
+            self._refuse(entry, "incomplete", loud=True)
+        elif not incomplete:
+            entry.announce()
+
+    def _announce_skip(self, entry: Entry, verdict: Verdict) -> None:
+        where = verdict.where()
+        if verdict.loud:
+            clash = f" ({self._way_out(entry)})" if verdict.verdict == "conflict" else ""
+            reason = f"{verdict.reason}{clash}{entry.loss}"
+            log.warning(f"NOT applied {entry.label} to {where}: {verdict.verdict}: {reason}")
+        elif verdict.verdict == "not-installed":
+            log.debug(f"skipped {entry.label}: not-installed: {verdict.reason}")
+        else:
+            log.info(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
+
+    def _is_strict_on(self, entry: Entry) -> bool:
+        """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""
+        return self.strict and entry.patch.id not in self.chosen.companions
+
+    def _way_out(self, entry: Entry) -> str:
+        """Say what to set or to call so that a patch is left out, with those that would be the next error."""
+        loud = {v.patch for v in self.verdicts() if v.verdict in ("unsupported", "expired")}
+        gone = {entry.patch.id, *(loud - {*self.chosen.companions})}
+        for other in self.entries.values():  # each after those that it requires
+            if gone.intersection(other.patch.requires):
+                gone.add(other.patch.id)
+        more = ", ".join(sorted(gone - {entry.patch.id}))
+        text = f"{self.chosen.without(gone, strict=self._said_strict)} leaves it out"
+        return f"{text}, with {more}, which cannot be applied either" if more else text
+
+    def _refuse(self, entry: Entry, what: str, *, loud: bool) -> None:
+        if loud and self._pin is not None and not self._pin.accepts(entry.patch.id, what):
+            held = "" if self._pin.name in entry.reason else f" (pinned to {self._pin.name})"
+            msg = f"{entry.label} is {what}: {entry.reason}{held}"
+            raise PinError(msg)
+        if loud and self._is_strict_on(entry):
+            way_out = f"strict mode; {self._way_out(entry)}"
+            msg = f"{entry.label} is {what}: {entry.reason} ({way_out})"
+            raise PatchError(msg)
+
+    # -- deciding ------------------------------------------------------------------------------------
+
+    def verdicts(self) -> list[Verdict]:
+        """Return the verdicts on all selected patches, also on those whose modules have not been imported."""
+        return [entry.verdict or self._decide(entry.patch) for entry in self.entries.values()]
+
+    def _verdict_on(self, entry: Entry, name: str) -> Verdict:
+        """Return the verdict on a patch, one of whose modules has been executed under `name`."""
+        if entry.verdict is None or entry.state not in ENDED:
+            entry.verdict = self._decide(entry.patch)
+        owner = next(target.project.name for target in entry.patch.targets if name in _modules_of(target))
+        waits = entry.verdict.verdict in ("apply", "not-installed", "not-affected")
+        if waits and _absent(entry.verdict, owner):
+            # It was not there when that was decided, and it is now.
+            self._forget()
+            entry.verdict = self._decide(entry.patch)
+            if _absent(entry.verdict, owner):
+                reason = f"{name} has been imported, and {owner} cannot be found"
+                entry.verdict = entry.verdict.replace(verdict="unsupported", reason=reason)
+            if entry.state == "skipped":
+                entry.state, entry.reason = "armed", ""
+        return entry.verdict
+
+    def _decide(self, patch: Patch) -> Verdict:
+        """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
+        found = self._verdicts
+        if patch.id not in found:
+            chosen = [entry.patch for entry in self.entries.values()]
+            try:
+                tree = self._source()
+                found = settle(chosen, {other.id: decide(other, tree) for other in chosen}, tree)
+            except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
+                reason = f"it cannot be decided on: {type(error).__name__}: {error}"
+                lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)
+                found = {other.id: lost.replace(patch=other.id, revision=other.revision) for other in chosen}
+            self._verdicts = found
+        return found[patch.id]
+
+    def _source(self) -> Tree:
+        from overlay.reading.source import InstalledTree
+
+        tree = self._tree
+        if tree is None:
+            tree = self._tree = InstalledTree()
+        return tree
+
+
+def _absent(verdict: Verdict, project: str) -> bool:
+    return any(target.project == project and target.verdict == "not-installed" for target in verdict.targets)
+
+
+def _modules(patch: Patch) -> list[str]:
+    """Return the modules that a patch would change in any variant, in the order of the file."""
+    return list(dict.fromkeys(name for target in patch.targets for name in _modules_of(target)))
+
+
+def _modules_of(target: Target) -> list[str]:
+    variants = target.variants
+    return [item.site.partition(":")[0] for variant in variants for item in variant.replacements]

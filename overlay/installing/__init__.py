@@ -1,0 +1,1 @@
+"""How does one patch get into one imported module, and out again?"""

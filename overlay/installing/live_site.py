@@ -1,0 +1,136 @@
+"""Live objects: where a site is in an imported module, and whether it is what the source says.
+
+The source of a site has been recognised by the time that this is asked. The file may have changed since it
+was imported, and somebody may have put something else in its place, so the code that would run is compared
+with the code that the source compiles to.
+"""
+
+from __future__ import annotations
+
+from types import CodeType, FunctionType
+
+from overlay.base.marks import OWNER, is_wrapper
+from overlay.errors import OverlayError
+from overlay.reading.origin import defined_at
+from overlay.reading.shape import split_site
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any
+
+    from overlay.reading.source import Tree
+
+_METHOD_KINDS = (staticmethod, classmethod)
+
+
+class ConflictError(OverlayError):
+    """Someone else's object stands at a site."""
+
+
+def function_of(raw: object) -> Any:
+    """Return the function behind a raw class or module attribute."""
+    return raw.__func__ if isinstance(raw, _METHOD_KINDS) else raw
+
+
+def kind_of(raw: object) -> type | None:
+    """Return `staticmethod` or `classmethod` if a raw attribute is one."""
+    return type(raw) if isinstance(raw, _METHOD_KINDS) else None
+
+
+def resolve(module: ModuleType, site: str) -> tuple[Any, str, object]:
+    """Return the object that holds a site, the attribute's name and its raw value. Raises `OverlayError`."""
+    # Imported here: by now a target is really there, and the cost of wrapt no longer shows.
+    from wrapt import resolve_path
+
+    _, qualname = split_site(site)
+    try:
+        parent, name, raw = resolve_path(module, qualname)
+    except AttributeError as error:
+        msg = f"{site} does not exist in the imported module, although its source defines it: {error}"
+        raise OverlayError(msg) from error
+    if name not in vars(parent):
+        msg = f"{site} is inherited, not defined there"
+        raise OverlayError(msg)
+    return parent, name, raw
+
+
+def current(module: object, site: str) -> tuple[Any, object]:
+    """Return the object that holds a site and the raw value there now, `None` for what is missing."""
+    parent: Any = module
+    *path, name = split_site(site)[1].split(".")
+    for step in path:
+        parent = _own(parent, step)
+    return parent, _own(parent, name)
+
+
+def _own(parent: object, name: str) -> Any:
+    try:
+        return object.__getattribute__(parent, "__dict__").get(name)
+    except AttributeError:
+        # The dictionary of a class is no instance attribute.
+        return vars(parent).get(name) if isinstance(parent, type) else None
+
+
+def describe(value: object) -> str:
+    """Say what stands at a site, so that a person finds it."""
+    function = function_of(value)
+    if type(function) is not FunctionType:
+        return f"a {type(value).__qualname__}"
+    owner = function.__dict__.get(OWNER)
+    if isinstance(owner, str) and not is_wrapper(function):
+        return f"{owner} of overlay"
+    code = function.__code__
+    name = getattr(code, "co_qualname", getattr(function, "__qualname__", code.co_name))
+    return f"{getattr(function, '__module__', '?')}:{name}, {code.co_filename}:{code.co_firstlineno}"
+
+
+def check_original(site: str, original: object, tree: Tree) -> None:
+    """Raise `ConflictError` unless the live object is the function that the source defines."""
+    if type(original) is not FunctionType:  # a transparent proxy says that it is an instance of one
+        msg = f"{site} is a {type(original).__name__} in the imported module, not a plain function"
+        raise ConflictError(msg)
+    if getattr(original, OWNER, None) is not None:
+        msg = f"{site} is already replaced by {describe(original)}"
+        raise ConflictError(msg)
+    home, qualname = defined_at(site, tree)
+    running = original.__code__
+    if original.__module__ == home and any(_same(code, running) for code in _compiled(tree, home, qualname)):
+        return
+    msg = (
+        f"{site} was replaced by someone else, or its file has changed since it was imported "
+        f"({describe(original)}); enable overlay first"
+    )
+    raise ConflictError(msg)
+
+
+def _compiled(tree: Tree, module: str, qualname: str) -> list[CodeType]:
+    """Return the code objects that a module's source compiles to under a qualified name."""
+    found = tree.code(module)
+    for name in qualname.split("."):
+        inside = [constant for code in found for constant in code.co_consts]
+        found = [code for code in inside if isinstance(code, CodeType) and code.co_name == name]
+    return found
+
+
+def _same(one: CodeType, other: CodeType) -> bool:
+    """Return whether two code objects do the same, wherever they come from."""
+    return (
+        one.co_code == other.co_code
+        and one.co_names == other.co_names
+        and one.co_varnames == other.co_varnames
+        and one.co_freevars == other.co_freevars
+        and one.co_cellvars == other.co_cellvars
+        and one.co_argcount == other.co_argcount
+        and one.co_kwonlyargcount == other.co_kwonlyargcount
+        and len(one.co_consts) == len(other.co_consts)
+        and all(map(_same_constant, one.co_consts, other.co_consts))
+    )
+
+
+def _same_constant(one: object, other: object) -> bool:
+    if isinstance(one, CodeType) and isinstance(other, CodeType):
+        return _same(one, other)
+    if isinstance(one, frozenset) or isinstance(other, frozenset):
+        return one == other  # whose order is not that of the source
+    return type(one) is type(other) and ascii(one) == ascii(other)  # also for nan, and -0.0

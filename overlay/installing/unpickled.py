@@ -1,0 +1,78 @@
+"""Replacements that came here pickled, from a process that is patched.
+
+A class that is pickled by value, as Ray does with actor classes, takes its methods along, ours included; the
+modules that it calls stay what they are here. If this process is not patched, it is half patched. A
+replacement therefore carries a mark that notes where it is unpickled.
+"""
+
+from __future__ import annotations
+
+from overlay import log
+from overlay.errors import PatchError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from overlay.ledger import PatchStatus, Status
+
+#: What has arrived: label and site of each replacement, in order, once.
+_arrived: dict[tuple[str, str], None] = {}
+#: What tells the state of this process, `None` as long as nobody has asked anything of overlay in it.
+_status: Callable[[], Status] | None = None
+#: States of a patch that is whole in its process, or will be when its modules are imported.
+_WHOLE = ("armed", "applied")
+
+
+class Mark(str):
+    """The label of a patch, such as `verl.dynamic-cp-loss@1`, on a replacement of its."""
+
+    __slots__ = ("site",)
+    site: str
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return arrive, (str(self), self.site)
+
+
+def ask(status: Callable[[], Status]) -> None:
+    """Set what is asked for the state of this process when a replacement arrives."""
+    global _status  # noqa: PLW0603 -- of the process, as what arrives is
+    _status = status
+
+
+def mark(label: str, site: str) -> Mark:
+    """Return the mark of a replacement."""
+    made = Mark(label)
+    made.site = site
+    return made
+
+
+def arrive(label: str, site: str) -> Mark:
+    """Note that a replacement has been unpickled, and warn of it if its patch is not in force here.
+
+    Raises `PatchError` if this process is enabled in strict mode, or pinned, and leaves the patch out.
+    """
+    known = (label, site) in _arrived
+    _arrived[label, site] = None
+    status = None if _status is None else _status()
+    sentence = _fault(label, site, () if status is None else status.patches)
+    if sentence and not known:
+        log.warning(f"half-patched: {sentence}")
+    if sentence and status is not None and status.enabled and (status.strict or status.pinned):
+        raise PatchError(f"half-patched: {sentence}")
+    return mark(label, site)
+
+
+def half_patched(patches: Iterable[PatchStatus]) -> tuple[str, ...]:
+    """Return a sentence for each replacement that arrived and whose patch is not in force here now."""
+    patches = tuple(patches)
+    return tuple(filter(None, (_fault(label, site, patches) for label, site in _arrived)))
+
+
+def _fault(label: str, site: str, patches: Iterable[PatchStatus]) -> str:
+    state = next(
+        (p.state for p in patches if f"{p.patch}@{p.revision}" == label), "not selected or not enabled"
+    )
+    if state in _WHOLE:
+        return ""
+    return f"{site} of {label} came here pickled by a process that is patched, and here that patch is {state}"

@@ -1,0 +1,84 @@
+"""Digests of the code that is overlay's and its patches' own, so that a lock and the ranks can compare it.
+
+Files are read, not imported: a pack is compared with its lock before any of it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from overlay.catalogue.registry import COMPAT, PACK, module_of
+from overlay.errors import OverlayError
+from overlay.reading.locate import read_file
+
+#: What Python imports. The cache of compiled files is left aside: it says nothing that its source does not.
+_ENDINGS = (".py", ".pyc", ".so")
+
+
+def of_overlay() -> str:
+    """Return the digest of all of overlay but the patches, the same for every kind of installation."""
+    files = {}
+    for package in ("overlay", COMPAT, PACK):
+        below = package.removeprefix("overlay").strip(".")
+        files.update({os.path.join(below, name): path for name, path in _files(package).items()})
+    return _digest({name: path for name, path in files.items() if not _is_patch(name)})
+
+
+def of_package(package: str) -> str:
+    """Return the digest of all files of a package. Raises `OverlayError` if there is no such package."""
+    files = _files(package)
+    if not files:
+        msg = f"the package {package} cannot be found"
+        raise OverlayError(msg)
+    return _digest(files)
+
+
+def of_patch(patch: str) -> str:
+    """Return the digest of the file that holds a patch which has been loaded, empty if no file does."""
+    module = sys.modules.get(module_of(patch))
+    spec = getattr(module, "__spec__", None)
+    data = read_file(spec.origin, spec) if spec is not None and spec.origin else None
+    if data is None:
+        return ""
+    from hashlib import sha256
+
+    return sha256(data).hexdigest()
+
+
+def _is_patch(name: str) -> bool:
+    """Return whether a file, by its path in the package, is a patch and not what patches share."""
+    first, *rest = name.split(os.sep)
+    return first == "patches" and len(rest) == 2 and not any(part.startswith("_") for part in rest)  # noqa: PLR2004
+
+
+def _files(package: str) -> dict[str, str]:
+    """Return the files of a package by their paths in it. Of an archive there is one, the archive."""
+    from overlay.reading.source import InstalledTree
+
+    found: dict[str, str] = {}
+    for folder in InstalledTree().folders(package):
+        if not os.path.isdir(folder):
+            archive = folder
+            while not os.path.exists(archive) and os.path.dirname(archive) != archive:
+                archive = os.path.dirname(archive)
+            found[os.path.basename(archive)] = archive
+            continue
+        for place, folders, names in os.walk(folder):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            for name in names:
+                path = os.path.join(place, name)
+                if name.endswith(_ENDINGS):
+                    found.setdefault(os.path.relpath(path, folder), path)
+    return found
+
+
+def _digest(files: dict[str, str]) -> str:
+    from hashlib import sha256
+
+    total = sha256()
+    for name in sorted(files):
+        with open(files[name], "rb") as file:
+            inside = sha256(file.read()).hexdigest()
+        total.update(f"{name.replace(os.sep, '/')}\0{inside}\0".encode())
+    return total.hexdigest()

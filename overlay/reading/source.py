@@ -1,0 +1,310 @@
+"""Finding the source of upstream modules without importing anything.
+
+`importlib.util.find_spec("a.b")` imports `a`, which for Megatron means torch, so parents are walked by
+their specs instead. The same walk serves a running interpreter (its `sys.meta_path`, so editable installs
+are seen) and a folder such as an unpacked wheel, a site-packages or a checkout.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from importlib.machinery import ModuleSpec
+
+from overlay.errors import SourceError
+from overlay.reading.bindings import find
+from overlay.reading.editable import Links, module_file
+from overlay.reading.locate import (
+    ask_finders,
+    ask_path,
+    importable,
+    portions,
+    read_file,
+    source_text,
+    stated_version,
+)
+from overlay.reading.shape import bindings, digest, doubt, exists, shape, split_site
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from types import CodeType
+    from typing import Any
+
+    from overlay.patch import Project
+    from overlay.reading.bindings import Found
+
+
+class Tree:
+    """The upstream source that decisions are made from: read on demand, parsed once.
+
+    Subclasses say where text comes from; the questions that shapes ask are answered here.
+    """
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, ast.Module | None] = {}
+        self._damaged: dict[str, str] = {}
+        self._compiled: dict[str, list[CodeType]] = {}
+
+    def source(self, module: str) -> str | None:
+        """Return the source of a module, `None` if there is no such module.
+
+        Raises `SourceError` if the module exists and its source cannot be read.
+        """
+        raise NotImplementedError
+
+    def read(self, path: str) -> str | None:
+        """Return a file of the tree by its path relative to the top-level packages, or `None`.
+
+        What lies beside a package, as `setup.py` does in a checkout, is asked for as `package/../setup.py`.
+        """
+        raise NotImplementedError
+
+    def metadata_version(self, project: Project) -> str | None:
+        """Return the version in the metadata of the project's distribution, or `None`."""
+        raise NotImplementedError
+
+    def is_package(self, module: str) -> bool:
+        """Return whether a module is a package, which decides what its relative imports mean."""
+        raise NotImplementedError
+
+    def has(self, site: str) -> bool:
+        """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        if not qualname:
+            return self.source(module) is not None
+        tree = self._parse(module)
+        return tree is not None and exists(tree, qualname)
+
+    def doubt(self, site: str) -> str:
+        """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        tree = self._parse(module) if qualname else None
+        return "" if tree is None else doubt(tree, qualname)
+
+    def digest(self, site: str) -> str | None:
+        """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        tree = self._parse(module)
+        if tree is None:
+            return None
+        parts = shape(tree, qualname) if qualname else [tree]
+        return digest(parts) if parts else None
+
+    def nodes(self, site: str) -> list[ast.AST]:
+        """Return the syntax nodes that bind a site, none if there is no such site. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        tree = self._parse(module)
+        if tree is None:
+            return []
+        return bindings(tree, qualname) if qualname else [tree]
+
+    def found(self, site: str) -> list[Found]:
+        """Return what binds a site or bears on it, with what that stands in. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        tree = self._parse(module)
+        return [] if tree is None else find(tree, qualname)
+
+    def code(self, module: str) -> list[CodeType]:
+        """Return what a module compiles to, nothing if there is no such module. Raises `SourceError`.
+
+        The whole of it: how a call is compiled depends on what its module imports.
+        """
+        tree = self._parse(module)
+        if module not in self._compiled:
+            try:
+                code = [] if tree is None else [compile(tree, module, "exec", dont_inherit=True)]
+            except (SyntaxError, ValueError, RecursionError) as error:
+                msg = f"the source of {module} does not compile: {error}"
+                raise SourceError(msg) from error
+            self._compiled[module] = code
+        return self._compiled[module]
+
+    def _parse(self, module: str) -> ast.Module | None:
+        if module in self._damaged:
+            raise SourceError(self._damaged[module])
+        if module not in self._parsed:
+            text = self.source(module)
+            try:
+                self._parsed[module] = None if text is None else ast.parse(text)
+            except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
+                msg = f"the source of {module} does not parse: {str(error) or type(error).__name__}"
+                self._damaged[module] = msg  # every site asks, and to find this out can take seconds
+                raise SourceError(msg) from error
+        return self._parsed[module]
+
+
+class InstalledTree(Tree):
+    """What the running interpreter imports, or with `site` what it would import from those folders alone.
+
+    Args:
+        site: A folder or an archive, or several in the order of Python's path. Editable installs in them are
+            followed: see `overlay.reading.editable`.
+        root: The folder that is `/` to what lies in `site`, for an image that is unpacked or mounted.
+    """
+
+    def __init__(self, site: str | Sequence[str] | None = None, root: str | None = None) -> None:
+        super().__init__()
+        given = [site] if isinstance(site, str) else site
+        for one in given or ():
+            if not importable(one):
+                msg = f"{one!r} is neither a folder nor an archive that Python can import from"
+                raise SourceError(msg)
+        self.sites = None if given is None else list(map(os.path.abspath, given))
+        #: What was given, as a plan names it.
+        self.name = os.pathsep.join(given or ())
+        self.links = Links(self.sites or [], os.path.abspath(root) if root else "")
+        self._path = [*(self.sites or ()), *(link.path for link in self.links.folders)]
+        self._specs: dict[str, ModuleSpec | None] = {}
+
+    def source(self, module: str) -> str | None:
+        """Return the source of a module; that of a namespace package is empty. Raises `SourceError`."""
+        spec = self._spec(module)
+        if spec is None:
+            return None
+        if spec.loader is None:
+            return ""  # a namespace package: exists, and has no source
+        try:
+            text = source_text(module, spec)
+        except Exception as error:  # whatever a loader of someone else's raises
+            msg = f"the source of {module} cannot be read: {str(error) or type(error).__name__}"
+            raise SourceError(msg) from error
+        if text is None:
+            msg = f"{module} is installed without its source ({spec.origin})"
+            raise SourceError(msg)
+        return text
+
+    def is_package(self, module: str) -> bool:
+        """Return whether a module is a package, also one without a file."""
+        spec = self._spec(module)
+        return spec is not None and spec.submodule_search_locations is not None
+
+    def read(self, path: str) -> str | None:
+        """Return a file beside or below the packages, also one inside an archive, or `None`."""
+        folder, _, name = path.rpartition("/")
+        while folder.endswith("/.."):
+            folder, name = folder[:-3], f"../{name}"
+        package = folder.replace("/", ".")
+        spec = self._spec(package)
+        for location in self._path_of(package):
+            data = read_file(os.path.join(location, name), spec)
+            if data is not None:
+                return data.decode("utf-8", "replace")
+        return None
+
+    def file(self, module: str) -> str:
+        """Return where a module lies, empty if there is none or it has no file. It is not imported."""
+        spec = self._spec(module)
+        return (spec.origin or "") if spec is not None else ""
+
+    def folders(self, package: str) -> list[str]:
+        """Return where a package lies, nothing if there is none. It is not imported."""
+        return self._path_of(package)
+
+    def remarks(self, markers: Collection[str]) -> list[str]:
+        """Return a sentence for each editable install of a project: followed, or what to do.
+
+        Args:
+            markers: A module of each project.
+        """
+        absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
+        lines: dict[tuple[str, str], str] = {}
+        for link in self.links.all():
+            top = link.module.partition(".")[0]
+            for marker in sorted(markers):
+                package = marker.partition(".")[0]
+                if package not in absent and (top == package or (not top and _holds(link.path, marker))):
+                    lines.setdefault(
+                        (package, link.file),
+                        f"{package} is an editable install: {link.file} leads to {link.path}",
+                    )
+        found = list(lines.values())
+        found += [
+            f"{link.file} leads to {link.said}, which is not at {link.path}: give the folder that is / to it "
+            "with --root, or the source itself with one more --site"
+            for link in (self.links.missing if absent else ())
+            if not link.module or link.module.partition(".")[0] in absent
+        ]
+        found += [
+            f"{link.file} says that {link.module} is an editable install of {link.path}, and nothing that "
+            "can be followed leads there: give the folder that holds its packages with one more --site"
+            for link in (self.links.unfollowed() if absent else ())
+        ]
+        return list(dict.fromkeys(found))
+
+    def metadata_version(self, project: Project) -> str | None:
+        """Return the version that the first distribution of a project's names states, or `None`."""
+        from importlib.metadata import distributions
+
+        where: dict[str, Any] = {"path": self._path} if self.sites is not None else {}
+        for name in project.distributions:
+            for found in distributions(name=name, **where):
+                version = stated_version(found)
+                if version:
+                    return version
+        return None
+
+    def _spec(self, module: str) -> ModuleSpec | None:
+        if module not in self._specs:
+            self._specs[module] = self._find(module)
+        return self._specs[module]
+
+    def _find(self, module: str) -> ModuleSpec | None:
+        if self.sites is not None:
+            return self._find_in_sites(module)
+        # What has been imported is what runs, wherever another finder would look today.
+        spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
+        if spec is not None:
+            return spec
+        parent = module.rpartition(".")[0]
+        if not parent:
+            return ask_finders(module, None)
+        locations = self._path_of(parent)
+        if not locations:
+            return None
+        return ask_finders(module, locations) or ask_path(module, locations)
+
+    def _find_in_sites(self, module: str) -> ModuleSpec | None:
+        parent = module.rpartition(".")[0]
+        if parent and self._spec(parent) is None:
+            return None
+        # Finders of editable installs come after the path, and add to what namespace packages have on it.
+        # They also know namespaces that have no folder at all, as `megatron` where only its core is.
+        spec = ask_path(module, self._path_of(parent) if parent else self._path)
+        if spec is None or spec.loader is None:
+            spec = self._linked(module) or self._with_portions(module, spec)
+        return spec
+
+    def _linked(self, module: str) -> ModuleSpec | None:
+        from importlib.util import spec_from_file_location
+
+        link = self.links.modules.get(module)
+        if link is None:
+            return None
+        file = module_file(link)
+        inside = [link.path] if os.path.isdir(link.path) else None
+        return spec_from_file_location(module, file, submodule_search_locations=inside)
+
+    def _with_portions(self, module: str, spec: ModuleSpec | None) -> ModuleSpec | None:
+        if module not in self.links.portions:
+            return spec
+        found = [link.path for link in self.links.portions[module]]
+        made = ModuleSpec(module, None, is_package=True)
+        known = [] if spec is None else portions(spec.submodule_search_locations)
+        made.submodule_search_locations = list(dict.fromkeys([*known, *found]))
+        return made
+
+    def _path_of(self, package: str) -> list[str]:
+        """Return where the submodules of a package lie."""
+        live = sys.modules.get(package) if self.sites is None else None
+        # A package that has been imported may have added to its path, as `pkgutil.extend_path` does.
+        found = [*portions(getattr(live, "__path__", None))]
+        spec = self._spec(package)
+        found += [] if spec is None else portions(spec.submodule_search_locations)
+        return list(dict.fromkeys(found))
+
+
+def _holds(folder: str, module: str) -> bool:
+    """Return whether a module lies in a folder of the path."""
+    return os.path.isfile(os.path.join(folder, *module.split(".")) + ".py")
