@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-import overlay
+from overlay import _version
 from overlay.arming.startup import NAME
 from overlay.base import settings
 from overlay.base.record import Record
@@ -36,7 +36,7 @@ class Diagnosis(Record):
 
 def diagnose() -> Diagnosis:
     """Start an interpreter as a launcher would, and say whether overlay was armed in it."""
-    package = os.path.dirname(os.path.abspath(overlay.__file__))
+    package = os.path.dirname(os.path.abspath(_version.__file__))
     folders = _site_folders()
     ending = ".start" if sys.version_info >= (3, 15) else ".pth"
     places = [os.path.join(folder, NAME + ending) for folder in folders]

@@ -35,12 +35,13 @@ def start() -> None:
     _started = True
     known: tuple[type[Exception], ...] = ()
     try:
-        import overlay
         from overlay.base import settings
+        from overlay.enabling.process import here
+        from overlay.errors import OverlayError
 
-        known = (overlay.OverlayError,)
+        known = (OverlayError,)
         if settings.armed():
-            overlay.enable()
+            here().enable()
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
         text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
         # Somebody who says something else than yes or no to strict mode meant to say something about it.

@@ -89,7 +89,7 @@ def write(wish: Wish, folder: str, tree: Tree) -> Written:
 
 def _home(folder: str, name: str) -> Home:
     """Return where the patches of a checkout lie."""
-    if os.path.isfile(os.path.join(folder, "overlay", "_registry.py")):
+    if os.path.isfile(os.path.join(folder, "overlay", "catalogue", "registry.py")):
         return Home(pack="", package=PACK, path="patches")
     packs = _entry_points(os.path.join(folder, "pyproject.toml"))
     if not packs:

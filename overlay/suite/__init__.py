@@ -1,4 +1,4 @@
-"""Upstream's own tests, run plain and under overlay, and the difference between the two.
+"""What do upstream's own tests say with patches and without them?
 
 Nothing of this is imported by `overlay.enable()`: the command line gets it when `overlay suite` is asked for.
 """

@@ -7,6 +7,7 @@ import signal
 import sys
 
 from overlay.base.record import TYPE_CHECKING
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, show
 from overlay.errors import SuiteError
 from overlay.suite import compare, recipe, report, results, runner, source
 
@@ -16,20 +17,19 @@ if TYPE_CHECKING:
 
     from overlay.enabling.engine import Engine
 
-EXIT_OK, EXIT_LOST, EXIT_USAGE = 0, 1, 2
 
 #: Where results go if nothing else is said.
 OUT = "suite-results"
 
 
-def add_arguments(parser: argparse.ArgumentParser, show: Callable[..., None]) -> None:
-    """Add the commands to the parser of `overlay suite`. `show` prints data as JSON or as text."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the commands to the parser of `overlay suite`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
         sub.add_argument("--json", action="store_true", help="print JSON instead of text")
-        sub.set_defaults(command=command, show=show)
+        sub.set_defaults(command=command)
         return sub
 
     add("list", _list, "list the recipes that come with overlay")
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser, show: Callable[..., None]) ->
 def _list(_: Engine, arguments: argparse.Namespace) -> int:
     found = [recipe.find(name) for name in recipe.shipped()]
     text = "\n".join(f"{item.name:<24}{item.about}" for item in found)
-    arguments.show(arguments, [item.to_dict() for item in found], lambda: text)
+    show(arguments, [item.to_dict() for item in found], lambda: text)
     return EXIT_OK
 
 
@@ -100,20 +100,20 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
         data.append({**said, "difference": difference.to_dict()})
         never = report.untouched(os.path.join(options.out, item.name))
         texts.append(f"{item.name}: {compare.table(difference)}\n{never}")
-    arguments.show(arguments, {"runs": data, "not_run": missing}, lambda: "\n".join([*texts, *missing]))
-    return EXIT_LOST if lost else EXIT_OK
+    show(arguments, {"runs": data, "not_run": missing}, lambda: "\n".join([*texts, *missing]))
+    return EXIT_LOUD if lost else EXIT_OK
 
 
 def _diff(_: Engine, arguments: argparse.Namespace) -> int:
     found = compare.compare(results.read(arguments.before), results.read(arguments.after))
-    arguments.show(arguments, found.to_dict(), lambda: compare.table(found))
-    return EXIT_LOST if found.lost else EXIT_OK
+    show(arguments, found.to_dict(), lambda: compare.table(found))
+    return EXIT_LOUD if found.lost else EXIT_OK
 
 
 def _report(_: Engine, arguments: argparse.Namespace) -> int:
     folders = arguments.folders or _all_in(OUT)
     runs = [report.load(folder) for folder in folders]
-    arguments.show(arguments, [run.to_dict() for run in runs], lambda: report.page(runs))
+    show(arguments, [run.to_dict() for run in runs], lambda: report.page(runs))
     return EXIT_OK
 
 

@@ -14,8 +14,8 @@ import json
 import os
 import time
 
-import overlay
 from overlay.base.record import TYPE_CHECKING
+from overlay.enabling.process import here
 from overlay.suite.calls import CallCounter
 from overlay.suite.plugin_name import VARIABLE
 
@@ -55,7 +55,7 @@ class Recorder:
             return
         self._noted = time.monotonic()
         patches = {}
-        for patch in overlay.status().patches if self._mode == "overlay" else ():
+        for patch in here().status().patches if self._mode == "overlay" else ():
             reason = patch.reason or (patch.verdict.reason if patch.verdict is not None else "")
             patches[patch.patch] = {
                 "state": patch.state,
@@ -79,7 +79,7 @@ def _begin() -> Recorder | None:
     with open(path, encoding="utf-8") as file:
         task = json.load(file)
     if task["mode"] == "overlay":
-        overlay.enable()
+        here().enable()
     if "PYTEST_CURRENT_TEST" in os.environ:
         return None  # a test has started this pytest, and its tests are none of the run's
     return Recorder(task["folder"], task["mode"], task["sites"])

@@ -12,10 +12,11 @@ import platform
 import sys
 from importlib import metadata
 
-import overlay
+from overlay._version import __version__
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.decide import variant_of
 from overlay.enabling.loading import load_all
+from overlay.enabling.process import here
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 def look(packages: Sequence[str], requirements: Sequence[str]) -> dict[str, Any]:
     """Return versions, where the packages would be imported from, what lacks, and the decided patches."""
     known = load_all()
-    plan = overlay.plan()
+    plan = here().plan()
     patches: dict[str, Any] = {}
     for verdict in plan.verdicts:
         found = [(known[verdict.patch], target) for target in verdict.targets]
@@ -50,7 +51,7 @@ def look(packages: Sequence[str], requirements: Sequence[str]) -> dict[str, Any]
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
-        "overlay": overlay.__version__,
+        "overlay": __version__,
         "digest": plan.digest,
         "packages": {name: _place(name) for name in packages},
         "versions": {name: _version(name) for name in sorted({_name(text) for text in requirements})},

@@ -371,7 +371,9 @@ def test_the_ledger_is_plain_data(upstream: Upstream, engines: Engines) -> None:
 
 
 @pytest.mark.parametrize("then", ["disable", "enable"])
-@pytest.mark.parametrize("place", ["_install.take_out", "_install.rebind", "_session.Session.status"])
+@pytest.mark.parametrize(
+    "place", ["installing.sites.take_out", "installing.sites.rebind", "enabling.session.Session.status"]
+)
 def test_an_interrupted_disable_is_gone_on_with(
     upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, place: str, then: str
 ) -> None:

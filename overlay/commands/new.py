@@ -1,11 +1,11 @@
-"""The commands for those who write patches, or programs that read what overlay prints: `new` and `schema`."""
+"""`overlay new`: a patch and its test, to be filled in."""
 
 from __future__ import annotations
 
-import json
 import os
 
 from overlay.commands import tables
+from overlay.commands.output import EXIT_OK, folder, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,18 +14,9 @@ if TYPE_CHECKING:
 
     from overlay.enabling.engine import Engine
 
-EXIT_OK = 0
 
-#: Beside this file.
-SCHEMA = "output.schema.json"
-
-
-def add(
-    add_command: Callable[..., argparse.ArgumentParser],
-    folder: Callable[[str], str],
-    show: Callable[..., None],
-) -> None:
-    """Add the commands to a parser. `folder` reads the argument of --site, `show` prints JSON or a table."""
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command to a parser."""
     new = add_command("new", _new, "write a patch and its test, which fails until both are filled in")
     new.add_argument(
         "id", metavar="PATCH-ID", help="project.what-is-mended, in a pack pack/project.what-is-mended"
@@ -36,28 +27,18 @@ def add(
     new.add_argument(
         "--site", type=folder, metavar="DIR", help="look for SITE in this folder (or wheel) only"
     )
-    new.set_defaults(show=show)
-    schema = add_command("schema", _schema, "print the JSON schema of what the commands print with --json")
-    schema.set_defaults(show=show)
 
 
 def _new(_: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.authoring import new as _new
+    from overlay.authoring.new import Wish, write
     from overlay.reading.source import InstalledTree
 
-    wish = _new.Wish(
+    wish = Wish(
         id=arguments.id,
         project=arguments.project,
         sites=tuple(arguments.sites),
         upstream=arguments.upstream,
     )
-    written = _new.write(wish, os.getcwd(), InstalledTree(arguments.site))
-    arguments.show(arguments, written.to_dict(), lambda: tables.written(written))
-    return EXIT_OK
-
-
-def _schema(_: Engine, arguments: argparse.Namespace) -> int:
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), SCHEMA), encoding="utf-8") as file:
-        text = file.read()
-    arguments.show(arguments, json.loads(text), text.rstrip)
+    written = write(wish, os.getcwd(), InstalledTree(arguments.site))
+    show(arguments, written.to_dict(), lambda: tables.written(written))
     return EXIT_OK

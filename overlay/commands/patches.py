@@ -1,0 +1,48 @@
+"""`overlay list` and `overlay explain`: which patches there are, and all about one."""
+
+from __future__ import annotations
+
+from overlay.commands import tables
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, add_sites, show
+from overlay.errors import SelectionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from overlay.enabling.engine import Engine
+
+
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the commands to a parser."""
+    add_command("list", _list, "list the patches that come with overlay")
+    explain = add_command("explain", _explain, "say all about one patch, and what is decided for it here")
+    explain.add_argument("id", metavar="ID")
+    add_sites(explain)
+
+
+def _list(engine: Engine, arguments: argparse.Namespace) -> int:
+    patches = sorted(engine.known().values(), key=lambda patch: patch.id)
+    show(arguments, [patch.to_dict() for patch in patches], lambda: tables.patches(patches))
+    return EXIT_OK
+
+
+def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
+    known = engine.known()
+    if arguments.id not in known:
+        from overlay.base.settings import nearest
+
+        msg = f"there is no patch {arguments.id!r}; {nearest(arguments.id, sorted(known))}"
+        raise SelectionError(msg)
+    patch = known[arguments.id]
+    wanted = [patch.id, *patch.requires]
+    verdict = next(
+        v for v in engine.plan(wanted, arguments.site, arguments.root).verdicts if v.patch == patch.id
+    )
+    show(
+        arguments,
+        {"patch": patch.to_dict(), "verdict": verdict.to_dict()},
+        lambda: tables.explanation(patch, verdict),
+    )
+    return EXIT_LOUD if verdict.loud else EXIT_OK
