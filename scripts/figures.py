@@ -28,7 +28,7 @@ MARKED = re.compile(
 
 def documents() -> list[Path]:
     """Return the documents that may quote something."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def commands(text: str) -> list[str]:

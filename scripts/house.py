@@ -14,13 +14,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE = ROOT / "overlay"
-#: What lies in `overlay/` itself, which is what users and authors of patches import, by the question it answers.
+#: What lies in `overlay/` itself, which users and authors of patches import, by the question it answers.
 FACE = {
     "(errors)": "What can go wrong, and which version is this?",
     "(words)": "What do patch, verdict, ledger and log mean?",
     "(doors)": "What do users, trainers and tests call?",
 }
-_PLACES = {"errors": "(errors)", "_version": "(errors)"} | dict.fromkeys(
+PLACES = {"errors": "(errors)", "_version": "(errors)"} | dict.fromkeys(
     ("patch", "verdict", "ledger", "log"), "(words)"
 )
 
@@ -42,7 +42,7 @@ def room_of(module: str) -> str:
     _, *rest = module.split(".")
     if len(rest) > 1:
         return rest[0]
-    return _PLACES.get(rest[0] if rest else "", "(doors)")
+    return PLACES.get(rest[0] if rest else "", "(doors)")
 
 
 def arrows(folder: Path = ENGINE) -> dict[str, set[str]]:
@@ -110,18 +110,42 @@ def picture() -> str:
     level = floors(rooms)
     lines = []
     for room in sorted(rooms, key=lambda room: (-level[room], room)):
-        held = [path for name, path in files().items() if room_of(name) == room]
-        length = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in held)
-        lines.append(f"{level[room]:2} {room:<11} {len(held):2} files {length:5} lines  {question(room)}")
-        lines.append(f"{'':15}-> {', '.join(sorted(rooms[room])) or 'nothing'}")
-    count = sum(map(len, modules.values()))
-    lines.append(
-        f"{len(modules)} files on {1 + max(floors(modules).values())} floors with {count} arrows; "
-        f"{len(rooms)} rooms on {1 + max(level.values())} floors with {sum(map(len, rooms.values()))} arrows"
-    )
+        lines.append(f"{level[room]:2}  {room}, {len(held(room))} files: {question(room)}")
+        lines.append(f"    -> {', '.join(sorted(rooms[room])) or 'nothing'}")
     return "\n".join(lines)
 
 
+def held(room: str) -> list[Path]:
+    """Return the files of a room."""
+    return [path for name, path in files().items() if room_of(name) == room]
+
+
+def measures() -> str:
+    """Return the size of each room, and how much stands on what."""
+    modules = arrows()
+    rooms = between_rooms(modules)
+    lines = {room: sum(len(path.read_text().splitlines()) for path in held(room)) for room in rooms}
+    return "\n".join(
+        [
+            *(
+                f"{count:6,} lines  {room}"
+                for room, count in sorted(lines.items(), key=lambda item: -item[1])
+            ),
+            f"{sum(lines.values()):6,} lines in {len(modules)} files on {1 + max(floors(modules).values())} "
+            f"floors with {sum(map(len, modules.values()))} arrows",
+            f"{len(rooms):6} rooms on {1 + max(floors(rooms).values())} floors with "
+            f"{sum(map(len, rooms.values()))} arrows",
+        ]
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Print the picture, or the measures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--measures", action="store_true", help="lines, floors and arrows instead")
+    sys.stdout.write((measures if parser.parse_args(arguments).measures else picture)() + "\n")
+    return 0
+
+
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    sys.stdout.write(picture() + "\n")
+    sys.exit(main(sys.argv[1:]))

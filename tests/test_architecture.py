@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 ROOMS = {"overlay": ROOT / "overlay", "overlay.compat": ROOT / "compat", "overlay.patches": ROOT / "patches"}
@@ -21,6 +26,16 @@ ALLOWED = {
     "overlay.patches": {"overlay", "overlay.compat", "overlay.patches"},
 }
 UPSTREAMS = ("megatron", "verl", "slime", "torch", "ray", "transformers")
+
+
+@pytest.fixture(scope="module")
+def house() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("house", ROOT / "scripts/house.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def files(room: str) -> list[Path]:
@@ -75,6 +90,35 @@ def test_the_engine_knows_no_upstream() -> None:
                 )
 
 
+def test_rooms_of_the_engine_stand_in_one_order_and_none_is_large(house: ModuleType) -> None:
+    modules = house.arrows()
+    rooms = house.between_rooms(modules)
+    assert house.circle(modules) == []
+    assert house.circle(rooms) == []
+    lie_flat = {path.name for path in ROOMS["overlay"].glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert lie_flat == {f"{name}.py" for name in (*house.PLACES, "cli", "ray", "testing")}
+    for room in rooms:
+        assert sum(house.room_of(name) == room for name in modules) <= 14, room
+        assert house.question(room).endswith("?"), room
+
+
+def test_the_picture_of_the_house_is_the_house(house: ModuleType) -> None:
+    """`python scripts/figures.py CONTRIBUTING.md` draws it again."""
+    assert house.picture() in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_a_circle_is_found(house: ModuleType) -> None:
+    assert house.circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert set(house.circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
+
+
+def test_tests_mirror_the_rooms(house: ModuleType) -> None:
+    rooms = {room for room in house.between_rooms(house.arrows()) if room not in house.FACE}
+    folders = {path.name for path in (ROOT / "tests/overlay").iterdir() if any(path.glob("test_*.py"))}
+    # What arms a process is tried on whole processes.
+    assert folders == rooms - {"arming"}
+
+
 def test_files_stay_small() -> None:
     lengths = {path: len(path.read_text().splitlines()) for room in ROOMS for path in files(room)}
     assert statistics.median(lengths.values()) <= 200
@@ -106,6 +150,8 @@ def test_enable_imports_neither_an_upstream_nor_what_is_slow() -> None:
         "re",
     }
     before = {name.partition(".")[0] for name in run("import sys; print(*sys.modules)").split()}
+    at_a_desk = ("overlay.authoring", "overlay.commands", "overlay.report", "overlay.suite")
+    assert not [name for name in run(code).split() if name.startswith(at_a_desk)]
     assert loaded & {*UPSTREAMS, *slow} - before == set()
 
 

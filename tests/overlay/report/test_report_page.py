@@ -14,7 +14,7 @@ import report_inputs as made
 from overlay.report.page import link, mark, tone
 from overlay.verdict import LOUD, VERDICTS
 
-STYLE = (Path(__file__).parents[2] / "overlay/report/page.css").read_text()
+STYLE = (Path(__file__).parents[3] / "overlay/report/page.css").read_text()
 VOID = {"meta", "br", "img", "link", "input", "hr", "base"}
 #: Elements that may run something, or fetch something.
 ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "base", "form", "image", "video", "audio"}

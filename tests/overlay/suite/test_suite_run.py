@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
-
-# Shared with another folder of tests, which pytest need not have put on the path.
-sys.path.append(str(Path(__file__).parents[1] / "overlay"))
 from output_schema import check
 from suite_project import CODE, Workplace, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None, reason="no browser: chromium and chromedriver are not installed"
 )
 
-AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
+AXE = Path(__file__).parents[3] / "node_modules/axe-core/axe.min.js"
 PHONE = 390
 
 needs_axe = pytest.mark.skipif(not AXE.exists(), reason="no axe-core: npm install --no-save axe-core")

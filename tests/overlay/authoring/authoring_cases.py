@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 from overlay.authoring.new import Wish, Written, write
 from overlay.reading.source import InstalledTree
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 #: An upstream whose mean is rounded down.
 UPSTREAM = {

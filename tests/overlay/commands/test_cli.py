@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-PATCHES = Path(__file__).resolve().parents[2] / "patches"
+PATCHES = Path(__file__).resolve().parents[3] / "patches"
 
 
 def overlay(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
