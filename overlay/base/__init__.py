@@ -1,1 +1,1 @@
-"""What do all rooms speak in? Records, settings, TOML within limits."""
+"""In what do all rooms speak: records, settings, marks, TOML within limits?"""

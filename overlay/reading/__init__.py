@@ -1,1 +1,1 @@
-"""What does the source of an upstream say? It is read, and never imported."""
+"""What does the source of an upstream say, which is read and never imported?"""

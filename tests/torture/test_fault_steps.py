@@ -78,7 +78,7 @@ def test_an_exception_just_after_everything_was_put_in_place(
 def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of this file, judged: with an engine that puts nothing back."""
     (place, *_) = [
-        (file, line) for file, line, _ in reached("enable", subject) if file.endswith("_aliases.py")
+        (file, line) for file, line, _ in reached("enable", subject) if file.endswith("aliases/search.py")
     ]
     monkeypatch.setattr("overlay.installing.sites.take_out", lambda sites: [])
     assert in_a_child(lambda: judge("enable", subject, place, 1, "error"))["wrong"]

@@ -141,7 +141,7 @@ def test_nowhere_to_say_it_ends_the_process_as_well(
         assert (done.returncode, done.stdout) == (1, ""), shell
 
 
-@pytest.mark.parametrize("missing", ["_settings.py", "_engine.py", "errors.py"])
+@pytest.mark.parametrize("missing", ["base/settings.py", "enabling/engine.py", "errors.py"])
 def test_an_overlay_with_parts_missing_is_a_broken_one(tmp_path: Path, wheel: Path, missing: str) -> None:
     # Asked as Python 3.15 asks, which swallows whatever is raised, and as the versions before do.
     venv = Venv(tmp_path / "venv")
@@ -251,7 +251,7 @@ def test_doctor_remarks_on_settings(worksite: Venv) -> None:
 
 
 def test_every_kind_of_installation_has_the_same_content(tmp_path: Path, worksite: Venv) -> None:
-    code = "from overlay import _content; print(_content.of_overlay())"
+    code = "from overlay.pinning.own_digest import of_overlay; print(of_overlay())"
     editable = Venv(tmp_path / "venv", linked=False)
     editable.unpack(build_wheel(tmp_path / "checkout", "editable"))
     digest = worksite.run("-c", code).stdout
