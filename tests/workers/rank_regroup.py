@@ -51,7 +51,8 @@ class Member:
         found: dict[str, Any] = {}
         if self._name not in step["absent"]:
             found["world"] = tried(None, step.get("timeout", LONG))
-        if step["store"] == "kept" and found:
+        # Two groups at the same time never share keys: each has a prefix of its own, in torch as well.
+        if step["store"] == "kept" and found and len(step["worlds"]) == 1:
             found["kept"] = self._through_kept(rank, world, step.get("timeout", LONG))
         if step.get("halves"):
             halves = [dist.new_group(list(half)) for half in (range(world // 2), range(world // 2, world))]
