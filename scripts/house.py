@@ -125,18 +125,16 @@ def measures() -> str:
     modules = arrows()
     rooms = between_rooms(modules)
     lines = {room: sum(len(path.read_text().splitlines()) for path in held(room)) for room in rooms}
-    return "\n".join(
-        [
-            *(
-                f"{count:6,} lines  {room}"
-                for room, count in sorted(lines.items(), key=lambda item: -item[1])
-            ),
-            f"{sum(lines.values()):6,} lines in {len(modules)} files on {1 + max(floors(modules).values())} "
-            f"floors with {sum(map(len, modules.values()))} arrows",
-            f"{len(rooms):6} rooms on {1 + max(floors(rooms).values())} floors with "
-            f"{sum(map(len, rooms.values()))} arrows",
-        ]
+    told = [f"{count:6,} lines  {room}" for room, count in sorted(lines.items(), key=lambda item: -item[1])]
+    told.append(
+        f"{sum(lines.values()):6,} lines in {len(modules)} files on {1 + max(floors(modules).values())} "
+        f"floors with {sum(map(len, modules.values()))} arrows"
     )
+    told.append(
+        f"{len(rooms):6} rooms on {1 + max(floors(rooms).values())} floors with "
+        f"{sum(map(len, rooms.values()))} arrows"
+    )
+    return "\n".join(told)
 
 
 def main(arguments: list[str]) -> int:
