@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay import cli
 from overlay.base import settings as _settings
+from overlay.commands.output import EXIT_USAGE
 from overlay.enabling.engine import Engine
 from overlay.errors import LockError, OverlayError, SuiteError
 from overlay.pinning import lock as _lock
@@ -163,12 +164,12 @@ def commands(seed: str, count: int) -> Row:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
                 status = cli.main(["lock", "--file", str(path), *way])
             assert list(Path(folder).iterdir()) == [path], "another file was left"
-            if status == cli.EXIT_USAGE or way == ["--check"]:
+            if status == EXIT_USAGE or way == ["--check"]:
                 assert path.read_bytes() == before, "the lock was touched"
             else:
                 assert lockfile.read(str(path))["patch"], "half a lock was written"
             assert "Traceback" not in said.getvalue()
-            return status != cli.EXIT_USAGE
+            return status != EXIT_USAGE
 
         real = Engine.lock
         Engine.lock = lambda *_: here  # type: ignore[method-assign]
