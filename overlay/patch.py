@@ -160,3 +160,21 @@ class Patch(Record):
     companion: bool = False
     #: Of a companion: what a job does without it, as a clause of a warning.
     without: str = ""
+
+
+class Contract(Record):
+    """What a patch promises, as properties that are tried on fresh inputs, on a CPU, in seconds.
+
+    The folder of a patch has it in `contract.py`, as `CONTRACT`. It ships with the patch and needs neither a
+    test framework nor a checkout: one contract serves the patch's tests on each release, the support matrix,
+    attacks with changed sources, and whoever asks whether the patch is right on what is installed here. It
+    runs in a process of its own, and imports what is heavy inside.
+    """
+
+    #: Gets a seed, puts the patch in place, and returns what does not hold, empty if all does. An exception
+    #: says that the patch, or the upstream under it, refused: that is not silent.
+    check: Callable[[str], str]
+    #: Modules that take long to import, and that nothing patches: imported once, before a source is changed.
+    before: tuple[str, ...] = ()
+    #: Whether it starts programs, which see a change of a source on disk, and none in this process.
+    starts: bool = False

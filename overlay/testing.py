@@ -1,4 +1,4 @@
-"""What the test of a patch needs: the patch in place for a while, and the form that it is held to."""
+"""What tests and contracts of a patch need: the patch in place, and the form that it is held to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from overlay.authoring import lint
+from overlay.errors import PatchError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
 
-__all__ = ["applied", "assert_form"]
+__all__ = ["applied", "assert_applied", "assert_form", "enable"]
 
 
 def assert_form(patch: Patch, tests: str | Path) -> None:
@@ -57,6 +58,23 @@ def applied(patch: Patch) -> Iterator[None]:
             raise AssertionError(msg)
     finally:
         engine.disable()
+
+
+def enable(*patches: str) -> None:
+    """Enable patches by their ids, in strict mode. Raises `PatchError` if one cannot be applied."""
+    from overlay.enabling.process import here
+
+    here().enable(list(patches), strict=True)
+
+
+def assert_applied(*patches: str) -> None:
+    """Raise `PatchError` unless patches that were enabled are in place: one that waits proves nothing."""
+    from overlay.enabling.process import here
+
+    states = {one.patch: one.state for one in here().status().patches}
+    for patch in patches:
+        if states[patch] != "applied":
+            raise PatchError(f"{patch} is {states[patch]}")
 
 
 def _of(patch: Patch, patches: tuple[PatchStatus, ...]) -> PatchStatus:

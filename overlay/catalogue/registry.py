@@ -1,7 +1,7 @@
 """Loading the patches that come with overlay.
 
-The id of a patch is its place: `patches/verl/dynamic_cp_loss.py` holds `verl.dynamic-cp-loss`. The folder
-is listed, not declared, so that adding a patch is adding a file.
+The id of a patch is its place: the folder `patches/verl/dynamic_cp_loss/` holds `verl.dynamic-cp-loss`, and
+in a pack a file of that name may. What lies there is listed, not declared: adding a patch is adding a folder.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from overlay.patch import Patch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from overlay.patch import Project
+    from collections.abc import Iterable
+
+    from overlay.patch import Contract, Project
 
 #: The package that is searched. The only place where the engine mentions what is built on top of it, and
 #: it does so by name: nothing in the engine imports it when it is imported itself.
 PACK = "overlay.patches"
 #: What is known of upstreams beside the patches, named here for the same reason.
 COMPAT = "overlay.compat"
+
+_CODE = (".py", ".pyc")
 
 #: The module of each patch that was loaded, by its id.
 _modules: dict[str, str] = {}
@@ -38,6 +42,18 @@ def module_of(patch: str) -> str:
     return _modules.get(patch, "")
 
 
+def contract_of(patch: str) -> Contract | None:
+    """Return the contract in the folder of a patch that was loaded, `None` if it has none there."""
+    name = f"{module_of(patch)}.contract"
+    try:
+        found: Contract = import_module(name).CONTRACT
+    except ModuleNotFoundError as error:
+        if error.name not in (name, name.rpartition(".")[0], name.rpartition(".")[0].rpartition(".")[0]):
+            raise
+        return None
+    return found
+
+
 def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     """Import every patch file of a pack and return the patches by id, which begins with `prefix`.
 
@@ -46,8 +62,8 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     package = import_module(pack)
     patches: dict[str, Patch] = {}
     for folder in package.__path__:
-        for project in _listing(folder, packages=True):
-            for name in _listing(os.path.join(folder, project), packages=False):
+        for project in _folders(folder):
+            for name in _modules_in(os.path.join(folder, project)):
                 patch = _load(f"{pack}.{project}.{name}", f"{prefix}{project}.{name.replace('_', '-')}")
                 patches[patch.id] = patch
     if not patches:
@@ -56,23 +72,41 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     return patches
 
 
-def _listing(folder: str, *, packages: bool) -> list[str]:
-    """Return the names of the packages, or of the modules, in a folder or an archive."""
+def _folders(folder: str) -> list[str]:
+    """Return the names of the packages in a folder or an archive."""
     try:
         files = os.listdir(folder)
     except NotADirectoryError:
-        # Inside an archive. `pkgutil` reads those too, but takes longer to import than `enable()` may.
-        from pkgutil import iter_modules
+        return _public(name for name, is_package in _in_archive(folder) if is_package)
+    return _public(name for name in files if os.path.isdir(os.path.join(folder, name)))
 
-        found = {module.name for module in iter_modules([folder]) if module.ispkg is packages}
-    else:
-        if packages:
-            found = {name for name in files if os.path.isdir(os.path.join(folder, name))}
-        else:
-            # An image that was slimmed has the compiled files alone.
-            split = [os.path.splitext(file) for file in files]
-            found = {name for name, extension in split if extension in (".py", ".pyc")}
-    return sorted(name for name in found if name.isidentifier() and not name.startswith("_"))
+
+def _modules_in(folder: str) -> list[str]:
+    """Return the names of the modules and packages in a folder or an archive."""
+    try:
+        files = os.listdir(folder)
+    except NotADirectoryError:
+        return _public(name for name, _ in _in_archive(folder))
+    found = []
+    for file in files:
+        name, extension = os.path.splitext(file)
+        # An image that was slimmed has the compiled files alone, and a checkout of another branch may leave
+        # a folder with nothing but a cache in it.
+        inside = [os.path.join(folder, file, f"__init__{ending}") for ending in _CODE]
+        if extension in _CODE or (not extension and any(map(os.path.isfile, inside))):
+            found.append(name)
+    return _public(found)
+
+
+def _in_archive(folder: str) -> list[tuple[str, bool]]:
+    # `pkgutil` reads folders too, but takes longer to import than `enable()` may.
+    from pkgutil import iter_modules
+
+    return [(module.name, module.ispkg) for module in iter_modules([folder])]
+
+
+def _public(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in set(names) if name.isidentifier() and not name.startswith("_"))
 
 
 def _load(module: str, expected: str) -> Patch:

@@ -14,6 +14,8 @@ from overlay.reading.locate import read_file
 
 #: What Python imports. The cache of compiled files is left aside: it says nothing that its source does not.
 _ENDINGS = (".py", ".pyc", ".so")
+#: What the name of a file in a patch's folder begins with if it proves the patch.
+PROOF = "contract"
 
 
 def of_overlay() -> str:
@@ -35,9 +37,15 @@ def of_package(package: str) -> str:
 
 
 def of_patch(patch: str) -> str:
-    """Return the digest of the file that holds a patch which has been loaded, empty if no file does."""
+    """Return the digest of what holds a patch which has been loaded, empty if no file does.
+
+    What proves a patch, and is not run by it, is not counted: a lock says what runs.
+    """
     module = sys.modules.get(module_of(patch))
     spec = getattr(module, "__spec__", None)
+    if spec is not None and spec.submodule_search_locations is not None:
+        files = _files(spec.name)
+        return _digest({name: path for name, path in files.items() if not name.startswith(PROOF)})
     data = read_file(spec.origin, spec) if spec is not None and spec.origin else None
     if data is None:
         return ""
@@ -47,9 +55,12 @@ def of_patch(patch: str) -> str:
 
 
 def _is_patch(name: str) -> bool:
-    """Return whether a file, by its path in the package, is a patch and not what patches share."""
+    """Return whether a file, by its path in the package, belongs to one patch and is not what patches share.
+
+    `patches/PROJECT/NAME.py`, and all in the folder `patches/PROJECT/NAME/`.
+    """
     first, *rest = name.split(os.sep)
-    return first == "patches" and len(rest) == 2 and not any(part.startswith("_") for part in rest)  # noqa: PLR2004
+    return first == "patches" and len(rest) > 1 and not any(part.startswith("_") for part in rest[:2])
 
 
 def _files(package: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ from overlay.patch import Patch, Removal
 PATCH = Patch(id="lib.two-words", revision=1, summary="s", why="w", upstream=(), targets=(),
               remove=Removal(version=None, when="w", test="t"))
 """
+FOUND = ["lib.in-a-folder", "lib.two-words"]
 
 
 @pytest.fixture
@@ -32,6 +33,10 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "fakepack/__init__.py": "",
         "fakepack/lib/__init__.py": "",
         "fakepack/lib/two_words.py": PATCH,
+        "fakepack/lib/in_a_folder/__init__.py": PATCH.replace("two-words", "in-a-folder"),
+        "fakepack/lib/in_a_folder/contract.py": "raise AssertionError",
+        "fakepack/lib/gone/__pycache__/__init__.cpython-311.pyc": "",
+        "fakepack/lib/_shared/__init__.py": "raise AssertionError",
         "fakepack/lib/_private.py": "raise AssertionError",
         "fakepack/lib/.#two_words.py": "raise AssertionError",
         "fakepack/lib/two_words.bak.py": "raise AssertionError",
@@ -48,28 +53,31 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_sources(pack: Path) -> None:
-    assert list(load_patches("fakepack")) == ["lib.two-words"]
+    assert list(load_patches("fakepack")) == FOUND
 
 
 def test_compiled_files_alone(pack: Path) -> None:
+    (pack / "fakepack/lib/in_a_folder/contract.py").unlink()
+    shutil.rmtree(pack / "fakepack/lib/_shared")
     for path in [*pack.rglob("_private.py"), *pack.rglob("*.bak.py"), *pack.rglob(".#*")]:
         path.unlink()
     assert compileall.compile_dir(pack, quiet=1, legacy=True)
     for path in pack.rglob("*.py"):
         path.unlink()
     importlib.invalidate_caches()
-    assert list(load_patches("fakepack")) == ["lib.two-words"]
+    assert list(load_patches("fakepack")) == FOUND
 
 
 def test_an_archive(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = shutil.make_archive(str(pack.parent / "packed"), "zip", pack, "fakepack")
     shutil.rmtree(pack)
     monkeypatch.syspath_prepend(archive)
-    assert list(load_patches("fakepack")) == ["lib.two-words"]
+    assert list(load_patches("fakepack")) == FOUND
 
 
 def test_a_pack_without_patches_is_an_error(pack: Path) -> None:
     (pack / "fakepack/lib/two_words.py").unlink()
+    shutil.rmtree(pack / "fakepack/lib/in_a_folder")
     with pytest.raises(OverlayError, match="fakepack holds no patches"):
         load_patches("fakepack")
 
