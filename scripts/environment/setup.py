@@ -1,8 +1,8 @@
-"""Make the virtual environment in which the demo, the tests and the benchmarks run.
+"""Make the virtual environment in which the commands run.
 
 `ensure("demo")` and `ensure("test")` return the environment's Python, and install first whatever is missing.
-One environment, `.venv`, serves both: the test tools are added to it. Nothing is asked of the network, and
-pip is not even started, when a stamp says that the environment was made from the files as they are now.
+One environment, `.venv`, serves both: the test tools are added to it. Nothing is asked of the network, and no
+tool started, when a stamp says that the environment was made from the files as they are now.
 
 Only the standard library is used, and nothing newer than Python 3.8: this is what runs before anything is
 installed, with whatever `python3` happens to be. The environment itself is always made with Python 3.11.
@@ -11,8 +11,8 @@ What can go wrong while installing, and what is done about it:
 
 - two calls at once: one installs, the other waits (a lock on a file, which the system releases if the holder
   dies);
-- a call that is killed: pip may leave half a package that it later takes for a whole one, so a mark is set
-  while pip runs, and an environment that still carries it is made anew;
+- a call that is killed: half a package may be left that is later taken for a whole one, so a mark is set while
+  packages are installed, and an environment that still carries it is made anew, from what was downloaded;
 - settings meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` …, which training images
   like to set): taken out of the way. Where packages come from (index, proxy, certificates, cache) stays as
   configured.
@@ -20,7 +20,6 @@ What can go wrong while installing, and what is done about it:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -30,22 +29,61 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from environment.python import find_python, output
-from environment.setup_base import PYTHON, Layout, Progress, SetupError, child_environment
-from environment.setup_pip import began_to_install, pip_install
+from environment.installers import install
+from environment.python import PYTHON, SetupError, find_python, output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, NoReturn
 
+ROOT = Path(__file__).resolve().parents[2]
+#: Each is added to those before it.
 PROFILES = ("demo", "test")
-INSIDE = Path(__file__).resolve().parent / "inside.py"
-#: Grows when the steps below change in a way that an existing environment must follow.
-RECIPE = 1
+#: Grows when what is done here changes in a way that an existing environment must follow.
+RECIPE = 2
+#: Settings of the caller that would put packages elsewhere, or other packages in place of the pinned ones.
+FOREIGN = re.compile(
+    r"PIP_((BUILD_)?CONSTRAINT|REQUIREMENT|TARGET|PREFIX|ROOT|USER|NO_DEPS|UPGRADE|FORCE_REINSTALL"
+    r"|IGNORE_INSTALLED|DRY_RUN|LOG)"
+    r"|UV_((BUILD_)?CONSTRAINT|OVERRIDE|EXCLUDE|EXCLUDE_NEWER|SYSTEM_PYTHON|PYTHON|PRERELEASE|RESOLUTION"
+    r"|NO_BINARY|NO_BUILD_ISOLATION|TORCH_BACKEND)"
+    r"|PYTHON(HOME|PATH|SAFEPATH)|__PYVENV_LAUNCHER__"
+)
+
+
+class Layout:
+    """Where things are. A class of its own so that tests can point it at an empty folder."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        """Derive every path from `root`, the checkout."""
+        self.root = root
+        self.venv = root / ".venv"
+        self.python = self.venv / "bin" / "python"
+        self.state = self.venv / "overlay-environment.json"
+        self.lock = root / ".cache" / "environment.lock"
+        self.requirements = root / "scripts" / "environment" / "requirements"
+
+    @staticmethod
+    def profiles(profile: str) -> tuple[str, ...]:
+        """Return a profile with all that it is added to."""
+        return PROFILES[: PROFILES.index(profile) + 1]
+
+
+def say(message: str) -> None:
+    """Write a line on stderr: what the program prints stays alone on stdout."""
+    with contextlib.suppress(OSError):  # a closed pipe is no reason to stop installing
+        print(message, file=sys.stderr, flush=True)
+
+
+def child_environment(layout: Layout) -> dict[str, str]:
+    """Return the variables for a process inside the environment, as activating it would set them."""
+    env = {name: value for name, value in os.environ.items() if not FOREIGN.fullmatch(name)}
+    env["VIRTUAL_ENV"] = str(layout.venv)
+    env["PATH"] = os.pathsep.join([str(layout.venv / "bin"), env.get("PATH", os.defpath)])
+    return env
 
 
 def packaging_part(pyproject: str) -> str:
@@ -53,16 +91,10 @@ def packaging_part(pyproject: str) -> str:
 
     A changed linter setting must not cost an installation, and tomllib is not there before Python 3.11.
     """
-    kept = []
-    keep = False
-    for line in pyproject.splitlines():
-        header = re.match(r"\[+([^\[\]]+)\]+\s*(#.*)?$", line)
-        if header:
-            name = header.group(1).replace(" ", "")
-            keep = name in {"build-system", "project"} or name.startswith(("project.", "tool.setuptools"))
-        if keep and line.strip():
-            kept.append(line)
-    return "\n".join(kept)
+    tables = re.split(r"^(?=\[)", pyproject, flags=re.MULTILINE)
+    return "".join(
+        table for table in tables if re.match(r"\[+(build-system|project|tool\.setuptools)[].]", table)
+    )
 
 
 def digest(profile: str, layout: Layout) -> str:
@@ -71,7 +103,7 @@ def digest(profile: str, layout: Layout) -> str:
     The checkout's path is part of it, because the editable installation points there.
     """
     parts = [f"recipe {RECIPE}", "python {}.{}".format(*PYTHON), str(layout.root)]
-    names = ["constraints.txt", "demo.in"] + (["test.in"] if profile == "test" else [])
+    names = ["constraints.txt", *(f"{name}.in" for name in layout.profiles(profile))]
     parts += [(layout.requirements / name).read_text(encoding="utf-8") for name in names]
     parts.append(packaging_part((layout.root / "pyproject.toml").read_text(encoding="utf-8")))
     # The editable installation carries the version in its metadata.
@@ -107,42 +139,24 @@ def is_current(profile: str, layout: Layout) -> bool:
 
 
 @contextlib.contextmanager
-def locked(layout: Layout, progress: Progress) -> Iterator[int]:
-    """Hold the lock on the environment; yield its file descriptor.
-
-    The lock belongs to the open file, so a pip that inherits the descriptor keeps it even if this process is
-    killed: nobody else starts to install while that pip is still writing.
-    """
+def locked(layout: Layout) -> Iterator[int]:
+    """Hold the lock on the environment; yield its file descriptor. It belongs to whoever inherits that too."""
     import fcntl  # not at the top: where it is missing, a message is better than a traceback
 
-    layout.cache.mkdir(parents=True, exist_ok=True)
+    layout.lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(str(layout.lock), os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        waiting = False
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not waiting:
-                    waiting = True
-                    progress.say("another call is making the environment, waiting for it")
-                progress.tick("waiting for the other call")
-                time.sleep(0.2)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another call is making the environment, waiting for it")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _discard(layout: Layout) -> None:
-    """Remove the environment. It is moved first: a call that is killed meanwhile leaves none, not half."""
-    grave = layout.root / f".venv-discarded-{os.getpid()}"
-    layout.venv.replace(grave)
-    for old in layout.root.glob(".venv-discarded-*"):
-        shutil.rmtree(str(old), ignore_errors=True)
-
-
-def prepare(layout: Layout, progress: Progress) -> dict[str, Any]:
+def prepare(layout: Layout) -> dict[str, Any]:
     """Return the record of an environment that packages can be installed into, and make it if need be.
 
     A folder `.venv` that somebody else made is left alone: SetupError.
@@ -151,51 +165,35 @@ def prepare(layout: Layout, progress: Progress) -> dict[str, Any]:
     if state is not None:
         reason = None
         if state.get("installing"):
-            reason = "an earlier installation was interrupted"
+            reason = "an earlier installation did not end"
         elif state.get("root") != str(layout.root):
             reason = "the checkout was moved or copied"
         elif state.get("python") != list(PYTHON) or output([str(layout.python), "-c", "import pip"]) is None:
             reason = "its Python is gone or is another one"
         if reason is None:
             return state
-        progress.say(f"making {layout.venv} anew: {reason}")
+        say(f"making {layout.venv} anew: {reason}")
         _discard(layout)
     elif layout.venv.is_symlink() or layout.venv.exists():
         raise SetupError(f"{layout.venv} exists and was not made by this script. Move it away or delete it.")
     python = find_python()
-    progress.say(f"making {layout.venv} with {python}")
+    say(f"making {layout.venv} with {python}")
     state = {"root": str(layout.root), "python": list(PYTHON), "installing": "venv", "stamps": {}}
     layout.venv.mkdir()
     write_state(layout, state)
     done = subprocess.run(
-        [python, "-m", "venv", str(layout.venv)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        env=child_environment(layout),
-        check=False,
+        [python, "-m", "venv", str(layout.venv)], stdout=2, env=child_environment(layout), check=False
     )
     if done.returncode:
-        _discard(layout)
-        raise SetupError(f"{python} -m venv failed:\n{done.stdout.decode(errors='replace').strip()}")
-    state["installing"] = None
-    write_state(layout, state)
+        raise SetupError(f"{python} -m venv failed: see above")
     return state
 
 
-def steps(profile: str, layout: Layout) -> list[tuple[str, list[str]]]:
-    """Return what is installed, in order: a name for people, and the arguments for `pip install`."""
-    demo = (layout.requirements / "demo.in").read_text(encoding="utf-8").split("\n")
-    torch = next(line.strip() for line in demo if line.startswith("torch=="))
-    todo = [
-        # torch first: it is most of the download, and what follows may be built against it.
-        (torch, [torch, "setuptools"]),
-        ("verl, megatron-core and what they need", ["-r", str(layout.requirements / "demo.in")]),
-        ("overlay", ["--no-build-isolation", "--editable", str(layout.root)]),
-    ]
-    if profile == "test":
-        todo.append(("the test tools", ["-r", str(layout.requirements / "test.in")]))
-    return todo
+def _discard(layout: Layout) -> None:
+    """Remove the environment. It is moved first: a call that is killed meanwhile leaves none, not half."""
+    layout.venv.replace(layout.root / f".venv-discarded-{os.getpid()}")
+    for old in layout.root.glob(".venv-discarded-*"):
+        shutil.rmtree(str(old), ignore_errors=True)
 
 
 def ensure(profile: str, layout: Layout | None = None) -> Path:
@@ -204,36 +202,28 @@ def ensure(profile: str, layout: Layout | None = None) -> Path:
     Raises SetupError if it cannot be made.
     """
     layout = Layout() if layout is None else layout
-    if profile not in PROFILES:
-        raise SetupError(f"unknown profile {profile!r}, there are {' and '.join(PROFILES)}")
     if is_current(profile, layout):
         return layout.python
-    progress = Progress()
-    with locked(layout, progress) as lock:
+    with locked(layout) as lock:
         if is_current(profile, layout):
             return layout.python
-        layout.log.write_bytes(b"")
-        state = prepare(layout, progress)
-        done = [name for name in PROFILES if state["stamps"].get(name) == digest(name, layout)]
-        skip = len(steps("demo", layout)) if "demo" in done else 0
-        if not skip:
-            progress.say("installing torch, verl and Megatron, once: minutes, depending on the network")
-        state["stamps"] = {name: state["stamps"][name] for name in done}
+        state = prepare(layout)
+        whole = not state["installing"]
         state["installing"] = profile
         write_state(layout, state)
         try:
-            for name, arguments in steps(profile, layout)[skip:]:
-                pip_install(name, arguments, layout, progress, lock)
-        except BaseException:
-            if not began_to_install(layout):
+            install(profile, layout, child_environment(layout), lock)
+        except SetupError:
+            # A tool that ends by itself has not begun, or has undone it: without a network, what there was
+            # before must not be lost. Nothing runs in it until an installation succeeds.
+            if whole:
                 state["installing"] = None
                 write_state(layout, state)
             raise
-        for name in PROFILES[: PROFILES.index(profile) + 1]:
-            state["stamps"][name] = digest(name, layout)
+        state["stamps"].update({name: digest(name, layout) for name in layout.profiles(profile)})
         state["installing"] = None
         write_state(layout, state)
-        progress.say(f"the environment is ready: {layout.venv}")
+        say(f"the environment is ready: {layout.venv}")
     return layout.python
 
 
@@ -249,24 +239,5 @@ def run_in(profile: str, program: str, arguments: list[str]) -> NoReturn:
         sys.exit("interrupted; run it again to go on")
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [str(python), str(INSIDE), program, *arguments]
-    os.execve(str(python), command, child_environment(layout))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Make the environment and print its Python: `python3 scripts/environment.py [demo|test]`."""
-    parser = argparse.ArgumentParser(description="Make the virtual environment of the demo or of the tests.")
-    parser.add_argument("profile", nargs="?", choices=PROFILES, default="demo")
-    chosen = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    try:
-        python = ensure(chosen.profile)
-    except SetupError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    sys.stdout.write(f"{python}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    inside = Path(__file__).with_name("inside.py")
+    os.execve(str(python), [str(python), str(inside), program, *arguments], child_environment(layout))
