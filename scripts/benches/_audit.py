@@ -8,7 +8,6 @@ one on the wall, whatever the other benchmarks use.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import subprocess
@@ -21,6 +20,12 @@ AUDIT = interpreter("-m", "overlay", "audit", "--json")
 TARGET_MS = 1000.0
 #: Whose files an audit runs or reads.
 PACKAGES = ("overlay", "overlay.compat", "overlay.patches", "wrapt", "packaging", "verl", "megatron")
+FOLDERS = f"""
+import json
+from importlib.util import find_spec
+specs = [find_spec(name) for name in {PACKAGES!r}]
+print(json.dumps([folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]))
+"""
 
 
 def measure(turns: int) -> list[Row]:
@@ -51,13 +56,17 @@ def can_evict() -> bool:
 
 
 def files() -> list[Path]:
-    """Return the modules of the packages that are concerned, source and compiled."""
-    # Its own folder is beside this one, whatever a process has imported under its name.
-    found = set((Path(__file__).resolve().parents[2] / "overlay").rglob("*.py"))
-    for package in PACKAGES:
-        spec = importlib.util.find_spec(package)
-        for folder in (spec and spec.submodule_search_locations) or ():
-            found.update(path for path in Path(folder).rglob("*.py*") if path.suffix in {".py", ".pyc"})
+    """Return the modules of the packages that are concerned, source and compiled.
+
+    A fresh interpreter says where they lie, as for an audit: this process knows of a package what has been
+    imported under its name, and looks through folders that an audit does not see.
+    """
+    done = subprocess.run(
+        interpreter("-c", FOLDERS), env=clean_environment(), stdout=subprocess.PIPE, text=True, check=True
+    )
+    found: set[Path] = set()
+    for folder in json.loads(done.stdout):
+        found.update(path for path in Path(folder).rglob("*.py*") if path.suffix in {".py", ".pyc"})
     return sorted(found)
 
 

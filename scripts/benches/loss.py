@@ -3,8 +3,8 @@
     SLIME_REPO=~/slime ./scripts/bench loss
 
 `loss_memory_check.py` runs once for each revision, which takes turns with overlay in one process. Memory is
-the peak beyond the logits in N, the size of the logits: of the storages that are alive on a CPU, of the allocator
-on a GPU. Time is of one thread's processor on a CPU and of the clock on a GPU.
+the peak beyond the logits in N, the size of the logits: of the storages that are alive on a CPU, of the
+allocator on a GPU. Time is of one thread's processor on a CPU and of the clock on a GPU.
 """
 
 from __future__ import annotations

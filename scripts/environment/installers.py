@@ -1,6 +1,6 @@
 """Install the pinned packages with uv, or with pip where there is no uv.
 
-uv takes a tenth of pip's time. It comes from the path, or from wherever pip is told to find packages; it reads
+uv takes a fraction of pip's time. It comes from the path, or from wherever pip finds packages; it reads
 neither pip's files nor its variables, so these are told to it.
 
 Standard library and Python 3.8 only, see setup.py.
@@ -72,7 +72,7 @@ def install(profile: str, layout: Layout, env: dict[str, str], lock: int) -> Non
         [python, "-m", "pip", "install"], {"PIP_CONSTRAINT": address, "PIP_BUILD_CONSTRAINT": address}
     ):
         raise SetupError(
-            "The packages could not be installed: see above. They take 2 GB, and about 7 GB with a CUDA torch."
+            "The packages could not be installed: see above. They take 2 GB, or about 7 with a CUDA torch."
         )
 
 

@@ -11,8 +11,8 @@ What can go wrong while installing, and what is done about it:
 
 - two calls at once: one installs, the other waits (a lock on a file, which the system releases if the holder
   dies);
-- a call that is killed: half a package may be left that is later taken for a whole one, so a mark is set while
-  packages are installed, and an environment that still carries it is made anew, from what was downloaded;
+- a call that is killed: half a package may be left that is later taken for a whole one, so a mark is set
+  while packages are installed, and an environment that still carries it is made anew;
 - settings meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` …, which training images
   like to set): taken out of the way. Where packages come from (index, proxy, certificates, cache) stays as
   configured.
@@ -140,7 +140,7 @@ def is_current(profile: str, layout: Layout) -> bool:
 
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[int]:
-    """Hold the lock on the environment; yield its file descriptor. It belongs to whoever inherits that too."""
+    """Hold the lock on the environment; yield its file descriptor. Who inherits that holds it too."""
     import fcntl  # not at the top: where it is missing, a message is better than a traceback
 
     layout.lock.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@
 
 Put a folder first on PYTHONPATH to import that release. It is one of a package index (`NAME==VERSION`), a tag
 or a commit of slime, megatron, verl or miles (`PROJECT==REVISION`) from the repository that SLIME_REPO,
-MEGATRON_REPO, VERL_REPO or MILES_REPO names, or a line of `compat/releases.txt` by its name, such as an image.
+MEGATRON_REPO, VERL_REPO or MILES_REPO names, or the name of a line of `compat/releases.txt`, as of an image.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ A quoted output stands between two marks, the first of which names the command:
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import subprocess
@@ -59,7 +60,10 @@ def rewrite(path: Path, printed: dict[str, str]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Rewrite the named documents, or all."""
+    parser = argparse.ArgumentParser(description="Print again what the documents quote.")
+    parser.add_argument("documents", nargs="*", metavar="FILE", help="such as README.md (default: all)")
+    named = parser.parse_args(arguments).documents
     printed: dict[str, str] = {}
-    for path in [ROOT / name for name in arguments] or documents():
+    for path in [ROOT / name for name in named] or documents():
         rewrite(path, printed)
     return 0

@@ -1,8 +1,8 @@
 """Fetch releases of an upstream into `.cache/releases/<name>-<version>/` without installing them.
 
 pip finds the wheel in whatever index it is set up for; the wheel is unpacked here, because pip would refuse
-to install one that asks for a newer Python than this, which matters little to a pure Python package. A release
-that is already there is not fetched again, so that a second run needs no network.
+to install one that asks for a newer Python than this, which matters little to a pure Python package. A
+release that is already there is not fetched again, so that a second run needs no network.
 """
 
 from __future__ import annotations
