@@ -47,6 +47,19 @@ def room_of(name: str) -> str | None:
     )
 
 
+def test_scripts_never_reach_into_the_tests() -> None:
+    """Tests import from scripts: an arrow back would be a circle."""
+    tests = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    ours = {path.stem for path in (ROOT / "scripts").rglob("*.py")} | {"overlay"}
+    for path in (ROOT / "scripts").rglob("*.py"):
+        used = {name.partition(".")[0] for name in imports(path)}
+        assert not used & (tests - ours), path
+        assert (
+            not re.search(r"""["']tests["'] */|/ *["']tests["']""", path.read_text())
+            or path.name == "suite.py"
+        ), path
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_arrows_never_point_back(room: str) -> None:
     for path in files(room):

@@ -1,4 +1,4 @@
-"""Run the benchmarks and print one table; scripts/bench starts this in the project's environment.
+"""What overlay costs: at start-up, per call, for an audit, per partition and plan, and on each worker.
 
 Every number stands beside the plain thing measured in the same run, because only the ratio and the difference
 mean something on another machine.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """scripts/bench_all.py with one benchmark, whose target is met, and one whose target is not."""
+    """The default of scripts/bench with one benchmark, whose target is met, and one whose target is not."""
     module = costs
     row = _timing.Row("good", "ms", 10.0, 12.0, 2.0, 1.5, 15.0)
     monkeypatch.setattr(
@@ -61,8 +61,8 @@ def test_run_time_can_be_told_to_use_the_wall_clock() -> None:
 
 @pytest.fixture
 def audit(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """scripts/bench_audit.py, with a list of what it does in place of its measurements."""
-    module = _audit
+    """The benchmark of an audit, with a list of what it does in place of its measurements."""
+    module: Any = _audit
     module.calls = []
 
     def run_time(command: list[str], *, wall: bool = False) -> float:

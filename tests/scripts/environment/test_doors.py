@@ -103,8 +103,8 @@ def test_arguments_reach_the_program(
         return Path(layout.python)
 
     monkeypatch.setattr(setup, "ensure", ensure)
-    monkeypatch.setattr(setup.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(setup.os, "execve", lambda *call: seen.append(call))
+    monkeypatch.setattr("environment.setup.signal.signal", lambda *_: None)
+    monkeypatch.setattr("environment.setup.os.execve", lambda *call: seen.append(call))
     monkeypatch.setattr(sys, "argv", command)
     monkeypatch.setenv("PYTHONPATH", "/opt/Megatron-LM")
     door.enter(str(SCRIPTS / command[0]))

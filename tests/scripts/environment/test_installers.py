@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from environment import installers, setup
+from environment.python import SetupError
 
 CONFIGURED = """cat <<'END'
 global.extra-index-url='file:///more\\nfile:///others'
@@ -54,8 +55,10 @@ def commands(told: list[str]) -> list[str]:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     made = Place(tmp_path)
-    monkeypatch.setattr(installers.shutil, "which", lambda name: str(found) if found.exists() else None)
     found = made.path / "uv"
+    monkeypatch.setattr(
+        "environment.installers.shutil.which", lambda name: str(found) if found.exists() else None
+    )
     return made
 
 
@@ -104,7 +107,7 @@ def test_pip_tries_where_uv_fails_and_its_failure_is_told(
     place.program(place.path / "uv", "exit 2")
     assert commands(place.install()) == ["uv", "python", "python"]
     place.program(place.layout.python, "echo No space left on device; exit 1")
-    with pytest.raises(setup.SetupError, match="could not be installed: see above"):
+    with pytest.raises(SetupError, match="could not be installed: see above"):
         place.install()
     said = capfd.readouterr()
     assert "No space left on device" in said.err
@@ -114,7 +117,7 @@ def test_pip_tries_where_uv_fails_and_its_failure_is_told(
 def test_nobody_goes_on_after_a_tool_that_was_killed(place: Place) -> None:
     """It may have left half a package, which the next tool would take for a whole one."""
     place.program(place.path / "uv", "kill -9 $$")
-    with pytest.raises(setup.SetupError, match="ended with signal 9"):
+    with pytest.raises(SetupError, match="ended with signal 9"):
         place.install()
     assert commands(place.told()) == ["uv"]
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from environment import setup
+from environment.python import SetupError
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(setup, "find_python", lambda: sys.executable)
     monkeypatch.setattr(setup, "output", lambda command: "")
-    monkeypatch.setattr(setup.subprocess, "run", make)
+    monkeypatch.setattr("environment.setup.subprocess.run", make)
     monkeypatch.setattr(setup, "install", install)
     return asked
 
@@ -117,7 +118,7 @@ def test_unreadable_record_is_no_record(layout: Any, state: str) -> None:
 def test_foreign_environment_is_left_alone(layout: Any, installed: list[str]) -> None:
     layout.venv.mkdir()
     (layout.venv / "mine").write_text("")
-    with pytest.raises(setup.SetupError, match="was not made by this script"):
+    with pytest.raises(SetupError, match="was not made by this script"):
         setup.ensure("demo", layout)
     assert (layout.venv / "mine").exists()
     assert installed == []
@@ -128,8 +129,7 @@ def test_moved_checkout_gets_a_new_environment(
 ) -> None:
     setup.ensure("demo", layout)
     (layout.venv / "old").write_text("")
-    state = setup.read_state(layout)
-    setup.write_state(layout, {**state, "root": "/elsewhere", "stamps": {}})
+    setup.write_state(layout, {**(setup.read_state(layout) or {}), "root": "/elsewhere", "stamps": {}})
     setup.ensure("demo", layout)
     assert not (layout.venv / "old").exists()
     assert "moved or copied" in capsys.readouterr().err
@@ -143,9 +143,7 @@ def ends_with(error: BaseException) -> Any:
     return install
 
 
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), SystemExit(143), setup.SetupError("no network")], ids=repr
-)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), SetupError("no network")], ids=repr)
 def test_a_first_installation_that_does_not_end_is_begun_anew(
     layout: Any, installed: list[str], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
@@ -161,9 +159,7 @@ def test_a_first_installation_that_does_not_end_is_begun_anew(
     assert not list(layout.root.glob(".venv-discarded-*"))
 
 
-@pytest.mark.parametrize(
-    ("error", "stays"), [(setup.SetupError("no network"), True), (KeyboardInterrupt(), False)]
-)
+@pytest.mark.parametrize(("error", "stays"), [(SetupError("no network"), True), (KeyboardInterrupt(), False)])
 def test_a_later_installation_costs_the_environment_only_if_it_was_interrupted(
     layout: Any, installed: list[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, stays: bool
 ) -> None:

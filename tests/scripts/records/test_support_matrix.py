@@ -20,7 +20,7 @@ OLD = {
 @pytest.fixture
 def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The script, with a record of its own and releases that are there already."""
-    module = support
+    module: Any = support
     monkeypatch.setattr(module, "RECORD", tmp_path / "support.json")
     monkeypatch.setattr(module, "LIST", tmp_path / "releases.txt")
     module.LIST.write_text("# Releases.\nverl==0.8.0\nverl==0.9.0  # the last\n")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The program of scripts/test, whose checks and pytest are a list of calls."""
-    module = suite
+    module: Any = suite
     module.calls = []
     monkeypatch.setattr(module, "ruff", lambda root, *arguments: module.calls.append(arguments[0]) or 0)
     monkeypatch.setattr(module, "mypy", lambda root: module.calls.append("mypy") or 1)
@@ -58,7 +58,7 @@ def test_types_are_checked_in_the_layout_of_the_imports(tmp_path: Path) -> None:
     for name in ("overlay", "patches", "compat"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("")
-    module = suite
+    module: Any = suite
     for _ in range(2):
         tree = module.typed_tree(tmp_path)
         found = sorted(str(path.relative_to(tree)) for path in tree.glob("overlay/**/*.py"))
