@@ -30,7 +30,7 @@ UPSTREAMS = ("megatron", "verl", "slime", "torch", "ray", "transformers")
 
 @pytest.fixture(scope="module")
 def house() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("house", ROOT / "scripts/house.py")
+    spec = importlib.util.spec_from_file_location("house", ROOT / "scripts/records/house.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -60,6 +60,19 @@ def room_of(name: str) -> str | None:
         (room for room in ("overlay.compat", "overlay.patches") if f"{name}.".startswith(f"{room}.")),
         "overlay",
     )
+
+
+def test_scripts_never_reach_into_the_tests() -> None:
+    """Tests import from scripts: an arrow back would be a circle."""
+    tests = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    ours = {path.stem for path in (ROOT / "scripts").rglob("*.py")} | {"overlay"}
+    for path in (ROOT / "scripts").rglob("*.py"):
+        used = {name.partition(".")[0] for name in imports(path)}
+        assert not used & (tests - ours), path
+        assert (
+            not re.search(r"""["']tests["'] */|/ *["']tests["']""", path.read_text())
+            or path.name == "suite.py"
+        ), path
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -14,6 +14,7 @@ import pytest
 from overlay.base import settings
 from overlay.ledger import STATES
 from overlay.verdict import VERDICTS
+from records import figures, patches
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -54,8 +55,7 @@ def test_the_readme_names_every_verdict_setting_and_patch() -> None:
 
 
 def test_the_page_of_the_patches_is_what_they_say() -> None:
-    done = run(sys.executable, str(ROOT / "scripts/patch_page.py"), "--check")
-    assert done.returncode == 0, "python scripts/patch_page.py writes it again"
+    assert patches.main(["--check"]) == 0, "./scripts/matrix patches writes it again"
 
 
 def test_every_page_can_be_reached_from_the_first_one() -> None:
@@ -76,19 +76,12 @@ def test_links_and_paths_exist(page: Path) -> None:
         assert os.access(ROOT / command, os.X_OK), command
 
 
-def figures() -> list[str]:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("figures", ROOT / "scripts/figures.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return [command for page in module.documents() for command in module.commands(page.read_text())]
+def quoted() -> list[str]:
+    return [command for page in figures.documents() for command in figures.commands(page.read_text())]
 
 
 def test_quoted_figures_name_a_command_that_prints_them() -> None:
-    commands = figures()
+    commands = quoted()
     assert commands
     for command in commands:
         script = next(word for word in shlex.split(command) if "scripts/" in word)

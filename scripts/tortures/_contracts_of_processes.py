@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).resolve().parents[2] / "tests"
+from checks import UPSTREAMS
+
 #: Until all ranks are killed: before the one that waits for them is.
 SECONDS = 200
 
@@ -74,7 +75,7 @@ def verl_sft(seed: str) -> str:
     from sft_judge import RUNS, broken, more_even
 
     options = ("--seed", seed, "--ranks", "2", "--batch", "16")
-    said = _printed([str(TESTS / "real" / "sft_balance_check.py"), *options])
+    said = _printed([str(UPSTREAMS / "sft_balance_check.py"), *options])
     if not said:
         return f"the trainer did not end within {SECONDS} s"
     found = json.loads(said[-1])

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).resolve().parents[1]
 
 HOLDS, RAISES, WRONG, NO_END = "holds", "raises", "wrong", "no end"
 
@@ -97,7 +97,7 @@ def main(seed: str, seconds: int) -> None:
     """Run what comes in."""
     warnings.simplefilter("ignore")
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "real"), str(ROOT / "tests" / "distributed")]
+    sys.path[:0] = [str(SCRIPTS), *(str(SCRIPTS / "checks" / name) for name in ("upstreams", "ranks"))]
     from tortures._contracts import CONTRACTS
 
     # What a module says as it is imported is not an answer.

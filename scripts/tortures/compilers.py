@@ -1,7 +1,7 @@
 """Every patched site under torch.compile, pickle, cloudpickle, deepcopy and inspect, the patch seen to run.
 
 Of the patches that apply to what is installed here, and of the others on a release that they apply to.
-See tests/torture/compiler_sites.py for how it is seen.
+See scripts/checks/engine/compiler_sites.py for how it is seen.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from checks import ENGINE
 from overlay.catalogue.registry import load_patches
 from tortures._torches import environment
 from tortures._upstreams import fetch
 
-ROOT = Path(__file__).resolve().parents[2]
-SITES = ROOT / "tests" / "torture" / "compiler_sites.py"
+INSIDE = Path(__file__).resolve().parents[1] / "environment" / "inside.py"
+SITES = ENGINE / "compiler_sites.py"
 #: For the patches whose ids begin so, the releases that they apply to, as what is installed here they do not.
 RELEASES = {"slime.": ("v0.3.1", "v0.2.4"), "verl.offload-": ("verl==0.9.1",)}
 #: What is printed of each site, under which heads.
@@ -80,7 +81,7 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     if options.torch:
-        again = [str(ROOT / "scripts" / "torture_all.py"), "compilers", "--brief"]
+        again = [str(INSIDE), "tortures.compilers", "--brief"]
         # One after the other: each says its line when it is through.
         return max(subprocess.call([environment(version), *again]) for version in options.torch)
     return _look_at_all(brief=options.brief)

@@ -1,7 +1,7 @@
 """An exception at every step of enabling, importing, reloading and disabling: all of a patch, or nothing.
 
 Each line of the engine raises the first time and the last time that it is reached, as an error and as an
-interrupt, each in a forked child. See tests/torture/fault_steps.py for what must hold then.
+interrupt, each in a forked child. See scripts/checks/engine/fault_steps.py for what must hold then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "torture"))
 from fault_steps import ENGINE, ERRORS, SCENES, judge, steps
 from forked import in_a_child
 from order_world import Subject, write_upstream
@@ -67,7 +66,3 @@ def _scene(scene: str, subject: Subject, every: int) -> list[str]:
         flush=True,
     )
     return wrong
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,8 @@
 """Every order of import, enable, disable, reload, import by alias and second import, up to five steps.
 
 Each order is tried in a forked child of its own: on a fake upstream all of them (with a second import up to
-four steps), on modules of verl and Megatron some. See tests/torture/order_world.py for what must hold after
-each step.
+four steps), on modules of verl and Megatron some. See `order_world.py` for what must hold
+after each step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "torture"))
 from order_subjects import Balancing, Recompute
 from order_world import Subject, what_came, write_upstream
 

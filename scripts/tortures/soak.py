@@ -1,6 +1,6 @@
 """10,000 times enable() and disable(), 100,000 calls: no growth in memory, no slowdown.
 
-See tests/torture/soak_cycles.py for what is done each time.
+See scripts/checks/engine/soak_cycles.py for what is done each time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "torture"))
 from forked import in_a_child
 from order_world import write_upstream
 from soak_cycles import MOST_BLOCKS, MOST_RESIDENT, MOST_TIME, SOAKS, grown

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from sources import fetch_release
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @functools.cache
 def folder_of(version: str) -> Path | str:
     """Return the folder of a release of megatron-core, or why there is none."""
-    path = ROOT / "scripts" / "fetch_release.py"
-    spec = importlib.util.spec_from_file_location("fetch_release_for_ranks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    script: Any = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = script
-    spec.loader.exec_module(script)
     try:
-        return Path(script.fetch(f"megatron-core=={version}"))
-    except script.FetchError as error:
+        return fetch_release.fetch(f"megatron-core=={version}")
+    except fetch_release.FetchError as error:
         return str(error)  # kept: without a network each further test would wait for it again
 
 

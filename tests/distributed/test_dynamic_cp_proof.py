@@ -1,6 +1,6 @@
 """Dynamic context parallelism on a whole transformer, on each release of Megatron-Core, against one process.
 
-`proof_cases` says what is run. `scripts/prove_dynamic_cp.py` runs it on eight ranks as well.
+`proof_cases` says what is run. `./scripts/torture proof` runs it on eight ranks as well.
 """
 
 from __future__ import annotations

@@ -5,16 +5,16 @@ Each release runs once, on 4 ranks. What is drawn is the same for all of them.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rank_launcher import run_cases
+
+from sources import fetch_release
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
@@ -35,16 +35,9 @@ _FOUND: dict[str, Any] = {}
 
 def folder_of(version: str) -> Path:
     """Return the folder of a release, or skip the test that asks for it."""
-    path = Path(__file__).parents[2] / "scripts" / "fetch_release.py"
-    spec = importlib.util.spec_from_file_location("fetch_release", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
     try:
-        return Path(module.fetch(f"verl=={version}"))
-    except module.FetchError as error:
+        return fetch_release.fetch(f"verl=={version}")
+    except fetch_release.FetchError as error:
         pytest.skip(str(error))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import json
 import os
 import subprocess
@@ -12,69 +12,59 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checks import UPSTREAMS
+from records import support
+from sources import fetch_release, fetch_source, git_sources, releases
+from sources.git_sources import FetchError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-
-
-def _script(name: str) -> Any:
-    """Return a module of `scripts`, which imports those beside it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "scripts"))
-        return importlib.import_module(name)
 
 
 @pytest.fixture(scope="session")
 def release() -> Callable[[str], Path]:
     """Return the function that gets the folder of `name==version`, or skips the test that asks for it."""
-    script = _script("fetch_release")
-    return _getter(script.fetch, script.FetchError)
+    return _getter(fetch_release.fetch, fetch_release.FetchError)
 
 
 @pytest.fixture(scope="session")
 def slime() -> Callable[[str], Path]:
     """Return the function that gets the folder of a revision of slime, or skips the test that asks for it."""
-    script = _script("fetch_source")
-    return _getter(lambda revision: script.fetch("slime", revision), script.FetchError)
+    return _getter(functools.partial(fetch_source.fetch, "slime"), FetchError)
 
 
 @pytest.fixture(scope="session")
 def listed() -> Callable[[str], Path]:
     """Return the function that gets the folder of a line of the list, or skips the test that asks for it."""
-    script = _script("releases")
-    lines = {line.name: line for line in script.read()}
-    return _getter(lambda name: script.fetch(lines[name]), script.FetchError)
+    lines = {line.name: line for line in releases.read()}
+    return _getter(lambda name: releases.fetch(lines[name]), FetchError)
 
 
 @pytest.fixture(scope="session")
 def audit() -> Callable[[str, Path], dict[str, dict[str, str]]]:
     """Return the function that decides on a line of the list, in its folder, as the support matrix does."""
-    script, lines = _script("matrix"), {line.name: line for line in _script("releases").read()}
-    return lambda name, folder: dict(script.audit(lines[name], folder))
+    lines = {line.name: line for line in releases.read()}
+    return lambda name, folder: support.audit(lines[name], folder)
 
 
 @pytest.fixture(scope="session")
 def slime_repository() -> Path:
     """Return a git repository of slime, or skip the test that asks for it."""
-    script = _script("git_sources")
     try:
-        return Path(script.repository("slime"))
-    except script.FetchError as error:
+        return git_sources.repository("slime")
+    except FetchError as error:
         pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
 def miles() -> Callable[[str], Path]:
     """Return the function that gets the folder of a commit of miles, or skips the test that asks for it."""
-    script = _script("fetch_source")
-    return _getter(lambda revision: script.fetch("miles", revision), script.FetchError)
+    return _getter(functools.partial(fetch_source.fetch, "miles"), FetchError)
 
 
 @pytest.fixture(scope="session")
 def findings() -> Callable[..., dict[str, Any]]:
-    """Return the function that runs a program of this folder with a release first on the path.
+    """Return the function that runs a program of `checks.UPSTREAMS` with a release first on the path.
 
     It takes the folder of the release, the program and its arguments, and returns what the program printed as
     JSON in its last line. The same is run once, and a failure too is found once and reported by every test.
@@ -87,7 +77,7 @@ def findings() -> Callable[..., dict[str, Any]]:
             path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
             ours = [name for name in os.environ if name.startswith("OVERLAY") and name != "OVERLAY_TEST_SEED"]
             clean = {name: value for name, value in os.environ.items() if name not in ours}
-            known[key] = _printed([str(HERE / program), *arguments], {**clean, "PYTHONPATH": path})
+            known[key] = _printed([str(UPSTREAMS / program), *arguments], {**clean, "PYTHONPATH": path})
         found = known[key]
         assert "error" not in found, found["error"]
         return found

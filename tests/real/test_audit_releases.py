@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 COMPAT = Path(__file__).resolve().parents[2] / "compat"
-#: The support matrix, which `scripts/matrix.py --write` writes: release to patch to what was decided.
+#: The support matrix, which `./scripts/matrix --write` writes: release to patch to what was decided.
 RECORD: dict[str, dict[str, dict[str, str]]] = json.loads((COMPAT / "support.json").read_text())
-AGAIN = "run `python scripts/matrix.py --checks --write`, and look at what changes"
+AGAIN = "run `./scripts/matrix --checks --write`, and look at what changes"
 
 
 def verdicts(release: str) -> dict[str, str]:

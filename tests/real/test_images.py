@@ -1,6 +1,6 @@
 """The images that people run: overlay decides there as recorded, and in strict mode everything is put in.
 
-Each image lies in one folder (`scripts/releases.py`), and no other upstream is installed beside it.
+Each image lies in one folder (`scripts/sources/releases.py`), and no other upstream is installed beside it.
 """
 
 from __future__ import annotations

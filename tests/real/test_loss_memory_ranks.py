@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "distributed"))
-
 from rank_launcher import run_cases
+
+from checks import UPSTREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
-HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 TOLERANCE = 1e-6
 PATCH = "slime.loss-memory"
@@ -51,7 +48,7 @@ def run(slime: Callable[[str], Path]) -> Callable[..., dict[str, list[Any]]]:
                     module,
                     Path(scratch),
                     timeout=300,
-                    program=str(HERE / "slime_loss_main.py"),
+                    program=str(UPSTREAMS / "slime_loss_main.py"),
                     patches=patches,
                     release=folder,
                 )

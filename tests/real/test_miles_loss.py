@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "distributed"))
-
 from rank_launcher import run_cases
+
+from checks import UPSTREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
-HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 REVISION = "31f1ca961"
 #: Of values and gradients, as slime's, and of advantages of about one.
@@ -43,7 +40,7 @@ def run(miles: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Run:
             monkeypatch.setenv("SLIME_FORK", "miles")
             for name, value in environ.items():
                 monkeypatch.setenv(name, value)
-            program = str(HERE / "slime_loss_main.py")
+            program = str(UPSTREAMS / "slime_loss_main.py")
             with tempfile.TemporaryDirectory() as scratch:
                 _FOUND[key] = run_cases(
                     4, module, Path(scratch), timeout=300, program=program, patches=patches, release=folder

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-HERE = Path(__file__).resolve().parent
 IDS = ("slime.capped-partitions", "slime.vpp-ceiling")
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 

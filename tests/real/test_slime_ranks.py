@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rank_launcher import run_cases
 from slime_cases import IMPOSSIBLE, REALISTIC, broken, is_impossible
 from slime_layouts import LAYOUTS, cases_of
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "distributed"))
-
-from rank_launcher import run_cases
+from checks import UPSTREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
-HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 PATCHES = "slime.capped-partitions,slime.vpp-ceiling"
 
@@ -54,7 +51,7 @@ def on_ranks(
                     "",
                     Path(scratch),
                     timeout=300,
-                    program=str(HERE / "slime_ranks_main.py"),
+                    program=str(UPSTREAMS / "slime_ranks_main.py"),
                     overlay=overlay,
                     patches=PATCHES,
                     release=folder,

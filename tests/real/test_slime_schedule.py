@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 PATCH = "slime.capped-partitions"
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rank_launcher import run_cases
 
 import overlay
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "distributed"))
-
-from rank_launcher import run_cases
+from checks import UPSTREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
-HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 #: After 0.3.1, with the change of slime#2235.
 FIXED = "624b824a898"
@@ -35,7 +31,7 @@ TOLERANCE = 1e-5
 
 def on_ranks(folder: Path, **options: Any) -> dict[str, list[Any]]:
     with tempfile.TemporaryDirectory() as scratch:
-        program = str(HERE / "slime_loss_main.py")
+        program = str(UPSTREAMS / "slime_loss_main.py")
         return run_cases(
             4, "whiten_cases", Path(scratch), timeout=200, program=program, release=folder, **options
         )

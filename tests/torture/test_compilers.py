@@ -12,24 +12,22 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-sys.path.append(str(Path(__file__).parents[1] / "overlay"))
 from fake_upstream import Upstream, forget
 
 import overlay
+from checks import ENGINE
 from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytest.importorskip("torch")
-
-HERE = Path(__file__).parent
 
 
 @pytest.mark.real
@@ -38,7 +36,7 @@ def test_real_sites(name: str, upstream: str) -> None:
     pytest.importorskip(upstream)
     pytest.importorskip("cloudpickle")
     clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    command = [sys.executable, "-W", "ignore", str(HERE / "compiler_sites.py"), name]
+    command = [sys.executable, "-W", "ignore", str(ENGINE / "compiler_sites.py"), name]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300, check=False)
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["state"] == "applied"
@@ -50,7 +48,6 @@ def test_real_sites(name: str, upstream: str) -> None:
 def test_another_torch_stands_before_what_is_installed_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(str(HERE.parents[1] / "scripts"))
     torches = importlib.import_module("tortures._torches")
 
     def install(python: Path, version: str) -> None:

@@ -14,7 +14,6 @@ import pytest
 import wrapt
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-sys.path.append(str(Path(__file__).parents[1] / "overlay"))
 from fake_upstream import Upstream, forget
 
 from overlay.enabling.engine import Engine

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 
 
 @pytest.fixture
 def fuzz(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     print(f"OVERLAY_TEST_SEED={SEED}")
     return importlib.import_module("tortures.fuzz")
 

@@ -37,7 +37,6 @@ def site() -> Path:
 @pytest.fixture
 def attack(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
     """Return what lists the mutants of a patch on what is installed here."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     print(f"OVERLAY_TEST_SEED={SEED}")
     upstreams = importlib.import_module("tortures._upstreams")
     module = importlib.import_module("tortures._attack")
@@ -69,7 +68,6 @@ def test_a_changed_site_is_refused_and_a_quoted_one_is_not(attack: Any, patch: s
 @pytest.fixture
 def outcomes(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
     """Return what runs contracts on what is installed here."""
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     start = importlib.import_module("tortures._start_contracts").outcomes
 
     def run(jobs: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
@@ -103,7 +101,6 @@ def test_a_seed_leads_to_the_same_mutants_in_every_process(site: Path) -> None:
 
 
 def test_every_patch_has_a_contract(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     assert importlib.import_module("tortures._contracts").CONTRACTS.keys() == load_patches().keys()
 
 

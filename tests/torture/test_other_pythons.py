@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import overlay
+from checks import ENGINE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -56,7 +57,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def came(path: str, packages: Path, folder: Path) -> dict[str, str]:
     clean = {name: text for name, text in os.environ.items() if not name.startswith(("OVERLAY", "PYTHON"))}
-    where = os.pathsep.join(map(str, [packages, HERE.parent / "overlay", HERE]))
+    where = os.pathsep.join(map(str, [packages, ENGINE]))
     done = subprocess.run(
         [path, "-W", "ignore", str(HERE / "other_python.py"), str(folder)],
         env={**clean, "PYTHONPATH": where, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"},

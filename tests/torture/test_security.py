@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import importlib
 import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from overlay.errors import SourceError
 from overlay.reading.source import InstalledTree
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
 def security(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
     return importlib.import_module("tortures.security")
 
 

@@ -8,19 +8,18 @@ import os
 import shutil
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-sys.path.append(str(Path(__file__).parents[1] / "overlay"))
 from fake_upstream import PROJECT, Upstream, forget, triple
 
 from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch

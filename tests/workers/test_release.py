@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from worksite import ROOT, Venv, build_wheel, clean_environment, copy_sources
 
 import overlay
+from releasing import release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,34 +149,22 @@ def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
 # -- the changelog ---------------------------------------------------------------------------------
 
 
-def script() -> Any:
-    spec = importlib.util.spec_from_file_location("release", ROOT / "scripts" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-RELEASE = script()
-
-
 def test_the_changelog_begins_with_the_version() -> None:
-    found = list(RELEASE.HEADING.finditer((ROOT / "CHANGELOG.md").read_text()))
+    found = list(release.HEADING.finditer((ROOT / "CHANGELOG.md").read_text()))
     assert found[0]["version"] == overlay.__version__ or found[0]["date"] == "unreleased"
     assert "unreleased" not in [heading["date"] for heading in found[1:]]
 
 
 def test_fragments_are_list_items() -> None:
-    assert {path.name: RELEASE.fault(path) for path in RELEASE.fragments(ROOT) if RELEASE.fault(path)} == {}
+    assert {path.name: release.fault(path) for path in release.fragments(ROOT) if release.fault(path)} == {}
 
 
 @pytest.mark.parametrize("text", ["", "text\n", "- item\nmore\n", "# Head\n- item\n", f"- {'x' * 120}\n"])
 def test_what_is_no_fragment_stops_a_release(checkout: Path, text: str) -> None:
     (checkout / "changes/c.md").write_text(text)
     before = (checkout / "CHANGELOG.md").read_text()
-    with pytest.raises(RELEASE.ReleaseError, match=r"changes/c\.md: "):
-        RELEASE.release("0.1.0", checkout, "2030-01-02")
+    with pytest.raises(release.ReleaseError, match=r"changes/c\.md: "):
+        release.release("0.1.0", checkout, "2030-01-02")
     assert (checkout / "CHANGELOG.md").read_text() == before
 
 
@@ -196,18 +184,18 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_a_release_gathers_the_fragments(checkout: Path) -> None:
-    RELEASE.release("0.1.0", checkout, "2030-01-02")
+    release.release("0.1.0", checkout, "2030-01-02")
     first = "## 0.1.0 (2030-01-02)\n\n- First.\n- A, of\n  two lines.\n- B.\n"
     assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{first}"
     assert (checkout / "overlay/_version.py").read_text() == '"""The version."""\n\n__version__ = "0.1.0"\n'
     assert [path.name for path in (checkout / "changes").iterdir()] == ["README.md"]
 
     (checkout / "changes/c.md").write_text("- C.\n")
-    RELEASE.release("0.10.0rc1", checkout, "2030-02-03")
+    release.release("0.10.0rc1", checkout, "2030-02-03")
     second = "## 0.10.0rc1 (2030-02-03)\n\n- C.\n"
     assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{second}\n{first}"
     (checkout / "changes/d.md").write_text("- D.\n")
-    RELEASE.release("0.10.0", checkout, "2030-02-04")
+    release.release("0.10.0", checkout, "2030-02-04")
     third = "## 0.10.0 (2030-02-04)\n\n- D.\n"
     assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{third}\n{second}\n{first}"
 
@@ -221,15 +209,15 @@ def test_a_release_gathers_the_fragments(checkout: Path) -> None:
     ],
 )
 def test_a_release_that_there_cannot_be(checkout: Path, version: str, words: str) -> None:
-    with pytest.raises(RELEASE.ReleaseError, match=words):
-        RELEASE.release(version, checkout, "2030-01-02")
+    with pytest.raises(release.ReleaseError, match=words):
+        release.release(version, checkout, "2030-01-02")
     assert "unreleased" in (checkout / "CHANGELOG.md").read_text()
 
 
 def test_a_release_is_made_once_and_of_something(checkout: Path) -> None:
-    RELEASE.release("0.1.0", checkout, "2030-01-02")
+    release.release("0.1.0", checkout, "2030-01-02")
     for version in ("0.1.0", "0.1.0rc1", "0.0.9"):
-        with pytest.raises(RELEASE.ReleaseError, match=r"0\.1\.0 has been released already"):
-            RELEASE.release(version, checkout, "2030-01-03")
-    with pytest.raises(RELEASE.ReleaseError, match="nothing has changed"):
-        RELEASE.release("0.1.1", checkout, "2030-01-03")
+        with pytest.raises(release.ReleaseError, match=r"0\.1\.0 has been released already"):
+            release.release(version, checkout, "2030-01-03")
+    with pytest.raises(release.ReleaseError, match="nothing has changed"):
+        release.release("0.1.1", checkout, "2030-01-03")

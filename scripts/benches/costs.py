@@ -1,0 +1,97 @@
+"""What overlay costs: at start-up, per call, for an audit, per partition and plan, and on each worker.
+
+Every number stands beside the plain thing measured in the same run, because only the ratio and the difference
+mean something on another machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benches import _audit, _call, _partition, _picture, _start, _timing, _workers, plans, shares
+
+if TYPE_CHECKING:
+    from benches._timing import Row
+
+#: name -> (what measures it, turns)
+BENCHMARKS = {
+    "start": (_start.measure, 60),
+    "call": (_call.measure, 60),
+    "audit": (_audit.measure, 11),
+    "partition": (_partition.measure, 3),
+    "sft": (shares.measure, 3),
+    "dcp": (plans.measure, 5),
+    "workers": (_workers.measure, 40),
+}
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as text in columns."""
+    lines = [f"{'':52}{'plain':>9}{'with':>9}{'ratio':>8}{'more':>9}{'(min)':>9}{'target':>17}"]
+    words = {"more": "more", "more_min": "(min)", "measured": "with", "ratio": "ratio"}
+    for row in rows:
+        ratio = f"{row.ratio:8.2f}" if row.ratio >= 0.1 else f"{row.ratio:8.4f}"
+        numbers = f"{row.baseline:9.1f}{row.measured:9.1f}{ratio}{row.more:9.1f}{row.more_min:9.1f}"
+        target = f"{words[row.held]} <= {row.target:.3g} {row.unit}".rstrip()
+        lines.append(f"{row.name:52}{numbers}{target:>17}  {'ok' if row.met else 'MISSED'}")
+    return "\n".join(lines)
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Return the options, or stop with what is wrong with them."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure what overlay costs.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHMARKS)} (default: all)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 if a target is missed")
+    parser.add_argument("--wall", action="store_true", help="wall clock in place of processor time")
+    parser.add_argument("--turns", type=int, help="how often the candidates take turns")
+    parser.add_argument("--seed", type=int, help="of the samples that are partitioned")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw micro-batches as SVG")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    if options.turns is not None and options.turns < 1:
+        parser.error("--turns must be at least 1")
+    options.names = options.names or list(BENCHMARKS)
+    return options
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print, and with --check return 1 if a target is missed or a benchmark cannot run."""
+    options = parsed(arguments)
+    _timing.WALL = options.wall
+    if options.seed is not None:
+        _partition.SEED = options.seed
+    if options.picture:
+        options.picture.write_text(_picture.draw())
+    rows: list[Row] = []
+    failures: dict[str, str] = {}
+    for name in options.names:
+        measure, turns = BENCHMARKS[name]
+        print(f"measuring: {name}", file=sys.stderr, flush=True)
+        try:
+            rows += measure(options.turns or turns)
+        except RuntimeError as error:
+            failures[name] = str(error)
+    clock = "wall clock" if _timing.WALL else "processor time"
+    about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}, {clock}"
+    if options.json:
+        found = {"about": about, "rows": [row.to_dict() for row in rows], "failures": failures}
+        if "partition" in options.names:
+            found["partitions"] = _partition.compared()
+        print(json.dumps(found, indent=1))
+    else:
+        print(f"{about}; medians, min is least minus least\n{table(rows)}")
+        if "partition" in options.names:
+            print(f"\n{_partition.report()}")
+        for name, reason in failures.items():
+            print(f"{name} could not be measured: {reason}")
+    return int(options.check and (bool(failures) or not all(row.met for row in rows)))

@@ -1,0 +1,97 @@
+"""Measure the memory and the time of slime's loss: of each release, and with overlay.
+
+    SLIME_REPO=~/slime ./scripts/bench loss
+
+`loss_memory_check.py` runs once for each revision, which takes turns with overlay in one process. Memory is
+the peak beyond the logits in N, the size of the logits: of the storages that are alive on a CPU, of the
+allocator on a GPU. Time is of one thread's processor on a CPU and of the clock on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from checks import UPSTREAMS
+from sources.fetch_source import fetch
+from sources.git_sources import FetchError
+
+CHECK = UPSTREAMS / "loss_memory_check.py"
+
+#: Revisions and their columns. 2a89c169c is #1788, 2928bba9d is #1822, and the last is the best.
+REVISIONS = {
+    "v0.2.0": "0.2.0",
+    "v0.2.4": "0.2.4",
+    "2a89c169c": "#1788",
+    "2928bba9d": "#1822",
+    "v0.3.0": "0.3.0",
+    "v0.3.1": "0.3.1",
+}
+BEST = "0.3.1"
+#: Most of it with the gradient in the place of the logits.
+IN_PLACE = 0.15
+
+
+def run(revision: str, options: list[str]) -> dict[str, Any]:
+    """Return what the check printed for a revision."""
+    path = os.pathsep.join([str(fetch("slime", revision)), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "OVERLAY_PATCHES": "none"}
+    command = [sys.executable, "-W", "ignore", str(CHECK), *options]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{revision}: {done.stderr[-2000:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Print both tables; exit status 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description="Measure slime's loss with and without overlay.")
+    parser.add_argument("--tokens", default="2048")
+    parser.add_argument("--vocabulary", default="8192")
+    parser.add_argument("--turns", default="5")
+    options = parser.parse_args(arguments)
+    given = [f"--{name}={getattr(options, name)}" for name in ("tokens", "vocabulary", "turns")]
+    try:
+        runs = {column: run(revision, given) for revision, column in REVISIONS.items()}
+    except FetchError as error:
+        sys.exit(f"bench loss: {error}")
+    first = runs[BEST]
+    print(f"T {options.tokens}, V {options.vocabulary}, 4 samples; torch {first['torch']}, {first['device']}")
+    met = _memory(runs)
+    met = _time(runs) and met
+    return 0 if met else 1
+
+
+def _memory(runs: dict[str, dict[str, Any]]) -> bool:
+    heads = [*runs, "overlay", "in place", "target"]
+    print(f"\n{'peak beyond the logits, in N':<42}" + "".join(f"{head:>9}" for head in heads))
+    met = True
+    for case, rows in runs[BEST]["cases"].items():
+        peaks = [run["cases"][case]["upstream"]["peak"] for run in runs.values()]
+        # The most that overlay takes in any of the releases.
+        own = max(run["cases"][case]["overlay"]["peak"] for run in runs.values())
+        most = 0.2 if "no gradient" in case else 1.1
+        place = f"{rows['in place']['peak']:9.2f}" if "in place" in rows else f"{'-':>9}"
+        print(f"{case:<42}" + "".join(f"{peak:9.2f}" for peak in [*peaks, own]) + f"{place}{most:9.1f}")
+        met = met and own <= most and rows.get("in place", {"peak": 0})["peak"] <= IN_PLACE
+    return met
+
+
+def _time(runs: dict[str, dict[str, Any]]) -> bool:
+    print(
+        f"\n{f'time, in that of {BEST}':<42}" + "".join(f"{head:>9}" for head in [*runs, "overlay", "target"])
+    )
+    met = True
+    for case, rows in runs[BEST]["cases"].items():
+        unit = rows["upstream"]["seconds"]
+        own = rows["overlay"]["seconds"] / unit
+        most = 0.4 if "25%" in case else 0.8
+        times = [run["cases"][case]["upstream"]["seconds"] / unit for run in runs.values()]
+        print(f"{case:<42}" + "".join(f"{part:9.2f}" for part in [*times, own]) + f"{most:9.1f}")
+        met = met and own <= most
+    return met

@@ -1,0 +1,321 @@
+"""Benchmark (g): steps under dynamic context parallelism, by the cost model of the planner.
+
+As a program this prints what a step takes, over the least that any plan could, for each way to cut it:
+
+    ./scripts/bench plans --seed 1 --picture docs/images/dynamic-cp.svg
+
+Nothing here was timed on a GPU. `bench dcp` times the planner itself, and so does, for every number of
+sequences and ranks,
+
+    ./scripts/bench plans --seed 1 --planning
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import random
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from benches import _dynamic_cp_rivals as rivals
+from benches import _partition, _timelines
+from overlay.patches._dynamic_cp import cost
+from overlay.patches._dynamic_cp.mixed import plan_mixed, plan_step
+from overlay.patches._dynamic_cp.plan import allowed_sizes
+from overlay.patches._dynamic_cp.windows import smallest_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from benches._timing import Row
+    from overlay.patches._dynamic_cp.plan import Plan
+
+RANKS, ROOM = 8, 4096
+SHORTEST, LONGEST, MEDIAN, SIGMA = 1024, 16384, 2500, 0.9
+#: Sequences of a step, and how many steps are drawn.
+DRAWN = ((64, 1000), (16, 1000), (256, 100))
+#: Sequences and ranks of which the planner's time is printed.
+PLANNED = (1, 64, 512, 1024, 4096, 8192)
+PLANNED_RANKS = (2, 4, 8, 16, 32, 64)
+#: Sequences and ranks of the planner's time, and its target.
+TIMED = (8192, 64)
+TIMED_MS = 50.0
+
+
+def mixed(lengths: Sequence[int], ranks: int, room: int) -> list[Plan]:
+    """Return the step of `OVERLAY_DCP=mixed`, with places in `lengths`."""
+    return [
+        tuple((start, size, tuple(indices[place] for place in places)) for start, size, places in plan)
+        for indices, plan in plan_step(lengths, ranks, room, room)
+    ]
+
+
+METHODS: dict[str, Callable[[Sequence[int], int, int], list[Plan]]] = {
+    "fixed CP 4": rivals.fixed,
+    "verl 0.8.0": rivals.verl,
+    "uniform": rivals.uniform,
+    "Megatron's dev rule": rivals.megatron,
+    "mixed": mixed,
+}
+
+
+def drawn(count: int, number: int) -> list[int]:
+    """Draw the tokens of a step's sequences, with a long tail."""
+    draw = random.Random(f"{_partition.SEED}/{count}/{number}")  # noqa: S311 -- lengths, not secrets
+    return [
+        min(LONGEST, max(SHORTEST, round(draw.lognormvariate(math.log(MEDIAN), SIGMA)))) for _ in range(count)
+    ]
+
+
+def load(lengths: Sequence[int], size: int, indices: Sequence[int]) -> int:
+    """Return the picoseconds of a subgroup."""
+    return cost.of_start(size) + sum(cost.of_sequence(lengths[index], size) for index in indices)
+
+
+def in_turns(step: Sequence[Plan], lengths: Sequence[int]) -> int:
+    """Return what a step takes if all ranks wait for each other after each micro-batch."""
+    return sum(max(load(lengths, size, indices) for _, size, indices in plan) for plan in step)
+
+
+def waiting_for_partners(step: Sequence[Plan], lengths: Sequence[int]) -> int:
+    """Return what a step takes if a rank waits for the other ranks of its subgroup only."""
+    busy = [0] * RANKS
+    for plan in step:
+        for start, size, indices in plan:
+            until = max(busy[start : start + size]) + load(lengths, size, indices)
+            busy[start : start + size] = [until] * size
+    return max(busy)
+
+
+def bound(lengths: Sequence[int], ranks: int = RANKS, room: int = ROOM) -> float:
+    """Return what no step can do without: the work spread evenly, or the longest sequence alone.
+
+    Each sequence counts at the size that is best for it, and no micro-batch costs anything to start.
+    """
+    work, alone = 0, 0
+    for length in lengths:
+        sizes = [size for size in allowed_sizes(ranks) if size >= smallest_size(length, room)]
+        work += min(size * cost.of_sequence(length, size) for size in sizes)
+        alone = max(alone, min(cost.of_sequence(length, size) for size in sizes))
+    return max(work / ranks, alone)
+
+
+def compared(count: int, steps: int) -> list[str]:
+    """Return the lines for steps of `count` sequences."""
+    ways = (in_turns, waiting_for_partners)
+    over: dict[str, list[list[float]]] = {name: [[], []] for name in METHODS}
+    for number in range(steps):
+        lengths = drawn(count, number)
+        least = bound(lengths)
+        for name, method in METHODS.items():
+            step = method(lengths, RANKS, ROOM)
+            assert sorted(i for plan in step for _, _, part in plan for i in part) == list(range(count))
+            for way, found in zip(ways, over[name], strict=True):
+                found.append(way(step, lengths) / least)
+    lines = []
+    for name, (turns, partners) in over.items():
+        worse = [
+            sum(a > b * (1 + 1e-9) for a, b in zip(ours, theirs, strict=True))
+            for ours, theirs in zip(over["mixed"], (turns, partners), strict=True)
+        ]
+        gain = median(a / b for a, b in zip(turns, over["mixed"][0], strict=True))
+        lines.append(
+            f"{count:5} {name:20}{median(turns):8.3f} {tail(turns):6.3f} {max(turns):6.3f}"
+            f"{gain:8.2f}{worse[0]:6}  {median(partners):8.3f} {tail(partners):6.3f}{worse[1]:6}"
+        )
+    return lines
+
+
+def tail(values: list[float]) -> float:
+    """Return the value that one in twenty exceeds."""
+    return sorted(values)[len(values) * 19 // 20]
+
+
+def table() -> str:
+    """Return everything that is printed but for the published set-up."""
+    linear, quadratic, exchange = cost.LINEAR / 1e6, cost.QUADRATIC / 1e3, cost.EXCHANGE / 1e6
+    alone, further = cost.of_start(1) / 1e9, (cost.of_start(2) - cost.of_start(1)) / 1e9
+    head = f"""\
+Model: Qwen3-8B on H100 SXM, forward and backward, what a sequence of s tokens costs each of C ranks:
+  {linear:.1f} us/token s/C + {quadratic:.2f} ns/token^2 s^2/C + {exchange:.2f} us/token s (C-1)/C
+  and a micro-batch {alone:.1f} ms, with each further rank of a subgroup {further:.2f} ms more
+Lengths: lognormal, {MEDIAN:,} in the median, sigma {SIGMA}, {SHORTEST:,} to {LONGEST:,}; W = {RANKS}, \
+{ROOM:,} tokens for each rank.
+Over the bound: the median of the drawn steps, what 1 in 20 exceeds, and the worst. Gain: the median
+of what each takes over what mixed takes. Worse: steps in which mixed takes longer than that.
+{"":26}{"all ranks wait after each micro-batch":>36}   {"only partners wait":>20}
+{"seqs":>5} {"":20}{"median":>8} {"1/20":>6} {"worst":>6}{"gain":>8}{"worse":>6}\
+  {"median":>8} {"1/20":>6}{"worse":>6}"""
+    lines = [head]
+    for count, steps in DRAWN:
+        lines += [*compared(count, steps), f"      ({steps:,} steps)"]
+    return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def constants(**changes: int) -> Iterator[None]:
+    """Let the model have other constants for as long as the context lasts."""
+    before = {name: getattr(cost, name) for name in changes}
+    for name, value in changes.items():
+        setattr(cost, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(cost, name, value)
+
+
+def dearer(steps: int = 40) -> str:
+    """Return what mixed gains where a step of the exchange costs more: the least certain of the constants."""
+    lines = [
+        "Gain if a step of the exchange in a layer costs more besides what is sent (64 sequences, all wait):",
+        f"{'':9}{'fixed CP 4':>12}{'verl 0.8.0':>12}{'uniform':>10}{'dev rule':>10}{'mixed/bound':>13}",
+    ]
+    for step_us in (cost.STEP // 10**6, 150, 500, 1500):
+        found: dict[str, list[int]] = {name: [] for name in METHODS}
+        least = []
+        with constants(STEP=step_us * 10**6):
+            for number in range(steps):
+                lengths = drawn(64, number)
+                least.append(bound(lengths))
+                for name, method in METHODS.items():
+                    found[name].append(in_turns(method(lengths, RANKS, ROOM), lengths))
+        *others, ours = found.values()
+        gains = [median(a / b for a, b in zip(other, ours, strict=True)) for other in others]
+        over = median(a / b for a, b in zip(ours, least, strict=True))
+        columns = "".join(f"{value:{width}.2f}" for value, width in zip(gains, (12, 12, 10, 10), strict=True))
+        lines.append(f"{step_us:6} us{columns}{over:13.2f}")
+    return "\n".join([*lines, f"      ({steps} steps)"])
+
+
+#: Parameters at work on a token of Qwen3-30B-A3B: 48 layers of 2,048 with 8 experts of 768, vocabulary.
+_ACTIVE = 48 * (2 * 2048 * 4096 + 2048 * 1024 + 8 * 3 * 2048 * 768) + 2048 * 151936
+#: The constants for it: experts' products at three tenths of the peak, 32 heads of 128, keys and values of 4.
+PUBLISHED = {
+    "LAYERS": 48,
+    "LINEAR": 6 * _ACTIVE * 10 // (3 * cost.PEAK),
+    "QUADRATIC": 48 * 7 * 4096 * cost.ATTENTION[0] // (cost.ATTENTION[1] * cost.PEAK),
+    "EXCHANGE": 3 * 48 * 2 * 1024 * 1000 // cost.LINK,
+}
+PUBLISHED_GAIN = 337.16 / 209.97
+
+
+def gain(step_ps: int, steps: int = 60) -> float:
+    """Return the tokens/s of Megatron's rule over those of fixed CP 4.
+
+    Args:
+        step_ps: What a step of the exchange in a layer costs, besides what is sent.
+        steps: How many are drawn.
+
+    """
+    ratios = []
+    with constants(**PUBLISHED, STEP=step_ps):
+        for number in range(steps):
+            lengths = drawn(64, number)
+            slow = in_turns(rivals.fixed(lengths, RANKS, ROOM), lengths)
+            ratios.append(slow / in_turns(rivals.megatron(lengths, RANKS, ROOM), lengths))
+    return median(ratios)
+
+
+def published() -> str:
+    """Return what the model says of verl#6555's set-up, and what it would take to explain the figure."""
+    low, high = cost.STEP, 1000 * cost.STEP
+    while high - low > cost.STEP // 10:
+        middle = (low + high) // 2
+        low, high = (middle, high) if gain(middle) < PUBLISHED_GAIN else (low, middle)
+    here = gain(cost.STEP)
+    return f"""\
+verl#6555 publishes 337.16 over 209.97 thousand tokens/s, {PUBLISHED_GAIN:.3f}, for Megatron's rule over
+fixed CP 4 on Qwen3-30B-A3B. With that model's constants, and steps of 64 sequences, it is {here:.3f} here.
+To be the published figure, a step of the exchange in a layer would have to cost {high / 1e6:,.0f} us besides
+what is sent, where the model has {cost.STEP / 1e6:.0f}."""
+
+
+def measure(turns: int) -> list[Row]:
+    """Time the planner beside verl's partition of the same sequences into as many micro-batches."""
+    try:
+        from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions as upstream
+    except ImportError as error:
+        raise RuntimeError(f"verl cannot be imported: {error}") from error
+    count, ranks = TIMED
+    lengths = drawn(count, 0)
+    parts = len(plan_step(lengths, ranks, ROOM, ROOM))
+    work = [24576 * length + length**2 for length in lengths]
+
+    def plain() -> None:
+        upstream(work, parts, equal_size=False)
+
+    def ours() -> None:
+        plan_step(lengths, ranks, ROOM, ROOM)
+
+    name = f"{count:,} sequences for {ranks} ranks / verl's partition"
+    return [_partition.row(name, plain, ours, turns, target=TIMED_MS, held="measured")]
+
+
+def spread(kind: str, count: int) -> list[int]:
+    """Draw the tokens of sequences. What is longer than all ranks hold is cut off later."""
+    draw = random.Random(f"{_partition.SEED}/{kind}/{count}")  # noqa: S311 -- lengths, not secrets
+    one: dict[str, Callable[[], float]] = {
+        "uniform": lambda: draw.randint(1, LONGEST),
+        "lognormal": lambda: draw.lognormvariate(math.log(MEDIAN), SIGMA),
+        "Pareto": lambda: 500 * draw.paretovariate(1.1),
+        "equal": lambda: 2048,
+    }
+    return [max(1, round(one[kind]())) for _ in range(count)]
+
+
+def planning() -> str:
+    """Return a table of what planning takes."""
+    lines = [
+        "Processor time of a plan in ms, the least of three: of a step, and of a micro-batch that is given",
+        f"{'seqs':>5} {'lengths':10}{'step, W =':>10}{PLANNED_RANKS[0]:>4}"
+        + "".join(f"{ranks:6}" for ranks in PLANNED_RANKS[1:])
+        + f"{'given, W =':>14}{PLANNED_RANKS[0]:>4}"
+        + "".join(f"{ranks:6}" for ranks in PLANNED_RANKS[1:]),
+    ]
+    worst = 0.0
+    for count in PLANNED:
+        for kind in ("uniform", "lognormal", "Pareto", "equal"):
+            drawn_lengths = spread(kind, count)
+            found: list[list[float]] = [[], []]
+            for ranks in PLANNED_RANKS:
+                lengths = [min(length, ranks * ROOM) for length in drawn_lengths]
+                for times, call in (
+                    (found[0], lambda: plan_step(lengths, ranks, ROOM, ROOM)),  # noqa: B023 -- called here
+                    (found[1], lambda: plan_mixed(lengths, ranks, ROOM)),  # noqa: B023
+                ):
+                    times.append(1e3 * min(_partition.timed(call) for _ in range(3)))
+            worst = max(worst, *found[0], *found[1])
+            step, given = ("".join(f"{value:6.1f}" for value in times) for times in found)
+            lines.append(f"{count:5,} {kind:10}{'':8}{step}{'':12}{given}")
+    return "\n".join([*lines, f"The most: {worst:.1f} ms."])
+
+
+def shown() -> tuple[dict[str, list[Plan]], list[int]]:
+    """Return the steps that are drawn, by name, and the tokens of their sequences."""
+    lengths = drawn(64, 0)
+    names = ("fixed CP 4", "verl 0.8.0", "mixed")
+    return {name: METHODS[name](lengths, RANKS, ROOM) for name in names}, lengths
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table, and draw if that is asked for."""
+    parser = argparse.ArgumentParser(description="What a step takes under dynamic context parallelism.")
+    parser.add_argument("--seed", type=int, default=_partition.SEED, help="of the drawn lengths")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="draw a step of verl 0.8.0 and mixed as SVG"
+    )
+    parser.add_argument("--planning", action="store_true", help="print what planning takes instead")
+    options = parser.parse_args(arguments)
+    _partition.SEED = options.seed
+    if options.planning:
+        print(f"{planning()}\nDrawn with seed {options.seed}.")
+        return 0
+    print(f"{table()}\n{dearer()}\n{published()}\nDrawn with seed {options.seed}.")
+    if options.picture:
+        steps, lengths = shown()
+        options.picture.write_text(_timelines.draw(steps, lengths, load))
+    return 0

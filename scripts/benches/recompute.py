@@ -1,0 +1,51 @@
+"""Measure what stays in memory after a training step through two recomputed MoE layers.
+
+One process runs the installed Megatron with its own backward, with the installed verl's and with overlay's,
+and counts the bytes of every storage that is still alive afterwards, parameters and their gradients aside.
+The unit of the table is the input of one layer: stock Megatron keeps it and its gradient, for each layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from checks import UPSTREAMS
+
+CHECK = UPSTREAMS / "recompute_check.py"
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table; exit status 1 if overlay keeps more than verl's patch, or changes a gradient."""
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
+    verl = find_spec("verl")  # not the patch's own module: finding it would import what is above it
+    command = [sys.executable, str(CHECK)]
+    if verl is not None and verl.origin is not None:
+        command.append(f"--verl=verl={Path(verl.origin).parent / 'models' / 'mcore' / 'patch.py'}")
+    env = {**os.environ, "OVERLAY_PATCHES": "none"}
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    modes = [name for name in ("stock", "verl", "overlay") if name in found]
+    print(f"megatron-core {found['version']}, two MoE layers, bytes retained in inputs of a layer")
+    print(f"{'dispatcher':<12}{'backward':<10}{'retained':>9}{'of stock':>10}  gradients")
+    kept: dict[tuple[str, str], float] = {}
+    same = True
+    for dispatcher in ("alltoall", "allgather"):
+        stock = found["stock"]["layers"][dispatcher]
+        for name in modes:
+            layers = found[name]["layers"][dispatcher]
+            kept[dispatcher, name] = layers["retained"]
+            equal = layers["gradients"] == stock["gradients"]
+            same = same and equal
+            print(
+                f"{dispatcher:<12}{name:<10}{layers['retained'] / layers['input']:>9.2f}"
+                f"{layers['retained'] / stock['retained']:>10.2f}  {'identical' if equal else 'DIFFERENT'}"
+            )
+    rival = "verl" if "verl" in modes else "stock"
+    less = all(kept[d, "overlay"] <= kept[d, rival] for d in ("alltoall", "allgather"))
+    return 0 if same and less else 1

@@ -1,0 +1,143 @@
+"""Benchmark (e): the shares of the SFT trainer's ranks, their time and their evenness beside verl's.
+
+Lengths are lognormal, 1,100 tokens in the median, and cut at a longest. They are drawn anew in each run
+unless `--seed` says otherwise. As a program this prints how even the ranks are:
+
+    ./scripts/bench shares --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from benches import _partition
+from overlay.patches._partition import karmarkar_karp
+from overlay.patches._partition.equal import equal_shares, least_top
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benches._timing import Row
+
+#: Samples of a global batch, and data parallel ranks.
+TIMED = ((256, 8), (4096, 8), (16384, 8))
+#: Samples and ranks where lengths have a heavy tail.
+HEAVY = ((1024, 64), (4096, 8), (4096, 256), (8192, 64), (8192, 512))
+#: The same, the longest sample in tokens, and how many batches are drawn.
+JUDGED = ((256, 4, 8192, 100), (256, 4, 16384, 100), (256, 8, 16384, 100), (4096, 8, 16384, 5))
+
+
+def lengths(samples: int, longest: int, number: int = 0) -> list[int]:
+    """Draw the tokens of a global batch."""
+    draw = random.Random(f"{_partition.SEED}/{samples}/{longest}/{number}")  # noqa: S311 -- lengths, not secrets
+    return [max(8, min(longest, round(draw.lognormvariate(7, 1)))) for _ in range(samples)]
+
+
+def work(length: int) -> int:
+    """Return the work of a sample by verl's estimate."""
+    return 24576 * length + length**2
+
+
+def measure(turns: int) -> list[Row]:
+    """Time the shares beside those of verl 0.8 on, as its `fit` asks for them, and on integers."""
+    try:
+        import torch
+        from verl.utils import seqlen_balancing as upstream
+    except ImportError as error:
+        raise RuntimeError(f"verl cannot be imported: {error}") from error
+    rows = []
+    for samples, ranks in TIMED:
+        drawn = lengths(samples, 16384)
+        integers = [work(length) for length in drawn]
+        tensor = upstream.calculate_workload(torch.Tensor(drawn))
+        for kind, values in (("tensor", tensor), ("integers", integers)):
+
+            def plain(values: Any = values, ranks: int = ranks) -> None:
+                upstream.get_seqlen_balanced_partitions(values, ranks, equal_size=True)
+
+            def ours(values: Sequence[int] = integers, ranks: int = ranks) -> None:
+                equal_shares(values, ranks)
+
+            name = f"{samples:,} samples for {ranks} ranks / verl's, {kind}"
+            target = 1 / 10 if kind == "tensor" else 1
+            rows.append(_partition.row(name, plain, ours, turns, target=target, held="ratio"))
+    return rows
+
+
+def most(measures: Sequence[int], shares: Sequence[Sequence[int]]) -> float:
+    """Return what the largest share is over the mean."""
+    sums = [sum(measures[index] for index in share) for share in shares]
+    return max(sums) * len(sums) / sum(sums)
+
+
+def as_loaded(costs: Sequence[int], ranks: int) -> list[list[int]]:
+    """Return contiguous shares: what verl 0.7 hands out."""
+    size = len(costs) // ranks
+    return [list(range(start, start + size)) for start in range(0, len(costs), size)]
+
+
+def evenness() -> str:
+    """Return a table of the largest share of work, and of tokens, over the mean."""
+    methods: dict[str, Callable[[Sequence[int], int], list[list[int]]]] = {
+        "as loaded (verl 0.7)": as_loaded,
+        "Karmarkar-Karp (verl 0.8)": lambda costs, ranks: karmarkar_karp(costs, ranks, equal_size=True),
+        "overlay": equal_shares,
+    }
+    lines = [
+        "largest rank / mean rank: median of the drawn batches, and worst",
+        f"{'samples':>7} {'ranks':>5} {'longest':>7}  {'shares':26}{'work':>15}{'tokens':>17}",
+    ]
+    for samples, ranks, longest, batches in JUDGED:
+        drawn = [lengths(samples, longest, number) for number in range(batches)]
+        for name, method in methods.items():
+            found = [(batch, method([work(length) for length in batch], ranks)) for batch in drawn]
+            by_work = [most([work(length) for length in batch], shares) for batch, shares in found]
+            by_tokens = [most(batch, shares) for batch, shares in found]
+            lines.append(
+                f"{samples:7,} {ranks:5} {longest:7,}  {name:26}"
+                f"{median(by_work):8.3f} {max(by_work):6.3f}  {median(by_tokens):8.3f} {max(by_tokens):6.3f}"
+            )
+    return "\n".join(lines)
+
+
+def heavy(samples: int, longest: int) -> list[int]:
+    """Draw the tokens of a global batch from a Pareto distribution."""
+    draw = random.Random(f"{_partition.SEED}/{samples}/{longest}/Pareto")  # noqa: S311 -- not secrets
+    return [min(longest, int(500 * draw.paretovariate(1.1))) for _ in range(samples)]
+
+
+def tails() -> str:
+    """Return a table of shares where single samples may be more than the mean of all ranks."""
+    lines = [
+        "Pareto lengths (500 tokens or more, exponent 1.1): largest rank / mean rank, by work.",
+        "Alone: the longest sample with the shortest there are, which no partition can be less than.",
+        (
+            f"{'samples':>7} {'ranks':>5} {'longest':>9} {'alone':>9} {'Karmarkar-Karp':>15}"
+            f" {'overlay':>9} {'ms':>6}"
+        ),
+    ]
+    for samples, ranks in HEAVY:
+        for longest in (131072, 10**9):
+            costs = [work(length) for length in heavy(samples, longest)]
+            call = partial(equal_shares, costs, ranks)
+            took = min(_partition.timed(call) for _ in range(3))
+            alone = max(1.0, least_top(costs, ranks) * ranks / sum(costs))
+            theirs = most(costs, karmarkar_karp(costs, ranks, equal_size=True))
+            lines.append(
+                f"{samples:7,} {ranks:5} {longest if longest < 10**9 else 'none':>9} {alone:9.3f}"
+                f" {theirs:15.3f} {most(costs, equal_shares(costs, ranks)):9.3f} {1e3 * took:6.0f}"
+            )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="How even the shares of the SFT trainer's ranks are.")
+    parser.add_argument("--seed", type=int, default=_partition.SEED, help="of the drawn lengths")
+    _partition.SEED = parser.parse_args(arguments).seed
+    print(f"{evenness()}\n{tails()}\nDrawn with seed {_partition.SEED}.")
+    return 0

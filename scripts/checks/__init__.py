@@ -1,0 +1,16 @@
+"""What tests and scripts both need: checks on upstreams, cases for ranks, and worlds for the engine.
+
+The modules are imported by their bare names: a rank, and a process with a release first on its path, have one
+of these folders on the path and nothing else of the project's scripts.
+"""
+
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+#: Cases and checks that run a release of an upstream, and what stands in for a GPU and for services in it.
+UPSTREAMS = _HERE / "upstreams"
+#: What starts gloo ranks, the programs that they run, and their cases.
+RANKS = _HERE / "ranks"
+#: Small upstreams that are written to disk, and what must hold in them after any call of overlay.
+ENGINE = _HERE / "engine"
+FOLDERS = (UPSTREAMS, RANKS, ENGINE)

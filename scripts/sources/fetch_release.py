@@ -1,0 +1,109 @@
+"""Fetch releases of an upstream into `.cache/releases/<name>-<version>/` without installing them.
+
+pip finds the wheel in whatever index it is set up for; the wheel is unpacked here, because pip would refuse
+to install one that asks for a newer Python than this, which matters little to a pure Python package. A
+release that is already there is not fetched again, so that a second run needs no network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "releases"
+
+_PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([0-9][A-Za-z0-9.!+_-]*)")
+
+#: How pip is asked, in this order. A compiled helper for another Python does no harm: nothing here needs it.
+_ATTEMPTS: tuple[tuple[str, ...], ...] = (
+    (),
+    *(
+        (
+            "--ignore-requires-python",
+            f"--python-version={version}",
+            "--platform=manylinux_2_28_x86_64",
+            "--platform=manylinux_2_24_x86_64",
+            "--platform=manylinux2014_x86_64",
+            "--platform=any",
+        )
+        for version in ("3.12", "3.13", "3.11", "3.10")
+    ),
+)
+
+
+class FetchError(RuntimeError):
+    """A release that could not be had, with what pip said about it."""
+
+
+def folder_of(requirement: str, cache: Path = CACHE) -> Path:
+    """Where `name==version` lies once it has been fetched.
+
+    Raises:
+        FetchError: the requirement is not of the form `name==version`.
+    """
+    match = _PIN.fullmatch(requirement.strip())
+    if match is None:
+        msg = f"{requirement!r}: expected NAME==VERSION, such as megatron-core==0.17.1"
+        raise FetchError(msg)
+    name = re.sub(r"[-_.]+", "-", match[1]).lower()
+    return cache / f"{name}-{match[2]}"
+
+
+def fetch(requirement: str, cache: Path = CACHE, *, timeout_s: float = 300.0) -> Path:
+    """Return the folder of `name==version`, fetched first if it is not there yet.
+
+    Raises:
+        FetchError: it is not there and pip does not find it, or cannot reach an index.
+    """
+    folder = folder_of(requirement, cache)
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    # On the same file system, so that the last step is one rename: a release is there whole or not at all,
+    # also when two runs fetch it at once.
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as scratch:
+        wheel = _download(requirement, Path(scratch) / "wheel", timeout_s)
+        unpacked = Path(scratch) / "unpacked"
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(unpacked)
+        try:
+            unpacked.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    return folder
+
+
+def _download(requirement: str, into: Path, timeout_s: float) -> Path:
+    complaints: list[str] = []
+    for options in _ATTEMPTS:
+        shutil.rmtree(into, ignore_errors=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+        command += ["--dest", str(into), *options, requirement]
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_s,
+                env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+            )
+        except subprocess.TimeoutExpired:
+            complaints.append(f"pip did not answer within {timeout_s:g} s")
+            break
+        wheels = sorted(into.glob("*.whl"))
+        if done.returncode == 0 and len(wheels) == 1:
+            return wheels[0]
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        # pip lists every version that it knows of, hundreds of them for a project with nightlies.
+        said = re.sub(r"\(from versions: .*?\)", "", errors[-1]) if errors else done.stderr.strip()[-300:]
+        complaints.append(said or f"exit status {done.returncode}")
+    msg = f"cannot fetch {requirement}: " + "; ".join(dict.fromkeys(complaints))
+    raise FetchError(msg)

@@ -1,0 +1,33 @@
+"""Unpack revisions of an upstream from git into `.cache/releases/<name>-<revision>/` without installing them.
+
+The upstream is one of slime, which is in no package index, megatron (Megatron-LM), verl and miles;
+`git_sources.py` says where each is taken from. A revision that is already there is not unpacked again.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+from sources import git_sources
+from sources.git_sources import UPSTREAMS
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "releases"
+
+
+def fetch(project: str, revision: str, cache: Path = CACHE) -> Path:
+    """Return the folder of a tag such as `v0.2.4` or of a commit, unpacked first if it is not there yet.
+
+    Raises:
+        FetchError: it is not there, and the repository of the project is not given or does not have it.
+
+    """
+
+    def unpack(into: Path) -> None:
+        packed = git_sources.archive(project, revision, *UPSTREAMS[project].paths)
+        with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+            files.extractall(into, filter="data")
+
+    git_sources.check_name(project, revision)
+    return git_sources.whole(cache / f"{project}-{revision}", unpack)

@@ -1,0 +1,136 @@
+"""Run the linters, the type checker and the test suite; scripts/test starts this in its environment.
+
+Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
+arguments pytest runs alone and gets them; `--lint` runs all but pytest. The whole suite runs on two workers,
+each test file on one of them. pytest comes last, its closing line is the last line of output, and just before
+it stand the skipped tests, counted by reason, and the checks that failed.
+
+`--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+ROOT = Path(__file__).resolve().parents[2]
+TYPED = Path(".cache") / "typed"
+#: The whole suite on two workers: tests of real ranks take as many processors as there are while they
+#: compute, and one while they import. By file, as what a release was found to do is found once in a file.
+WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
+
+
+def typed_tree(root: Path) -> Path:
+    """Lay out the packages as they are imported, and return the folder that holds `overlay`.
+
+    The folders `patches/` and `compat/` are imported as `overlay.patches` and `overlay.compat`. setuptools
+    knows, mypy cannot be told, so it gets a tree of links. The same goes for the modules that tests share:
+    pytest puts the folder of each test on the path.
+    """
+    package = root / TYPED / "overlay"
+    package.mkdir(parents=True, exist_ok=True)
+    for old in [*package.iterdir(), *package.parent.iterdir()]:
+        if old.is_symlink():
+            old.unlink()
+    for path in [*(root / "tests").rglob("*.py"), *(root / "scripts" / "checks").rglob("*.py")]:
+        link = package.parent / path.name
+        if not path.name.startswith(("test_", "conftest", "__")) and not link.is_symlink():
+            link.symlink_to(path)
+    wanted = [path for path in (root / "overlay").iterdir() if path.name != "__pycache__"]
+    for path in [*wanted, root / "patches", root / "compat"]:
+        (package / path.name).symlink_to(path)
+    return package.parent
+
+
+def mypy(root: Path) -> int:
+    """Type-check everything, and print findings under the names that the files have in the checkout."""
+    typed = typed_tree(root)
+    command = [sys.executable, "-m", "mypy", str(TYPED / "overlay"), "scripts", "tests"]
+    env = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, [typed, root / "scripts", root]))}
+    done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    # A module that tests share is found by its link and by its own name, and what is found is the same.
+    sys.stdout.write(
+        "".join(dict.fromkeys(_named(line, root) for line in done.stdout.splitlines(keepends=True)))
+    )
+    return done.returncode
+
+
+def _named(line: str, root: Path) -> str:
+    """Return a finding of mypy with the name that the file has in the checkout."""
+    path, colon, rest = line.partition(":")
+    if not path.startswith(f"{TYPED}{os.sep}"):
+        return line
+    return f"{(root / path).resolve().relative_to(root)}{colon}{rest}"
+
+
+def ruff(root: Path, *arguments: str) -> int:
+    """Run one of ruff's commands on the checkout."""
+    return subprocess.run([sys.executable, "-m", "ruff", *arguments], cwd=root, check=False).returncode
+
+
+def suites(root: Path) -> int:
+    """Run the quick files of upstream's own suites, those whose files can be had."""
+    kept = root / ".cache"
+    command = [sys.executable, "-m", "overlay", "suite", "run", "--quick"]
+    command += ["--cache", str(kept / "suites"), "--out", str(kept / "suite-results")]
+    return subprocess.run(command, cwd=root, check=False).returncode
+
+
+class Closing:
+    """A pytest plugin that prints, just before the closing line, what that line may leave out."""
+
+    def __init__(self, failed: list[str]) -> None:
+        """Remember the checks that failed before pytest."""
+        self.failed = failed
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+        """Print how many tests were skipped, also none, and the failed checks, after all other summaries.
+
+        By reason and not by test, as pytest does: hundreds of lines would push what failed out of sight.
+        """
+        yield
+        skipped = terminalreporter.stats.get("skipped", [])
+        terminalreporter.write_line(f"skipped tests: {len(skipped)}")
+        # Of a skipped test: the file, the line, and the reason.
+        reasons = collections.Counter(str(report.longrepr[2]) for report in skipped)
+        for reason, count in reasons.most_common():
+            terminalreporter.write_line(f"  {count}: {reason.removeprefix('Skipped: ')}")
+        if self.failed:
+            terminalreporter.write_line(f"failed before the tests: {', '.join(self.failed)}", red=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the checks and return the exit status: pytest's own, or 1 if only something else failed."""
+    os.chdir(ROOT)
+    failed = []
+    nightly, lint = arguments == ["--nightly"], arguments == ["--lint"]
+    if nightly or lint:
+        arguments = []
+    if not arguments:
+        checks: dict[str, Callable[[], int]] = {
+            "ruff check": lambda: ruff(ROOT, "check"),
+            "ruff format": lambda: ruff(ROOT, "format", "--check"),
+            "mypy": lambda: mypy(ROOT),
+            **({"upstream's suites": lambda: suites(ROOT)} if nightly else {}),
+        }
+        for name, check in checks.items():
+            print(f"--- {name}", flush=True)
+            if check():
+                failed.append(name)
+        if lint:
+            print(f"failed: {', '.join(failed)}" if failed else "nothing was found")
+            return int(bool(failed))
+        print("--- pytest", flush=True)
+        arguments = WORKERS
+    status = int(pytest.main(arguments, plugins=[Closing(failed)]))
+    return status or bool(failed)

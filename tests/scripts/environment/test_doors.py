@@ -1,0 +1,152 @@
+"""The six commands: how they start, what they say of themselves, and what they become."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environment import door, setup
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPTS = ROOT / "scripts"
+#: What runs before the environment exists.
+BEFORE = [*door.DOORS, *(f"environment/{name}.py" for name in ("door", "setup", "installers", "python"))]
+
+
+def start(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_newcomer_sees_the_commands_and_folders_alone() -> None:
+    assert sorted(path.name for path in SCRIPTS.iterdir() if path.is_file()) == sorted(door.DOORS)
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_starts_with_an_old_python(name: str) -> None:
+    ast.parse((SCRIPTS / name).read_text(), feature_version=(3, 8))
+
+
+def test_a_python_that_is_too_old_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (SCRIPTS / "environment" / "door.py").read_text()
+    monkeypatch.setattr(sys, "version_info", (3, 5, 2))
+    with pytest.raises(SystemExit, match=r"this needs a python3 of at least version 3\.8 to start"):
+        exec(compile(text.partition("import ast")[0], "door.py", "exec"), {})  # noqa: S102 -- our own
+
+
+def test_set_up_needs_the_standard_library_only() -> None:
+    names: set[str] = set()
+    for file in BEFORE:
+        for node in ast.walk(ast.parse((SCRIPTS / file).read_text())):
+            if isinstance(node, ast.Import):
+                names.update(alias.name.split(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                names.add(str(node.module).split(".")[0])
+    assert names <= sys.stdlib_module_names | {"environment"}
+
+
+@pytest.mark.parametrize("name", [*(f"scripts/{name}" for name in door.DOORS), ".ci/run"])
+def test_is_executable(name: str) -> None:
+    assert os.access(ROOT / name, os.X_OK)
+
+
+@pytest.mark.parametrize("name", door.DOORS)
+def test_help_is_there_before_the_environment_is(name: str, tmp_path: Path) -> None:
+    copy = tmp_path / "scripts"
+    shutil.copytree(SCRIPTS, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    done = start(sys.executable, "-I", str(copy / name), "--help")
+    assert done.returncode == 0, done.stderr
+    _, folder, default = door.DOORS[name]
+    programs = door.programs(folder)
+    assert default in ("", *programs)
+    for program, text in programs.items() if len(programs) > 1 else []:
+        assert f"  {program} " in done.stdout
+        assert text
+        assert text in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
+
+
+def test_a_command_without_a_default_asks_for_a_name() -> None:
+    done = start(sys.executable, str(SCRIPTS / "torture"), "nothing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "scripts/torture NAME [--help]" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "profile", "program", "rest"),
+    [
+        (["demo", "--case", "a b"], "demo", "demos.dynamic_cp", ["--case", "a b"]),
+        (["bench"], "demo", "benches.costs", []),
+        (["bench", "start", "--json"], "demo", "benches.costs", ["start", "--json"]),
+        (["bench", "loss", "--help"], "demo", "benches.loss", ["--help"]),
+        (["matrix", "--recorded"], "test", "records.support", ["--recorded"]),
+        (["matrix", "drift"], "test", "records.drift", []),
+        (["torture", "fuzz", "--seed", "1"], "test", "tortures.fuzz", ["--seed", "1"]),
+        (["test", "-k", "shape"], "test", "testing.suite", ["-k", "shape"]),
+        (["release", "0.2.0"], "demo", "releasing.release", ["0.2.0"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_arguments_reach_the_program(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], profile: str, program: str, rest: list[str]
+) -> None:
+    seen: list[Any] = []
+
+    def ensure(profile: str, layout: Any) -> Path:
+        seen.append(profile)
+        return Path(layout.python)
+
+    monkeypatch.setattr(setup, "ensure", ensure)
+    monkeypatch.setattr("environment.setup.signal.signal", lambda *_: None)
+    monkeypatch.setattr("environment.setup.os.execve", lambda *call: seen.append(call))
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setenv("PYTHONPATH", "/opt/Megatron-LM")
+    door.enter(str(SCRIPTS / command[0]))
+    asked, (path, words, env) = seen
+    python = str(ROOT / ".venv" / "bin" / "python")
+    assert (asked, path) == (profile, python)
+    assert words == [python, str(SCRIPTS / "environment" / "inside.py"), program, *rest]
+    assert env["PATH"].startswith(str(ROOT / ".venv" / "bin"))
+    assert "PYTHONPATH" not in env
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        f"{folder}.{program}"
+        for folder in ("demos", "benches", "tortures", "records", "releasing")
+        for program in door.programs(folder)
+    ],
+)
+def test_every_program_has_help(program: str) -> None:
+    done = start(sys.executable, str(SCRIPTS / "environment" / "inside.py"), program, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: ")
+
+
+def test_continuous_integration_takes_the_bundles_beside_the_project(tmp_path: Path) -> None:
+    """Those that nobody named otherwise, and only those that are there."""
+    project, bundles = tmp_path / "a project", tmp_path / "shared/upstreams"
+    for folder in (project / ".ci", project / "scripts", bundles):
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / ".ci/run", project / ".ci/run")
+    told = '#!/bin/sh\necho "$SLIME_REPO|$MEGATRON_REPO|$VERL_REPO|$MILES_REPO|$CI|$*"\n'
+    (project / "scripts/test").write_text(told)
+    (project / "scripts/test").chmod(0o755)
+    for name in ("slime", "megatron"):
+        (bundles / f"{name}.bundle").touch()
+    clean = {name: text for name, text in os.environ.items() if not name.endswith("_REPO")}
+    command = [str(project / ".ci/run"), "-k", "it"]
+    done = subprocess.run(
+        command, env={**clean, "SLIME_REPO": "/mine"}, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    slime, megatron, *rest = done.stdout.strip().split("|")
+    assert slime == "/mine"
+    assert Path(megatron).samefile(bundles / "megatron.bundle")
+    assert rest == ["", "", "true", "-k it"]

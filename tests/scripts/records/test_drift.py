@@ -1,0 +1,237 @@
+"""scripts/records/drift.py, on a small repository of its own: nothing is fetched, and no contract run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.patch import Calls, Known, Patch, Project, Removal, Replacement, Target, Variant
+from records._drift_history import Repository
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY = 86400
+#: 2026-01-01.
+START = 1767225600
+
+
+@pytest.fixture
+def drift(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return importlib.import_module("records.drift")
+
+
+class History:
+    """A repository that grows by a commit at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    def git(self, *command: str, day: float = 0) -> str:
+        stamp = f"{int(START + day * DAY)} +0000"
+        who = {f"GIT_{role}_{what}": "t@t" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        dates = {"GIT_AUTHOR_DATE": stamp, "GIT_COMMITTER_DATE": stamp}
+        asked = ["git", "-C", str(self.folder), *command]
+        env = {**os.environ, **who, **dates}
+        done = subprocess.run(asked, capture_output=True, text=True, check=True, env=env)
+        return done.stdout.strip()
+
+    def commit(self, day: float, **files: str | None) -> str:
+        for name, text in files.items():
+            path = self.folder / "lib" / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.unlink() if text is None else path.write_text(text)
+        self.git("add", "-A")
+        self.git("commit", "--quiet", "--allow-empty", "-m", f"day {day}", day=day)
+        return self.git("rev-parse", "HEAD")
+
+
+SOURCE = "def f():\n    return 1\ndef g():\n    f()\n"
+LIB = Project(name="lib", distributions=("lib",), marker="lib.core", read_version=lambda _: "1.0")
+
+
+def patch(digest: str) -> Patch:
+    return Patch(
+        id="lib.fix",
+        revision=1,
+        summary="",
+        why="",
+        upstream=(),
+        remove=Removal(version=None, when="", test=""),
+        targets=(
+            Target(
+                project=LIB,
+                variants=(
+                    Variant(
+                        name="1",
+                        versions=">=1",
+                        shape=(
+                            Known(site="lib.core:f", digests=(digest,)),
+                            Calls(site="lib.core:g", callee="f", last=True),
+                        ),
+                        replacements=(Replacement(site="lib.core:f", make=lambda old, _: old),),
+                    ),
+                ),
+            ),
+        ),
+    )
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    made = History(tmp_path / "repo")
+    made.commit(-5, core=SOURCE)
+    made.commit(-1, core="# laid out anew\n" + SOURCE)
+    return made
+
+
+def walked(drift: Any, history: History, days: float = 10) -> Any:
+    digest = _digest(SOURCE)
+    repository = Repository(history.folder)
+    try:
+        period = START, int(START + days * DAY)
+        return drift.walk(repository, "main", ("lib",), [patch(digest)], period)["lib.fix"]
+    finally:
+        repository.close()
+
+
+def _digest(source: str) -> str:
+    import ast
+
+    from overlay.reading.shape import digest, shape
+
+    return digest(shape(ast.parse(source), "f"))
+
+
+def test_the_share_of_days_and_what_ended_them(drift: Any, history: History) -> None:
+    changed = history.commit(4, core=SOURCE.replace("1", "2"))
+    history.commit(5, other="x = 1\n")
+    history.commit(6, core="def f():\n    return 1\ndef g():\n    print()\n    f()\n")
+    asked = history.commit(9, core="def f():\n    return 1\ndef g():\n    f()\n    print()\n")
+    found = walked(drift, history)
+    assert [(one.verdict, one.days) for one in found.stretches] == [
+        ("apply", 4),
+        ("unsupported", 2),
+        ("apply", 3),
+        ("unsupported", 1),
+    ]
+    assert found.quiet == pytest.approx(0.7)
+    assert [one.commit for one in found.stretches if one.verdict == "unsupported"] == [changed, asked]
+    assert "unknown digest" in found.stretches[1].reason
+    assert "does not end with a call of f" in found.stretches[3].reason
+    # What it is known by: of what is only relied on, no source is one of its own.
+    assert len(found.sources) == 1
+
+
+def test_commits_of_a_branch_that_was_merged_are_not_the_history_of_main(
+    drift: Any, history: History
+) -> None:
+    history.git("checkout", "--quiet", "-b", "side")
+    history.commit(1, core="def f():\n    return 3\n")
+    history.commit(3, core=SOURCE)
+    history.git("checkout", "--quiet", "main")
+    history.commit(2, other="x = 1\n")
+    history.git("merge", "--quiet", "--no-ff", "-m", "merge", "side", day=4)
+    assert [one.verdict for one in walked(drift, history).stretches] == ["apply"]
+
+
+def test_a_file_that_goes_and_comes_back(drift: Any, history: History) -> None:
+    history.commit(2, core=None, other="x = 1\n")
+    history.commit(3, core=SOURCE)
+    found = walked(drift, history)
+    assert [one.verdict for one in found.stretches] == ["apply", "not-installed", "apply"]
+    assert found.quiet == 1
+
+
+def test_a_commit_that_is_dated_back_takes_no_time(drift: Any, history: History) -> None:
+    history.commit(4, core="def f():\n    return 2\n")
+    history.commit(3, core=SOURCE)
+    assert walked(drift, history).quiet == 1
+
+
+def test_a_commit_is_decided_on_again_only_if_it_changed_what_was_read(
+    drift: Any, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(1, 6):
+        history.commit(day, other=f"x = {day}\n")
+    history.commit(7, core=SOURCE + "z = 1\n")
+    asked: list[int] = []
+    decide = drift.decide
+
+    def counted(*given: Any) -> Any:
+        asked.append(1)
+        return decide(*given)
+
+    monkeypatch.setattr(drift, "decide", counted)
+    walked(drift, history)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["slime", "--repo", "{tmp}/gone"], "neither a git repository nor a bundle"),
+        (["slime", "--repo", "{tmp}/text"], "neither a git repository nor a bundle"),
+        (["slime@nowhere", "--repo", "{repo}"], "no branch or commit 'nowhere'"),
+        (["nobody"], "'nobody' is no project with a history"),
+        (["slime"], "SLIME_REPO is not set"),
+        (["slime", "--repo", "{repo}", "--until", "2020-01-01"], "no commit before the end"),
+    ],
+)
+def test_bad_input_is_one_line(
+    drift: Any,
+    history: History,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.delenv("SLIME_REPO", raising=False)
+    (tmp_path / "text").write_text("no bundle")
+    given = [word.format(tmp=tmp_path, repo=history.folder) for word in arguments]
+    assert drift.main(given) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.endswith("...")]
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--until", "soon"], ["--days", "0"], ["slime", "verl", "--repo", "x"]]
+)
+def test_bad_usage_is_exit_code_2(drift: Any, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        drift.main(arguments)
+    assert ended.value.code == 2
+
+
+def test_a_bundle_will_do(
+    drift: Any, history: History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = tmp_path / "history.bundle"
+    history.git("bundle", "create", "--quiet", str(bundle), "--all")
+    assert drift.main(["slime", "--repo", str(bundle), "--until", "2026-01-10", "--days", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "slime@main, 2026-01-06 to 2026-01-10" in out
+    assert "slime.loss-memory" in out
+
+
+def test_a_record_keeps_what_was_not_measured_again(drift: Any) -> None:
+    cell: dict[str, Any] = {"quiet": 90.0, "applies": 80.0, "sources": 3, "loud": []}
+    old = {
+        "slime@main": {"from": "a", "to": "b", "patches": {"x": {**cell, "run": 3, "wrong": []}, "y": cell}}
+    }
+    new: dict[str, Any] = {"slime@main": {"from": "c", "to": "d", "patches": {"x": {**cell, "quiet": 95.0}}}}
+    merged = drift.merged(old, new)["slime@main"]
+    assert merged["patches"]["x"] == {**cell, "quiet": 95.0, "run": 3, "wrong": []}
+    assert merged["patches"]["y"] == cell
+    # Of other sources, nothing is known.
+    new["slime@main"]["patches"]["x"]["sources"] = 4
+    assert "run" not in drift.merged(old, new)["slime@main"]["patches"]["x"]
+    assert "x   95.0%" in drift.text(drift.merged(old, new))

@@ -1,0 +1,71 @@
+"""scripts/test: what runs, and what a failure comes to."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from testing import suite
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The program of scripts/test, whose checks and pytest are a list of calls."""
+    module: Any = suite
+    module.calls = []
+    monkeypatch.setattr(module, "ruff", lambda root, *arguments: module.calls.append(arguments[0]) or 0)
+    monkeypatch.setattr(module, "mypy", lambda root: module.calls.append("mypy") or 1)
+    monkeypatch.setattr(module, "suites", lambda root: module.calls.append("suites") or 1)
+    monkeypatch.setattr(module.os, "chdir", lambda path: None)
+
+    def main(arguments: list[str], plugins: list[Any]) -> int:
+        module.calls.append(("pytest", arguments, plugins[0].failed))
+        return 0
+
+    monkeypatch.setattr(pytest, "main", main)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return module
+
+
+def test_without_arguments_everything_runs_and_a_failure_counts(checks: Any) -> None:
+    assert checks.main([]) == 1
+    assert checks.calls == ["check", "format", "mypy", ("pytest", checks.WORKERS, ["mypy"])]
+
+
+def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> None:
+    assert checks.main(["--nightly"]) == 1
+    failed = ["mypy", "upstream's suites"]
+    assert checks.calls == ["check", "format", "mypy", "suites", ("pytest", checks.WORKERS, failed)]
+
+
+def test_linters_and_types_run_alone(checks: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checks.main(["--lint"]) == 1
+    assert checks.calls == ["check", "format", "mypy"]
+    assert capsys.readouterr().out.endswith("failed: mypy\n")
+
+
+def test_with_arguments_pytest_runs_alone(checks: Any) -> None:
+    assert checks.main(["-k", "shape"]) == 0
+    assert checks.calls == [("pytest", ["-k", "shape"], [])]
+
+
+def test_types_are_checked_in_the_layout_of_the_imports(tmp_path: Path) -> None:
+    for name in ("overlay", "patches", "compat"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    module: Any = suite
+    for _ in range(2):
+        tree = module.typed_tree(tmp_path)
+        found = sorted(str(path.relative_to(tree)) for path in tree.glob("overlay/**/*.py"))
+        assert "overlay/__init__.py" in found
+        assert (tree / "overlay" / "patches" / "__init__.py").is_file()
+        assert (tree / "overlay" / "compat" / "__init__.py").is_file()
+    (tmp_path / "overlay" / "old.py").write_text("")
+    module.typed_tree(tmp_path)
+    (tmp_path / "overlay" / "old.py").unlink()
+    assert not (module.typed_tree(tmp_path) / "overlay" / "old.py").is_symlink()
