@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BY_WIDTH = "seq-mean-token-sum-norm"
 #: The modes in which `agg_loss` is known to be a sum.
 _MODES = frozenset({"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", BY_WIDTH})
-_AGGREGATION = ("agg_loss", "dc73e40d0484")
+_AGGREGATIONS = frozenset({("agg_loss", "dc73e40d0484"), ("agg_loss", "c86948656b84")})
 #: Losses as they are given to the engine, by name and digest of their source.
 _SFT, _PPO = ("sft_loss", "5a5291000f01"), ("ppo_loss", "68bfbb68b97b")
 #: The policy losses of verl's registry that are sums. What they, `ppo_loss` included, add up is `agg_loss`.
@@ -116,8 +116,8 @@ def _policy_loss(ppo_loss: Any, config: Any) -> Any:
 
 
 def _adds_up(function: Any) -> bool:
-    """Return whether the `agg_loss` that a function calls is the one that was written for."""
-    return _source_of(function.__globals__.get("agg_loss")) == _AGGREGATION
+    """Return whether the `agg_loss` that a function calls is one that was written for."""
+    return _source_of(function.__globals__.get("agg_loss")) in _AGGREGATIONS
 
 
 def _source_of(function: Any) -> tuple[str, str]:

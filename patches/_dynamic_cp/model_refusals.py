@@ -37,7 +37,7 @@ def of_model(settings: Any, *, trained: bool) -> tuple[Refusal, ...]:
     )
     unscaled = (
         "moe_z_loss_coeff and calculate_per_token_loss=True together: Megatron multiplies the z-loss by a "
-        "number of tokens that verl never divides by"
+        "number of tokens that verl 0.8.0 never divides by"
     )
     return (
         (

@@ -213,7 +213,13 @@ PATCH = Patch(
                         Known(site=_SETTINGS, digests=("c903fbc5d6e0",)),
                         Known(
                             site="verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config",
-                            digests=("a628f23fcaea",),
+                            digests=(
+                                "4b2bae0c2c97",
+                                "a628f23fcaea",
+                                "4730eb00cc3e",
+                                "0dc4b6326fa0",
+                                "c45ad53cb919",
+                            ),
                         ),
                     ),
                     replacements=(Replacement(site=_SETTINGS, make=make_settings),),

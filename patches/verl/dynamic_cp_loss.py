@@ -159,7 +159,12 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
 
 
 def make_postprocess(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap what is kept of a micro-batch: a rank's share of the losses, and outputs only if they are used."""
+    """Wrap what is kept of a micro-batch: a rank's share of the losses, and outputs only if they are used.
+
+    From July 2026 on verl's main branch tells Megatron the tokens of a micro-batch as well, with
+    `calculate_per_token_loss`: each sequence is counted on one rank.
+    """
+    import torch
     from megatron.core import parallel_state as mpu
     from verl.utils import tensordict_utils as tu
     from verl.utils.metric import AggregationType, Metric
@@ -182,7 +187,7 @@ def make_postprocess(original: Callable[..., Any], _module: ModuleType) -> Calla
             holders, factor = ranks, data["dp_size"]
             loss_function = on_whole(loss_function, whole, plan, data["dp_size"])
         # Without a size the original skips its own collection, which pickles, and also runs in training.
-        scaled_loss, report = original(self, output, data, forward_only, loss_function, None)
+        scaled_loss, *tokens, report = original(self, output, data, forward_only, loss_function, None)
         if loss_function is not None:
             report["loss"] /= holders
             for name, metric in report["metrics"].items():
@@ -192,7 +197,11 @@ def make_postprocess(original: Callable[..., Any], _module: ModuleType) -> Calla
             report["model_output"] = {}
         elif local_cp_size < ranks:
             report["model_output"] = collect(report["model_output"], lengths, plan)
-        return scaled_loss, report
+        rank = mpu.get_data_parallel_rank()
+        if rank != part_of(plan, rank)[0]:
+            # Megatron divides by what all ranks count, and each of a subgroup counts all its tokens.
+            tokens = [torch.zeros_like(count) for count in tokens]
+        return scaled_loss, *tokens, report
 
     return postprocess_micro_batch_func
 
@@ -345,33 +354,92 @@ def _merge_reports(output: dict[str, Any], dp_size: int, group: Any) -> None:
 
 _IMPL = "verl.workers.engine.megatron.transformer_impl"
 
-#: What the patch was written against, replaced or relied on. See `overlay digest`.
-_DIGESTS_0_8 = {
+_UTIL, _FORWARD = "verl.models.mcore.util", "verl.models.mcore.model_forward:gptmodel_forward_model_engine"
+_STEP = f"{_IMPL}:MegatronEngineWithLMHead.forward_step"
+_BATCH = f"{_IMPL}:MegatronEngine.forward_backward_batch"
+_POSTPROCESS = f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func"
+
+#: What the patch was written against, replaced or relied on (`overlay digest`). Losses are not here: one is
+#: looked at when the engine is given it, and if it is not known to be a sum, it is computed from the whole.
+_COMMON = {
     "verl.utils.megatron_utils:dynamic_cp_split_batch": ("cfcf4b7f5ee5",),
-    f"{_IMPL}:MegatronEngine.forward_backward_batch": ("cd35af82f0ca",),
     f"{_IMPL}:MegatronEngine._init_device_mesh": ("c24edd396148",),
     f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs": ("3800e6ca46bb",),
     f"{_IMPL}:MegatronEngine.get_data_parallel_group": ("04fdb43748c4",),
     f"{_IMPL}:MegatronEngine.get_data_parallel_size": ("d1f42d0c1815",),
     f"{_IMPL}:MegatronEngine.get_data_parallel_rank": ("96c93824ecac",),
-    f"{_IMPL}:MegatronEngineWithLMHead.forward_step": ("20236087ea08",),
     f"{_IMPL}:prepare_micro_batches": ("a0b85c0eb86b",),
-    f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func": ("2786d4859a7c",),
     "verl.workers.engine.utils:prepare_micro_batches": ("36bffe65723e",),
     "verl.workers.engine.utils:postprocess_batch_func": ("c067465b78e0",),
-    "verl.models.mcore.util:preprocess_thd_engine": ("dc33c06b6ed2",),
-    "verl.models.mcore.util:postprocess_thd_engine": ("6af3a56cc2b2",),
-    "verl.models.mcore.model_forward:gptmodel_forward_model_engine": ("fddd675eb05d",),
-    "verl.workers.utils.losses:sft_loss": ("5a5291000f01",),
-    "verl.workers.utils.losses:ppo_loss": ("68bfbb68b97b",),
-    "verl.trainer.ppo.core_algos:agg_loss": ("dc73e40d0484",),
-    "verl.workers.engine_workers:TrainingWorker._postprocess_output": ("252c34fbaaa6",),
     "verl.utils.metric.utils:Metric": ("0bf8a789efc9",),
 }
+#: verl 0.8, and its main branch from 10 April to 30 June 2026.
+_DIGESTS_0_8 = {
+    **_COMMON,
+    _BATCH: ("cd35af82f0ca",),
+    _STEP: ("5f210cda7557", "84d0b1baba44", "20236087ea08", "f58d1af130a9"),
+    _POSTPROCESS: ("2786d4859a7c",),
+    f"{_UTIL}:preprocess_thd_engine": ("fd583ef1bff7", "dc33c06b6ed2"),
+    f"{_UTIL}:postprocess_thd_engine": ("6af3a56cc2b2",),
+    _FORWARD: ("295a23563376", "4e36274b307f", "fddd675eb05d"),
+    "verl.workers.engine_workers:TrainingWorker._postprocess_output": (
+        "a0eb14c7e14e",
+        "0856001e2ada",
+        "252c34fbaaa6",
+    ),
+}
+#: The main branch until 13 July: what becomes of logits is a method of its own.
+_DIGESTS_JULY = {
+    **_COMMON,
+    _BATCH: ("8baa91f4fb72", "a2603d4f997c"),
+    _STEP: ("306feb74a7f5", "49dbe58068f8"),
+    f"{_IMPL}:MegatronEngineWithLMHead._lm_head_logits_processor": ("0dd8c70d83a5",),
+    _POSTPROCESS: ("2786d4859a7c", "db254313eee7"),
+    f"{_UTIL}:preprocess_thd_engine": ("dc33c06b6ed2",),
+    f"{_UTIL}:postprocess_thd_engine": ("6af3a56cc2b2",),
+    _FORWARD: ("fddd675eb05d", "e471b4a68a23"),
+    "verl.workers.engine_workers:TrainingWorker._postprocess_output": ("252c34fbaaa6",),
+}
+#: Until Megatron's own scheduler came on 11 August: with a loss per token Megatron is told of how many.
+_DIGESTS_AUGUST = {
+    **_DIGESTS_JULY,
+    _BATCH: ("8fcd6d7f850e",),
+    _STEP: ("49dbe58068f8", "70a69ea92c97", "8dffd29cc749"),
+    f"{_IMPL}:MegatronEngine._routed_num_tokens": ("46ed9942465e",),
+    _POSTPROCESS: ("536d38643b8a",),
+    f"{_UTIL}:preprocess_thd_engine": (
+        "dc33c06b6ed2",
+        "4a4abedb52a6",
+        "063870dfb94d",
+        "3f84dfa97e18",
+        "d75f3281e48e",
+    ),
+    f"{_UTIL}:postprocess_thd_engine": ("6af3a56cc2b2", "68dcb1a87193"),
+    _FORWARD: ("e471b4a68a23", "3b26af0140ac"),
+}
+
+
+def _variant(name: str, versions: str, digests: dict[str, tuple[str, ...]]) -> Variant:
+    """Return the patch as it is made for one of the shapes that have a split."""
+    return Variant(
+        name=name,
+        versions=versions,
+        shape=tuple(Known(site=site, digests=known) for site, known in digests.items()),
+        replacements=(
+            Replacement(site="verl.utils.megatron_utils:dynamic_cp_split_batch", make=make_split),
+            Replacement(site=f"{_IMPL}:prepare_micro_batches", make=make_prepare),
+            Replacement(site=_BATCH, make=make_forward_backward),
+            Replacement(site=_POSTPROCESS, make=make_postprocess),
+            Replacement(site=f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs", make=make_is_source),
+            Replacement(site=f"{_IMPL}:MegatronEngine.get_data_parallel_group", make=make_group),
+            Replacement(site=f"{_IMPL}:MegatronEngine._init_device_mesh", make=make_device_mesh),
+        ),
+    )
+
 
 PATCH = Patch(
     id="verl.dynamic-cp-loss",
-    revision=2,
+    revision=3,
     summary="Right gradients, losses and outputs under dynamic context parallelism",
     why=(
         "With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient "
@@ -397,27 +465,9 @@ PATCH = Patch(
         Target(
             project=VERL,
             variants=(
-                Variant(
-                    name="0.8",
-                    versions=">=0.8.0.dev0,<0.11.0.dev0",
-                    shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_8.items()),
-                    replacements=(
-                        Replacement(site="verl.utils.megatron_utils:dynamic_cp_split_batch", make=make_split),
-                        Replacement(site=f"{_IMPL}:prepare_micro_batches", make=make_prepare),
-                        Replacement(
-                            site=f"{_IMPL}:MegatronEngine.forward_backward_batch", make=make_forward_backward
-                        ),
-                        Replacement(
-                            site=f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func",
-                            make=make_postprocess,
-                        ),
-                        Replacement(
-                            site=f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs", make=make_is_source
-                        ),
-                        Replacement(site=f"{_IMPL}:MegatronEngine.get_data_parallel_group", make=make_group),
-                        Replacement(site=f"{_IMPL}:MegatronEngine._init_device_mesh", make=make_device_mesh),
-                    ),
-                ),
+                _variant("0.8", ">=0.8.0.dev0,<0.11.0.dev0", _DIGESTS_0_8),
+                _variant("0.9.dev, July 2026", ">=0.9.0.dev0,<0.10.0.dev0", _DIGESTS_JULY),
+                _variant("0.9.dev, August 2026", ">=0.9.0.dev0,<0.10.0.dev0", _DIGESTS_AUGUST),
                 Variant(
                     name="0.9",
                     versions=">=0.9.0.dev0",

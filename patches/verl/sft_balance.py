@@ -184,7 +184,10 @@ _TRAINER = "verl.trainer.sft_trainer_ray"
 #: What every release relies on: how rows come to ranks, how work is estimated, how tokens are counted.
 _COMMON = {
     f"{_TRAINER}:SFTTrainer._get_batch_seqlens": ("a6edbf99da5a",),
-    "verl.utils.seqlen_balancing:calculate_workload": ("4b08f85620bb",),
+    "verl.utils.seqlen_balancing:calculate_workload": (
+        "edbfe6066352",
+        "4b08f85620bb",
+    ),
     "verl.single_controller.base.decorator:dispatch_lazy_compute_data_proto": ("b8d8f9571ef4",),
     "verl.single_controller.base.decorator:dispatch_nd_compute": ("6e486f2c1f63",),
     "verl.single_controller.base.worker:Worker._query_dispatch_info": ("cb453bbbdd93",),
@@ -193,18 +196,35 @@ _COMMON = {
 }
 _DIGESTS_0_7 = {
     **_COMMON,
-    f"{_TRAINER}:SFTTrainer.fit": ("664e9ca905f4", "6d8268d0d265"),
-    "verl.single_controller.base.decorator:_split_args_kwargs_data_proto": ("bca02a4e055c", "f2164a700ce1"),
-    "verl.utils.tensordict_utils:chunk_tensordict": ("f9fa5401bb5c", "b744fc0bd40e"),
+    f"{_TRAINER}:SFTTrainer.fit": ("0a1d11e74e6a", "664e9ca905f4", "6d8268d0d265"),
+    "verl.single_controller.base.decorator:_split_args_kwargs_data_proto": (
+        "bca02a4e055c",
+        "b2a6cc67e7d0",
+        "0364df30f11b",
+        "f2164a700ce1",
+    ),
+    "verl.utils.tensordict_utils:chunk_tensordict": ("f9fa5401bb5c", "482522ee0930", "b744fc0bd40e"),
     "verl.utils.tensordict_utils:index_select_tensor_dict": ("162cdc6e79f3",),
-    "verl.workers.engine_workers:TrainingWorker.train_batch": ("5154d20cc1f1", "865e06e6092d"),
+    "verl.workers.engine_workers:TrainingWorker.train_batch": (
+        "d97ab82e36fb",
+        "5154d20cc1f1",
+        "865e06e6092d",
+    ),
 }
 _DIGESTS_0_8 = {
     **_COMMON,
     f"{_TRAINER}:SFTTrainer.fit": ("4d7940aa28e3",),
     "verl.single_controller.base.decorator:_split_args_kwargs_data_proto": ("f2164a700ce1",),
-    "verl.utils.tensordict_utils:chunk_tensordict": ("3bae397f3a9d",),
-    "verl.utils.tensordict_utils:index_select_tensor_dict": ("40a14dbef6f8",),
+    "verl.utils.tensordict_utils:chunk_tensordict": (
+        "b744fc0bd40e",
+        "88e4302ec28d",
+        "3bae397f3a9d",
+    ),
+    "verl.utils.tensordict_utils:index_select_tensor_dict": (
+        "162cdc6e79f3",
+        "f50964a3c1fd",
+        "40a14dbef6f8",
+    ),
 }
 
 PATCH = Patch(

@@ -24,7 +24,7 @@ SECONDS = 200
 
 #: Relative error of any one parameter's gradient: ranks compute in float32.
 TOLERANCE = 1e-5
-TRAININGS = ("fresh/0", "pairs", "mixed", "ppo token-mean")
+TRAININGS = ("fresh/0", "pairs", "mixed", "per token loss", "ppo token-mean", "ppo entropy and KL")
 OUTPUTS = ("outputs", "outputs, pairs", "outputs, dynamic micro-batches")
 ROTARY = ("rope", "rope, fused", "te, shared", "te, alone")
 

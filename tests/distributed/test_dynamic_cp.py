@@ -31,6 +31,7 @@ SFT = [
     "ranks with padding only",
     "ranks without loss tokens",
     "per token loss",
+    "per token loss, tokens told",
     "token budget",
     "after too long",
 ]

@@ -98,16 +98,16 @@ def test_what_is_installed_here() -> None:
 
 
 def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, release: Release) -> None:
-    """One operator in a function that the patch only relies on."""
+    """One word in a function that the patch only relies on."""
     import shutil
 
     shutil.copytree(release("verl==0.8.0") / "verl", tmp_path / "verl")
-    losses = tmp_path / "verl/workers/utils/losses.py"
-    text = losses.read_text()
-    assert text.count("/ batch_num_tokens * dp_size") == 2
-    losses.write_text(text.replace("/ batch_num_tokens * dp_size", "/ batch_num_tokens"))
+    util = tmp_path / "verl/models/mcore/util.py"
+    text, gathered = util.read_text(), "all_gather(output_list, output.detach(), group=cp_group)"
+    assert gathered in text.partition("def postprocess_thd_engine")[2].partition("\ndef ")[0]
+    util.write_text(text.replace(gathered, "all_gather(output_list, output, group=cp_group)"))
     verdict = next(
         v for v in overlay.plan("all", str(tmp_path)).verdicts if v.patch == "verl.dynamic-cp-loss"
     )
     assert verdict.verdict == "unsupported"
-    assert "verl.workers.utils.losses:sft_loss has an unknown digest" in verdict.reason
+    assert "verl.models.mcore.util:postprocess_thd_engine has an unknown digest" in verdict.reason

@@ -119,7 +119,12 @@ def _settings() -> dict[str, Any]:
     engine = SimpleNamespace(
         engine_config=config,
         model_config=SimpleNamespace(
-            hf_config=SimpleNamespace(), mtp=SimpleNamespace(enable=False), lora={}, get=lambda *_key: {}
+            hf_config=SimpleNamespace(),
+            model_type="language_model",
+            share_embeddings_and_output_weights=False,
+            mtp=SimpleNamespace(enable=False),
+            lora={},
+            get=lambda *_key: {},
         ),
         enable_routing_replay=False,
         _qat_enabled=False,
