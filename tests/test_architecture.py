@@ -116,7 +116,7 @@ def test_rooms_of_the_engine_stand_in_one_order_and_none_is_large(house: ModuleT
 
 
 def test_the_picture_of_the_house_is_the_house(house: ModuleType) -> None:
-    """`python scripts/figures.py CONTRIBUTING.md` draws it again."""
+    """`./scripts/matrix figures CONTRIBUTING.md` draws it again."""
     assert house.picture() in (ROOT / "CONTRIBUTING.md").read_text()
 
 
