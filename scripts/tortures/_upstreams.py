@@ -31,6 +31,7 @@ SLIME = (
     *("v0.1.0", "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4"),
     *("286750aa3", "v0.3.0", "v0.3.1"),
 )
+MILES = ("31f1ca961",)
 BESIDE_VERL = "megatron-core==0.16.1"
 #: What of Megatron is changed for verl's sake alone is not changed without it.
 BESIDE_MEGATRON = "verl==0.8.0"
@@ -46,23 +47,25 @@ class Release(NamedTuple):
 
 def releases(only: str = "") -> Iterator[Release]:
     """Yield the releases whose names contain a text. Those that cannot be had are said, and left out."""
-    for name in (*MEGATRON, *VERL, *SLIME):
+    beside = {**dict.fromkeys(VERL, BESIDE_VERL), **dict.fromkeys(MEGATRON, BESIDE_MEGATRON)}
+    from_git = [f"slime {name}" for name in SLIME] + [f"miles {name}" for name in MILES]
+    for name in (*MEGATRON, *VERL, *from_git):
         if only not in name:
             continue
         try:
             folders = [fetch(name)]
-            if name in (*VERL, *MEGATRON):
-                folders.append(fetch(BESIDE_VERL if name in VERL else BESIDE_MEGATRON))
+            if name in beside:
+                folders.append(fetch(beside[name]))
         except RuntimeError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        yield Release(name if name not in SLIME else f"slime {name}", tuple(folders))
+        yield Release(name, tuple(folders))
 
 
 def fetch(name: str) -> Path:
-    """Return the folder of a release or revision. Raises a `RuntimeError` if it cannot be had."""
+    """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises a `RuntimeError` if it cannot be had."""
     script = importlib.import_module("fetch_release" if "==" in name else "fetch_source")
-    folder: Path = script.fetch(name) if "==" in name else script.fetch("slime", name)
+    folder: Path = script.fetch(name) if "==" in name else script.fetch(*name.split(" "))
     return folder
 
 
