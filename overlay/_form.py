@@ -15,7 +15,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from overlay._digest import DIGEST_LENGTH
-from overlay.patch import Absent, Calls, Known
+from overlay.patch import Absent, Calls, Fields, Known
 from overlay.verdict import LOUD, VERDICTS
 
 TYPE_CHECKING = False
@@ -185,6 +185,8 @@ def _sites(variant: Variant) -> Iterator[str]:
         callee = f"{condition.site.partition(':')[0]}:{getattr(condition, 'callee', '')}"
         if isinstance(condition, Calls) and callee not in known:
             yield f"shape: {condition.site} is to call {callee}, which is not in the shape as Known"
+        if isinstance(condition, Fields) and not condition.names:
+            yield f"shape: {condition.site} is asked for no field"
     for replacement in variant.replacements:
         if replacement.site not in (absent if replacement.new else known):
             what = "Absent" if replacement.new else "Known"

@@ -6,11 +6,12 @@ import ast
 import itertools
 import pickle
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay._decide import decide
 from overlay._shape import split_site
-from tortures import _breaking, _mutations
+from overlay.patch import Calls, Fields
+from tortures import _breaking, _breaking_fields, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from overlay._source import Tree
-    from overlay.patch import Calls, Patch
+    from overlay.patch import Patch
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
 INSIDE, RELIED = "inside", "relied on"
@@ -129,14 +130,17 @@ class Made(NamedTuple):
     comment: str
 
 
-def breaking(condition: Calls, tree: Tree) -> Iterator[Made]:
+def breaking(condition: Calls | Fields, tree: Tree) -> Iterator[Made]:
     """Yield the mutants in which what a condition asks for is not so any more."""
     (bound,) = tree.nodes(condition.site)
     parsed = tree._parse(split_site(condition.site)[0])
-    assert isinstance(bound, ast.FunctionDef)
+    assert isinstance(bound, ast.stmt)
     assert parsed is not None
     kept = pickle.dumps(bound)
-    for kind, change in _breaking.breaking(condition).items():
+    changes: dict[str, Any] = {}
+    changes |= _breaking.breaking(condition) if isinstance(condition, Calls) else {}
+    changes |= _breaking_fields.breaking(condition) if isinstance(condition, Fields) else {}
+    for kind, change in changes.items():
         yield Made(kind, parsed, bound, change(pickle.loads(kept), condition), "")  # noqa: S301 -- as below
 
 
