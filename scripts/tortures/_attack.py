@@ -99,7 +99,8 @@ class Attack(NamedTuple):
         half = made.kind == _mutations.HALF
         if half and changed in {other.digest(site) for other in self.others}:
             return
-        if made.kind not in _mutations.HARMLESS and changed == self.pristine.digest(site):
+        same = changed == self.pristine.digest(site)
+        if same and not made.breaks and made.kind not in _mutations.HARMLESS:
             return
         verdict = decide(self.patch, tree)
         yield Mutant(
@@ -128,6 +129,8 @@ class Made(NamedTuple):
     old: ast.stmt
     new: list[ast.stmt]
     comment: str
+    #: Whether it takes away what a condition asks for, which need not be in the digest of the site.
+    breaks: bool = False
 
 
 def breaking(condition: Calls | Fields, tree: Tree) -> Iterator[Made]:
@@ -141,7 +144,8 @@ def breaking(condition: Calls | Fields, tree: Tree) -> Iterator[Made]:
     changes |= _breaking.breaking(condition) if isinstance(condition, Calls) else {}
     changes |= _breaking_fields.breaking(condition) if isinstance(condition, Fields) else {}
     for kind, change in changes.items():
-        yield Made(kind, parsed, bound, change(pickle.loads(kept), condition), "")  # noqa: S301 -- as below
+        new = change(pickle.loads(kept), condition)  # noqa: S301 -- as below
+        yield Made(kind, parsed, bound, new, "", breaks=True)
 
 
 def mutants_of(

@@ -136,10 +136,14 @@ class Changed(Tree):
 
 
 def replaced(parsed: ast.Module, old: ast.stmt, new: list[ast.stmt]) -> ast.Module:
-    """Return a tree in which other statements stand in the place of one. The rest of it is shared."""
+    """Return a tree in which other statements stand in the place of one. The rest of it is shared.
+
+    They lie in the lines of that one: what is below it, and what is not, bears on the meaning of a name.
+    """
+    lines = range(old.lineno, (old.end_lineno or old.lineno) + 1)
     for node in new:
         for part in ast.walk(node):
-            if "lineno" in part._attributes and not hasattr(part, "lineno"):
+            if "lineno" in part._attributes and getattr(part, "lineno", None) not in lines:
                 ast.copy_location(part, old)
     found = _with(parsed, old, new)
     assert isinstance(found, ast.Module)
