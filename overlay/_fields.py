@@ -22,7 +22,9 @@ _HARMLESS = frozenset(
     ("eq", "frozen", "kw_only", "match_args", "order", "repr", "slots", "unsafe_hash", "weakref_slot")
 )
 #: Methods that decide on what an instance is made of, or on what reading an attribute gives.
-_DECIDING = frozenset(("__init__", "__new__", "__getattribute__", "__setattr__", "__delattr__", "__replace__"))
+_DECIDING = frozenset(
+    ("__init__", "__new__", "__getattribute__", "__setattr__", "__delattr__", "__replace__")
+)
 #: What sets an attribute whose name is not in the syntax tree.
 _SETTING = frozenset(
     ("setattr", "delattr", "vars", "locals", "exec", "eval", "__dict__", "__setattr__", "__delattr__")
@@ -47,8 +49,7 @@ def lacks_fields(condition: Fields, tree: Tree) -> str:
     if wrong:
         return wrong
     for field in condition.names:
-        found = tree.found(f"{module}:{name}.{field}")
-        wrong = _no_field(field, found, condition.default) or _no_annotation(field, found[0].node, tree, module)
+        wrong = _no_field(field, tree.found(f"{module}:{name}.{field}"), condition.default, tree, module)
         if wrong:
             return wrong
     return ""
@@ -101,7 +102,7 @@ def _sets(node: ast.ClassDef, names: tuple[str, ...]) -> str:
     return ""
 
 
-def _no_field(name: str, found: list[Found], default: str) -> str:
+def _no_field(name: str, found: list[Found], default: str, tree: Tree, module: str) -> str:
     """Return why a name is not a field with a default that may be asked for, empty if it is."""
     if not found:
         return f"has no field {name}"
@@ -113,16 +114,17 @@ def _no_field(name: str, found: list[Found], default: str) -> str:
     value = "" if node.value is None else ast.unparse(node.value)
     if not isinstance(node.value, (ast.Constant, type(None))):
         return f"has a default of {name} that is no constant"
-    return f"has another default of {name} ({value or 'none'})" if default and value != default else ""
+    if default and value != default:
+        return f"has another default of {name} ({value or 'none'})"
+    return _no_annotation(name, node.annotation, tree, module)
 
 
-def _no_annotation(name: str, node: ast.AST, tree: Tree, module: str) -> str:
+def _no_annotation(name: str, annotation: ast.expr, tree: Tree, module: str) -> str:
     """Return why an annotation may be one by which a name is no field, empty if it is not."""
-    assert isinstance(node, ast.AnnAssign)
-    if isinstance(node.annotation, ast.Constant) and isinstance(node.annotation.value, str):
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         return f"has a quoted annotation of {name}"
-    texts = [ast.unparse(node.annotation)]
-    for part in ast.walk(node.annotation):
+    texts = [ast.unparse(annotation)]
+    for part in ast.walk(annotation):
         if isinstance(part, ast.Name):
             bound = (found.node for found in tree.found(f"{module}:{part.id}"))
             texts += [ast.unparse(one) for one in bound if isinstance(one, (ast.ImportFrom, ast.Assign))]

@@ -87,9 +87,9 @@ class Calls(_Condition):
 class Fields(_Condition):
     """A data class that is relied on for some of its fields: of what else is in it, nothing is asked.
 
-    Each of `names` must be a field in the body of the class, with a constant for a default or none, so that an
-    instance has under it what the constructor was given. The class has no bases, the constructor is the one that
-    `dataclass` writes, and nothing in the class sets one of the names anew.
+    Each of `names` must be a field in the body of the class, with a constant for a default or none, so that
+    an instance has under it what the constructor was given. The class has no bases, the constructor is the
+    one that `dataclass` writes, and nothing in the class sets one of the names anew.
     """
 
     site: str

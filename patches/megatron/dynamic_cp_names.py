@@ -125,10 +125,9 @@ _TE = "megatron.core.extensions.transformer_engine:TEDotProductAttention"
 _ROPE = "megatron.core.models.common.embeddings.rope_utils"
 
 #: What the patch was written against, in megatron-core 0.16.1, 0.17.1, 0.18.2, 0.19.2: what is replaced, and
-#: what is relied on as a whole. The groups are right if they hold the ranks that these two lay out; rotary
-#: positions are the very numbers that the three of `_ROPE` compute; and that each of the calls in `_preprocess`
-#: and in Transformer Engine's attention hands the micro-batch's group on, of which one that does not is silently
-#: wrong, nothing less than all of it says.
+#: what is relied on as a whole. The groups hold the ranks that their two functions lay out, rotary positions
+#: are the very numbers that the three of `_ROPE` compute, and one call in `_preprocess` or in Transformer
+#: Engine's attention that did not hand on the micro-batch's group would be silently wrong.
 _DIGESTS = {
     f"{_STATE}:initialize_model_parallel": ("a871165220b6", "de9d2ef625c3", "60c588df03ae", "49fa6765822a"),
     f"{_STATE}:destroy_model_parallel": ("6d96a7aa57d4", "8bd274109701", "d65cc523f0b7", "5e950dea7dcf"),

@@ -121,8 +121,8 @@ _LOSSES = f"{_HUB}.losses"
 _LOG_PROBS = f"{_HUB}.logit_processors:get_log_probs_and_entropy"
 _CP = "miles.backends.training_utils.cp_utils"
 
-#: In the one commit that was run: what is replaced, and what says which rows are whose, all of which is relied
-#: on. A change anywhere in that gives other rows.
+#: In the one commit that was run: what is replaced, and what says which rows are whose. Of that all is relied
+#: on: a change anywhere in it gives other rows.
 _DIGESTS = {
     _LOG_PROBS: "05d276c69d26",
     _LOSS: "09348b195bd8",

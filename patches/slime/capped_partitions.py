@@ -250,8 +250,8 @@ PATCH = Patch(
                     shape=(
                         Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("4e2eb00ff3e1",)),
                         Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),
-                        # Three functions of a few lines, called from here for what they return: how slime counts
-                        # operations, and how it splits, which must leave no part empty.
+                        # Three functions of a few lines, called from here for what they return: how slime
+                        # counts operations, and how it splits, which must leave no part empty.
                         Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
                         Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
                         Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),

@@ -292,7 +292,7 @@ def _variant(
     loss: tuple[Callable[..., Any], tuple[str, ...]] | None = None,
     values: tuple[str, ...] = (),
 ) -> Variant:
-    """Return a variant by its factories, and the digests of what is replaced, and of what says whose rows are whose.
+    """Return a variant by its factories, and the digests of what is replaced or says which rows are whose.
 
     Of the latter all is relied on: a change anywhere in it gives other rows.
     """

@@ -105,8 +105,8 @@ def make_config(original: Callable[..., Any], _module: ModuleType) -> Callable[.
     return get_model_config
 
 
-# Of `get_data_iterator` each digest stays, though it is only relied on: that the greatest number is taken after
-# it was counted, and which way it is rounded then, decides what the count has to be. It costs nothing, since
+# The digests of `get_data_iterator` stay, though it is only relied on: that the greatest number is taken once
+# it has been counted, and which way it is rounded then, decides what the count has to be. They cost nothing:
 # `slime.capped-partitions`, without which this patch is not applied, replaces that function.
 _COUNT = f"{DATA}:get_minimum_num_micro_batch_size"
 #: The import of it, and what is imported: that is what is replaced in truth.

@@ -63,7 +63,7 @@ def releases(only: str = "") -> Iterator[Release]:
 
 
 def fetch(name: str) -> Path:
-    """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises a `RuntimeError` if it cannot be had."""
+    """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises a `RuntimeError` if there is none."""
     script = importlib.import_module("fetch_release" if "==" in name else "fetch_source")
     folder: Path = script.fetch(name) if "==" in name else script.fetch(*name.split(" "))
     return folder

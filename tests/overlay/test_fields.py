@@ -40,7 +40,10 @@ BROKEN = {
     "a function": ("def A():\n    pass\n", "is not a class that is defined here"),
     "imported": ("from a import A\n", "is not a class that is defined here"),
     "not a data class": (PLAIN.replace("@dataclass\n", ""), "is not decorated with dataclass alone"),
-    "decorated twice": (PLAIN.replace("@dataclass", "@d\n@dataclass"), "is not decorated with dataclass alone"),
+    "decorated twice": (
+        PLAIN.replace("@dataclass", "@d\n@dataclass"),
+        "is not decorated with dataclass alone",
+    ),
     "another decorator": (PLAIN.replace("@dataclass", "@d"), "something else than dataclass (@d)"),
     "another's dataclass": (PLAIN.replace("from dataclasses", "from a"), "something else than dataclass"),
     "an alias": (PLAIN.replace("import dataclass\n", "import dataclass as dataclass\n"), "something else"),
