@@ -37,6 +37,10 @@ BESIDE_VERL = "megatron-core==0.16.1"
 BESIDE_MEGATRON = "verl==0.8.0"
 
 
+#: How many releases `releases` yields where all can be had.
+COUNT = len(MEGATRON) + len(VERL) + len(SLIME) + len(MILES)
+
+
 class Release(NamedTuple):
     """A release of an upstream, with what it stands beside."""
 
