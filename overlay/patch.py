@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     ReadFile = Callable[[str], "str | None"]
 
     #: One of the records below that say what a shape asks of a site.
-    Condition = Union["Known", "Present", "Absent", "Calls"]  # noqa: UP007 -- they are strings
+    Condition = Union["Known", "Present", "Absent", "Calls", "Fields"]  # noqa: UP007 -- they are strings
 
 
 class Project(Record):
@@ -82,6 +82,20 @@ class Calls(_Condition):
     callee: str
     #: Whether that is all it mentions of the name, and its last statement: all else has been done by then.
     last: bool = False
+
+
+class Fields(_Condition):
+    """A data class that is relied on for some of its fields: of what else is in it, nothing is asked.
+
+    Each of `names` must be a field in the body of the class, with a constant for a default or none, so that
+    an instance has under it what the constructor was given. The class has no bases, the constructor is the
+    one that `dataclass` writes, and nothing in the class sets one of the names anew.
+    """
+
+    site: str
+    names: tuple[str, ...]
+    #: The default that each of them must have, as Python writes it; empty if none is asked for.
+    default: str = ""
 
 
 class Replacement(Record):

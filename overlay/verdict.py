@@ -25,7 +25,7 @@ class SiteFinding(Record):
     """One condition of a shape, and whether the source meets it."""
 
     site: str
-    #: `known`, `present`, `absent` or `calls`: what was asked.
+    #: `known`, `present`, `absent`, `calls` or `fields`: what was asked.
     expects: str
     holds: bool
     #: Digest of the site's source, empty if there is no such site or none was needed.

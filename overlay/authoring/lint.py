@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from overlay.patch import Absent, Calls, Known
+from overlay.patch import Absent, Calls, Fields, Known
 from overlay.reading.digest import DIGEST_LENGTH
 from overlay.verdict import LOUD, VERDICTS
 
@@ -179,12 +179,9 @@ def _sites(variant: Variant) -> Iterator[str]:
     sites = [replacement.site for replacement in variant.replacements]
     if len(sites) != len(set(sites)):
         yield "replacements: a site is replaced twice"
+    yield from _relied_on(variant)
     known = {condition.site for condition in variant.shape if isinstance(condition, Known)}
     absent = {condition.site for condition in variant.shape if isinstance(condition, Absent)}
-    for condition in variant.shape:
-        callee = f"{condition.site.partition(':')[0]}:{getattr(condition, 'callee', '')}"
-        if isinstance(condition, Calls) and callee not in known:
-            yield f"shape: {condition.site} is to call {callee}, which is not in the shape as Known"
     for replacement in variant.replacements:
         if replacement.site not in (absent if replacement.new else known):
             what = "Absent" if replacement.new else "Known"
@@ -193,3 +190,13 @@ def _sites(variant: Variant) -> Iterator[str]:
         inner = replacement.site.partition(":")[2].split(".")[1:]
         if any(name.startswith("__") and not name.endswith("__") for name in inner):
             yield f"replacements: {replacement.site} is a private name"
+
+
+def _relied_on(variant: Variant) -> Iterator[str]:
+    known = {condition.site for condition in variant.shape if isinstance(condition, Known)}
+    for condition in variant.shape:
+        callee = f"{condition.site.partition(':')[0]}:{getattr(condition, 'callee', '')}"
+        if isinstance(condition, Calls) and callee not in known:
+            yield f"shape: {condition.site} is to call {callee}, which is not in the shape as Known"
+        if isinstance(condition, Fields) and not condition.names:
+            yield f"shape: {condition.site} is asked for no field"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from overlay.errors import SourceError
-from overlay.patch import Calls, Known, Present
-from overlay.reading.origin import import_chain
+from overlay.patch import Calls, Fields, Known, Present
+from overlay.reading.fields import lacks_fields
 from overlay.reading.reliance import does_not_call
-from overlay.reading.shape import split_site, star_of
+from overlay.reading.shape import import_chain, split_site, star_of
 from overlay.verdict import SiteFinding
 
 TYPE_CHECKING = False
@@ -27,6 +27,12 @@ def look(condition: Condition, tree: Tree) -> SiteFinding:
             found = does_not_call(condition, tree.found(condition.site))
             digest = tree.digest(condition.site) or ""
             asks = f"a call of {condition.callee}{', as its last statement' if condition.last else ''}"
+            return finding.replace(holds=not found, digest=digest, found=found, asks=asks)
+        if isinstance(condition, Fields):
+            found = lacks_fields(condition, tree)
+            digest = tree.digest(condition.site) or ""
+            default = f", each {condition.default} by default" if condition.default else ""
+            asks = f"what it was made with under {', '.join(condition.names)}{default}"
             return finding.replace(holds=not found, digest=digest, found=found, asks=asks)
         there = tree.has(condition.site)
         if isinstance(condition, Present):

@@ -8,7 +8,7 @@ in `overlay.patches._dynamic_cp.attention`.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON, VERL
-from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
+from overlay.patch import Absent, Fields, Known, Patch, Present, Removal, Replacement, Target, Variant
 from overlay.patches._dynamic_cp.attention import confirm_attention, make_attention_forward
 from overlay.patches._dynamic_cp.groups import check_count, warm_up
 
@@ -124,7 +124,10 @@ _GETTER = f"{_STATE}:get_dynamic_data_context_parallel_groups"
 _TE = "megatron.core.extensions.transformer_engine:TEDotProductAttention"
 _ROPE = "megatron.core.models.common.embeddings.rope_utils"
 
-#: What the patch was written against, replaced or relied on, in megatron-core 0.16.1, 0.17.1, 0.18.2, 0.19.2.
+#: What the patch was written against, in megatron-core 0.16.1, 0.17.1, 0.18.2, 0.19.2: what is replaced, and
+#: what is relied on as a whole. The groups hold the ranks that their two functions lay out, rotary positions
+#: are the very numbers that the three of `_ROPE` compute, and one call in `_preprocess` or in Transformer
+#: Engine's attention that did not hand on the micro-batch's group would be silently wrong.
 _DIGESTS = {
     f"{_STATE}:initialize_model_parallel": ("a871165220b6", "de9d2ef625c3", "60c588df03ae", "49fa6765822a"),
     f"{_STATE}:destroy_model_parallel": ("6d96a7aa57d4", "8bd274109701", "d65cc523f0b7", "5e950dea7dcf"),
@@ -133,7 +136,6 @@ _DIGESTS = {
     _ATTENTION: ("d5e3e7f55b04", "e319eaf02b06", "1436aa006fed"),
     # Sets the group of a micro-batch, or none.
     f"{_TE}.forward": ("121a519b94fb", "4c4080befa9b"),
-    "megatron.core.packed_seq_params:PackedSeqParams": ("f382c112c9af", "aa82bf8164ed", "9c909e2bb35b"),
     f"{_ROPE}:apply_rotary_pos_emb": ("fe44030439ff", "8ed84752f274", "e8b6847e9612"),
     f"{_ROPE}:_apply_rotary_pos_emb_thd": ("c97233a7231d", "20bb4c96f4c8"),
     f"{_ROPE}:_get_thd_freqs_on_this_cp_rank": ("3ef986d546f9",),
@@ -172,6 +174,12 @@ PATCH = Patch(
                     versions=">=0.16.0.dev0,<0.20.0.dev0",
                     shape=(
                         *(Known(site=site, digests=digests) for site, digests in _DIGESTS.items()),
+                        # A micro-batch names its group, and one that is told of none has none.
+                        Fields(
+                            site="megatron.core.packed_seq_params:PackedSeqParams",
+                            names=("local_cp_size", "cp_group"),
+                            default="None",
+                        ),
                         Absent(site=_GETTER),
                     ),
                     replacements=(
@@ -211,6 +219,8 @@ PATCH = Patch(
                     versions=">=0.8.0.dev0,<0.9.0.dev0",
                     shape=(
                         Known(site=_SETTINGS, digests=("c903fbc5d6e0",)),
+                        # The settings have to pass through what is replaced, a name that this imports for
+                        # itself, and then get the unknown one as an item: no lesser condition says that.
                         Known(
                             site="verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config",
                             digests=(

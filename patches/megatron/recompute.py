@@ -208,6 +208,7 @@ PATCH = Patch(
                     versions=">=0.16.0.dev0,<0.21.0.dev0",
                     shape=(
                         Known(site=_BACKWARD, digests=(_GRAPHED,)),
+                        # A getter of one line. What it returns is relied on, and there is no more to it.
                         Known(site=_CAPTURING, digests=("7c37effc7469",)),
                     ),
                     replacements=(Replacement(site=_BACKWARD, make=make_graphed_backward),),

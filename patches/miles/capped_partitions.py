@@ -129,7 +129,9 @@ PATCH = Patch(
                         Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("0c302fb34e0a",)),
                         Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
                         Known(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", digests=("81d2f5f96589",)),
+                        # What the import stands for, and so what is replaced in truth.
                         Known(site=f"{_BALANCING}:get_seqlen_balanced_partitions", digests=("d0c76e9f70df",)),
+                        # How miles splits, in place. Called from here too, and must leave no part empty.
                         Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
                         Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
                     ),

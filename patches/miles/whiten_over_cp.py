@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from overlay.compat.projects import MILES
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Fields, Known, Patch, Removal, Replacement, Target, Variant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def make_normalize(original: Callable[..., Any], module: ModuleType) -> Callable
 
 
 _ADVANTAGES = "miles.backends.training_utils.loss_hub.advantages"
+_STATE = "miles.backends.training_utils.parallel:ParallelState"
 _GROUPS = "miles.utils.ft_utils.process_group_utils"
 
 PATCH = Patch(
@@ -103,15 +104,18 @@ PATCH = Patch(
                     shape=(
                         Known(site=f"{_ADVANTAGES}:normalize_advantages", digests=("b1301c4f0231",)),
                         Known(site=f"{_ADVANTAGES}:distributed_masked_whiten", digests=("27bcca13daf2",)),
+                        # What the import stands for, and so what is replaced in truth.
                         Known(
                             site="miles.utils.distributed_utils:distributed_masked_whiten",
                             digests=("781d8fb39bea",),
                         ),
-                        Known(
-                            site="miles.backends.training_utils.parallel:ParallelState",
-                            digests=("4871901f649d",),
-                        ),
+                        # Which ranks are asked is all that these say, and all of it is relied on.
+                        Known(site=f"{_STATE}.effective_dp_cp", digests=("8de1b866f690",)),
+                        Known(site=f"{_STATE}._dp_mode", digests=("54fc92aab1d3",)),
                         Known(site=f"{_GROUPS}:GroupsInfo", digests=("03c216fca9f2",)),
+                        # What they say it of. Of the rest of the state nothing is asked.
+                        Fields(site=_STATE, names=("intra_dp", "intra_dp_cp", "indep_dp")),
+                        Fields(site=f"{_GROUPS}:GroupInfo", names=("rank", "size", "group")),
                     ),
                     replacements=(
                         Replacement(site=f"{_ADVANTAGES}:distributed_masked_whiten", make=make_whiten),

@@ -170,7 +170,7 @@ _INLINE = (
     Replacement(site=f"{DATA}:get_data_iterator", make=make_iterator),
     Replacement(site=f"{DATA}:get_seqlen_balanced_partitions", make=make_split),
 )
-#: The import of it, and what is imported.
+#: The import of it, and what is imported: that is what is replaced in truth.
 _BALANCED = (
     Known(site=f"{DATA}:get_seqlen_balanced_partitions", digests=("3147333413dc",)),
     Known(
@@ -250,6 +250,8 @@ PATCH = Patch(
                     shape=(
                         Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("4e2eb00ff3e1",)),
                         Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),
+                        # Three functions of a few lines, called from here for what they return: how slime
+                        # counts operations, and how it splits, which must leave no part empty.
                         Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
                         Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
                         Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),

@@ -292,7 +292,10 @@ def _variant(
     loss: tuple[Callable[..., Any], tuple[str, ...]] | None = None,
     values: tuple[str, ...] = (),
 ) -> Variant:
-    """Return a variant by its factories, and the digests of what is replaced or relied on."""
+    """Return a variant by its factories, and the digests of what is replaced or says which rows are whose.
+
+    Of the latter all is relied on: a change anywhere in it gives other rows.
+    """
     known = {
         _SITE: replaced,
         f"{_LOSS}:get_responses": rows,
@@ -301,7 +304,10 @@ def _variant(
     if slices:
         known[f"{_CP}:slice_log_prob_with_cp"] = slices
     replacements = [Replacement(site=_SITE, make=make)]
+    losses = ["policy_loss_function"]
     if loss is not None:
+        # It loses its zero too, so every rank has to get there.
+        losses.append("sft_loss_function")
         replacements.append(Replacement(site=_LOSS_FUNCTION, make=loss[0]))
         known[_LOSS_FUNCTION] = loss[1]
     if values:
@@ -312,8 +318,8 @@ def _variant(
         versions=versions,
         shape=(
             *(Known(site=site, digests=digests) for site, digests in known.items()),
-            # Whatever else it computes, it is from here that it has its log-probabilities.
-            Calls(site=f"{_LOSS}:policy_loss_function", callee="get_log_probs_and_entropy"),
+            # Whatever else they compute, it is from here that they have their log-probabilities.
+            *(Calls(site=f"{_LOSS}:{name}", callee="get_log_probs_and_entropy") for name in losses),
         ),
         replacements=tuple(replacements),
     )

@@ -84,6 +84,7 @@ def _variant(name: str, versions: str, *digests: str) -> Variant:
     )
 
 
+#: What the import stands for, and so what is replaced in truth.
 _WHITEN = ("36e2ecb14c57", "a40c04ac0ab3")
 
 PATCH = Patch(

@@ -96,6 +96,8 @@ PATCH = Patch(
                     versions=">=0.9.0.dev0,<0.11.0.dev0",
                     shape=(
                         Known(site=_CAN_RESIZE, digests=("fd35746fefcd",)),
+                        # Only relied on, but for what a digest alone says: by how many names it holds the
+                        # tensor that it asks about. With one less, somebody else's would not be seen.
                         # commits before 0.9.0; 0.9.0; 0.9.1
                         Known(site=_OFFLOAD, digests=("b487e0c6bb62", "f355dbcc9c93", "39daca4fd5b0")),
                     ),

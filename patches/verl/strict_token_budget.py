@@ -269,8 +269,9 @@ _REARRANGE, _PARTITIONS = f"{_HOME}:rearrange_micro_batches", f"{_HOME}:get_seql
 
 #: What is the same in 0.6.1 to 0.9.1.
 _BALANCED = Known(site=_PARTITIONS, digests=("d0c76e9f70df",))
-#: Upstream's own result comes out where it keeps the bound: from these.
+#: Upstream's own result comes out where it keeps the bound, and is computed here: this is replaced in truth.
 _PARTITIONER = Known(site=f"{_HOME}:karmarkar_karp", digests=("b58b1f6d67e3", "ce0da6487c5b"))
+#: One line, of which the result shares a tensor with the lengths: of another type, it would change those.
 _WORKLOAD = Known(site=f"{_HOME}:calculate_workload", digests=("edbfe6066352", "4b08f85620bb"))
 
 #: 0.6.1 and 0.7.0; commits before 0.7.1.

@@ -6,18 +6,19 @@ import ast
 import itertools
 import pickle
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay.deciding.decide import decide
+from overlay.patch import Calls, Fields
 from overlay.reading.shape import split_site
-from tortures import _breaking, _mutations
+from tortures import _breaking, _breaking_fields, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from overlay.patch import Calls, Patch
+    from overlay.patch import Patch
     from overlay.reading.source import Tree
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
@@ -98,7 +99,8 @@ class Attack(NamedTuple):
         half = made.kind == _mutations.HALF
         if half and changed in {other.digest(site) for other in self.others}:
             return
-        if made.kind not in _mutations.HARMLESS and changed == self.pristine.digest(site):
+        same = changed == self.pristine.digest(site)
+        if same and not made.breaks and made.kind not in _mutations.HARMLESS:
             return
         verdict = decide(self.patch, tree)
         yield Mutant(
@@ -127,17 +129,23 @@ class Made(NamedTuple):
     old: ast.stmt
     new: list[ast.stmt]
     comment: str
+    #: Whether it takes away what a condition asks for, which need not be in the digest of the site.
+    breaks: bool = False
 
 
-def breaking(condition: Calls, tree: Tree) -> Iterator[Made]:
+def breaking(condition: Calls | Fields, tree: Tree) -> Iterator[Made]:
     """Yield the mutants in which what a condition asks for is not so any more."""
     (bound,) = tree.nodes(condition.site)
     parsed = tree._parse(split_site(condition.site)[0])
-    assert isinstance(bound, ast.FunctionDef)
+    assert isinstance(bound, ast.stmt)
     assert parsed is not None
     kept = pickle.dumps(bound)
-    for kind, change in _breaking.breaking(condition).items():
-        yield Made(kind, parsed, bound, change(pickle.loads(kept), condition), "")  # noqa: S301 -- as below
+    changes: dict[str, Any] = {}
+    changes |= _breaking.breaking(condition) if isinstance(condition, Calls) else {}
+    changes |= _breaking_fields.breaking(condition) if isinstance(condition, Fields) else {}
+    for kind, change in changes.items():
+        new = change(pickle.loads(kept), condition)  # noqa: S301 -- as below
+        yield Made(kind, parsed, bound, new, "", breaks=True)
 
 
 def mutants_of(

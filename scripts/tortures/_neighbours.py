@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from overlay.deciding.decide import decide
-from overlay.patch import Calls, Known
+from overlay.patch import Calls, Fields, Known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,9 @@ def shape_of(patch: Patch, tree: Tree) -> list[str]:
     return [one.site for one in _conditions(patch, tree) if isinstance(one, Known)]
 
 
-def relied_on(patch: Patch, tree: Tree) -> list[Calls]:
+def relied_on(patch: Patch, tree: Tree) -> list[Calls | Fields]:
     """Return the conditions other than a known source by which a patch applies, none if it does not."""
-    return [one for one in _conditions(patch, tree) if isinstance(one, Calls)]
+    return [one for one in _conditions(patch, tree) if isinstance(one, (Calls, Fields))]
 
 
 def _conditions(patch: Patch, tree: Tree) -> list[Condition]:

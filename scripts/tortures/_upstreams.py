@@ -31,9 +31,14 @@ SLIME = (
     *("v0.1.0", "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4"),
     *("286750aa3", "v0.3.0", "v0.3.1"),
 )
+MILES = ("31f1ca961",)
 BESIDE_VERL = "megatron-core==0.16.1"
 #: What of Megatron is changed for verl's sake alone is not changed without it.
 BESIDE_MEGATRON = "verl==0.8.0"
+
+
+#: How many releases `releases` yields where all can be had.
+COUNT = len(MEGATRON) + len(VERL) + len(SLIME) + len(MILES)
 
 
 class Release(NamedTuple):
@@ -46,23 +51,25 @@ class Release(NamedTuple):
 
 def releases(only: str = "") -> Iterator[Release]:
     """Yield the releases whose names contain a text. Those that cannot be had are said, and left out."""
-    for name in (*MEGATRON, *VERL, *SLIME):
+    beside = {**dict.fromkeys(VERL, BESIDE_VERL), **dict.fromkeys(MEGATRON, BESIDE_MEGATRON)}
+    from_git = [f"slime {name}" for name in SLIME] + [f"miles {name}" for name in MILES]
+    for name in (*MEGATRON, *VERL, *from_git):
         if only not in name:
             continue
         try:
             folders = [fetch(name)]
-            if name in (*VERL, *MEGATRON):
-                folders.append(fetch(BESIDE_VERL if name in VERL else BESIDE_MEGATRON))
+            if name in beside:
+                folders.append(fetch(beside[name]))
         except RuntimeError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        yield Release(name if name not in SLIME else f"slime {name}", tuple(folders))
+        yield Release(name, tuple(folders))
 
 
 def fetch(name: str) -> Path:
-    """Return the folder of a release or revision. Raises a `RuntimeError` if it cannot be had."""
+    """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises a `RuntimeError` if there is none."""
     script = importlib.import_module("fetch_release" if "==" in name else "fetch_source")
-    folder: Path = script.fetch(name) if "==" in name else script.fetch("slime", name)
+    folder: Path = script.fetch(name) if "==" in name else script.fetch(*name.split(" "))
     return folder
 
 
@@ -133,10 +140,14 @@ class Changed(Tree):
 
 
 def replaced(parsed: ast.Module, old: ast.stmt, new: list[ast.stmt]) -> ast.Module:
-    """Return a tree in which other statements stand in the place of one. The rest of it is shared."""
+    """Return a tree in which other statements stand in the place of one. The rest of it is shared.
+
+    They lie in the lines of that one: what is below it, and what is not, bears on the meaning of a name.
+    """
+    lines = range(old.lineno, (old.end_lineno or old.lineno) + 1)
     for node in new:
         for part in ast.walk(node):
-            if "lineno" in part._attributes and not hasattr(part, "lineno"):
+            if "lineno" in part._attributes and getattr(part, "lineno", None) not in lines:
                 ast.copy_location(part, old)
     found = _with(parsed, old, new)
     assert isinstance(found, ast.Module)

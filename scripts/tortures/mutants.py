@@ -17,12 +17,13 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.catalogue.registry import load_patches
+from tortures import _mutant_record
 from tortures._attack import INSIDE, Attack, Mutant, relabelled
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
 from tortures._start_contracts import outcomes
-from tortures._upstreams import Pristine, Release, path_of, releases
+from tortures._upstreams import COUNT, Pristine, Release, path_of, releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +84,7 @@ def attacked(place: int, given: list[Release], options: argparse.Namespace) -> l
     others = [_tree(release.folders) for release in near]
     rows = []
     for patch in load_patches().values():
-        if options.patch not in patch.id:
+        if not any(text in patch.id for text in options.patch.split(",")):
             continue
         if options.label:
             patch = relabelled(patch, options.label, tree)  # noqa: PLW2901 -- what it is from here on
@@ -141,6 +142,11 @@ def table(rows: Iterable[tuple[str, str]], name: str) -> str:
     return "\n".join(lines)
 
 
+def applied(rows: Iterable[Row]) -> list[str]:
+    """Return the patches that have mutants."""
+    return list(dict.fromkeys(row.patch for row in rows))
+
+
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(
@@ -148,7 +154,11 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seed", default=str(secrets.randbelow(2**31)), help="default: a new one")
     parser.add_argument("--release", default="", metavar="TEXT", help="releases whose names contain it")
-    parser.add_argument("--patch", default="", metavar="TEXT", help="patches whose ids contain it")
+    parser.add_argument(
+        "--patch", default="", metavar="TEXT,...", help="patches whose ids contain one of these"
+    )
+    parser.add_argument("--write", action="store_true", help="record what became of all mutants of a patch")
+    parser.add_argument("--recorded", action="store_true", help="print the record, and run nothing")
     parser.add_argument(
         "--label",
         default="",
@@ -158,13 +168,22 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--beside", type=int, default=4, metavar="N", help="mutants next to each shape")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="releases at a time")
     parser.add_argument("--all", action="store_true", help="list what became of every mutant that was run")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.write and (options.release or options.label):
+        parser.error("--write is of all releases, as they call themselves")
+    return options
 
 
 def main(arguments: list[str]) -> int:
     """Print the tables; 1 if a mutant was wrong and silent, or a contract could not be run."""
     options = parsed(arguments)
+    if options.recorded:
+        print(_mutant_record.table(load_patches(), COLUMNS))
+        return 0
     given = list(releases(options.release))
+    if options.write and len(given) < COUNT:
+        print("not written: a release is left out", file=sys.stderr)
+        return 1
     count = len(given)
     with ProcessPoolExecutor(options.jobs) as pool:
         lists = pool.map(attacked, range(count), [given] * count, [options] * count)
@@ -192,6 +211,11 @@ def main(arguments: list[str]) -> int:
     print(table([(row.patch, row.outcome) for row in done], "patch"), end="\n\n")
     print(table([(row.kind, row.outcome) for row in done], "kind of mutant"), end="\n\n")
     print("\n".join([f"wrong and silent: {len(wrong)}", *wrong]))
+    if options.write:
+        counts = {
+            patch: Counter(row.outcome for row in done if row.patch == patch) for patch in applied(done)
+        }
+        _mutant_record.write(counts, options.seed, options.beside)
     without = [row for row in done if row.outcome == NOT_RUN and row.patch in CONTRACTS]
     unfit = sorted({f"{row.patch}: {row.why}" for row in without})
     print("\n".join(unfit), end="\n" if unfit else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import secrets
 import shutil
@@ -104,6 +105,30 @@ def test_every_patch_has_a_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     assert importlib.import_module("tortures._contracts").CONTRACTS.keys() == load_patches().keys()
 
 
+def test_a_row_of_the_record_stays_until_its_patch_is_run_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    record = importlib.import_module("tortures._mutant_record")
+    old = {"run": "2026-01-02", "seed": "3", "beside": 2, "outcomes": {"loud": 5, "same": 1}}
+    (tmp_path / "mutants.json").write_text(json.dumps({"verl.a": old, "verl.b": old}))
+    monkeypatch.setattr(record, "RECORD", tmp_path / "mutants.json")
+    record.write({"verl.b": Counter(loud=7, wrong=1)}, "4", 2)
+    found = record.recorded()
+    assert found["verl.a"] == old
+    assert found["verl.b"]["outcomes"] == {"loud": 7, "wrong": 1}
+    assert found["verl.b"]["seed"] == "4"
+    day = found["verl.b"]["run"]
+    table = record.table(["verl.c", "verl.b", "verl.a"], ["loud", "same", "wrong"])
+    assert [line.split() for line in table.splitlines()] == [
+        ["patch", "mutants", "loud", "same", "wrong", "run", "on", "seed"],
+        ["verl.a", "6", "5", "1", "0", "2026-01-02", "3"],
+        ["verl.b", "8", "7", "0", "1", day, "4"],
+        ["verl.c", "-", "not", "run", "yet"],
+        ["all", "14", "12", "1", "1"],
+    ]
+
+
 def test_contracts_hold_where_nothing_was_changed(outcomes: Any) -> None:
     """Else no mutant that a patch applies to would be judged."""
     found = outcomes([(patch, "", "") for patch in PATCHES])
@@ -135,6 +160,18 @@ def test_the_audit_of_a_folder_says_the_same(attack: Any, site: Path, tmp_path: 
         (verdict,) = (v for v in overlay.plan("all", str(tmp_path)).verdicts if v.patch == one.patch)
         assert verdict.verdict == one.verdict, (one.site, one.kind, verdict.reason)
         path.write_bytes(before)
+
+
+@pytest.mark.parametrize("patch", ["megatron.agreement", "megatron.dynamic-cp-names"])
+def test_whatever_a_condition_asks_for_is_taken_away(attack: Any, patch: str) -> None:
+    """A mutant that came to nothing would be left out, and be no attack."""
+    breaking = [importlib.import_module(f"tortures.{name}") for name in ("_breaking", "_breaking_fields")]
+    asked = importlib.import_module("tortures._neighbours").relied_on(load_patches()[patch], attack.tree)
+    assert asked
+    kinds = {one.kind for one in attack(patch)}
+    for condition in asked:
+        module = breaking[type(condition).__name__ == "Fields"]
+        assert module.breaking(condition).keys() <= kinds
 
 
 def test_what_made_the_agreement_silent_is_refused(attack: Any) -> None:

@@ -270,6 +270,14 @@ def loss(shape: Sequence[tuple[int, int]], **changed: Any) -> dict[str, Any]:
     return {"errors": errors, "entropy": logged.get("entropy_loss")}
 
 
+def step(shape: Sequence[tuple[int, int]], **changed: Any) -> tuple[Any, Any]:
+    """Return slime's loss, whatever it is made of, and the gradient of this rank's logits."""
+    job = Job(shape, arguments(**changed))
+    value, _ = job.step()
+    value.backward()
+    return value.detach(), job.logits.grad
+
+
 def memory(**changed: Any) -> dict[str, Any]:
     """Return the peak of a step's loss function and its backward beyond the logits, in N."""
     job = Job(((700, 500), (550, 540), (301, 40)), arguments(entropy_coef=0.1, **changed), part=1024)

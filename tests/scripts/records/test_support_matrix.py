@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,33 @@ def test_a_check_is_the_contract_of_a_patch(
     assert asked == [(str(tmp_path), [("verl.a", "", ""), ("verl.b", "", "")])]
     assert found == {"verl.a": "passed", "verl.b": f"wrong: a sample is lost (seed {checks.SEED})"}
     assert checks.run(tmp_path, ["verl.without"]) == {}
+
+
+def test_what_needs_triton_is_checked_with_it(
+    matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, asked = matrix.matrix_checks, []
+
+    def outcomes(path: str, jobs: list[Any], seed: str) -> list[tuple[str, str]]:
+        asked.append((path.split(os.pathsep), [patch for patch, _, _ in jobs]))
+        without = [("holds", ""), ("raises", "RuntimeError: No module named 'triton'")]
+        return without if len(jobs) > 1 else [("wrong", "a row is lost")]
+
+    monkeypatch.setattr(checks, "CONTRACTS", {"verl.a": None, "verl.b": None})
+    monkeypatch.setattr(checks, "outcomes", outcomes)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(checks.fetch_release, "fetch", lambda pin: tmp_path / pin)
+    found = checks.run(tmp_path, ["verl.a", "verl.b"])
+    with_triton = [str(tmp_path), str(tmp_path / checks.TRITON)]
+    assert asked == [([str(tmp_path)], ["verl.a", "verl.b"]), (with_triton, ["verl.b"])]
+    assert found == {"verl.a": "passed", "verl.b": f"wrong: a row is lost (seed {checks.SEED})"}
+
+    def fetch(pin: str) -> Path:
+        raise checks.fetch_release.FetchError(pin)
+
+    # Without an index it is not run, which is said.
+    monkeypatch.setattr(checks.fetch_release, "fetch", fetch)
+    assert checks.run(tmp_path, ["verl.a", "verl.b"])["verl.b"] == checks.NOT_RUN
 
 
 def test_a_check_that_cannot_be_started_is_none_that_passed(
