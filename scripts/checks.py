@@ -6,6 +6,8 @@ each test file on one of them. pytest comes last, its closing line is the last l
 it stand the skipped tests, counted by reason, and the checks that failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay.
+`--quick` runs the tests that catch most slips in the least time, and needs no source but this checkout
+(`scripts/torture own` says what they miss).
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ TYPED = Path(".cache") / "typed"
 #: The whole suite on two workers: tests of real ranks take as many processors as there are while they
 #: compute, and one while they import. By file, as what a release was found to do is found once in a file.
 WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
+#: What `--quick` gives pytest besides that.
+QUICK = ["tests/overlay", "tests/patches", "tests/compat"]
 
 
 def typed_tree(root: Path) -> Path:
@@ -113,6 +117,8 @@ def main(arguments: list[str]) -> int:
     """Run the checks and return the exit status: pytest's own, or 1 if only something else failed."""
     os.chdir(ROOT)
     failed = []
+    if arguments[:1] == ["--quick"]:
+        arguments = [*WORKERS, *QUICK, *arguments[1:]]
     nightly, lint = arguments == ["--nightly"], arguments == ["--lint"]
     if nightly or lint:
         arguments = []
