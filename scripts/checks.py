@@ -29,8 +29,12 @@ TYPED = Path(".cache") / "typed"
 #: The whole suite on two workers: tests of real ranks take as many processors as there are while they
 #: compute, and one while they import. By file, as what a release was found to do is found once in a file.
 WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
-#: What `--quick` gives pytest besides that.
-QUICK = ["tests/overlay", "tests/patches", "tests/compat"]
+#: What `--quick` gives pytest besides that: tests that need nothing but `.venv`, as they were measured.
+QUICK = [
+    *("-m", "quick or not (real or distributed)"),
+    *("tests/overlay", "tests/patches", "tests/compat"),
+    *("tests/distributed/test_dynamic_cp.py", "tests/real/test_dynamic_cp_known_losses.py"),
+]
 
 
 def typed_tree(root: Path) -> Path:
