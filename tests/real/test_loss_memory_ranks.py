@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     Sound = Callable[[str], dict[str, list[Any]]]
     Measured = Callable[[str], dict[str, Any]]
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.by_source("slime.loss-memory", revision="slime"),
+]
 
 HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))

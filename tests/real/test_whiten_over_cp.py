@@ -20,7 +20,11 @@ from rank_launcher import run_cases
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.by_source("slime.whiten-over-cp", revision="slime"),
+]
 
 HERE = Path(__file__).resolve().parent
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
