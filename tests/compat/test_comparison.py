@@ -161,6 +161,23 @@ def test_nobody_waits_for_a_first_rank_that_has_ended_when_another_comes(store: 
     assert set(at_once(store, ALIKE).values()) == {""}
 
 
+def test_whoever_has_answered_a_first_rank_that_has_ended_answers_the_next(store: Any) -> None:
+    Talk(store, "test", [0, 1, 2])._call()  # and dies
+    found: dict[int, str] = {}
+
+    def follow(me: int) -> None:
+        found[me] = Talk(store, "test", [0, 1, 2]).follow(me, FACTS, {}, 5.0)
+
+    threads = [threading.Thread(target=follow, args=(me,)) for me in (1, 2)]
+    for thread in threads:
+        thread.start()
+    store.wait(["test/1/rank 1", "test/1/rank 2"])
+    assert at_once(store, {0: FACTS}) == {0: ""}
+    for thread in threads:
+        thread.join(60)
+    assert found == {1: "", 2: ""}
+
+
 def test_a_first_rank_that_asks_and_ends_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlay.compat.comparison.SLACK", 0.2)
     first = Talk(store, "test", [0, 1, 2])
