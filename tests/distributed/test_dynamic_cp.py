@@ -42,8 +42,10 @@ PPO = [
     "ppo per token loss",
     "ppo entropy and KL",
 ]
-#: The smallest is one of the quick tests.
-on_worlds = pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.quick), *WORLDS[1:]])
+#: The smallest in which a subgroup of several ranks is not all of them is one of the quick tests.
+on_worlds = pytest.mark.parametrize(
+    "world", [pytest.param(world, marks=[pytest.mark.quick] if world == 4 else []) for world in WORLDS]
+)
 MODEL_PARALLEL = [(4, "pipeline"), (6, "tensor"), (8, "tensor"), (4, "sequence"), (6, "sequence")]
 SIZES = {2: {1, 2}, 4: {1, 2, 4}, 6: {1, 2, 6}, 8: {1, 2, 4, 8}}
 
