@@ -7,8 +7,9 @@ import ast
 from overlay.errors import SourceError
 from overlay.patch import Calls, Fields, Known, Present
 from overlay.reading.fields import lacks_fields
+from overlay.reading.origin import import_chain
 from overlay.reading.reliance import does_not_call
-from overlay.reading.shape import import_chain, split_site, star_of
+from overlay.reading.shape import split_site, star_of
 from overlay.verdict import SiteFinding
 
 TYPE_CHECKING = False

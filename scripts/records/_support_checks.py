@@ -11,8 +11,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
-import fetch_release
-
+from sources import fetch_release
 from tortures._contracts import CONTRACTS
 from tortures._run_contracts import HOLDS
 from tortures._start_contracts import ContractError, outcomes

@@ -5,7 +5,10 @@ arguments pytest runs alone and gets them; `--lint` runs all but pytest. The who
 each test file on one of them. pytest comes last, its closing line is the last line of output, and just before
 it stand the skipped tests, counted by reason, and the checks that failed.
 
-`--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay.
+`--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay, and
+the tests that are left out by day as repetitions, on releases with the source of another one.
+`--quick` runs the tests that catch most slips in the least time, and needs no source but this checkout
+(`scripts/torture own` says what they miss).
 """
 
 from __future__ import annotations
@@ -27,6 +30,14 @@ TYPED = Path(".cache") / "typed"
 #: The whole suite on two workers: tests of real ranks take as many processors as there are while they
 #: compute, and one while they import. By file, as what a release was found to do is found once in a file.
 WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
+#: What the reason begins with of a test that repeats another one (`tests/conftest.py`).
+LEFT = "left to the nightly run"
+#: What `--quick` gives pytest besides that: tests that need nothing but `.venv`, as they were measured.
+QUICK = [
+    *("-m", "quick or not (real or distributed)"),
+    *("tests/overlay", "tests/patches", "tests/compat"),
+    *("tests/distributed/test_dynamic_cp.py", "tests/real/test_dynamic_cp_known_losses.py"),
+]
 
 
 def typed_tree(root: Path) -> Path:
@@ -99,10 +110,12 @@ class Closing:
         By reason and not by test, as pytest does: hundreds of lines would push what failed out of sight.
         """
         yield
-        skipped = terminalreporter.stats.get("skipped", [])
-        terminalreporter.write_line(f"skipped tests: {len(skipped)}")
         # Of a skipped test: the file, the line, and the reason.
-        reasons = collections.Counter(str(report.longrepr[2]) for report in skipped)
+        said = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", [])]
+        skipped = [reason for reason in said if LEFT not in reason]
+        terminalreporter.write_line(f"{LEFT}: {len(said) - len(skipped)}")
+        terminalreporter.write_line(f"skipped tests: {len(skipped)}")
+        reasons = collections.Counter(skipped)
         for reason, count in reasons.most_common():
             terminalreporter.write_line(f"  {count}: {reason.removeprefix('Skipped: ')}")
         if self.failed:
@@ -113,6 +126,8 @@ def main(arguments: list[str]) -> int:
     """Run the checks and return the exit status: pytest's own, or 1 if only something else failed."""
     os.chdir(ROOT)
     failed = []
+    if arguments[:1] == ["--quick"]:
+        arguments = [*WORKERS, *QUICK, *arguments[1:]]
     nightly, lint = arguments == ["--nightly"], arguments == ["--lint"]
     if nightly or lint:
         arguments = []
@@ -132,5 +147,7 @@ def main(arguments: list[str]) -> int:
             return int(bool(failed))
         print("--- pytest", flush=True)
         arguments = WORKERS
+        if not nightly:
+            os.environ["TESTS_ONCE"] = "1"
     status = int(pytest.main(arguments, plugins=[Closing(failed)]))
     return status or bool(failed)

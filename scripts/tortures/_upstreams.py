@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
-import importlib
 import os
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay.reading.source import InstalledTree, Tree
+from sources import fetch_release, fetch_source
 from tortures._mutations import with_helpers
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def releases(only: str = "") -> Iterator[Release]:
 
 def fetch(name: str) -> Path:
     """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises a `RuntimeError` if there is none."""
-    script = importlib.import_module("fetch_release" if "==" in name else "fetch_source")
-    folder: Path = script.fetch(name) if "==" in name else script.fetch(*name.split(" "))
-    return folder
+    return fetch_release.fetch(name) if "==" in name else fetch_source.fetch(*name.split(" "))
 
 
 class Pristine(Tree):

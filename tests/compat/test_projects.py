@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.compat.projects import SLIME
+from overlay.compat.projects import MEGATRON, SLIME
 from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
@@ -61,3 +61,10 @@ def test_slime_linked_into_another_folder_is_that_of_its_checkout(tmp_path: Path
 )
 def test_a_setup_file_that_does_not_say_is_no_version(tmp_path: Path, setup: str | None) -> None:
     assert SLIME.read_version(checkout(tmp_path, setup).read) is None
+
+
+@pytest.mark.parametrize("suffix", ["", "rc3", ".dev0"])
+def test_megatron_says_its_version_in_parts(suffix: str) -> None:
+    parts = f"MAJOR = 0\nMINOR = 16\nPATCH = 1\nPRE_RELEASE = '{suffix}'\n"
+    assert MEGATRON.read_version({"megatron/core/package_info.py": parts}.get) == f"0.16.1{suffix}"
+    assert MEGATRON.read_version({"megatron/core/package_info.py": parts.replace("MINOR", "M")}.get) is None

@@ -43,6 +43,10 @@ PPO = [
     "ppo per token loss",
     "ppo entropy and KL",
 ]
+#: The smallest in which a subgroup of several ranks is not all of them is one of the quick tests.
+on_worlds = pytest.mark.parametrize(
+    "world", [pytest.param(world, marks=[pytest.mark.quick] if world == 4 else []) for world in WORLDS]
+)
 MODEL_PARALLEL = [(4, "pipeline"), (6, "tensor"), (8, "tensor"), (4, "sequence"), (6, "sequence")]
 SIZES = {2: {1, 2}, 4: {1, 2, 4}, 6: {1, 2, 6}, 8: {1, 2, 4, 8}}
 
@@ -87,7 +91,7 @@ def assert_right(found: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("case", SFT)
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_gradient_and_loss_are_those_of_one_process(world: int, case: str) -> None:
     found = on_ranks(world, case)
     assert_right(found)
@@ -129,13 +133,13 @@ def test_a_sequence_is_shared_by_as_few_ranks_as_can_hold_it(case: str, sizes: l
         assert [part["size"] for part in result["seen"]] == sizes
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_sizes_are_mixed_over_micro_batches(world: int) -> None:
     for result in on_ranks(world, "mixed"):
         assert {part["size"] for part in result["seen"]} == {1, world}
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_the_token_budget_is_shared_by_all_ranks_and_kept_on_each(world: int) -> None:
     found = on_ranks(world, "token budget")
     tokens = sum(found[0]["case"]["lengths"])
@@ -146,7 +150,7 @@ def test_the_token_budget_is_shared_by_all_ranks_and_kept_on_each(world: int) ->
 
 
 @pytest.mark.parametrize("case", PPO)
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_policy_gradient_and_its_metrics_are_those_of_one_process(world: int, case: str) -> None:
     found = on_ranks(world, case)
     assert_right(found)
@@ -158,7 +162,7 @@ def test_policy_gradient_and_its_metrics_are_those_of_one_process(world: int, ca
 
 
 @pytest.mark.parametrize("case", ["outputs", "outputs, pairs", "outputs, dynamic micro-batches"])
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_outputs_are_those_of_one_process_in_order(world: int, case: str) -> None:
     assert_outputs(on_ranks(world, case))
 
@@ -178,7 +182,7 @@ def assert_outputs(found: list[dict[str, Any]]) -> None:
         assert set(result["without loss"]["losses"]) == {1.0}
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_one_rank_is_the_source_of_outputs(world: int) -> None:
     assert_roles(on_ranks(world, "roles"))
 
@@ -190,7 +194,7 @@ def assert_roles(found: list[dict[str, Any]]) -> None:
     assert {result["group"] for result in found} == {1}
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_groups_that_stand_in_are_those_that_the_patch_may_use(world: int) -> None:
     for rank, result in enumerate(on_ranks(world, "groups")):
         runs = {size: [rank // size * size + index for index in range(size)] for size in SIZES[world]}
@@ -198,7 +202,7 @@ def test_groups_that_stand_in_are_those_that_the_patch_may_use(world: int) -> No
         assert result["agree"]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_training_merges_reports_once_and_collects_no_outputs(world: int) -> None:
     for result in on_ranks(world, "collectives in training"):
         assert result["counted"] == {"all_gather_object": 1}
@@ -250,14 +254,14 @@ def test_without_dynamic_context_parallelism_nothing_changes(world: int) -> None
         assert result["outputs"]
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_without_dynamic_context_parallelism_calls_are_passed_through(world: int) -> None:
     for result in on_ranks(world, "off, passed through"):
         assert result == dict.fromkeys(result, True)
         assert len(result) == 5
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@on_worlds
 def test_a_number_of_ranks_that_is_no_power_of_two_is_refused_at_the_start(world: int) -> None:
     for result in on_ranks(world, "start"):
         if world == 6:

@@ -16,7 +16,11 @@ from rank_launcher import run_cases
 
 from sources import fetch_release
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.by_source("verl.strict-token-budget", "verl.fast-partitioner", version="verl"),
+]
 
 WORLD = 4
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))

@@ -10,7 +10,7 @@ import pytest
 
 from overlay.patches._dynamic_cp.losses import BY_WIDTH, is_sum, name_of, with_width
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.quick]
 
 SUMS = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "cispo")
 OTHERS = ("clip_cov", "kl_cov", "geo_mean", "bypass_mode")

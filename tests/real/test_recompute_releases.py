@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from overlay.verdict import Verdict
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.by_source("megatron.recompute", found="megatron-core")]
 
 ID = "megatron.recompute"
 

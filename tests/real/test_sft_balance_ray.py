@@ -20,7 +20,7 @@ from overlay.patches._partition import karmarkar_karp
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.by_source("verl.sft-balance", found="verl")]
 
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: Release -> workers.

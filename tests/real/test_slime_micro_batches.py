@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from slime_cases import Case, Split
 
-pytestmark = pytest.mark.real
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.by_source("slime.capped-partitions", "slime.vpp-ceiling", found="slime"),
+]
 
 IDS = ("slime.capped-partitions", "slime.vpp-ceiling")
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))

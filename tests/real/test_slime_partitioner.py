@@ -14,7 +14,7 @@ import overlay
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.by_source("slime.fast-partitioner", found="slime")]
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 PATCH = "slime.fast-partitioner"

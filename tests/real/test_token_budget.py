@@ -17,7 +17,10 @@ from token_budget_check import PATCHES, draw_case, keeps
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.real
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.by_source("verl.strict-token-budget", "verl.fast-partitioner", version="verl"),
+]
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 COUNT = 300

@@ -17,7 +17,11 @@ from checks import UPSTREAMS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.by_source("slime.whiten-over-cp", revision="slime"),
+]
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 #: After 0.3.1, with the change of slime#2235.

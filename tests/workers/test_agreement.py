@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +9,10 @@ import pytest
 from rank_starter import run_ranks
 from worksite import ARMED, PATCHED, clean_environment
 
-from overlay.errors import AgreementError, OverlayError
-from overlay.pinning import agreement
-
 if TYPE_CHECKING:
     from worksite import Venv
 
 pytest.importorskip("torch")
-from overlay.compat.comparison import Talk
 
 HERE = Path(__file__).parent
 WORLD = 8
@@ -110,149 +105,3 @@ def test_a_rank_without_overlay_is_named_by_all_others(different: list[Any]) -> 
 
 def test_the_first_rank_of_a_group_may_be_the_silent_one(different: list[Any]) -> None:
     assert said([different[3]], "led by a silent rank").startswith("rank 2 did not take part within 3 s")
-
-
-# -- without processes -------------------------------------------------------------------------------
-
-
-def simulated(world: int, odd: dict[int, dict[str, str]], silent: tuple[int, ...] = ()) -> list[str]:
-    """Compare ranks that are threads, and return what each raised."""
-    from torch.distributed import HashStore  # type: ignore[attr-defined]
-
-    store, found = HashStore(), ["did not come back"] * world
-
-    def rank(me: int) -> None:
-        try:
-            talk = Talk(store, "test", range(world))
-            facts = {"overlay": "enabled", "a: content": "1", **odd.get(me, {})}
-            files = {"up.core": f"/rank{me}/up/core.py"}
-            found[me] = talk.lead(facts, files, 1.0) if me == 0 else talk.follow(me, facts, files, 1.0)
-        except AgreementError as error:
-            found[me] = f"raised {error}"
-
-    threads = [threading.Thread(target=rank, args=(me,)) for me in range(world) if me not in silent]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return found
-
-
-def test_many_ranks_agree() -> None:
-    assert simulated(64, {}) == [""] * 64
-
-
-def test_three_kinds_of_ranks() -> None:
-    odd = {5: {"a: up source of up.core:f": "x"}, 9: {"a: content": "2"}}
-    found = simulated(64, odd)
-    assert len(set(found)) == 1
-    assert lines(found[0]) == [
-        "the ranks do not run the same:",
-        "a: content",
-        "ranks 0-8,10-63 1",
-        "rank 9 2",
-        "a: up source of up.core:f",
-        "ranks 0-4,6-63 absent",
-        "rank 5 x in /rank5/up/core.py",
-    ]
-
-
-def test_silent_ranks_are_all_named() -> None:
-    found = simulated(16, {}, silent=(3, 4, 9))
-    assert {text for rank, text in enumerate(found) if rank not in (3, 4, 9)} == {found[0]}
-    assert found[0].startswith("ranks 3-4,9 did not take part within 1 s")
-
-
-def test_spans() -> None:
-    assert agreement.spans([0]) == "rank 0"
-    assert agreement.spans([4, 2, 3, 9]) == "ranks 2-4,9"
-
-
-def test_without_a_process_group_there_is_nothing_to_compare() -> None:
-    import overlay
-
-    with pytest.raises(OverlayError, match="there is no process group"):
-        overlay.agree()
-
-
-# -- one after the other, through one store ----------------------------------------------------------
-
-FACTS = {"overlay": "enabled"}
-
-
-def at_once(store: Any, ranks: dict[int, dict[str, str]], timeout: float = 20.0) -> dict[int, str]:
-    """Compare ranks that are threads and share nothing but a store, and return what each says."""
-    found: dict[int, str] = {}
-
-    def take_part(me: int, facts: dict[str, str]) -> None:
-        talk = Talk(store, "test", [0, 1, 2])
-        found[me] = talk.lead(facts, {}, timeout) if me == 0 else talk.follow(me, facts, {}, timeout)
-
-    threads = [threading.Thread(target=take_part, args=rank) for rank in ranks.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return found
-
-
-@pytest.fixture
-def store() -> Any:
-    from torch.distributed import HashStore  # type: ignore[attr-defined]
-
-    return HashStore()
-
-
-ALIKE = dict.fromkeys(range(3), FACTS)
-
-
-def test_what_differed_before_differs_no_more(store: Any) -> None:
-    # Other processes, in the same places: what the earlier ones said is not taken for their answer.
-    for _ in range(3):
-        assert set(at_once(store, ALIKE).values()) == {""}
-        (said,) = set(at_once(store, {**ALIKE, 2: {"overlay": "enabled", "a": "1"}}).values())
-        assert "rank 2" in said
-
-
-def test_a_silent_rank_is_silent_once(store: Any) -> None:
-    for silent in range(3):
-        there = {rank: FACTS for rank in ALIKE if rank != silent}
-        (said,) = set(at_once(store, there, 0.3).values())
-        assert said.startswith(f"rank {silent} did not take part within 0.3 s: ")
-        assert set(at_once(store, ALIKE).values()) == {""}
-
-
-def test_nobody_waits_for_a_first_rank_that_has_ended_when_another_comes(store: Any) -> None:
-    Talk(store, "test", [0, 1, 2])._call()  # and dies
-    assert set(at_once(store, ALIKE).values()) == {""}
-
-
-def test_a_first_rank_that_asks_and_ends_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.compat.comparison.SLACK", 0.2)
-    first = Talk(store, "test", [0, 1, 2])
-    first._answer(first._call(), 0, FACTS, {})
-    said = at_once(store, {1: FACTS, 2: FACTS}, 0.3)
-    assert set(said.values()) == {
-        "rank 0 asked, and has not said what came of it within 0.5 s: it hangs or has ended\n"
-    }
-
-
-def test_all_that_are_silent_are_named_where_the_first_is_among_them(store: Any) -> None:
-    said = at_once(store, {2: FACTS}, 0.3)[2]
-    assert said.startswith("ranks 0-1 did not take part within 0.3 s: ")
-
-
-def test_a_first_rank_that_comes_when_the_others_have_given_up_says_so(store: Any) -> None:
-    said = at_once(store, {1: FACTS, 2: FACTS}, 0.3)
-    assert all(text.startswith("rank 0 did not take part within 0.3 s: ") for text in said.values())
-    assert at_once(store, {0: FACTS}, 0.3) == {
-        0: "ranks 1-2 had given up waiting for rank 0, which came later\n"
-    }
-    assert set(at_once(store, ALIKE).values()) == {""}
-
-
-def test_a_rank_that_comes_when_the_others_have_given_up_is_told_what_they_said(store: Any) -> None:
-    (earlier,) = set(at_once(store, {0: FACTS, 1: FACTS}, 0.3).values())
-    said = at_once(store, {2: FACTS}, 0.3)[2]
-    assert f"a comparison had ended before rank 2 came, and said: {earlier}" in said
-    assert set(at_once(store, ALIKE).values()) == {""}

@@ -49,8 +49,19 @@ def main(module: str, folder: Path) -> None:
             report.flush()
             if "trace" in result:
                 # The ranks of a job outlive one that failed: what waits for it then waits for good.
-                time.sleep(TIMEOUT + 5)
+                _wait_for_all(folder, name)
                 break
+
+
+def _wait_for_all(folder: Path, name: str) -> None:
+    """Wait until every rank has told what it found in a case, or should have given up long ago."""
+    reports = [folder / f"rank{rank}.jsonl" for rank in range(dist.get_world_size())]
+    start, end = json.dumps([name])[:-1], time.monotonic() + TIMEOUT + 5
+    while time.monotonic() < end:
+        told = [path.read_text(encoding="utf-8").splitlines() for path in reports if path.exists()]
+        if sum(any(line.startswith(start) for line in lines) for lines in told) == len(reports):
+            return
+        time.sleep(0.1)
 
 
 def _result(case: Any) -> Any:

@@ -363,6 +363,7 @@ def test_what_others_have_changed_since_is_left_alone(held: Any) -> None:
         held,
         """
 import functools
+taken = scale
 def use(a=scale, b=1): ...
 p = functools.partial(scale, factor=5)
 class H:
@@ -371,12 +372,14 @@ class H:
 """,
     )
     found = search_scale(held)
+    assert held.taken is new_scale
+    held.taken = len
     held.use.__defaults__ = (len, 7)
     held.p.__setstate__((len, (), {}, None))
     held.H.fn = held.H.f = len
     undo([found])
     assert held.use.__defaults__ == (len, 7)
-    assert held.p.func is held.H.fn is held.H.f is len
+    assert held.p.func is held.H.fn is held.H.f is held.taken is len
 
 
 def test_many_holders_are_looked_up_at_once_and_counted(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:

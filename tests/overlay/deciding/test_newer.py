@@ -44,6 +44,14 @@ def test_the_lower_bound_stays(version: str) -> None:
     assert "outside the versions that the patch knows (>=1,<2)" in verdict.reason
 
 
+def test_all_that_is_replaced_has_to_be_known_to_the_letter() -> None:
+    replaced = tuple(Replacement(site=f"lib.core:{name}", make=never) for name in ("f", "A.g"))
+    for shape, expected in (((known(), known("lib.core:A.g")), "apply"), ((known(),), "expired")):
+        two = variant(shape=(*shape, Present(site="lib.core:A.g")), replacements=replaced)
+        assert decide(patch(two), tree(version="1.5")).verdict == "apply"
+        assert decide(patch(two), tree(version="3")).verdict == expected
+
+
 def test_what_is_not_known_to_the_letter_is_not_applied_to() -> None:
     changed = decide(patch(), tree(version="3", core="def f(x):\n    return -x\n"))
     assert changed.verdict == "expired"

@@ -64,6 +64,21 @@ def test_a_module_being_executed_is_patched_when_it_is_done(upstream: Upstream, 
     assert type(core.__spec__).__name__ == "ModuleSpec"
 
 
+def test_of_a_module_that_puts_another_in_its_place_the_other_is_patched(
+    upstream: Upstream, engines: Engines
+) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    other = "import sys, types\nother = types.ModuleType(__name__)\n"
+    other += "vars(other).update(vars(sys.modules[__name__]))\nsys.modules[__name__] = other\n"
+    upstream.write(core=f"{text}\n{other}")
+    engine = engines(upstream.patch())
+    engine.enable()
+    core = upstream.load()
+    assert core.scale(1) == 200
+    (status,) = engine.status().patches
+    assert (status.state, status.reason) == ("applied", "")
+
+
 def test_a_module_being_executed_is_refused_in_strict_mode_each_time(
     upstream: Upstream, engines: Engines
 ) -> None:

@@ -144,6 +144,20 @@ def test_a_file_that_changed_after_it_was_imported(upstream: Upstream, engines: 
     assert "its file has changed since it was imported" in status.reason
 
 
+def test_a_file_in_which_a_number_changed_after_it_was_imported(upstream: Upstream, engines: Engines) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    good, other = (text.replace("value * factor", f"value * factor + {number}") for number in (11, 12))
+    upstream.write(core=good)
+    patch = upstream.patch()
+    upstream.write(core=other)
+    core = upstream.load()
+    upstream.write(core=good)
+    engine = engines(patch)
+    engine.enable()
+    assert core.scale(5) == 22
+    assert "its file has changed since it was imported" in engine.status().patches[0].reason
+
+
 def test_a_site_that_is_replaced_after_us_is_told(
     upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,17 +186,17 @@ def test_a_site_that_is_replaced_after_us_is_told(
 LATE = Project(name="latepkg", distributions=("latepkg",), marker="latepkg", read_version=lambda read: "1.0")
 
 
+def wrap(original: Any, module: Any) -> Any:
+    def g(value: Any) -> Any:
+        return -original(value)
+
+    return g
+
+
 def test_a_project_that_becomes_importable_later(upstream: Upstream, engines: Engines, tmp_path: Any) -> None:
     folder = tmp_path / "later"
     folder.mkdir()
     (folder / "latepkg.py").write_text("def g(value):\n    return value\n")
-
-    def wrap(original: Any, module: Any) -> Any:
-        def g(value: Any) -> Any:
-            return -original(value)
-
-        return g
-
     from overlay.reading.source import InstalledTree
 
     digest = InstalledTree(str(folder)).digest("latepkg:g")
@@ -205,6 +219,31 @@ def test_a_project_that_becomes_importable_later(upstream: Upstream, engines: En
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop("latepkg", None)
+
+
+def test_an_optional_target_that_is_never_imported_is_not_waited_for(
+    upstream: Upstream, engines: Engines
+) -> None:
+    from overlay.reading.source import InstalledTree
+
+    (upstream.root / "latepkg.py").write_text("def g(value):\n    return value\n")
+    digest = InstalledTree(str(upstream.root)).digest("latepkg:g")
+    assert digest
+    variant = Variant(
+        name="1",
+        versions=">=1",
+        shape=(Known(site="latepkg:g", digests=(digest,)),),
+        replacements=(Replacement(site="latepkg:g", make=wrap),),
+    )
+    for optional, state in ((True, "applied"), (False, "armed")):
+        other = Target(project=LATE, variants=(variant,), optional=optional)
+        engine = engines(upstream.patch(others=(other,)))
+        engine.enable()
+        upstream.load()
+        status = engine.status().patches[0]
+        assert [site.state for site in status.sites] == ["applied", "armed"]
+        assert status.state == state
+        engine.disable()
 
 
 def test_a_project_that_cannot_be_found_although_it_is_imported(

@@ -73,6 +73,20 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, lock:
     assert lockfile.read(str(path)) == locked
 
 
+def test_what_a_link_leads_to_is_written_and_keeps_its_mode(tmp_path: Path) -> None:
+    kept, link = tmp_path / "kept.lock", tmp_path / "link.lock"
+    kept.write_text("before")
+    kept.chmod(0o640)
+    link.symlink_to(kept)
+    lock = {"format": _lock.FORMAT, "overlay": {"version": "1", "content": "c"}, "python": "3"}
+    locked = _lock.with_digest({**lock, "environment": {}, "pack": [], "patch": []})
+    lockfile.save(str(link), locked)
+    assert link.is_symlink()
+    assert lockfile.read(str(kept)) == locked
+    assert kept.stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.lock", "link.lock"]
+
+
 def refusal(path: Path, text: str | bytes) -> str:
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(LockError) as caught:

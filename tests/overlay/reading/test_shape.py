@@ -35,6 +35,11 @@ def test_layout_comments_and_docstrings_do_not_count(same: str) -> None:
     assert of(same) == of(BASE)
 
 
+@pytest.mark.parametrize("kind", ["def f():", "async def f():", "class f:"])
+def test_no_docstring_counts(kind: str) -> None:
+    assert of(f"{kind}\n    'Say.'\n    pass\n") == of(f"{kind}\n    pass\n")
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -180,6 +185,11 @@ def test_whether_a_name_exists(source: str, there: bool) -> None:
     assert exists(ast.parse(source), "f") is there
     inside = "class A:\n" + textwrap.indent(source, "    ")
     assert exists(ast.parse(inside), "A.f") is (there and "global" not in source)
+
+
+def test_what_is_done_to_a_method_from_outside_decides_whether_it_exists() -> None:
+    for after, there in (('delattr(A, "f")\n', False), ("del A.f\n", False), ('setattr(A, "f", g)\n', True)):
+        assert exists(ast.parse(METHOD + after), "A.f") is there
 
 
 def test_a_name_that_may_come_from_anywhere_is_not_absent_for_sure() -> None:

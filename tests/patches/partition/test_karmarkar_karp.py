@@ -15,7 +15,7 @@ from partition_cases import divisors, drawing, drawn_values, functions
 
 from overlay.patches._partition import is_exact, karmarkar_karp
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.quick]
 
 VERL = Path(str(distribution("verl").locate_file("verl/utils/seqlen_balancing.py")))
 (UPSTREAM,) = functions(VERL, "karmarkar_karp")

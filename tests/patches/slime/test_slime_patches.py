@@ -205,7 +205,9 @@ def test_the_helper_of_upstreams_cure_is_balanced_and_leaves_none_empty() -> Non
 # --- slime 0.3 ---
 
 
-def schedule(lengths: list[int], ranks: int, budget: int, **options: Any) -> list[list[int]]:
+def schedule(
+    lengths: list[int], ranks: int, budget: int, *, virtual: int = 1, group: int = 1, **options: Any
+) -> list[list[int]]:
     """Pack a step as slime 0.3.1 does, with overlay: by the square of the length."""
     module: Any = SimpleNamespace(
         _calculate_workloads=lambda step, _args: [float(length**2) for length in step],
@@ -227,7 +229,7 @@ def schedule(lengths: list[int], ranks: int, budget: int, **options: Any) -> lis
         return packing(total_lengths, args=None, micro_batch_size=1, **more)
 
     built = make_schedule(build, module)
-    sizes = {"dp_size": ranks, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+    sizes = {"dp_size": ranks, "vpp_size": virtual, "microbatch_group_size_per_vp_stage": group}
     return built(None, sizes, lengths, global_batch_size=1, rollout_indices=[])  # type: ignore[no-any-return]
 
 
@@ -245,6 +247,14 @@ def test_flops_are_balanced_under_the_budget_and_aligned() -> None:
     found = schedule([60] * 5 + [1] * 5, 2, 100)
     assert len(found) == 6
     assert holds(found, [60] * 5 + [1] * 5, 100)
+
+
+@pytest.mark.parametrize(("virtual", "group", "count"), [(1, 4, 5), (2, 2, 6), (2, 4, 8)])
+def test_groups_of_virtual_stages_count_where_there_are_any(virtual: int, group: int, count: int) -> None:
+    lengths = [60] * 5 + [1] * 5
+    found = schedule(lengths, 1, 100, virtual=virtual, group=group)
+    assert len(found) == count
+    assert holds(found, lengths, 100)
 
 
 def test_what_slime_cuts_down_to_the_budget_is_left_to_it() -> None:

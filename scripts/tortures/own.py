@@ -1,0 +1,130 @@
+"""Make slips in our own code, and print which of them `./scripts/test --quick` catches.
+
+The slips are data (`own_mutants.toml`), found by their text, so that code may move. Each is made in a copy of
+the checkout. What is caught is caught by a test that fails there and passes without the slip. The files that
+mirror the code run first; the rest of the quick tests only if those let it pass. A slip that the quick tests
+miss has to be caught by all tests of the files that mirror the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from overlay.base import toml
+from testing.suite import QUICK, WORKERS
+from tortures._own_copy import ROOMS, Copy
+
+FILE = Path(__file__).with_name("own_mutants.toml")
+#: Seconds for a run of tests that a slip may have made wait for ever.
+LIMIT = 600.0
+
+
+class Slip(NamedTuple):
+    """One slip: what is wrong, where, and which test files mirror that code."""
+
+    room: str
+    defect: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+class Row(NamedTuple):
+    """A slip, and the first test that failed of the quick ones, and of those of its files; empty for none."""
+
+    slip: Slip
+    quick: str
+    full: str
+
+
+def slips(only: str = "") -> list[Slip]:
+    """Return the slips whose defect or room contains a text."""
+    found = toml.read(str(FILE), largest=1 << 20, dots=1 << 20)["mutant"]
+    made = [Slip(**{**one, "tests": tuple(one["tests"])}) for one in found]
+    return [slip for slip in made if only in slip.defect or only in slip.room]
+
+
+def quick_part(files: list[str]) -> list[str]:
+    """Return the arguments of the quick run for those of some test files that it looks at."""
+    paths = [argument for argument in QUICK if argument.startswith("tests")]
+    inside = [file for file in files if any(Path(file).is_relative_to(path) for path in paths)]
+    return [*(argument for argument in QUICK if argument not in paths), *inside] if inside else []
+
+
+def judged(copy: Copy, slip: Slip) -> Row:
+    """Make a slip in a copy, and return what caught it."""
+    files = copy.tests(slip.tests)
+    part = quick_part(files)
+    with copy.changed(slip.room, slip.old, slip.new):
+        near = copy.pytest(part, LIMIT).failed if part else ""
+        if near:
+            return Row(slip, near, near)
+        return Row(slip, copy.pytest(QUICK, LIMIT).failed, copy.pytest(files, LIMIT).failed)
+
+
+def table(rows: list[Row]) -> str:
+    """Return how many slips were caught, by room."""
+    lines = [f"{'':10}{'slips':>8}{'caught by --quick':>20}{'caught by all tests':>22}"]
+    by_room = Counter(row.slip.room for row in rows)
+    for room in (*(room for room in ROOMS if room in by_room), "all"):
+        some = [row for row in rows if room in (row.slip.room, "all")]
+        quick, full = sum(bool(row.quick) for row in some), sum(bool(row.quick or row.full) for row in some)
+        lines.append(f"{room:10}{len(some):8}{quick:20}{full:22}")
+    return "\n".join(lines)
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/torture own", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="slips of which the room or defect has it")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="slips at a time")
+    parser.add_argument("--all", action="store_true", help="name the test that caught each slip")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table; 1 if a slip is caught by no test, or the quick tests catch less than nine of ten."""
+    options = parsed(arguments)
+    given = slips(options.only)
+    with tempfile.TemporaryDirectory(prefix="overlay-own-") as folder:
+        copies: SimpleQueue[Copy] = SimpleQueue()
+        for number in range(options.jobs):
+            copies.put(Copy(Path(folder) / str(number)))
+        copy = copies.get()
+        start = time.monotonic()
+        plain = copy.pytest([*WORKERS, *QUICK], LIMIT)
+        if plain.failed:
+            print(f"{plain.output}\nthe quick tests fail where nothing was changed: {plain.failed}")
+            return 1
+        print(f"the quick tests took {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+        copies.put(copy)
+
+        def judge(slip: Slip) -> Row:
+            copy = copies.get()
+            try:
+                row = judged(copy, slip)
+            finally:
+                copies.put(copy)
+            if options.all or not row.quick:
+                caught = [f"    quick: {row.quick or '-'}", f"    all:   {row.full or '-'}"]
+                print("\n".join([f"{slip.room}: {slip.defect}", *caught]), file=sys.stderr, flush=True)
+            return row
+
+        with ThreadPoolExecutor(options.jobs) as pool:
+            rows = list(pool.map(judge, given))
+    print(table(rows))
+    missed = [row for row in rows if not row.quick]
+    print("\n".join(["", f"missed by --quick: {len(missed)}", *(f"  {row.slip.defect}" for row in missed)]))
+    lost = [row for row in missed if not row.full]
+    print(f"caught by no test: {len(lost)}", *(f"  {row.slip.defect}" for row in lost), sep="\n")
+    return int(bool(lost) or len(missed) * 10 > len(rows))

@@ -1,0 +1,76 @@
+"""What is left to the nightly run: a test on a release with the source of another one, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONFTEST = Path(__file__).with_name("conftest.py")
+#: What stands for sources: the first digit of a release, and of 0.x nothing can be had.
+SOURCES = """
+def _source(patches, project, release):
+    assert (patches, project) == (("up.fix",), "up")
+    return None if release.startswith("0") else (release[0],)
+"""
+TESTS = """
+import pytest
+
+pytestmark = pytest.mark.by_source("up.fix", release="up")
+of_all = pytest.mark.parametrize("release", ["0.1", "0.2", "1.0", "1.1", "2.0", "2.1"])
+
+
+@of_all
+@pytest.mark.parametrize("size", [1, 2])
+def test_sized(release, size):
+    pass
+
+
+@of_all
+def test_other(release):
+    pass
+
+
+def test_of_none():
+    pass
+"""
+
+
+@pytest.fixture
+def skipped(tmp_path: Path) -> Callable[..., list[str]]:
+    """Return the function that runs the tests with some variables, and returns which were skipped."""
+
+    def run(**variables: str) -> list[str]:
+        (tmp_path / "conftest.py").write_text(CONFTEST.read_text() + SOURCES)
+        (tmp_path / "test_it.py").write_text(TESTS)
+        clean = {name: value for name, value in os.environ.items() if name != "TESTS_ONCE"}
+        command = [sys.executable, "-m", "pytest", "-v", "--strict-markers", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env={**clean, **variables}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+        lines = [line for line in done.stdout.splitlines() if " SKIPPED " in line]
+        assert all("left to the nightly run: up " in line for line in lines), done.stdout
+        return [line.partition("::")[2].split()[0] for line in lines]
+
+    return run
+
+
+def test_each_test_runs_once_for_each_source(skipped: Callable[..., list[str]]) -> None:
+    assert sorted(skipped(TESTS_ONCE="1")) == sorted(
+        [
+            *(f"test_sized[{size}-{release}]" for size in (1, 2) for release in ("1.1", "2.1")),
+            *(f"test_other[{release}]" for release in ("1.1", "2.1")),
+        ]
+    )
+
+
+def test_unless_that_is_asked_for_all_of_them_run(skipped: Callable[..., list[str]]) -> None:
+    assert skipped() == []

@@ -1,0 +1,43 @@
+"""The slips of `scripts/torture own`: each is there to be made, and one is made, caught and undone."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("tortures.own")
+
+
+@pytest.fixture
+def copy(own: Any, tmp_path: Path) -> Any:
+    return importlib.import_module("tortures._own_copy").Copy(tmp_path / "copy")
+
+
+def test_each_slip_can_be_made_in_one_place_and_has_tests(own: Any, copy: Any) -> None:
+    slips = own.slips()
+    assert len(slips) >= 60
+    assert len({slip.defect for slip in slips}) == len(slips)
+    for slip in slips:
+        before = copy.file_with(slip.room, slip.old).read_text()
+        assert before.replace(slip.old, slip.new) != before
+        assert copy.tests(slip.tests)
+
+
+def test_a_slip_is_caught_in_the_copy_and_undone(own: Any, copy: Any) -> None:
+    (slip,) = (one for one in own.slips() if one.tests == ("test_projects.py",) and "setup.py" in one.defect)
+    part = own.quick_part(copy.tests(slip.tests))
+    file = copy.file_with(slip.room, slip.old)
+    before = file.read_text()
+    with copy.changed(slip.room, slip.old, slip.new):
+        assert "test_projects.py::" in copy.pytest(part, 120).failed
+    assert file.read_text() == before == (ROOT / file.relative_to(copy.root)).read_text()
+    assert copy.pytest(part, 120).failed == ""
