@@ -50,14 +50,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @functools.cache
 def _source(patches: tuple[str, ...], project: str, release: str) -> tuple[object, ...] | None:
     """Return what patches find in a release, `None` if the release cannot be had: the test says so."""
-    from sources import fetch_release, fetch_source
+    from sources import fetch_release, fetch_source, git_sources
 
     try:
         if project in ("slime", "miles"):
             folder = fetch_source.fetch(project, release)
         else:
             folder = fetch_release.fetch(f"{project}=={release}")
-    except (fetch_release.FetchError, fetch_source.FetchError):
+    except (fetch_release.FetchError, git_sources.FetchError):
         return None
     return tuple(
         (

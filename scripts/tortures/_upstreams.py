@@ -68,7 +68,10 @@ def releases(only: str = "") -> Iterator[Release]:
 
 def fetch(name: str) -> Path:
     """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises a `RuntimeError` if there is none."""
-    return fetch_release.fetch(name) if "==" in name else fetch_source.fetch(*name.split(" "))
+    if "==" in name:
+        return fetch_release.fetch(name)
+    project, revision = name.split(" ")
+    return fetch_source.fetch(project, revision)
 
 
 class Pristine(Tree):
