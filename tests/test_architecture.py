@@ -71,7 +71,7 @@ def test_scripts_never_reach_into_the_tests() -> None:
         assert not used & (tests - ours), path
         assert (
             not re.search(r"""["']tests["'] */|/ *["']tests["']""", path.read_text())
-            or path.name == "suite.py"
+            or path.name in ("suite.py", "_own_copy.py")  # these run them
         ), path
 
 

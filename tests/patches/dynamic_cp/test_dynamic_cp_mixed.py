@@ -120,10 +120,12 @@ def test_no_step_is_longer_than_those_of_others(lengths: list[int], ranks: int) 
 @given(LENGTHS, RANKS, st.none() | st.integers(CAP // 2, 4 * CAP))
 @example([CAP] * 60, 8, None)
 @example([1] * 59 + [CAP], 2, CAP)
+@example([CAP // 2 + 1], 1, CAP // 2)
 def test_no_micro_batch_takes_longer_than_with_the_split_of_verl(
     lengths: list[int], ranks: int, budget: int | None
 ) -> None:
-    lengths = fitting(lengths, ranks)
+    # verl has no split for a sequence that exceeds the budget of all ranks.
+    lengths = fitting(lengths, ranks, CAP if budget is None else min(CAP, budget))
     most = max(1, sum(lengths)) if budget is None else budget
     step = by_number(lengths, ranks, min(CAP, most), most)
     if step is not None:

@@ -157,7 +157,7 @@ def test_a_check_is_the_contract_of_a_patch(
 def test_what_needs_triton_is_checked_with_it(
     matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks, asked = matrix.matrix_checks, []
+    checks, asked = matrix._support_checks, []
 
     def outcomes(path: str, jobs: list[Any], seed: str) -> list[tuple[str, str]]:
         asked.append((path.split(os.pathsep), [patch for patch, _, _ in jobs]))
