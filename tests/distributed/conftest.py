@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repetitions import pytest_runtest_setup
+
+__all__ = ["folder_of", "megatron", "pytest_runtest_setup"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

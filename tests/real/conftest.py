@@ -15,6 +15,12 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "distributed"))
+
+from repetitions import pytest_runtest_setup
+
+__all__ = ["pytest_runtest_setup"]
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 

@@ -17,17 +17,12 @@ import pytest
 
 import overlay
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 #: What a reason begins with (`scripts/checks.py` counts these).
 LEFT = "left to the nightly run"
 
 #: By test, its other parameters and the source: the release on which it runs.
 _first: dict[tuple[object, ...], str] = {}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Describe the mark."""
-    config.addinivalue_line("markers", f"by_source(*patches, parameter=project): see {Path(__file__).name}")
 
 
 @pytest.hookimpl(tryfirst=True)
