@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from checks import UPSTREAMS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-CONFTEST = Path(__file__).with_name("conftest.py")
+CONFTEST = UPSTREAMS / "repetitions.py"
 #: What stands for sources: the first digit of a release, and of 0.x nothing can be had.
 SOURCES = """
 def _source(patches, project, release):
@@ -51,7 +53,7 @@ def skipped(tmp_path: Path) -> Callable[..., list[str]]:
         (tmp_path / "conftest.py").write_text(CONFTEST.read_text() + SOURCES)
         (tmp_path / "test_it.py").write_text(TESTS)
         clean = {name: value for name, value in os.environ.items() if name != "TESTS_ONCE"}
-        command = [sys.executable, "-m", "pytest", "-v", "--strict-markers", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
         done = subprocess.run(
             command, cwd=tmp_path, env={**clean, **variables}, capture_output=True, text=True, check=False
         )

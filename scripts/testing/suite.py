@@ -30,7 +30,7 @@ TYPED = Path(".cache") / "typed"
 #: The whole suite on two workers: tests of real ranks take as many processors as there are while they
 #: compute, and one while they import. By file, as what a release was found to do is found once in a file.
 WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
-#: What the reason begins with of a test that repeats another one (`tests/conftest.py`).
+#: What the reason begins with of a test that repeats another one (`tests/distributed/repetitions.py`).
 LEFT = "left to the nightly run"
 #: What `--quick` gives pytest besides that: tests that need nothing but `.venv`, as they were measured.
 QUICK = [

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from repetitions import pytest_runtest_setup
 
 from checks import UPSTREAMS
 from records import support
 from sources import fetch_release, fetch_source, git_sources, releases
 from sources.git_sources import FetchError
+
+__all__ = ["pytest_runtest_setup"]
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,6 @@ LEFT = "left to the nightly run"
 
 #: By test, its other parameters and the source: the release on which it runs.
 _first: dict[tuple[object, ...], str] = {}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Describe the mark."""
-    config.addinivalue_line("markers", f"by_source(*patches, parameter=project): see {Path(__file__).name}")
 
 
 @pytest.hookimpl(tryfirst=True)
