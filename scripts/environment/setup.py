@@ -106,7 +106,8 @@ def digest(profile: str, layout: Layout) -> str:
     names = ["constraints.txt", *(f"{name}.in" for name in layout.profiles(profile))]
     parts += [(layout.requirements / name).read_text(encoding="utf-8") for name in names]
     parts.append(packaging_part((layout.root / "pyproject.toml").read_text(encoding="utf-8")))
-    # The editable installation carries the version in its metadata.
+    # The editable installation carries the version in its metadata, and copies of the start-up files.
+    parts += [path.read_text(encoding="utf-8") for path in sorted((layout.root / "startup").glob("*"))]
     parts.append((layout.root / "overlay" / "_version.py").read_text(encoding="utf-8"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -27,6 +27,8 @@ def layout(tmp_path: Path) -> setup.Layout:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n\n[tool.ruff]\nline-length = 110\n")
     (tmp_path / "overlay").mkdir()
     (tmp_path / "overlay" / "_version.py").write_text("__version__ = '0'\n")
+    (tmp_path / "startup").mkdir()
+    (tmp_path / "startup" / "overlay-startup.pth").write_text("import overlay\n")
     return setup.Layout(tmp_path)
 
 
@@ -79,6 +81,7 @@ def test_environment_of_the_tests_serves_the_demo(layout: Any, installed: list[s
         "scripts/environment/requirements/demo.in",
         "pyproject.toml",
         "overlay/_version.py",
+        "startup/overlay-startup.pth",
     ],
 )
 def test_changed_file_installs_again(layout: Any, installed: list[str], changed: str) -> None:
