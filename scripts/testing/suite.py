@@ -30,7 +30,10 @@ TYPED = Path(".cache") / "typed"
 #: The whole suite on two workers: tests of real ranks take as many processors as there are while they
 #: compute, and one while they import. By file, as what a release was found to do is found once in a file.
 WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
-#: What the reason begins with of a test that repeats another one (`tests/distributed/repetitions.py`).
+#: Folders of tests whose files take minutes. They come first: a long file that is begun last leaves the other
+#: workers idle. (xdist would begin with the files that have most tests, which are short ones.)
+LONG = ("real", "distributed", "torture", "workers", "scripts")
+#: What the reason begins with of a test that repeats another one (`scripts/checks/upstreams/repetitions.py`).
 LEFT = "left to the nightly run"
 #: What `--quick` gives pytest besides that: tests that need nothing but `.venv`, as they were measured.
 QUICK = [
@@ -38,6 +41,18 @@ QUICK = [
     *("tests/overlay", "tests/patches", "tests/compat"),
     *("tests/distributed/test_dynamic_cp.py", "tests/real/test_dynamic_cp_known_losses.py"),
 ]
+
+
+def whole_run() -> list[str]:
+    """Return the arguments with which pytest runs all tests."""
+    return [*WORKERS, "--no-loadscope-reorder", "--durations=20", *in_order(ROOT / "tests")]
+
+
+def in_order(tests: Path) -> list[str]:
+    """Return all that lies in the folder of tests and holds some, what takes long first."""
+    found = [path.name for path in tests.iterdir() if any(path.rglob("test_*.py")) or path.match("test_*.py")]
+    found.sort(key=lambda name: (LONG.index(name) if name in LONG else len(LONG), name))
+    return [f"tests/{name}" for name in found]
 
 
 def typed_tree(root: Path) -> Path:
@@ -146,7 +161,7 @@ def main(arguments: list[str]) -> int:
             print(f"failed: {', '.join(failed)}" if failed else "nothing was found")
             return int(bool(failed))
         print("--- pytest", flush=True)
-        arguments = WORKERS
+        arguments = whole_run()
         if not nightly:
             os.environ["TESTS_ONCE"] = "1"
     status = int(pytest.main(arguments, plugins=[Closing(failed)]))

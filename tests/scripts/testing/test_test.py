@@ -34,13 +34,28 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_without_arguments_everything_runs_and_a_failure_counts(checks: Any) -> None:
     assert checks.main([]) == 1
-    assert checks.calls == ["check", "format", "mypy", ("pytest", checks.WORKERS, ["mypy"])]
+    assert checks.calls == ["check", "format", "mypy", ("pytest", checks.whole_run(), ["mypy"])]
 
 
 def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> None:
     assert checks.main(["--nightly"]) == 1
     failed = ["mypy", "upstream's suites"]
-    assert checks.calls == ["check", "format", "mypy", "suites", ("pytest", checks.WORKERS, failed)]
+    assert checks.calls == ["check", "format", "mypy", "suites", ("pytest", checks.whole_run(), failed)]
+
+
+def test_what_takes_long_is_begun_first_and_nothing_is_left_out(tmp_path: Path) -> None:
+    for name in (
+        "overlay/base/test_b.py",
+        "real/test_r.py",
+        "workers/test_w.py",
+        "new/test_n.py",
+        "test_t.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "__pycache__").mkdir()
+    found = ["tests/real", "tests/workers", "tests/new", "tests/overlay", "tests/test_t.py"]
+    assert suite.in_order(tmp_path) == found
 
 
 def test_linters_and_types_run_alone(checks: Any, capsys: pytest.CaptureFixture[str]) -> None:
