@@ -1,4 +1,4 @@
-"""Calls that are going on: what they have in their variables, the collector does not tell.
+"""Running frames: the garbage collector does not report their local variables.
 
 `from x import f` in a function leaves the original in that call for as long as it runs, which may be as long
 as the training.

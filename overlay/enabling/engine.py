@@ -78,7 +78,7 @@ class Engine:
                 selection = choose(known, patches)
                 wanted = settings.strict(strict)
                 log.set_level(settings.log_level())
-                settings.dynamic_cp()  # that it says something, before a job has run into it
+                settings.dynamic_cp()  # a wrong value is an error now, not in the middle of a job
                 for sentence in settings.unknown():
                     log.warning(sentence)
                 chosen = [known[name] for name in selection.ids]
