@@ -1,7 +1,7 @@
 """The rules that every patch is held to, in this repository and in packs.
 
-Nothing is left of the template, what is replaced is known by its source, and there is a test that fails as long
-as the patch is needed.
+Nothing is left of the template, what is replaced is known by its source, and there is a test that fails as
+long as the patch is needed.
 """
 
 from __future__ import annotations
