@@ -325,7 +325,7 @@ def main(arguments: list[str]) -> int:
     try:
         found = dict(_measured(options))
     except HistoryError as error:
-        print(f"drift.py: {error}", file=sys.stderr)
+        print(f"drift: {error}", file=sys.stderr)
         return 2
     print(text(found))
     if options.write:
