@@ -1,32 +1,20 @@
-"""The contracts of patches, each as a function that takes seconds on a CPU and says what does not hold.
+"""The contract of each patch: that in its own folder, and here those of patches that have none there yet.
 
-They run in a process of their own, with one release first on the path and `tests/real` on it: what they look
-at is what the tests of the patches look at, with fewer inputs. An exception is not caught here: a run that
-ends with an error is not silent.
+They run in a process of their own, with one release first on the path and `scripts/checks` on it: what they
+look at is what the tests of the patches look at, with fewer inputs. An exception is not caught here: a run
+that ends with an error is not silent.
 """
 
 from __future__ import annotations
 
 import functools
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import overlay
+from overlay.catalogue.registry import contract_of, load_patches
+from overlay.patch import Contract
 from tortures import _contracts_of_processes as of_processes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Contract(NamedTuple):
-    """How a patch is held to what it promises."""
-
-    #: Returns what does not hold, empty if all does.
-    check: Callable[[str], str]
-    #: Modules that take long, imported once before anything is changed: none that is patched or changed.
-    before: tuple[str, ...] = ()
-    #: Whether it starts programs: these see a change on disk, and none in this process.
-    starts: bool = False
 
 
 def _enabled(*patches: str) -> None:
@@ -395,24 +383,29 @@ def _retained() -> int:
     return sum(node.variable.untyped_storage().nbytes() for node in leaves if hasattr(node, "variable"))
 
 
-_SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"))
+_SLIME = Contract(check=slime_capped, before=("megatron.core", "ray", "tensordict"))
+
+#: Of patches whose folders have none yet. One that lies in a folder comes before one of these.
+_HERE: dict[str, Contract] = {
+    "megatron.agreement": Contract(check=megatron_agreement, before=("torch",)),
+    "megatron.dynamic-cp-names": Contract(check=of_processes.megatron_dynamic_cp, starts=True),
+    "megatron.recompute": Contract(check=megatron_recompute, before=("torch",)),
+    "miles.capped-partitions": _SLIME.replace(check=functools.partial(slime_schedule, package="miles")),
+    "miles.fast-partitioner": _SLIME.replace(check=functools.partial(slime_partitioner, package="miles")),
+    "miles.loss-memory": _SLIME.replace(check=miles_loss),
+    "miles.whiten-over-cp": _SLIME.replace(check=functools.partial(slime_whitening, package="miles")),
+    "slime.capped-partitions": _SLIME,
+    "slime.vpp-ceiling": _SLIME.replace(check=slime_ceiling),
+    "slime.fast-partitioner": _SLIME.replace(check=slime_partitioner),
+    "slime.loss-memory": _SLIME.replace(check=slime_loss),
+    "slime.whiten-over-cp": _SLIME.replace(check=slime_whitening),
+    "verl.dynamic-cp-loss": Contract(check=of_processes.verl_dynamic_cp, starts=True),
+    "verl.fast-partitioner": Contract(check=verl_partitioner, before=("verl.protocol",)),
+    "verl.offload-shared-storage": Contract(check=verl_offload, before=("verl.protocol",)),
+    "verl.sft-balance": Contract(check=of_processes.verl_sft, starts=True),
+    "verl.strict-token-budget": Contract(check=verl_budget, before=("verl.protocol",)),
+}
 
 CONTRACTS: dict[str, Contract] = {
-    "megatron.agreement": Contract(megatron_agreement, ("torch",)),
-    "megatron.dynamic-cp-names": Contract(of_processes.megatron_dynamic_cp, starts=True),
-    "megatron.recompute": Contract(megatron_recompute, ("torch",)),
-    "miles.capped-partitions": _SLIME._replace(check=functools.partial(slime_schedule, package="miles")),
-    "miles.fast-partitioner": _SLIME._replace(check=functools.partial(slime_partitioner, package="miles")),
-    "miles.loss-memory": _SLIME._replace(check=miles_loss),
-    "miles.whiten-over-cp": _SLIME._replace(check=functools.partial(slime_whitening, package="miles")),
-    "slime.capped-partitions": _SLIME,
-    "slime.vpp-ceiling": _SLIME._replace(check=slime_ceiling),
-    "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
-    "slime.loss-memory": _SLIME._replace(check=slime_loss),
-    "slime.whiten-over-cp": _SLIME._replace(check=slime_whitening),
-    "verl.dynamic-cp-loss": Contract(of_processes.verl_dynamic_cp, starts=True),
-    "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol",)),
-    "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol",)),
-    "verl.sft-balance": Contract(of_processes.verl_sft, starts=True),
-    "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol",)),
+    patch: contract for patch in load_patches() if (contract := contract_of(patch) or _HERE.get(patch))
 }
