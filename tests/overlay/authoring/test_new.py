@@ -385,5 +385,5 @@ def test_the_commands_of_the_guide_run(place: Workplace) -> None:
     for _, *words in (lines[1], lines[3]):
         done = place.overlay(*words, PYTHONPATH=str(place.imported))
         assert done.returncode == 0, done.stderr
-    written = Written(id=lines[1][2], patch="", test=lines[2][1])
+    written = Written(id=lines[1][2], patch="", test=lines[2][1], package="", listed=True)
     assert "is not of the form" in place.test(written)[written.id]
