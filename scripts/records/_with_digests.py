@@ -38,16 +38,8 @@ def outcome(patch: str, folder: Path, added: Added) -> str:
     if CONTRACTS[patch].starts:
         return "not run: it starts processes of its own, which would not see the new digests"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        _CODE,
-        patch,
-        _support_checks.SEED,
-        json.dumps(list(added)),
-    ]
+    path = os.pathsep.join([str(folder), *_SHARED])
+    words = [patch, _support_checks.SEED, json.dumps(list(added))]
     try:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", _CODE, *words],

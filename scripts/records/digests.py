@@ -5,9 +5,9 @@
     ./scripts/matrix digests verl.sft-balance --only main # releases with that in their names
 
 Of a source that is new it prints the difference to the nearest known one, that with the fewest changed lines,
-and the line to write once a person has read it: whether the patch is right there is not for a digest to say. New
-is what the patch does not know on a release that it is `unsupported` on; what needs no patch is left alone.
-Exit status 1 if anything is new.
+and the line to write once a person has read it: whether the patch is right there is not for a digest to say.
+New is what is not known where the patch is `unsupported`; what needs no patch is left alone. Exit status 1 if
+anything is new.
 """
 
 from __future__ import annotations
