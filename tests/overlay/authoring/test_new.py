@@ -380,7 +380,13 @@ def test_the_commands_of_the_guide_run(place: Workplace) -> None:
         r"^```console\n(.*?)^```$", (ROOT / "docs/authoring.md").read_text(), re.DOTALL | re.MULTILINE
     )
     lines = [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
-    assert [program.rpartition("/")[2] for program, *_ in lines] == ["matrix", "overlay", "pytest", "overlay", "matrix"]
+    assert [program.rpartition("/")[2] for program, *_ in lines] == [
+        "matrix",
+        "overlay",
+        "pytest",
+        "overlay",
+        "matrix",
+    ]
     assert (ROOT / lines[0][0]).is_file()
     for _, *words in (lines[1], lines[3]):
         done = place.overlay(*words, PYTHONPATH=str(place.imported))

@@ -12,7 +12,8 @@ import pytest
 
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Contract
-from records import chores, retire
+from records import _patch_releases, _support_checks, chores, patches, retire, support
+from sources.git_sources import FetchError
 from sources.releases import Release
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,20 +31,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "changes").mkdir()
     (tmp_path / "changes" / "new.md").write_text(f"- `{ID}` is a folder.\n")
     (tmp_path / "CHANGELOG.md").write_text(f"# Changes\n\n## 0.1.0 (2026-01-01)\n\n- `{ID}`.\n")
-    (tmp_path / "patches.md").write_text(chores.patches.section(load_patches()[ID]))
+    (tmp_path / "patches.md").write_text(patches.section(load_patches()[ID]))
     record = {RELEASES[0]: {ID: {"verdict": "apply", "check": "passed"}}, RELEASES[1]: {}}
     (tmp_path / "support.json").write_text(json.dumps(record))
     monkeypatch.setattr(chores, "ROOT", tmp_path)
-    monkeypatch.setattr(chores.patches, "PAGE", tmp_path / "patches.md")
-    monkeypatch.setattr(chores.support, "RECORD", tmp_path / "support.json")
+    monkeypatch.setattr(patches, "PAGE", tmp_path / "patches.md")
+    monkeypatch.setattr(support, "RECORD", tmp_path / "support.json")
     cells = {RELEASES[0]: {ID: {"verdict": "apply"}}, RELEASES[1]: {}}
-    monkeypatch.setattr(chores.support, "audit", lambda release, _: cells[release.name])
+    monkeypatch.setattr(support, "audit", lambda release, _: cells[release.name])
     monkeypatch.setattr(
-        chores._patch_releases, "of", lambda _, missing: ((Release(name), tmp_path) for name in RELEASES)
+        _patch_releases, "of", lambda _, missing: ((Release(name), tmp_path) for name in RELEASES)
     )
-    monkeypatch.setattr(chores._support_checks, "run", lambda _, names: dict.fromkeys(names, "passed"))
+    monkeypatch.setattr(_support_checks, "run", lambda _, names: dict.fromkeys(names, "passed"))
     monkeypatch.setattr(
-        chores.retire, "judged", lambda tests: [(name, "0.16.1", retire.NEEDED, "") for name in tests]
+        retire, "judged", lambda tests: [(name, "0.16.1", retire.NEEDED, "") for name in tests]
     )
     return tmp_path
 
@@ -74,7 +75,7 @@ def lacking(file: str, old: str, new: str = "") -> Any:
 
 def outcome(said: str) -> Any:
     def change(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(chores._support_checks, "run", lambda _, names: dict.fromkeys(names, said))
+        monkeypatch.setattr(_support_checks, "run", lambda _, names: dict.fromkeys(names, said))
 
     return change
 
@@ -82,7 +83,7 @@ def outcome(said: str) -> Any:
 def removal(*states: str) -> Any:
     def change(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         rows = [(ID, "0.16.1", state, "") for state in states]
-        monkeypatch.setattr(chores.retire, "judged", lambda _: rows)
+        monkeypatch.setattr(retire, "judged", lambda _: rows)
 
     return change
 
@@ -94,7 +95,7 @@ def without_contract(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def of_no_form(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patch = load_patches()[ID]
     monkeypatch.setattr(chores, "load_patches", lambda: {ID: patch.replace(revision=0)})
-    monkeypatch.setattr(chores.patches, "section", lambda _: "")
+    monkeypatch.setattr(patches, "section", lambda _: "")
 
 
 @pytest.mark.parametrize(
@@ -154,8 +155,6 @@ def test_an_unknown_patch_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_releases_are_those_of_the_projects_of_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from records import _patch_releases
-
     lines = [
         Release("megatron-core==0.16.1"),
         Release("verl==0.8.0"),
@@ -166,7 +165,7 @@ def test_releases_are_those_of_the_projects_of_a_patch(monkeypatch: pytest.Monke
 
     def fetch(release: Release) -> Path:
         if release.name == "verl==0.8.0":
-            raise _patch_releases.FetchError("no network")
+            raise FetchError("no network")
         return Path(release.name)
 
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ import pytest
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Known, known, replaced, variant
 from overlay.reading.source import InstalledTree
-from records import _patch_releases, _with_digests, digests
+from records import _patch_releases, _with_digests, digests, support
 from sources.releases import Release
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def upstreams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         _patch_releases, "of", lambda _, missing: ((Release(name), folder) for name, folder in found.items())
     )
     verdicts = {"up==3": "unsupported", "up==4": "unsupported"}
-    monkeypatch.setattr(
-        digests.support, "audit", lambda one, _: {ID: {"verdict": verdicts.get(one.name, "apply")}}
-    )
+    monkeypatch.setattr(support, "audit", lambda one, _: {ID: {"verdict": verdicts.get(one.name, "apply")}})
     monkeypatch.setattr(digests, "load_patches", lambda: {ID: patch})
     return patch, found, old
 
