@@ -129,6 +129,57 @@ class Variant(Record):
     reason: str = ""
 
 
+def known(site: str, *digests: str) -> Known:
+    """Return the condition that a site has one of the sources of which these are the digests."""
+    return Known(site=site, digests=digests)
+
+
+def replaced(
+    site: str, make: Factory, *digests: str, adds: tuple[str, ...] = (), new: bool = False
+) -> tuple[Known | Absent, Replacement]:
+    """Return what is asked of a site that is replaced, and its replacement: what `variant` sorts out.
+
+    Args:
+        site: The site.
+        make: Builds what takes its place.
+        digests: Of the sources that are known there; none where nothing stands yet (`new`).
+        adds: As in `Replacement`.
+        new: As in `Replacement`.
+
+    """
+    asked = Absent(site=site) if new else Known(site=site, digests=digests)
+    return asked, Replacement(site=site, make=make, adds=adds, new=new)
+
+
+def variant(
+    name: str,
+    versions: str,
+    *parts: Condition | tuple[Known | Absent, Replacement],
+    verdict: str = "apply",
+    reason: str = "",
+) -> Variant:
+    """Return a variant in which no site is named twice.
+
+    Args:
+        name: As in `Variant`, like the other words.
+        versions: The versions that it is for.
+        parts: What is replaced (`replaced`), and what else is asked of the source, a condition each. The
+            shape and the replacements have the order in which they are given.
+        verdict: What it means that this variant fits.
+        reason: Why there is nothing to apply.
+
+    """
+    pairs = [part for part in parts if isinstance(part, tuple)]
+    return Variant(
+        name=name,
+        versions=versions,
+        verdict=verdict,
+        shape=tuple(part[0] if isinstance(part, tuple) else part for part in parts),
+        replacements=tuple(replacement for _, replacement in pairs),
+        reason=reason,
+    )
+
+
 class Target(Record):
     """One project that a patch touches, with the variants known of it."""
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from overlay.patch import Absent, Calls, Fields, Known
+from overlay.patch import Absent, Calls, Contract, Fields, Known
 from overlay.reading.digest import DIGEST_LENGTH
 from overlay.verdict import LOUD, VERDICTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
     from overlay.patch import Patch, Target, Variant
 
@@ -43,7 +45,13 @@ def faults(patch: Patch, tests: Path) -> list[str]:
         tests: A folder, or a file in it, above which the path of the patch's removal test begins.
 
     """
-    return [*_placeholders(patch, tests), *_words(patch), *_removal(patch, tests), *_targets(patch)]
+    return [
+        *_placeholders(patch, tests),
+        *_contract(patch),
+        *_words(patch),
+        *_removal(patch, tests),
+        *_targets(patch),
+    ]
 
 
 def removal_file(patch: Patch, tests: Path) -> Path | None:
@@ -54,18 +62,59 @@ def removal_file(patch: Patch, tests: Path) -> Path | None:
 
 
 def _placeholders(patch: Patch, tests: Path) -> Iterator[str]:
-    """Look into the file that defines the patch and into that of its test."""
-    modules = {
+    """Look into what defines the patch, each file of its folder if it has one, and into its test."""
+    files = {Path(file) for module in _modules(patch) if (file := getattr(module, "__file__", None))}
+    folder = _folder(patch)
+    if folder is not None:
+        files |= {path for path in folder.rglob("*.py") if "__pycache__" not in path.parts}
+    test = removal_file(patch, tests)
+    for file in sorted({*files, *([test] if test else [])}):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            if PLACEHOLDER in line:
+                yield f"{file.name}:{number} is not filled in: {line[line.index(PLACEHOLDER) :]}"
+
+
+def _modules(patch: Patch) -> list[ModuleType]:
+    """Return the modules that build what the patch puts in place."""
+    names = {
         replacement.make.__module__
         for target in patch.targets
         for variant in target.variants
         for replacement in variant.replacements
     }
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
-    for file in sorted({*filter(None, files), *filter(None, [str(removal_file(patch, tests) or "")])}):
-        for number, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), start=1):
-            if PLACEHOLDER in line:
-                yield f"{Path(file).name}:{number} is not filled in: {line[line.index(PLACEHOLDER) :]}"
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
+
+
+def _home(patch: Patch) -> ModuleType | None:
+    """Return the module that defines the patch: that of a factory, or a package above it."""
+    for module in _modules(patch):
+        name = module.__name__
+        while name:
+            found = sys.modules.get(name)
+            if getattr(getattr(found, "PATCH", None), "id", None) == patch.id:
+                return found
+            name = name.rpartition(".")[0]
+    return None
+
+
+def _folder(patch: Patch) -> Path | None:
+    """Return the folder that is the patch's own, `None` if it is a file."""
+    home = _home(patch)
+    is_folder = hasattr(home, "__path__") and getattr(home, "__file__", None)
+    return Path(str(is_folder)).parent if is_folder else None
+
+
+def _contract(patch: Patch) -> Iterator[str]:
+    """Ask for the contract of a patch of overlay's own; whoever has a pack may write one."""
+    home, folder = _home(patch), _folder(patch)
+    if home is None or folder is None:
+        return
+    if not any((folder / place).is_file() for place in ("contract.py", "contract/__init__.py")):
+        if "/" not in patch.id:
+            yield "contract: the folder has none (contract.py), by which others see that the patch is right"
+        return
+    if not isinstance(getattr(import_module(f"{home.__name__}.contract"), "CONTRACT", None), Contract):
+        yield "contract: contract.py defines no CONTRACT"
 
 
 def _words(patch: Patch) -> Iterator[str]:

@@ -6,8 +6,8 @@ import os
 import re
 from importlib import import_module
 
-from overlay.authoring import lint
-from overlay.authoring.template import UNKNOWN, patch_text, read_site, test_text
+from overlay.authoring import lint, packaging
+from overlay.authoring.template import UNKNOWN, Draft, patch_texts, read_site, test_text
 from overlay.base import settings, toml
 from overlay.base.record import Record
 from overlay.catalogue.packs import GROUP
@@ -49,12 +49,17 @@ class Written(Record):
     """What `overlay new` wrote, by paths below the folder."""
 
     id: str
+    #: The folder of the patch.
     patch: str
     test: str
+    #: The package that the folder is, which `packages` of `pyproject.toml` has to list.
+    package: str
+    #: Whether it does: in a pack, it may be that all packages are found without a list.
+    listed: bool
 
 
 def write(wish: Wish, folder: str, tree: Tree) -> Written:
-    """Write a patch and its test, which fails until both are filled in, into the checkout `folder`.
+    """Write a patch's folder and its test, which fails until all is filled in, into the checkout `folder`.
 
     The sites are looked up in `tree`.
 
@@ -66,25 +71,30 @@ def write(wish: Wish, folder: str, tree: Tree) -> Written:
     home = _home(folder, wish.id)
     constant, ident = _identify(wish.id, wish.project, home)
     place = ident.rpartition("/")[2].replace("-", "_").replace(".", "/")
-    patch = f"{home.path}/{place}.py"
+    patch = f"{home.path}/{place}"
     test = _test_file(folder, place)
-    wanted = [read_site(site, tree) for site in wish.sites] or [UNKNOWN]
-    reference = _reference(wish.upstream)
     module = f"{home.package}.{place.replace('/', '.')}"
-    texts = {
-        patch: patch_text(ident, constant, wanted, reference, test),
-        test: test_text(ident, module),
-    }
-    for path in texts:
+    draft = Draft(
+        id=ident,
+        module=module,
+        project=constant,
+        sites=tuple(read_site(site, tree) for site in wish.sites) or (UNKNOWN,),
+        upstream=_reference(wish.upstream),
+        test=test,
+    )
+    texts = {f"{patch}/{name}": text for name, text in patch_texts(draft).items()}
+    texts[test] = test_text(ident, module)
+    for path in (f"{patch}.py", *texts):
         if os.path.lexists(os.path.join(folder, path)):
             msg = f"{path} is there already, and nothing was written"
             raise SelectionError(msg)
     try:
         _put(folder, {**_packages(folder, home, place), **texts})
+        listed = packaging.add(os.path.join(folder, "pyproject.toml"), module, write=not home.pack)
     except OSError as error:
         msg = f"the files cannot be written: {error}"
         raise SelectionError(msg) from error
-    return Written(id=ident, patch=patch, test=test)
+    return Written(id=ident, patch=patch, test=test, package=module, listed=listed)
 
 
 def _home(folder: str, name: str) -> Home:

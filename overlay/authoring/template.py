@@ -1,4 +1,4 @@
-"""The text of a new patch and of its test: `templates/`, and the sites that are to be replaced."""
+"""The texts of a new patch and of its test: `templates/`, and the sites that are to be replaced."""
 
 from __future__ import annotations
 
@@ -32,16 +32,12 @@ def make_{name}(original: Callable[..., Any], module: ModuleType) -> Callable[..
 
     return {name}
 '''
-_KNOWN = """
-                        Known(
-                            site=_{name},
-                            digests=("TODO: what `overlay digest` prints for each release that was tested",),
-                        ),"""
-_REPLACEMENT = """
-                        Replacement(
-                            site=_{name},
-                            make=make_{maker},
-                        ),"""
+_REPLACED = """
+                    replaced(
+                        _{name},
+                        make_{maker},
+                        "TODO: what `overlay digest` prints for each release that was tested",
+                    ),"""
 
 
 class Site(Record):
@@ -105,40 +101,70 @@ class _InModule(ast.NodeTransformer):
         return node if hasattr(builtins, node.id) else ast.Attribute(ast.Name("module"), node.id)
 
 
-def patch_text(patch: str, project: str, sites: Sequence[Site], upstream: str, test: str) -> str:
-    """Return the text of a patch file.
+class Draft(Record):
+    """What is known of a patch before anybody has written it."""
 
-    Args:
-        patch: The patch's id.
-        project: The name of the project's constant in `overlay.compat.projects`.
-        sites: What is to be replaced, at least one.
-        upstream: Where upstream discusses it, `owner/repo#number`; empty if nobody has said so yet.
-        test: The path of the patch's test.
+    id: str
+    #: The package that its folder will be.
+    module: str
+    #: The name of the project's constant in `overlay.compat.projects`.
+    project: str
+    #: What is to be replaced, at least one.
+    sites: tuple[Site, ...]
+    #: Where upstream discusses it, `owner/repo#number`; empty if nobody has said so yet.
+    upstream: str
+    #: The path of its test.
+    test: str
 
-    """
-    names = _names(sites)
-    return _fill(
-        "patch.txt",
-        id=patch,
-        project=project,
-        upstream=upstream or f"{PLACEHOLDER}: owner/repo#number",
-        test=test,
+
+def patch_texts(draft: Draft) -> dict[str, str]:
+    """Return the texts of a patch's folder, by the names of the files."""
+    names = _names(draft.sites)
+    imports = [
+        f"from overlay.compat.projects import {draft.project}",
+        "from overlay.patch import Patch, Removal, Target, replaced, variant",
+        _import(f"{draft.module}.fix", [f"make_{name}" for name in names]),
+    ]
+    init = _fill(
+        "init.txt",
+        id=draft.id,
+        imports="\n".join(sorted(imports)),
+        project=draft.project,
+        upstream=draft.upstream or f"{PLACEHOLDER}: owner/repo#number",
+        test=draft.test,
+        sites="\n".join(
+            _short(f'_{name.upper()} = "{site.site}"') for name, site in zip(names, draft.sites, strict=True)
+        ),
+        replaced="".join(_REPLACED.format(name=name.upper(), maker=name) for name in names),
+    )
+    fix = _fill(
+        "fix.txt",
+        id=draft.id,
         factories="\n".join(
             _FACTORY.format(name=name, head=_head(name, site.parameters))
-            for name, site in zip(names, sites, strict=True)
+            for name, site in zip(names, draft.sites, strict=True)
         ),
-        sites="\n".join(
-            _short(f'_{name.upper()} = "{site.site}"') for name, site in zip(names, sites, strict=True)
-        ),
-        shape="".join(_KNOWN.format(name=name.upper()) for name in names),
-        replacements="".join(_REPLACEMENT.format(name=name.upper(), maker=name) for name in names),
     )
+    return {"__init__.py": init, "fix.py": fix, "contract.py": _fill("contract.txt", id=draft.id)}
 
 
 def test_text(patch: str, module: str) -> str:
-    """Return the text of the test of the patch that a module holds."""
-    imports = sorted([f"from {module} import PATCH", "from overlay.testing import applied, assert_form"])
-    return _fill("test.txt", id=patch, imports="\n".join(imports))
+    """Return the text of the test of the patch that a package holds."""
+    imports = [
+        f"from {module} import PATCH",
+        f"from {module}.contract import wrong",
+        "from overlay.testing import applied, assert_form",
+    ]
+    return _fill("test.txt", id=patch, imports="\n".join(sorted(imports)))
+
+
+def _import(module: str, names: Sequence[str]) -> str:
+    """Return the import of names, in one line or in as many as it takes."""
+    line = f"from {module} import {', '.join(sorted(names))}"
+    if len(line) <= _LINE:
+        return line
+    inside = "".join(f"    {name},\n" for name in sorted(names))
+    return f"from {module} import (\n{inside})"
 
 
 def _fill(template: str, **words: str) -> str:

@@ -1,4 +1,4 @@
-"""`overlay new`: a patch and its test, to be filled in."""
+"""`overlay new`: a patch's folder and its test, to be filled in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
-    new = add_command("new", _new, "write a patch and its test, which fails until both are filled in")
+    new = add_command("new", _new, "write a patch and its test, which fails until all is filled in")
     new.add_argument(
         "id", metavar="PATCH-ID", help="project.what-is-mended, in a pack pack/project.what-is-mended"
     )

@@ -133,7 +133,10 @@ def lock(file: str, digest: str, different: Sequence[str], loud: Sequence[str]) 
 
 def written(item: Written) -> str:
     """Return what `overlay new` prints."""
-    return f"{item.patch}\n{item.test}\nFill in what says TODO until this passes:  pytest {item.test}"
+    lines = [f"{item.patch}/", item.test]
+    if not item.listed:
+        lines.append(f'Add "{item.package}" to packages in pyproject.toml')
+    return "\n".join([*lines, f"Fill in what says TODO until this passes:  pytest {item.test}"])
 
 
 def _variant_detail(verdict: str, reason: str, sites: int) -> str:

@@ -49,6 +49,11 @@ def site_source(replacement: Replacement, tree: Tree, digest: str) -> SiteSource
     )
 
 
+def upstream_source(site: str, tree: Tree) -> str:
+    """Return the source of a site in the upstream's file, empty if there is none to be read."""
+    return _before(site, tree, "")[0]
+
+
 def _before(site: str, tree: Tree, digest: str) -> tuple[str, str]:
     try:
         found, nodes = tree.digest(site), tree.nodes(site)

@@ -65,6 +65,17 @@ def rows(tests: dict[str, str], found: dict[str, tuple[str, str]]) -> Iterable[t
             yield patch, "-", UNKNOWN, f"{test} was not collected"
 
 
+def judged(tests: dict[str, str]) -> list[tuple[str, str, str, str]] | None:
+    """Run removal tests, given by patch, and return their rows; `None` if they cannot be collected."""
+    verdicts = Verdicts()
+    os.chdir(ROOT)
+    quiet = ["--quiet", "--no-header", "--no-summary", "--tb=no", "-p", "no:cacheprovider"]
+    status = pytest.main([*quiet, *dict.fromkeys(tests.values())], plugins=[verdicts])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return None
+    return list(rows(tests, verdicts.found))
+
+
 def main(arguments: list[str]) -> int:
     """Run removal tests, and print a row for each release."""
     parser = argparse.ArgumentParser(description="Say which patches have had their day.")
@@ -73,14 +84,9 @@ def main(arguments: list[str]) -> int:
     patches = load_patches()
     if unknown := [name for name in wanted if name not in patches]:
         parser.error(f"there is no patch {', '.join(unknown)}")
-    tests = {name: patches[name].remove.test for name in wanted or sorted(patches)}
-    verdicts = Verdicts()
-    os.chdir(ROOT)
-    quiet = ["--quiet", "--no-header", "--no-summary", "--tb=no", "-p", "no:cacheprovider"]
-    status = pytest.main([*quiet, *dict.fromkeys(tests.values())], plugins=[verdicts])
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+    table = judged({name: patches[name].remove.test for name in wanted or sorted(patches)})
+    if table is None:
         return 2
-    table = list(rows(tests, verdicts.found))
     width = max((len(patch) for patch, *_ in table), default=0)
     for patch, release, what, why in table:
         print(f"{patch:<{width}}  {release:<24}{what}{': ' + why if why else ''}")

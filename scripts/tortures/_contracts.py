@@ -1,32 +1,20 @@
-"""The contracts of patches, each as a function that takes seconds on a CPU and says what does not hold.
+"""The contract of each patch: that in its own folder, and here those of patches that have none there yet.
 
-They run in a process of their own, with one release first on the path and `tests/real` on it: what they look
-at is what the tests of the patches look at, with fewer inputs. An exception is not caught here: a run that
-ends with an error is not silent.
+They run in a process of their own, with one release first on the path and `scripts/checks` on it: what they
+look at is what the tests of the patches look at, with fewer inputs. An exception is not caught here: a run
+that ends with an error is not silent.
 """
 
 from __future__ import annotations
 
 import functools
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import overlay
+from overlay.catalogue.registry import contract_of, load_patches
+from overlay.patch import Contract
 from tortures import _contracts_of_processes as of_processes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Contract(NamedTuple):
-    """How a patch is held to what it promises."""
-
-    #: Returns what does not hold, empty if all does.
-    check: Callable[[str], str]
-    #: Modules that take long, imported once before anything is changed: none that is patched or changed.
-    before: tuple[str, ...] = ()
-    #: Whether it starts programs: these see a change on disk, and none in this process.
-    starts: bool = False
 
 
 def _enabled(*patches: str) -> None:
@@ -196,8 +184,9 @@ def slime_loss(seed: str) -> str:
     import os
 
     os.environ["OVERLAY_TEST_SEED"] = seed
-    from megatron_on_cpu import megatron
     from slime_on_cpu import import_slime
+
+    from overlay.compat.megatron_on_cpu import megatron
 
     _enabled("slime.loss-memory")
     with megatron():
@@ -265,8 +254,9 @@ def miles_loss(seed: str) -> str:
     import os
 
     os.environ.update(OVERLAY_TEST_SEED=seed, SLIME_FORK="miles")
-    from megatron_on_cpu import megatron
     from slime_on_cpu import import_slime
+
+    from overlay.compat.megatron_on_cpu import megatron
 
     _enabled("miles.loss-memory")
     with megatron():
@@ -288,8 +278,9 @@ def slime_whitening(seed: str, package: str = "slime") -> str:
 
     os.environ["OVERLAY_TEST_SEED"] = seed
     os.environ["SLIME_FORK"] = package.removeprefix("slime")
-    from megatron_on_cpu import megatron
     from slime_on_cpu import import_slime
+
+    from overlay.compat.megatron_on_cpu import megatron
 
     _enabled(f"{package}.whiten-over-cp")
     with megatron():
@@ -305,114 +296,27 @@ def slime_whitening(seed: str, package: str = "slime") -> str:
     return ""
 
 
-def megatron_agreement(seed: str) -> str:
-    """Ranks are compared once as the model parallel state is initialised, and all of it is there by then."""
-    import megatron_on_cpu  # noqa: F401 -- before Megatron
-    import torch.distributed as dist
+_SLIME = Contract(check=slime_capped, before=("megatron.core", "ray", "tensordict"))
 
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.no_triton import no_triton
-
-    _enabled("megatron.agreement")
-    compared: list[dict[str, int]] = []
-    with cuda_on_cpu(), no_triton():
-        store = dist.HashStore()  # type: ignore[attr-defined]
-        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-        from megatron.core import parallel_state
-
-        _applied("megatron.agreement")
-        import overlay.compat.agreement as ours
-
-        def state() -> dict[str, int]:
-            found = vars(parallel_state).items()
-            return {name: id(value) for name, value in found if name.startswith("_")}
-
-        def agree(*_: Any) -> None:
-            compared.append(state())
-
-        ours.is_distributed = lambda: True
-        overlay.agree = agree  # type: ignore[assignment]
-        parallel_state.initialize_model_parallel()
-    if len(compared) != 1:
-        return f"compared {len(compared)} times"
-    # Against what there is in the end: a Megatron that makes no groups is not the patch's doing.
-    late = sorted(name for name, value in state().items() if compared[0].get(name) != value)
-    return f"compared before there was {', '.join(late)}" if late else ""
-
-
-def megatron_recompute(seed: str) -> str:
-    """The gradients of the stock backward, nothing retained, no alias touched, and the flags as they were."""
-    from megatron_on_cpu import megatron
-
-    _enabled("megatron.recompute")
-    with megatron():
-        import recompute_check as check
-
-        _applied("megatron.recompute")
-        ours = [*_recomputed(seed), check.flags(), check.without_output_inside()]
-        retained, unchanged = _retained(), check.alias_run()["unchanged"]
-        overlay.disable()
-        theirs = [*_recomputed(seed), check.flags(), check.without_output_inside()]
-        if retained:
-            return f"{retained} bytes of the input are retained"
-        if not unchanged:
-            return "an alias of the input was touched"
-        return "" if ours == theirs else "other gradients or flags than without the patch"
-
-
-def _recomputed(seed: str) -> list[Any]:
-    """Return the gradients of a checkpointed function of two drawn inputs, of which one is dropped out."""
-    import torch
-    from recompute_check import checkpointed
-
-    torch.manual_seed(int(seed) % 2**31)
-    one, other = (torch.randn(4, 3, requires_grad=True) for _ in range(2))
-    out = checkpointed(
-        lambda x, y: (torch.nn.functional.dropout(x, 0.5) @ y.T).tanh(), one * 1.0, other * 2.0
-    )
-    (out * torch.randn(4, 4)).sum().backward()
-    assert one.grad is not None
-    assert other.grad is not None
-    return [*one.grad.flatten().tolist(), *other.grad.flatten().tolist()]
-
-
-def _retained() -> int:
-    """Return the bytes of a checkpoint's input that are held by what keeps the recomputed graph."""
-    import torch
-    from recompute_check import checkpointed
-
-    kept: list[Any] = []
-    leaves: list[Any] = []
-
-    def layer(x: torch.Tensor) -> Any:
-        # As a token dispatcher does: an attribute that holds the graph until the next forward.
-        kept[:] = [x * 2.0]
-        if torch.is_grad_enabled():
-            leaves.append(kept[0].grad_fn.next_functions[0][0])
-        return x * 2.0 + kept[0]
-
-    checkpointed(layer, torch.ones(5, requires_grad=True) * 1.0).sum().backward()
-    return sum(node.variable.untyped_storage().nbytes() for node in leaves if hasattr(node, "variable"))
-
-
-_SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"))
+#: Of patches whose folders have none yet. One that lies in a folder comes before one of these.
+_HERE: dict[str, Contract] = {
+    "megatron.dynamic-cp-names": Contract(check=of_processes.megatron_dynamic_cp, starts=True),
+    "miles.capped-partitions": _SLIME.replace(check=functools.partial(slime_schedule, package="miles")),
+    "miles.fast-partitioner": _SLIME.replace(check=functools.partial(slime_partitioner, package="miles")),
+    "miles.loss-memory": _SLIME.replace(check=miles_loss),
+    "miles.whiten-over-cp": _SLIME.replace(check=functools.partial(slime_whitening, package="miles")),
+    "slime.capped-partitions": _SLIME,
+    "slime.vpp-ceiling": _SLIME.replace(check=slime_ceiling),
+    "slime.fast-partitioner": _SLIME.replace(check=slime_partitioner),
+    "slime.loss-memory": _SLIME.replace(check=slime_loss),
+    "slime.whiten-over-cp": _SLIME.replace(check=slime_whitening),
+    "verl.dynamic-cp-loss": Contract(check=of_processes.verl_dynamic_cp, starts=True),
+    "verl.fast-partitioner": Contract(check=verl_partitioner, before=("verl.protocol",)),
+    "verl.offload-shared-storage": Contract(check=verl_offload, before=("verl.protocol",)),
+    "verl.sft-balance": Contract(check=of_processes.verl_sft, starts=True),
+    "verl.strict-token-budget": Contract(check=verl_budget, before=("verl.protocol",)),
+}
 
 CONTRACTS: dict[str, Contract] = {
-    "megatron.agreement": Contract(megatron_agreement, ("torch",)),
-    "megatron.dynamic-cp-names": Contract(of_processes.megatron_dynamic_cp, starts=True),
-    "megatron.recompute": Contract(megatron_recompute, ("torch",)),
-    "miles.capped-partitions": _SLIME._replace(check=functools.partial(slime_schedule, package="miles")),
-    "miles.fast-partitioner": _SLIME._replace(check=functools.partial(slime_partitioner, package="miles")),
-    "miles.loss-memory": _SLIME._replace(check=miles_loss),
-    "miles.whiten-over-cp": _SLIME._replace(check=functools.partial(slime_whitening, package="miles")),
-    "slime.capped-partitions": _SLIME,
-    "slime.vpp-ceiling": _SLIME._replace(check=slime_ceiling),
-    "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
-    "slime.loss-memory": _SLIME._replace(check=slime_loss),
-    "slime.whiten-over-cp": _SLIME._replace(check=slime_whitening),
-    "verl.dynamic-cp-loss": Contract(of_processes.verl_dynamic_cp, starts=True),
-    "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol",)),
-    "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol",)),
-    "verl.sft-balance": Contract(of_processes.verl_sft, starts=True),
-    "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol",)),
+    patch: contract for patch in load_patches() if (contract := contract_of(patch) or _HERE.get(patch))
 }

@@ -15,22 +15,20 @@ import hashlib
 import importlib.util
 import inspect
 import json
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import megatron_on_cpu as cpu
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import overlay
+from overlay.compat import megatron_on_cpu as cpu
+from overlay.patches.megatron.recompute.contract import alias_run, checkpointed, flags, without_output_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 PATCH = "megatron.recompute"
 
@@ -113,13 +111,6 @@ def load_verl_patch(path: Path) -> Any:
     return module
 
 
-def checkpointed(function: Callable[..., Any], *args: Any) -> Any:
-    """Run `function` under Megatron's checkpoint."""
-    from megatron.core.tensor_parallel.random import checkpoint
-
-    return checkpoint(function, False, *args)
-
-
 def layer_run(dispatcher: str) -> dict[str, Any]:
     """Train one step of two checkpointed MoE layers; tell what stays, and what the gradients are."""
     layers = [cpu.moe_layer(dispatcher).train() for _ in range(2)]
@@ -193,47 +184,6 @@ def retained_without(dispatcher: str, attribute: str) -> dict[str, Any]:
         return {"before": before, "after": storages.live_bytes()}
 
 
-def flags() -> list[bool] | None:
-    """Return Megatron's flag in the forward, in the recomputation and afterwards; `None` without a flag."""
-    from megatron.core.tensor_parallel import random
-
-    if not hasattr(random, "is_checkpointing"):
-        return None
-    seen: list[bool] = []
-
-    def watched(x: torch.Tensor) -> torch.Tensor:
-        seen.append(random.is_checkpointing())
-        return x * 2.0
-
-    checkpointed(watched, torch.ones(3, requires_grad=True)).sum().backward()
-    seen.append(random.is_checkpointing())
-    return seen
-
-
-def alias_run() -> dict[str, Any]:
-    """Checkpoint a view of a tensor that others need after it, as multi-token prediction does.
-
-    The decoder's output is cut into chunks; a chunk of it goes through the extra layer, whose backward comes
-    first. Afterwards nobody may have taken the storage of the output away.
-    """
-    torch.manual_seed(3)
-    weight = torch.randn(6, 6, requires_grad=True)
-    decoder = weight @ weight
-    before = decoder.detach().clone()
-    chunk = torch.chunk(decoder, 1)[0]
-    out = checkpointed(lambda x: (x * x).tanh(), chunk)
-    left: list[int] = []
-    # Stands for the backward of the decoder, which reads its saved output: after the checkpoint's own.
-    decoder.register_hook(lambda _grad: left.append(decoder.untyped_storage().nbytes()))
-    out.sum().backward()
-    whole = decoder.untyped_storage().nbytes() == before.untyped_storage().nbytes()
-    return {
-        "bytes": before.untyped_storage().nbytes(),
-        "bytes_when_needed": left[0],
-        "unchanged": whole and bool(torch.equal(decoder, before)),
-    }
-
-
 def mtp_run() -> dict[str, Any] | None:
     """Train one step of Megatron's own model with multi-token prediction, whose checkpoint gets such a view.
 
@@ -264,27 +214,6 @@ def mtp_run() -> dict[str, Any] | None:
         if parameter.grad is not None:
             digest.update(parameter.grad.numpy().tobytes())
     return {"bytes": sizes[0], "bytes_when_needed": left[0], "gradients": digest.hexdigest()}
-
-
-def without_output_inside() -> list[float]:
-    """Recompute an output-discarding checkpoint inside a checkpoint, and return the gradient."""
-    from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
-
-    # Without Transformer Engine there is no FP8, which releases from 0.13 on must be told.
-    no_fp8 = {"fp8": None} if "fp8" in inspect.signature(CheckpointWithoutOutput).parameters else {}
-
-    def inner(x: torch.Tensor) -> Any:
-        discarding = CheckpointWithoutOutput(**no_fp8)
-        middle = discarding.checkpoint(lambda y: y * y, x)
-        out = middle * middle
-        if torch.is_grad_enabled():
-            discarding.discard_output_and_register_recompute(out)
-        return out
-
-    x = torch.tensor([1.5, -2.0], requires_grad=True)
-    checkpointed(inner, x * 1.0).sum().backward()
-    assert x.grad is not None
-    return list(x.grad.tolist())
 
 
 def dels_in_unpermute(dispatcher: str) -> dict[str, int]:

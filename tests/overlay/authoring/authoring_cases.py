@@ -39,8 +39,9 @@ ANSWERS = {
     "TODO: such as 0.8": "0.8",
     "TODO: of the releases that were tested, such as >=0.8.0.dev0,<0.9.0.dev0": ">=0.8.0.dev0,<0.9.0.dev0",
     "TODO: what upstream gets wrong.": "the mean of whole numbers.",
-    'raise NotImplementedError("TODO: call what the patch replaces, and assert what is right")': (
-        "from verl.mean import mean\n\n    assert mean([1, 2]) == 1.5"
+    "TODO: the property, in half a line.": "means are what they should be.",
+    'raise NotImplementedError("TODO: call what the patch replaces, and say what is not right")': (
+        "from verl.mean import mean\n\n    return '' if mean([1, 2]) == 1.5 else 'rounded'"
     ),
 }
 DIGEST = "TODO: what `overlay digest` prints for each release that was tested"
@@ -89,10 +90,13 @@ class Workplace:
         assert digest is not None
         return {**ANSWERS, DIGEST: digest}
 
+    def files(self, written: Written) -> list[Path]:
+        """Return the files that were written."""
+        return [*sorted((self.checkout / written.patch).glob("*.py")), self.checkout / written.test]
+
     def fill(self, written: Written, answers: dict[str, str]) -> None:
         """Write answers in place of what the template says."""
-        for name in (written.patch, written.test):
-            file = self.checkout / name
+        for file in self.files(written):
             text = file.read_text()
             for placeholder, answer in answers.items():
                 text = text.replace(placeholder, answer)

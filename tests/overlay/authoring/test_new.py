@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import pytest
 from authoring_cases import ANSWERS, DIGEST, ROOT, SITE, Workplace, put
 
 from overlay.authoring.new import Wish, Written, write
+from overlay.base import toml
 from overlay.errors import SelectionError
 from overlay.reading.source import InstalledTree
 
@@ -35,12 +37,13 @@ def place(tmp_path: Path) -> Workplace:
 
 #: Answers that are none, and what is said of them.
 WRONG = {
-    ("assert mean([1, 2]) == 1.5", "assert mean([2, 2]) == 2"): "XPASS(strict)",
-    ("assert mean([1, 2]) == 1.5", "assert False"): "test_with_the_patch_it_is_right",
+    ("mean([1, 2]) == 1.5", "mean([2, 2]) == 2"): "XPASS(strict)",
+    ("'' if mean([1, 2]) == 1.5 else 'rounded'", "'always'"): "test_with_the_patch_it_is_right",
     ("/ len(values)", "// len(values)"): "test_with_the_patch_it_is_right",
     ("*, start: Any = module.ZERO", "start: Any = 0"): "PatchError",
-    ('digests=("', 'digests=("0'): "no digest of a source that was tested",
-    ('digests=("', 'digests=("000000000000",) if True else ("'): "has an unknown digest",
+    ("make_mean,\n", "make_mean, 'no',\n"): "no digest of a source that was tested",
+    ("make_mean,\n", "make_mean, *['0' * 12] or\n"): "has an unknown digest",
+    ("CONTRACT = Contract", "PROMISE = Contract"): "contract: contract.py defines no CONTRACT",
     (">=0.8.0.dev0,<0.9.0.dev0", ">=0.9.0.dev0"): "outside the versions that the patch knows",
     (XFAIL, "@pytest.mark.filterwarnings('error')"): "is not marked as one that is expected to fail",
     ("some/upstream#1", "somewhere"): "'somewhere' is neither",
@@ -51,10 +54,15 @@ WRONG = {
 
 def test_what_is_written_parses_and_fails_with_all_that_is_missing(place: Workplace) -> None:
     written = place.new()
-    assert written.patch == "patches/verl/exact_mean.py"
+    assert written.patch == "patches/verl/exact_mean"
+    assert written.package == "overlay.patches.verl.exact_mean"
     assert written.test == "tests/patches/verl/test_exact_mean.py"
-    for name in (written.patch, written.test):
-        ast.parse((place.checkout / name).read_text())
+    assert [path.name for path in place.files(written)] == [
+        *("__init__.py", "contract.py", "fix.py"),
+        "test_exact_mean.py",
+    ]
+    for path in place.files(written):
+        ast.parse(path.read_text())
     said = place.test(written)[written.id]
     for test in (
         "test_upstream_alone_is_right",
@@ -102,7 +110,7 @@ def test_an_answer_that_is_none_fails(place: Workplace) -> None:
     for number, ((text, answer), words) in enumerate(WRONG.items()):
         written = place.new(f"verl.exact-mean-{number}")
         place.fill(written, place.answers())
-        before = (place.checkout / written.patch).read_text() + (place.checkout / written.test).read_text()
+        before = "".join(path.read_text() for path in place.files(written))
         shown = text.replace("verl.exact-mean", written.id)
         assert shown in before
         place.fill(written, {shown: answer})
@@ -128,7 +136,7 @@ def test_it_is_in_the_style_of_the_house(place: Workplace) -> None:
     )
     sites = (SITE, "verl.many:Engine.run", "verl.many:Engine.mean", "verl.many:mean", f"verl.{long}:f")
     files = [place.new("verl.many", *sites), place.new("verl.nothing-said"), place.new("verl.x", SITE)]
-    names = [name for file in files for name in (file.patch, file.test)]
+    names = [str(path.relative_to(place.checkout)) for file in files for path in place.files(file)]
     put(place.checkout, {"pyproject.toml": (ROOT / "pyproject.toml").read_text()})
     for command in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
         done = subprocess.run(
@@ -136,7 +144,7 @@ def test_it_is_in_the_style_of_the_house(place: Workplace) -> None:
             cwd=place.checkout, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
-    text = (place.checkout / "patches/verl/many.py").read_text()
+    text = (place.checkout / "patches/verl/many/fix.py").read_text()
     for parameter in (
         "        /,",
         "third: Any = module.math.pi",
@@ -175,7 +183,7 @@ def test_a_pack_gets_it_where_its_patches_are(tmp_path: Path) -> None:
     place = Workplace(tmp_path, pack="acme")
     written = place.new()
     assert written.id == "acme/verl.exact-mean"
-    assert written.patch == "src/acme_overlay/patches/verl/exact_mean.py"
+    assert written.patch == "src/acme_overlay/patches/verl/exact_mean"
     assert (place.checkout / "src/acme_overlay/patches/verl/__init__.py").is_file()
     assert "is not of the form" in place.test(written)[written.id]
     place.fill(written, place.answers())
@@ -205,7 +213,7 @@ def test_the_project_may_be_said_apart(place: Workplace) -> None:
 def test_the_reference_stands_in_the_patch(place: Workplace, given: str, meant: str) -> None:
     wish = Wish(id="verl.mean", upstream=given)
     written = write(wish, str(place.checkout), InstalledTree(str(place.upstream)))
-    assert f'upstream=("{meant}",)' in (place.checkout / written.patch).read_text()
+    assert f'upstream=("{meant}",)' in (place.checkout / written.patch / "__init__.py").read_text()
 
 
 # -- what is refused -------------------------------------------------------------------------------
@@ -239,7 +247,15 @@ def test_what_cannot_be_understood_writes_nothing(place: Workplace, wish: Wish, 
     assert sorted(place.checkout.rglob("*")) == before
 
 
-@pytest.mark.parametrize("there", ["patches/verl/exact_mean.py", "tests/patches/verl/test_exact_mean.py"])
+@pytest.mark.parametrize(
+    "there",
+    [
+        "patches/verl/exact_mean.py",
+        "patches/verl/exact_mean/__init__.py",
+        "patches/verl/exact_mean/contract.py",
+        "tests/patches/verl/test_exact_mean.py",
+    ],
+)
 def test_nothing_is_overwritten(place: Workplace, there: str) -> None:
     put(place.checkout, {there: "mine"})
     before = sorted(place.checkout.rglob("*.py"))
@@ -274,13 +290,87 @@ def test_the_command(place: Workplace) -> None:
     done = place.overlay("new", "verl.mean", SITE, "--site", str(place.upstream), "--json")
     assert done.returncode == 0, done.stderr
     test = "tests/patches/verl/test_mean.py"
-    assert json.loads(done.stdout) == {"id": "verl.mean", "patch": "patches/verl/mean.py", "test": test}
+    assert json.loads(done.stdout) == {
+        "id": "verl.mean",
+        "patch": "patches/verl/mean",
+        "test": test,
+        "package": "overlay.patches.verl.mean",
+        "listed": False,
+    }
     done = place.overlay("new", "verl.mean")
     assert done.returncode == 2
-    assert done.stderr == "overlay: patches/verl/mean.py is there already, and nothing was written\n"
-    (place.checkout / "patches/verl/mean.py").unlink()
+    assert done.stderr == "overlay: patches/verl/mean/__init__.py is there already, and nothing was written\n"
+    shutil.rmtree(place.checkout / "patches/verl/mean")
     (place.checkout / test).unlink()
-    assert f"pytest {test}" in place.overlay("new", "verl.mean").stdout
+    said = place.overlay("new", "verl.mean").stdout
+    assert f"pytest {test}" in said
+    assert 'Add "overlay.patches.verl.mean" to packages in pyproject.toml' in said
+
+
+# -- the list of packages --------------------------------------------------------------------------
+
+LISTED = """\
+[tool.setuptools]
+packages = [
+  "overlay",
+  "overlay.patches",
+  "overlay.patches.verl",
+  "overlay.patches.verl.zeroes",
+]
+"""
+
+
+def packages(place: Workplace) -> list[str]:
+    data = toml.read(str(place.checkout / "pyproject.toml"))
+    return list(data["tool"]["setuptools"]["packages"])
+
+
+def test_overlays_own_list_gets_the_package_in_its_place(place: Workplace) -> None:
+    put(place.checkout, {"pyproject.toml": LISTED})
+    assert place.new().listed
+    verl = "overlay.patches.verl"
+    assert packages(place) == ["overlay", "overlay.patches", verl, f"{verl}.exact_mean", f"{verl}.zeroes"]
+    wish = Wish(id="megatron.mean")
+    assert write(wish, str(place.checkout), InstalledTree(str(place.upstream))).listed
+    # A project's first patch brings the package of the project.
+    megatron = "overlay.patches.megatron"
+    assert packages(place)[2:4] == [megatron, f"{megatron}.mean"]
+
+
+@pytest.mark.parametrize(
+    "text", ['[tool.setuptools]\npackages = ["overlay"]\n', LISTED.replace('",\n', '" ,\n')]
+)
+def test_a_list_of_another_form_is_left_to_a_person(place: Workplace, text: str) -> None:
+    put(place.checkout, {"pyproject.toml": text})
+    assert not place.new().listed
+    assert (place.checkout / "pyproject.toml").read_text() == text
+
+
+def test_the_list_of_a_pack_is_left_to_a_person(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, pack="acme")
+    # Without a list, setuptools finds packages by itself.
+    assert place.new().listed
+    file = place.checkout / "pyproject.toml"
+    text = file.read_text() + '[tool.setuptools]\npackages = [\n  "acme_overlay.patches",\n]\n'
+    file.write_text(text)
+    assert not place.new("verl.other").listed
+    assert file.read_text() == text
+
+
+def test_a_contract_is_asked_of_overlays_own_and_not_of_packs(place: Workplace, tmp_path: Path) -> None:
+    for at, words in ((place, "contract: the folder has none"), (Workplace(tmp_path / "b", "acme"), "")):
+        written = at.new()
+        at.fill(written, at.answers())
+        contract = at.checkout / written.patch / "contract.py"
+        test = at.checkout / written.test
+        text = test.read_text()
+        name = next(line for line in text.splitlines() if line.endswith("import wrong"))
+        test.write_text(
+            text.replace(name, contract.read_text().partition("annotations\n")[2].partition("def check")[0])
+        )
+        contract.unlink()
+        said = at.test(written)[written.id]
+        assert (words in said) if words else not said
 
 
 def test_the_commands_of_the_guide_run(place: Workplace) -> None:
@@ -290,10 +380,16 @@ def test_the_commands_of_the_guide_run(place: Workplace) -> None:
         r"^```console\n(.*?)^```$", (ROOT / "docs/authoring.md").read_text(), re.DOTALL | re.MULTILINE
     )
     lines = [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
-    assert [program for program, *_ in lines] == ["python", "overlay", "pytest", "overlay"]
-    assert (ROOT / lines[0][1]).is_file()
+    assert [program.rpartition("/")[2] for program, *_ in lines] == [
+        "matrix",
+        "overlay",
+        "pytest",
+        "overlay",
+        "matrix",
+    ]
+    assert (ROOT / lines[0][0]).is_file()
     for _, *words in (lines[1], lines[3]):
         done = place.overlay(*words, PYTHONPATH=str(place.imported))
         assert done.returncode == 0, done.stderr
-    written = Written(id=lines[1][2], patch="", test=lines[2][1])
+    written = Written(id=lines[1][2], patch="", test=lines[2][1], package="", listed=True)
     assert "is not of the form" in place.test(written)[written.id]

@@ -28,8 +28,12 @@ def read(*arguments: str, code: int = 0, **environ: str) -> Any:
     return json.loads(done.stdout)
 
 
-#: The patches that there are, by their files.
-IDS = sorted(f"{file.parent.name}.{file.stem.replace('_', '-')}" for file in PATCHES.glob("[!_]*/[!_]*.py"))
+#: The patches that there are, by their files and folders.
+IDS = sorted(
+    f"{place.parent.name}.{place.stem.replace('_', '-')}"
+    for place in PATCHES.glob("[!_]*/[!_]*")
+    if place.suffix == ".py" or (place / "__init__.py").is_file()
+)
 
 
 def test_list() -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.errors import OverlayError
-from overlay.patches.megatron.recompute import make_backward, make_graphed_backward, make_verl_patch
+from overlay.patches.megatron.recompute.fix import make_backward, make_graphed_backward, make_verl_patch
 
 torch: Any = pytest.importorskip("torch")
 reductions: Any = pytest.importorskip("torch.multiprocessing.reductions")

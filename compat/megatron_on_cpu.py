@@ -1,6 +1,6 @@
-"""A Megatron MoE layer on a CPU, for the programs of this folder.
+"""A Megatron of one rank on a CPU, and its MoE layer, for contracts and checks of patches.
 
-Programs import this before Megatron. They run in a process of their own, with one release first on the
+Import this before Megatron. What runs under it runs in a process of its own, with one release first on the
 path, so nothing here is put back.
 """
 
@@ -64,9 +64,9 @@ def _start_megatron() -> None:
     from megatron.core.transformer.moe import moe_utils
 
     parallel_state.initialize_model_parallel()
-    random._set_cuda_rng_state = lambda *_args, **_kwargs: None
+    random._set_cuda_rng_state = lambda *_args, **_kwargs: None  # noqa: SLF001
     random.initialize_rng_tracker()
-    random._CUDA_RNG_STATE_TRACKER = _NoTracker()
+    random._CUDA_RNG_STATE_TRACKER = _NoTracker()  # noqa: SLF001
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None  # some releases forget to define it without Transformer Engine
 

@@ -7,40 +7,13 @@ sources, ends when it starts.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Calls, Known, Patch, Removal, Replacement, Target, Variant
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-ID = "megatron.agreement"
-
-
-def make_memory_buffer(original: Callable[[], None], module: ModuleType) -> Callable[[], None]:
-    """Make the last step of `initialize_model_parallel` compare the ranks.
-
-    Contract: the original runs first and its result is returned. Raises `AgreementError` on every rank if the
-    ranks differ.
-    """
-
-    def _set_global_memory_buffer() -> None:
-        original()
-        from overlay.compat.agreement import is_distributed
-
-        if is_distributed():
-            import overlay
-
-            overlay.agree()
-
-    return _set_global_memory_buffer
-
+from overlay.patch import Calls, Patch, Removal, Target, replaced, variant
+from overlay.patches.megatron.agreement.fix import make_memory_buffer
 
 _STATE = "megatron.core.parallel_state"
-_BUFFER = f"{_STATE}:_set_global_memory_buffer"
 
 PATCH = Patch(
-    id=ID,
+    id="megatron.agreement",
     revision=1,
     summary="Compare the patches of all ranks when the model parallel state has been initialised",
     why=(
@@ -60,19 +33,16 @@ PATCH = Patch(
         Target(
             project=MEGATRON,
             variants=(
-                Variant(
-                    name="0.12",
-                    versions=">=0.12.0.dev0,<0.21.0.dev0",
+                variant(
+                    "0.12",
+                    ">=0.12.0.dev0,<0.21.0.dev0",
                     # The seam. The groups exist when it is called, and no rank leaves without a call.
-                    shape=(
-                        Known(site=_BUFFER, digests=("126f72b4fc54",)),
-                        Calls(
-                            site=f"{_STATE}:initialize_model_parallel",
-                            callee="_set_global_memory_buffer",
-                            last=True,
-                        ),
+                    replaced(f"{_STATE}:_set_global_memory_buffer", make_memory_buffer, "126f72b4fc54"),
+                    Calls(
+                        site=f"{_STATE}:initialize_model_parallel",
+                        callee="_set_global_memory_buffer",
+                        last=True,
                     ),
-                    replacements=(Replacement(site=_BUFFER, make=make_memory_buffer),),
                 ),
             ),
         ),

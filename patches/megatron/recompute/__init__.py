@@ -1,0 +1,96 @@
+"""`megatron.recompute`: let go of a checkpoint's input once it has been recomputed, and of nothing else.
+
+What keeps it, measured on megatron-core 0.12 to 0.19: the recomputed forward leaves tensors with a graph in
+attributes of modules, for one `token_dispatcher.probs` of each MoE layer, which live until the next forward
+overwrites them. That graph ends in the `AccumulateGrad` node of the detached input, which holds the input
+and, in its `.grad`, the gradient. Nothing of it is a reference cycle.
+
+So the stock backward is called as it is, and afterwards each detached input gives up its gradient and its
+reference to the storage. That touches one tensor object which only autograd still knows. The storage is
+never resized: whatever else uses it, such as the tensor of which multi-token prediction got a view, keeps it.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON, VERL
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.megatron.recompute.fix import make_backward, make_graphed_backward, make_verl_patch
+
+_BACKWARD = "megatron.core.tensor_parallel.random:CheckpointFunction.backward"
+_CAPTURING = "megatron.core.transformer.cuda_graphs:is_graph_capturing"
+_VERL_PATCH = "verl.models.mcore.patch:apply_patch_megatron_recomputation_backward"
+
+#: Digest of each known source, and the releases that have it.
+_PLAIN = "7ba2b46a5ade"  # megatron-core 0.12.0 to 0.15.3
+_FLAGGED = "9bc2baceb2bb"  # 0.16.0 to 0.19.2: marks the time of recomputation
+_GRAPHED = "629490c5e6a2"  # Megatron main and dev of August 2026: may run in a CUDA graph
+_RESIZING = "c9d46ace88d2"  # verl 0.8.0
+_RESIZING_BUT_MTP = "edd09b20ad81"  # verl 0.9.0, 0.9.1: spares closures over an MTP layer
+
+PATCH = Patch(
+    id="megatron.recompute",
+    revision=1,
+    summary="Release a recomputed layer's input after its backward, without touching its aliases",
+    why=(
+        "With full recomputation of MoE layers, the input of every layer and its gradient stay in memory "
+        "after the backward pass: an attribute that the recomputed forward set (token_dispatcher.probs) "
+        "keeps the graph, and with it the detached input. verl frees their storage by force instead, which "
+        "corrupts every alias of it (the output of the decoder under multi-token prediction, captured hidden "
+        "states, delayed weight gradients), copies each gradient and loses Megatron's checkpointing flags. "
+        "With the patch Megatron's own backward runs, and the detached inputs then drop their references, "
+        "unless something else still uses them."
+    ),
+    upstream=(
+        "NVIDIA/Megatron-LM#3221",
+        "NVIDIA/Megatron-LM#3267",
+        "NVIDIA/Megatron-LM#5197",
+        "verl-project/verl#5251",
+        "verl-project/verl#7328",
+    ),
+    remove=Removal(
+        version=None,
+        when=(
+            "CheckpointFunction.backward lets go of its detached inputs itself, or no module keeps a tensor "
+            "of the recomputed graph"
+        ),
+        test="tests/real/test_recompute_releases.py::test_upstream_alone_lets_go_of_the_input",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                variant(
+                    "0.12", ">=0.12.0.dev0,<0.21.0.dev0", replaced(_BACKWARD, make_backward, _PLAIN, _FLAGGED)
+                ),
+                variant(
+                    "after 0.19",
+                    ">=0.16.0.dev0,<0.21.0.dev0",
+                    replaced(_BACKWARD, make_graphed_backward, _GRAPHED),
+                    # A getter of one line. What it returns is relied on, and there is no more to it.
+                    known(_CAPTURING, "7c37effc7469"),
+                ),
+            ),
+        ),
+        Target(
+            project=VERL,
+            optional=True,
+            variants=(
+                variant("0.8", ">=0.8.0.dev0,<0.9.0.dev0", replaced(_VERL_PATCH, make_verl_patch, _RESIZING)),
+                # It spares a closure over an MTP layer, which Megatron has from 0.19 on only. Other aliases,
+                # the flags and the copies are left.
+                variant(
+                    "0.9",
+                    ">=0.9.0.dev0,<0.11.0.dev0",
+                    replaced(_VERL_PATCH, make_verl_patch, _RESIZING_BUT_MTP),
+                ),
+                variant(
+                    "0.7",
+                    "<0.9.0.dev0",
+                    Absent(site=_VERL_PATCH),
+                    verdict="not-affected",
+                    reason="this verl does not patch Megatron's recomputation",
+                ),
+            ),
+        ),
+    ),
+)
