@@ -103,8 +103,9 @@ def slime_partitioner(seed: str, package: str = "slime") -> str:
     """The same partitions as this very upstream makes without the patch, in less than half the calls."""
     import importlib
 
-    from slime_on_cpu import stand_in
     from slime_partitioner_check import look
+
+    from overlay.compat.slime_on_cpu import stand_in
 
     stand_in(package)
     _enabled(f"{package}.fast-partitioner")
@@ -123,9 +124,9 @@ def slime_micro_batches(seed: str, *patches: str) -> str:
     """The budget is held, and with `slime.vpp-ceiling` the number is right for virtual stages."""
     import slime_cases
     from slime_check import splits
-    from slime_on_cpu import import_slime
 
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.slime_on_cpu import import_slime
 
     _enabled(*patches)
     with cuda_on_cpu():
@@ -157,8 +158,9 @@ def slime_schedule(seed: str, package: str = "slime") -> str:
     """The budget is held by FLOPs too (slime 0.3.1, and its fork)."""
     import importlib
 
-    from slime_on_cpu import stand_in
     from slime_schedule_check import broken, cases, schedule
+
+    from overlay.compat.slime_on_cpu import stand_in
 
     stand_in(package)
     _enabled(f"{package}.capped-partitions")
@@ -180,7 +182,7 @@ def slime_capped(seed: str) -> str:
     """Whichever of the two there is."""
     from importlib.util import find_spec
 
-    from slime_on_cpu import stand_in
+    from overlay.compat.slime_on_cpu import stand_in
 
     stand_in()
     if find_spec("slime.utils.dp_schedule"):
@@ -196,8 +198,8 @@ def slime_loss(seed: str) -> str:
     import os
 
     os.environ["OVERLAY_TEST_SEED"] = seed
-    from megatron_on_cpu import megatron
-    from slime_on_cpu import import_slime
+    from overlay.compat.megatron_on_cpu import megatron
+    from overlay.compat.slime_on_cpu import import_slime
 
     _enabled("slime.loss-memory")
     with megatron():
@@ -265,8 +267,8 @@ def miles_loss(seed: str) -> str:
     import os
 
     os.environ.update(OVERLAY_TEST_SEED=seed, SLIME_FORK="miles")
-    from megatron_on_cpu import megatron
-    from slime_on_cpu import import_slime
+    from overlay.compat.megatron_on_cpu import megatron
+    from overlay.compat.slime_on_cpu import import_slime
 
     _enabled("miles.loss-memory")
     with megatron():
@@ -288,8 +290,8 @@ def slime_whitening(seed: str, package: str = "slime") -> str:
 
     os.environ["OVERLAY_TEST_SEED"] = seed
     os.environ["SLIME_FORK"] = package.removeprefix("slime")
-    from megatron_on_cpu import megatron
-    from slime_on_cpu import import_slime
+    from overlay.compat.megatron_on_cpu import megatron
+    from overlay.compat.slime_on_cpu import import_slime
 
     _enabled(f"{package}.whiten-over-cp")
     with megatron():
@@ -307,9 +309,9 @@ def slime_whitening(seed: str, package: str = "slime") -> str:
 
 def megatron_agreement(seed: str) -> str:
     """Ranks are compared once as the model parallel state is initialised, and all of it is there by then."""
-    import megatron_on_cpu  # noqa: F401 -- before Megatron
     import torch.distributed as dist
 
+    from overlay.compat import megatron_on_cpu  # noqa: F401 -- before Megatron
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.no_triton import no_triton
 
@@ -342,7 +344,7 @@ def megatron_agreement(seed: str) -> str:
 
 def megatron_recompute(seed: str) -> str:
     """The gradients of the stock backward, nothing retained, no alias touched, and the flags as they were."""
-    from megatron_on_cpu import megatron
+    from overlay.compat.megatron_on_cpu import megatron
 
     _enabled("megatron.recompute")
     with megatron():

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from live_bytes import LiveBytes
 from megatron.core import parallel_state as mpu
-from slime_on_cpu import import_slime
 
 from overlay.base.marks import ORIGINAL
+from overlay.compat.live_bytes import LiveBytes
+from overlay.compat.slime_on_cpu import import_slime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -19,11 +19,11 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 import torch
 import torch.distributed as dist
-from live_bytes import LiveBytes
 from megatron.core import parallel_state as mpu
-from slime_on_cpu import import_slime
 
 import overlay
+from overlay.compat.live_bytes import LiveBytes
+from overlay.compat.slime_on_cpu import import_slime
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import megatron_on_cpu as cpu
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import overlay
+from overlay.compat import megatron_on_cpu as cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

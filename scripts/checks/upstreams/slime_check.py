@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import slime_cases
-from slime_on_cpu import import_slime
 from slime_split import run, split
 
 import overlay
 from overlay.compat.cuda_on_cpu import cuda_on_cpu, replaced
+from overlay.compat.slime_on_cpu import import_slime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

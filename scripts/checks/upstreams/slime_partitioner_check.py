@@ -17,9 +17,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from slime_on_cpu import stand_in
-
 import overlay
+from overlay.compat.slime_on_cpu import stand_in
 
 
 def divide(function: Any, values: Any, parts: int, *, equal_size: bool) -> Any:

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from slime_on_cpu import stand_in
-
 import overlay
+from overlay.compat.slime_on_cpu import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state as mpu
-from slime_on_cpu import import_slime
+
+from overlay.compat.slime_on_cpu import import_slime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
