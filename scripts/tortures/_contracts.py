@@ -9,24 +9,12 @@ from __future__ import annotations
 
 import functools
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import overlay
+from overlay.catalogue.registry import contract_of, load_patches
+from overlay.patch import Contract
 from tortures import _contracts_of_processes as of_processes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-class Contract(NamedTuple):
-    """How a patch is held to what it promises."""
-
-    #: Returns what does not hold, empty if all does.
-    check: Callable[[str], str]
-    #: Modules that take long, imported once before anything is changed: none that is patched or changed.
-    before: tuple[str, ...] = ()
-    #: Whether it starts programs: these see a change on disk, and none in this process.
-    starts: bool = False
 
 
 def _enabled(*patches: str) -> None:
@@ -97,27 +85,6 @@ def verl_offload(seed: str) -> str:
     if ours["lost"] or ours["again"]["lost"]:
         return "values were lost"
     return "" if ours["live"] == theirs["live"] else "memory is freed at another time"
-
-
-def slime_partitioner(seed: str, package: str = "slime") -> str:
-    """The same partitions as this very upstream makes without the patch, in less than half the calls."""
-    import importlib
-
-    from slime_partitioner_check import look
-
-    from overlay.compat.slime_on_cpu import stand_in
-
-    stand_in(package)
-    _enabled(f"{package}.fast-partitioner")
-    module = importlib.import_module(f"{package}.utils.seqlen_balancing")
-    _applied(f"{package}.fast-partitioner")
-    ours = look(module, seed)
-    overlay.disable()
-    theirs = look(module, seed)
-    same = [name for name in ours if name not in ("seconds", "calls") and ours[name] != theirs[name]]
-    if same:
-        return f"other partitions than without the patch ({', '.join(same)})"
-    return "" if ours["calls"][1] < theirs["calls"][1] / 2 else "as slow as without the patch"
 
 
 def slime_micro_batches(seed: str, *patches: str) -> str:
@@ -397,24 +364,30 @@ def _retained() -> int:
     return sum(node.variable.untyped_storage().nbytes() for node in leaves if hasattr(node, "variable"))
 
 
-_SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"))
+_SLIME = Contract(check=slime_capped, before=("megatron.core", "ray", "tensordict"))
 
-CONTRACTS: dict[str, Contract] = {
-    "megatron.agreement": Contract(megatron_agreement, ("torch",)),
-    "megatron.dynamic-cp-names": Contract(of_processes.megatron_dynamic_cp, starts=True),
-    "megatron.recompute": Contract(megatron_recompute, ("torch",)),
-    "miles.capped-partitions": _SLIME._replace(check=functools.partial(slime_schedule, package="miles")),
-    "miles.fast-partitioner": _SLIME._replace(check=functools.partial(slime_partitioner, package="miles")),
-    "miles.loss-memory": _SLIME._replace(check=miles_loss),
-    "miles.whiten-over-cp": _SLIME._replace(check=functools.partial(slime_whitening, package="miles")),
+#: Of patches that have none in their folder yet.
+_HERE: dict[str, Contract] = {
+    "megatron.agreement": Contract(check=megatron_agreement, before=("torch",)),
+    "megatron.dynamic-cp-names": Contract(check=of_processes.megatron_dynamic_cp, starts=True),
+    "megatron.recompute": Contract(check=megatron_recompute, before=("torch",)),
+    "miles.capped-partitions": _SLIME.replace(check=functools.partial(slime_schedule, package="miles")),
+    "miles.loss-memory": _SLIME.replace(check=miles_loss),
+    "miles.whiten-over-cp": _SLIME.replace(check=functools.partial(slime_whitening, package="miles")),
     "slime.capped-partitions": _SLIME,
-    "slime.vpp-ceiling": _SLIME._replace(check=slime_ceiling),
-    "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
-    "slime.loss-memory": _SLIME._replace(check=slime_loss),
-    "slime.whiten-over-cp": _SLIME._replace(check=slime_whitening),
-    "verl.dynamic-cp-loss": Contract(of_processes.verl_dynamic_cp, starts=True),
-    "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol",)),
-    "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol",)),
-    "verl.sft-balance": Contract(of_processes.verl_sft, starts=True),
-    "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol",)),
+    "slime.vpp-ceiling": _SLIME.replace(check=slime_ceiling),
+    "slime.loss-memory": _SLIME.replace(check=slime_loss),
+    "slime.whiten-over-cp": _SLIME.replace(check=slime_whitening),
+    "verl.dynamic-cp-loss": Contract(check=of_processes.verl_dynamic_cp, starts=True),
+    "verl.fast-partitioner": Contract(check=verl_partitioner, before=("verl.protocol",)),
+    "verl.offload-shared-storage": Contract(check=verl_offload, before=("verl.protocol",)),
+    "verl.sft-balance": Contract(check=of_processes.verl_sft, starts=True),
+    "verl.strict-token-budget": Contract(check=verl_budget, before=("verl.protocol",)),
+}
+
+#: Of each patch that comes with overlay, by its id.
+CONTRACTS: dict[str, Contract] = {
+    patch: found
+    for patch in sorted(load_patches())
+    if (found := contract_of(patch) or _HERE.get(patch)) is not None
 }

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlay import log
+from overlay.patches._fast_partitioner import make_karmarkar_karp
 from overlay.patches._partition import first_fit_count, holds
 from overlay.patches.slime._step import current
 from overlay.patches.slime.capped_partitions import (
@@ -21,7 +22,6 @@ from overlay.patches.slime.capped_partitions import (
     make_schedule,
     make_split,
 )
-from overlay.patches.slime.fast_partitioner import make_karmarkar_karp
 from overlay.patches.slime.vpp_ceiling import (
     make_config,
     make_count,
