@@ -87,76 +87,6 @@ def verl_offload(seed: str) -> str:
     return "" if ours["live"] == theirs["live"] else "memory is freed at another time"
 
 
-def slime_micro_batches(seed: str, *patches: str) -> str:
-    """The budget is held, and with `slime.vpp-ceiling` the number is right for virtual stages."""
-    import slime_cases
-    from slime_check import splits
-
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.slime_on_cpu import import_slime
-
-    _enabled(*patches)
-    with cuda_on_cpu():
-        (data,) = import_slime("data")
-        _applied(*patches)
-        given = [one for one in slime_cases.cases(seed, 40) if len(one["ranks"][0]) < 100]
-        if len(patches) == 1:
-            given = [one for one in given if one["stages"] == one["group"] == 1]
-        for case, found in zip(given, splits(data, given), strict=True):
-            said = next((split for split in found if "error" in split), None)
-            if said is not None and not slime_cases.is_impossible(case):
-                raise RuntimeError(f"{said['error']}: {said['message']}")
-            wrong = slime_cases.broken(case, found) if said is None else []
-            if wrong:
-                return f"{case['name']}: {wrong[0]}"
-    return ""
-
-
-def slime_ceiling(seed: str) -> str:
-    """The same with both patches, of which one needs the other."""
-    return slime_micro_batches(seed, "slime.capped-partitions", "slime.vpp-ceiling")
-
-
-#: With what slime refuses fewer samples than the ranks, or than a multiple of the group.
-_TOO_FEW = ("below the alignment threshold", "at least one sample")
-
-
-def slime_schedule(seed: str, package: str = "slime") -> str:
-    """The budget is held by FLOPs too (slime 0.3.1, and its fork)."""
-    import importlib
-
-    from slime_schedule_check import broken, cases, schedule
-
-    from overlay.compat.slime_on_cpu import stand_in
-
-    stand_in(package)
-    _enabled(f"{package}.capped-partitions")
-    module = importlib.import_module(f"{package}.utils.dp_schedule")
-    _applied(f"{package}.capped-partitions")
-    for case in [one for one in cases(seed) if len(one["lengths"]) < 100][:60]:
-        found = schedule(module, case)
-        if "error" in found:
-            if any(text in found["message"] for text in _TOO_FEW):
-                continue
-            raise RuntimeError(f"{found['error']}: {found['message']}")
-        wrong = broken(case, found)
-        if wrong:
-            return f"{case['lengths']}: {wrong[0]}"
-    return ""
-
-
-def slime_capped(seed: str) -> str:
-    """Whichever of the two there is."""
-    from importlib.util import find_spec
-
-    from overlay.compat.slime_on_cpu import stand_in
-
-    stand_in()
-    if find_spec("slime.utils.dp_schedule"):
-        return slime_schedule(seed)
-    return slime_micro_batches(seed, "slime.capped-partitions")
-
-
 def slime_loss(seed: str) -> str:
     """Log-probabilities, entropies, gradients and the loss are those of float64 (or the loss upstream's own).
 
@@ -364,19 +294,16 @@ def _retained() -> int:
     return sum(node.variable.untyped_storage().nbytes() for node in leaves if hasattr(node, "variable"))
 
 
-_SLIME = Contract(check=slime_capped, before=("megatron.core", "ray", "tensordict"))
+_SLIME = Contract(check=slime_loss, before=("megatron.core", "ray", "tensordict"))
 
 #: Of patches that have none in their folder yet.
 _HERE: dict[str, Contract] = {
     "megatron.agreement": Contract(check=megatron_agreement, before=("torch",)),
     "megatron.dynamic-cp-names": Contract(check=of_processes.megatron_dynamic_cp, starts=True),
     "megatron.recompute": Contract(check=megatron_recompute, before=("torch",)),
-    "miles.capped-partitions": _SLIME.replace(check=functools.partial(slime_schedule, package="miles")),
     "miles.loss-memory": _SLIME.replace(check=miles_loss),
     "miles.whiten-over-cp": _SLIME.replace(check=functools.partial(slime_whitening, package="miles")),
-    "slime.capped-partitions": _SLIME,
-    "slime.vpp-ceiling": _SLIME.replace(check=slime_ceiling),
-    "slime.loss-memory": _SLIME.replace(check=slime_loss),
+    "slime.loss-memory": _SLIME,
     "slime.whiten-over-cp": _SLIME.replace(check=slime_whitening),
     "verl.dynamic-cp-loss": Contract(check=of_processes.verl_dynamic_cp, starts=True),
     "verl.fast-partitioner": Contract(check=verl_partitioner, before=("verl.protocol",)),
