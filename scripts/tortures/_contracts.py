@@ -7,7 +7,6 @@ ends with an error is not silent.
 
 from __future__ import annotations
 
-import functools
 import random
 from typing import Any
 
@@ -181,29 +180,6 @@ def miles_loss(seed: str) -> str:
         return wrong or _off_losses(cases, shape)
 
 
-def slime_whitening(seed: str, package: str = "slime") -> str:
-    """Advantages are those of one process in float64, on one rank: what needs several is not seen here."""
-    import os
-
-    os.environ["OVERLAY_TEST_SEED"] = seed
-    os.environ["SLIME_FORK"] = package.removeprefix("slime")
-    from overlay.compat.megatron_on_cpu import megatron
-    from overlay.compat.slime_on_cpu import import_slime
-
-    _enabled(f"{package}.whiten-over-cp")
-    with megatron():
-        import_slime("loss")
-        _applied(f"{package}.whiten-over-cp")
-        from whiten_cases import BATCHES, whiten
-
-        for batch in BATCHES["plain"]:
-            for kind in ("rewards", "large rewards"):
-                found = whiten([batch], kind)
-                if not (found["finite"] and found["error"] <= 1e-5):
-                    return f"{kind} of {batch}: {found}"
-    return ""
-
-
 def megatron_agreement(seed: str) -> str:
     """Ranks are compared once as the model parallel state is initialised, and all of it is there by then."""
     import torch.distributed as dist
@@ -302,9 +278,7 @@ _HERE: dict[str, Contract] = {
     "megatron.dynamic-cp-names": Contract(check=of_processes.megatron_dynamic_cp, starts=True),
     "megatron.recompute": Contract(check=megatron_recompute, before=("torch",)),
     "miles.loss-memory": _SLIME.replace(check=miles_loss),
-    "miles.whiten-over-cp": _SLIME.replace(check=functools.partial(slime_whitening, package="miles")),
     "slime.loss-memory": _SLIME,
-    "slime.whiten-over-cp": _SLIME.replace(check=slime_whitening),
     "verl.dynamic-cp-loss": Contract(check=of_processes.verl_dynamic_cp, starts=True),
     "verl.fast-partitioner": Contract(check=verl_partitioner, before=("verl.protocol",)),
     "verl.offload-shared-storage": Contract(check=verl_offload, before=("verl.protocol",)),
