@@ -86,100 +86,6 @@ def verl_offload(seed: str) -> str:
     return "" if ours["live"] == theirs["live"] else "memory is freed at another time"
 
 
-def slime_loss(seed: str) -> str:
-    """Log-probabilities, entropies, gradients and the loss are those of float64 (or the loss upstream's own).
-
-    In the memory of one tensor of the logits' size, and without a gradient of a part of it.
-    """
-    import os
-
-    os.environ["OVERLAY_TEST_SEED"] = seed
-    from overlay.compat.megatron_on_cpu import megatron
-    from overlay.compat.slime_on_cpu import import_slime
-
-    _enabled("slime.loss-memory")
-    with megatron():
-        (module,) = import_slime("loss")
-        _applied("slime.loss-memory")
-        import loss_memory_cases as cases
-        from loss_memory_check import CASES, Step
-
-        shape = [(9, 4), (6, 3), (12, 11)]
-        wrong = _off_outputs(cases, shape)
-        for case in CASES:
-            step = Step(module, case, 1024, 2048)
-            if step.peak() > (1.1 if step.gradient else 0.2):
-                return f"{case}: {step.peak():.2f} times the memory of the logits"
-        return wrong or _off_losses(cases, shape)
-
-
-#: Ways in which a loss is computed.
-_WAYS: tuple[dict[str, Any], ...] = (
-    {},
-    {"entropy_coef": 0.1},
-    {"entropy_coef": 0.1, "log_probs_chunk_size": 3},
-)
-
-
-def _off_outputs(cases: Any, shape: list[tuple[int, int]]) -> str:
-    """Return which log-probabilities, entropies or gradients of them are not those of float64."""
-    for changed in _WAYS:
-        off = _off(cases.outputs(shape, **changed)["errors"])
-        if off:
-            return f"outputs with {changed}: {off}"
-    return ""
-
-
-def _off_losses(cases: Any, shape: list[tuple[int, int]]) -> str:
-    """Return which loss is not that of float64, nor what this very upstream makes of it without the patch.
-
-    What a loss is made of is upstream's, and another formula is no fault of the patch. Nothing is patched
-    any more afterwards.
-    """
-    found = {str(changed): _off(cases.loss(shape, **changed)["errors"]) for changed in _WAYS}
-    ours = {str(changed): cases.step(shape, **changed) for changed in _WAYS if found[str(changed)]}
-    overlay.disable()
-    for changed in _WAYS:
-        if str(changed) not in ours:
-            continue
-        (loss, gradient), (other, rounded) = ours[str(changed)], cases.step(shape, **changed)
-        near = cases.error(loss, other.double()) < _TOLERANCE
-        if not near or not cases.error(gradient, rounded.double()) < _ROUNDED:
-            return f"loss with {changed}: {found[str(changed)]}"
-    return ""
-
-
-_TOLERANCE = 1e-5
-#: Of a gradient that Megatron's cross entropy has rounded to bfloat16, which the patch does not.
-_ROUNDED = 2**-7
-
-
-def _off(errors: dict[str, float]) -> dict[str, float]:
-    return {key: value for key, value in errors.items() if not value < _TOLERANCE}
-
-
-def miles_loss(seed: str) -> str:
-    """What `slime_loss` asks of slime, of its fork."""
-    import os
-
-    os.environ.update(OVERLAY_TEST_SEED=seed, SLIME_FORK="miles")
-    from overlay.compat.megatron_on_cpu import megatron
-    from overlay.compat.slime_on_cpu import import_slime
-
-    _enabled("miles.loss-memory")
-    with megatron():
-        import_slime("loss")
-        _applied("miles.loss-memory")
-        import loss_memory_cases as cases
-
-        shape = [(9, 4), (6, 3), (12, 11)]
-        wrong = _off_outputs(cases, shape)
-        peak = cases.memory()["peak"]
-        if peak > 1.1:
-            return f"{peak:.2f} times the memory of the logits"
-        return wrong or _off_losses(cases, shape)
-
-
 def megatron_agreement(seed: str) -> str:
     """Ranks are compared once as the model parallel state is initialised, and all of it is there by then."""
     import torch.distributed as dist
@@ -270,15 +176,11 @@ def _retained() -> int:
     return sum(node.variable.untyped_storage().nbytes() for node in leaves if hasattr(node, "variable"))
 
 
-_SLIME = Contract(check=slime_loss, before=("megatron.core", "ray", "tensordict"))
-
 #: Of patches that have none in their folder yet.
 _HERE: dict[str, Contract] = {
     "megatron.agreement": Contract(check=megatron_agreement, before=("torch",)),
     "megatron.dynamic-cp-names": Contract(check=of_processes.megatron_dynamic_cp, starts=True),
     "megatron.recompute": Contract(check=megatron_recompute, before=("torch",)),
-    "miles.loss-memory": _SLIME.replace(check=miles_loss),
-    "slime.loss-memory": _SLIME,
     "verl.dynamic-cp-loss": Contract(check=of_processes.verl_dynamic_cp, starts=True),
     "verl.fast-partitioner": Contract(check=verl_partitioner, before=("verl.protocol",)),
     "verl.offload-shared-storage": Contract(check=verl_offload, before=("verl.protocol",)),
