@@ -2,8 +2,8 @@
 
     SLIME_REPO=~/slime ./scripts/bench splits
 
-Releases that make the same of all rollouts share their rows. A rollout is a case of `slime_cases` or
-`slime_schedule_check`; none is drawn anew.
+Releases that make the same of all rollouts share their rows. A rollout is a case of `rollouts` or
+`schedules`; none is drawn anew.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import subprocess
 import sys
 from typing import Any
 
-from slime_cases import Case, Split, cases, steps_of
-
 from checks import UPSTREAMS
+from overlay.compat.slime_on_cpu.rollouts import Case, Split, cases, steps_of
 from sources.fetch_source import fetch
 from sources.git_sources import FetchError
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from slime_schedule_check import broken, over, parts_of
+
+from overlay.compat.slime_on_cpu.schedules import broken, over, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.real
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 REVISION = "31f1ca961"
-#: Of `cases` in `slime_schedule_check`: 512 samples of up to 16,384 tokens on 8 ranks.
+#: Of `cases` of `schedules`: 512 samples of up to 16,384 tokens on 8 ranks.
 LARGE = range(8, 12)
 
 

@@ -12,14 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from slime_cases import IMPOSSIBLE, PIPELINE, REALISTIC, WITHOUT_GIANTS, broken, cases, is_impossible
 
 import overlay
+from overlay.compat.slime_on_cpu.rollouts import (
+    IMPOSSIBLE,
+    PIPELINE,
+    REALISTIC,
+    WITHOUT_GIANTS,
+    broken,
+    cases,
+    is_impossible,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from slime_cases import Case, Split
+    from overlay.compat.slime_on_cpu.rollouts import Case, Split
 
 pytestmark = [
     pytest.mark.real,

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rank_launcher import run_cases
-from slime_cases import IMPOSSIBLE, REALISTIC, broken, is_impossible
 from slime_layouts import LAYOUTS, cases_of
 
 from checks import UPSTREAMS
+from overlay.compat.slime_on_cpu.rollouts import IMPOSSIBLE, REALISTIC, broken, is_impossible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slime_cases import Case, Split
     from slime_layouts import Layout
+
+    from overlay.compat.slime_on_cpu.rollouts import Case, Split
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from slime_schedule_check import broken, over, parts_of
 
 import overlay
+from overlay.compat.slime_on_cpu.schedules import broken, over, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ PATCH = "slime.capped-partitions"
 
 #: With `--balance-by-flops`: the tag, and main as of 21 August 2026, which calls itself 0.3.1 too.
 BY_FLOPS = ("v0.3.1", "624b824a898")
-#: Of `cases` in `slime_schedule_check`: samples without a token, which slime cannot cut in two; 512 samples
+#: Of `cases` of `schedules`: samples without a token, which slime cannot cut in two; 512 samples
 #: of up to 16,384 tokens on 8 ranks.
 ZERO = 7
 LARGE = range(8, 12)

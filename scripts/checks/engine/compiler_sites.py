@@ -167,7 +167,7 @@ def main(name: str) -> None:
     patch = load_patches()[name]
     sys.path.append(str(Path(__file__).resolve().parents[1] / "upstreams"))
     if name.startswith("slime."):
-        from slime_on_cpu import stand_in
+        from overlay.compat.slime_on_cpu import stand_in
 
         stand_in()
     elif name == "verl.sft-balance":

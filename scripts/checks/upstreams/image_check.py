@@ -89,12 +89,12 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
     from importlib.util import find_spec
 
     import torch.distributed as dist
-    from slime_on_cpu import stand_in
 
     import overlay
     import overlay.compat.agreement as ours
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.no_triton import no_triton
+    from overlay.compat.slime_on_cpu import stand_in
 
     with cuda_on_cpu(), no_triton():
         from megatron.core import parallel_state

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from loss_memory_cases import SHAPES, loss
+from loss_memory_cases import SEED, SHAPES
+
+from overlay.compat.slime_on_cpu.losses import loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,4 +15,5 @@ if TYPE_CHECKING:
 
 def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
     """Return the one case: what a rank that fails in a collective leaves behind is no place for another."""
-    return [("step", 1, world, functools.partial(loss, SHAPES["one token"], allgather_cp=True))]
+    step = functools.partial(loss, SHAPES["one token"], seed=SEED, allgather_cp=True)
+    return [("step", 1, world, step)]

@@ -2,14 +2,11 @@
 
     python slime_check.py SEED [COUNT]
 
-The revision of slime that stands first on the path is used. All ranks of a case are run one after the
-other: what the others need goes into the MAX all-reduce, by the very function that slime counts with. Real
-ranks are in `tests/distributed`.
+The revision of slime that stands first on the path is used.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import sys
@@ -17,67 +14,21 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import slime_cases
-from slime_on_cpu import import_slime
-from slime_split import run, split
-
 import overlay
-from overlay.compat.cuda_on_cpu import cuda_on_cpu, replaced
+from overlay.compat.cuda_on_cpu import cuda_on_cpu
+from overlay.compat.slime_on_cpu import import_slime
+from overlay.compat.slime_on_cpu.rollouts import DRAWN, case, cases
+from overlay.compat.slime_on_cpu.splits import ranks, run, splits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import torch
+    from overlay.compat.slime_on_cpu.rollouts import Case, Split
 
 PATCHES = ("slime.capped-partitions", "slime.vpp-ceiling")
 
 
-def count(data: Any, given: slime_cases.Case, lengths: list[int]) -> int:
-    """Return how many micro-batches a rank asks for, by the function that `get_data_iterator` calls."""
-    name = "get_minimum_num_micro_batch_size"
-    function = getattr(data, name)
-    if "cp_size" in function.__code__.co_varnames:
-        return int(function(lengths, given["budget"], given["context"]))
-    return int(function(lengths, given["budget"] * given["context"]))
-
-
-@contextlib.contextmanager
-def ranks(data: Any, given: slime_cases.Case) -> Iterator[None]:
-    """Let a rank be one of those of the case, for Megatron's parallel state and for the all-reduce."""
-
-    def all_reduce(tensor: torch.Tensor, **_options: Any) -> None:
-        for rank in range(len(given["ranks"])):
-            for step, lengths in enumerate(slime_cases.steps_of(given, rank)):
-                tensor[step] = max(int(tensor[step]), count(data, given, lengths))
-
-    stages = given["stages"] if given["stages"] > 1 else None
-    answers = {
-        "get_data_parallel_world_size": len(given["ranks"]),
-        "get_data_parallel_group": None,
-        "get_virtual_pipeline_model_parallel_world_size": stages,
-        "get_context_parallel_world_size": given["context"],
-    }
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(replaced(data.dist, "all_reduce", all_reduce))
-        for name, answer in answers.items():
-            stack.enter_context(replaced(data.mpu, name, lambda answer=answer, **_options: answer))
-        yield
-
-
-def splits(data: Any, given: list[slime_cases.Case], **options: Any) -> list[list[slime_cases.Split]]:
-    """Return what each rank makes of each case."""
-    found = []
-    for one in given:
-        with ranks(data, one):
-            found.append([split(data, one, rank, **options) for rank in range(len(one["ranks"]))])
-    return found
-
-
 def static(data: Any) -> Any:
     """Return what becomes of a rollout with micro-batches of a fixed size."""
-    given = slime_cases.case("static", [50] * 12, budget=60, steps=2, stages=2, group=4)
+    given = case("static", [50] * 12, budget=60, steps=2, stages=2, group=4)
     with ranks(data, given):
         iterators, counts = run(data, given, 0, use_dynamic_batch_size=False, micro_batch_size=3)
     return [[[each.micro_batch_size, each.micro_batch_indices] for each in iterators], counts]
@@ -99,7 +50,7 @@ def helper(data: Any) -> dict[str, Any]:
     return found
 
 
-def look(data: Any, given: list[slime_cases.Case]) -> dict[str, Any]:
+def look(data: Any, given: list[Case]) -> dict[str, Any]:
     """Return all that is looked at in one state of the module."""
     in_use = data.get_seqlen_balanced_partitions
     balancing = sys.modules["slime.utils.seqlen_balancing"]
@@ -117,7 +68,7 @@ def look(data: Any, given: list[slime_cases.Case]) -> dict[str, Any]:
     return found
 
 
-def warned(data: Any, given: list[slime_cases.Case]) -> tuple[list[list[slime_cases.Split]], list[str]]:
+def warned(data: Any, given: list[Case]) -> tuple[list[list[Split]], list[str]]:
     """Return the splits and what overlay's log said meanwhile."""
     said: list[str] = []
     handler = logging.Handler()
@@ -130,10 +81,10 @@ def warned(data: Any, given: list[slime_cases.Case]) -> tuple[list[list[slime_ca
         logger.removeHandler(handler)
 
 
-def main(seed: str, drawn: int = slime_cases.DRAWN) -> None:
+def main(seed: str, drawn: int = DRAWN) -> None:
     """Print the findings."""
     warnings.simplefilter("ignore")
-    given = slime_cases.cases(seed, drawn)
+    given = cases(seed, drawn)
     overlay.enable(list(PATCHES), strict=True)
     with cuda_on_cpu():
         (data,) = import_slime("data")

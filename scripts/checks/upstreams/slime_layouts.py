@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from slime_cases import Case, cases
+from overlay.compat.slime_on_cpu.rollouts import Case, cases
 
 
 class Layout(TypedDict):
@@ -28,7 +28,7 @@ LAYOUTS: tuple[Layout, ...] = (
 
 
 def cases_of(layout: Layout, seed: str) -> list[Case]:
-    """Return the cases of `slime_cases` that mean something on a layout, changed to its sizes.
+    """Return the cases of `rollouts` that mean something on a layout, changed to its sizes.
 
     A case of fewer data parallel ranks is repeated, so that ranks that need much meet ranks that need little.
     """

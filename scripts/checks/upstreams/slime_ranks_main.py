@@ -24,10 +24,10 @@ from megatron.core import parallel_state as mpu  # noqa: E402
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from slime_layouts import LAYOUTS, cases_of  # noqa: E402
-from slime_on_cpu import import_slime  # noqa: E402
-from slime_split import split  # noqa: E402
 
 from overlay.compat.cuda_on_cpu import cuda_on_cpu  # noqa: E402
+from overlay.compat.slime_on_cpu import import_slime  # noqa: E402
+from overlay.compat.slime_on_cpu.splits import split  # noqa: E402
 
 
 def main(folder: Path) -> None:

@@ -12,17 +12,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlay import log
+from overlay.patches._fast_partitioner import make_karmarkar_karp
 from overlay.patches._partition import first_fit_count, holds
-from overlay.patches.slime._step import current
-from overlay.patches.slime.capped_partitions import (
+from overlay.patches._slime_step import current
+from overlay.patches.slime.capped_partitions.fix import (
     make_capped,
     make_iterator,
     make_pack,
     make_schedule,
     make_split,
 )
-from overlay.patches.slime.fast_partitioner import make_karmarkar_karp
-from overlay.patches.slime.vpp_ceiling import (
+from overlay.patches.slime.vpp_ceiling.fix import (
     make_config,
     make_count,
     make_count_0_1,

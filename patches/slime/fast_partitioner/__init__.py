@@ -4,26 +4,7 @@ from __future__ import annotations
 
 from overlay.compat.projects import SLIME
 from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
-
-def make_karmarkar_karp(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build `karmarkar_karp`: what is no plain number, or not to be divided, is left to the original."""
-    from overlay.patches._partition import is_exact
-    from overlay.patches._partition import karmarkar_karp as fast
-
-    def karmarkar_karp(seqlen_list: Sequence[Any], k_partitions: int, equal_size: bool) -> list[list[int]]:
-        if len(seqlen_list) == 0 or k_partitions < 1 or not is_exact(seqlen_list):
-            return original(seqlen_list, k_partitions, equal_size)  # type: ignore[no-any-return]
-        return fast(seqlen_list, k_partitions, equal_size=equal_size)
-
-    return karmarkar_karp
-
+from overlay.patches._fast_partitioner import make_karmarkar_karp
 
 _SITE = "slime.utils.seqlen_balancing:karmarkar_karp"
 

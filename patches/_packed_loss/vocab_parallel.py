@@ -16,8 +16,8 @@ by block, in the rows of the gradient:
 
 from __future__ import annotations
 
-from overlay.patches.slime._row_blocks import Rows, local_terms, write_rows
-from overlay.patches.slime._sole_holder import make_sole_holder
+from overlay.patches._packed_loss.row_blocks import Rows, local_terms, write_rows
+from overlay.patches._packed_loss.sole_holder import make_sole_holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

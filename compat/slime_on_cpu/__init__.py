@@ -93,7 +93,7 @@ def import_slime(*names: str) -> list[ModuleType]:
     fork = os.environ.get("SLIME_FORK", "")
     stand_in(fork or "slime")
     if fork:
-        from miles_on_cpu import as_slime
+        from overlay.compat.slime_on_cpu.miles import as_slime
 
         return [as_slime(name) for name in names]
     return [importlib.import_module(f"{TRAINING}.{name}") for name in names]

@@ -1,18 +1,10 @@
-"""`slime.capped-partitions`: no micro-batch holds more tokens than the budget, and they stay balanced.
-
-slime counts with first fit how many micro-batches a step needs, and then balances the samples over that
-many by Karmarkar-Karp, which knows no budget. Where the balanced result holds it, that very result is
-returned; else the samples are split anew under the budget. Splitting is arithmetic of one rank on a number
-that all ranks have agreed on: nothing here is a collective.
-"""
+"""What takes the place of slime's split: the original's, or one under the budget of a micro-batch."""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 
-from overlay.compat.projects import SLIME
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
-from overlay.patches.slime._step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED, current, read
+from overlay.patches._slime_step import current, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -160,108 +152,3 @@ def _impossible(samples: int, parts: int, group: int, budget: int) -> str:
         f"samples in a step, or lower --microbatch-group-size-per-virtual-pipeline-stage, or do without "
         f"virtual pipeline stages."
     )
-
-
-_BALANCING = "slime.utils.seqlen_balancing"
-_SCHEDULE = "slime.utils.dp_schedule"
-
-#: What is replaced in every release before 0.3.
-_INLINE = (
-    Replacement(site=f"{DATA}:get_data_iterator", make=make_iterator),
-    Replacement(site=f"{DATA}:get_seqlen_balanced_partitions", make=make_split),
-)
-#: The import of it, and what is imported: that is what is replaced in truth.
-_BALANCED = (
-    Known(site=f"{DATA}:get_seqlen_balanced_partitions", digests=("3147333413dc",)),
-    Known(
-        site=f"{_BALANCING}:get_seqlen_balanced_partitions",
-        # v0.1.0 and v0.2.0; v0.2.1; v0.2.2 to v0.3.1
-        digests=("27fa87e211fd", "4e026baf2e0b", "d0c76e9f70df"),
-    ),
-)
-
-PATCH = Patch(
-    id="slime.capped-partitions",
-    revision=1,
-    summary="No micro-batch over max_tokens_per_gpu, and all of them balanced",
-    why=(
-        "With use_dynamic_batch_size, slime balances samples over micro-batches without regard to "
-        "max_tokens_per_gpu, and a micro-batch may exceed the budget: out of memory, some steps into a run. "
-        "Upstream's cure (slime#1823) fails on a sample longer than the budget, leaves micro-batches empty "
-        "and was reverted; slime 0.3.1 has the defect again with --balance-by-flops. With the patch every "
-        "micro-batch holds the budget, but for a single sample that is longer, none is empty, and they are "
-        "balanced as far as the budget allows. Where slime's own result holds the budget, it is kept."
-    ),
-    upstream=(
-        "THUDM/slime#1823",
-        "THUDM/slime#1838",
-        "THUDM/slime#1839",
-        "THUDM/slime#1848",
-        "THUDM/slime#1951",
-    ),
-    remove=Removal(
-        version=None,
-        when="slime keeps max_tokens_per_gpu with --balance-by-flops too",
-        test="tests/real/test_slime_schedule.py::test_upstream_alone_keeps_the_budget",
-    ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
-                Variant(
-                    name="0.1-0.2",
-                    versions=">=0.0.1.dev0,<0.3.0.dev0",
-                    shape=(
-                        Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1, *ITERATOR_0_2)),
-                        *_BALANCED,
-                    ),
-                    replacements=_INLINE,
-                ),
-                Variant(
-                    name="286750aa3",
-                    versions=">=0.2.4.dev0,<0.3.0.dev0",
-                    shape=(
-                        Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)),
-                        Known(site=f"{DATA}:_get_capped_partitions", digests=("821cbde5d52d",)),
-                        *_BALANCED,
-                    ),
-                    replacements=(
-                        *_INLINE,
-                        Replacement(site=f"{DATA}:_get_capped_partitions", make=make_capped),
-                    ),
-                ),
-                Variant(
-                    name="0.3.0",
-                    versions=">=0.3.0.dev0,<0.3.1.dev0",
-                    verdict="superseded",
-                    shape=(
-                        Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("13bd1bba8324",)),
-                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("daec89ac3e1f",)),
-                    ),
-                    reason=(
-                        "slime 0.3.0 packs the samples of all ranks by first fit, which holds the budget but "
-                        "does not balance"
-                    ),
-                ),
-                Variant(
-                    name="0.3.1",
-                    versions=">=0.3.0.dev0,<0.4.0.dev0",
-                    shape=(
-                        Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("4e2eb00ff3e1",)),
-                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),
-                        # Three functions of a few lines, called from here for what they return: how slime
-                        # counts operations, and how it splits, which must leave no part empty.
-                        Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
-                        Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
-                        Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
-                    ),
-                    replacements=(
-                        Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
-                        Replacement(site=f"{_SCHEDULE}:_pack_step_into_mbs", make=make_pack),
-                    ),
-                ),
-            ),
-        ),
-    ),
-)

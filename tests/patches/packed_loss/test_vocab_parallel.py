@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.patches.slime._row_blocks import Rows
-from overlay.patches.slime._vocab_parallel import make_log_prob_entropy
+from overlay.patches._packed_loss.row_blocks import Rows
+from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
 
 torch: Any = pytest.importorskip("torch")
 

@@ -1,0 +1,107 @@
+"""slime's `compute_advantages_and_returns`, or its fork's: what a rank makes of its share of a batch."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state as mpu
+
+from overlay.compat.slime_on_cpu import import_slime
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Tokens and response tokens of the samples of each of two data parallel ranks: with few enough at the end of
+#: one, some slices of the other's partner have none.
+BATCHES: dict[str, tuple[tuple[tuple[int, int], ...], ...]] = {
+    "plain": (((16, 9), (24, 15)), ((20, 12), (12, 7))),
+    "late": (((64, 3),), ((20, 12), (12, 7))),
+    "alone": (((64, 1),), ((64, 2),)),
+}
+
+
+#: Of advantages of about one, float32's.
+TOLERANCE = 1e-5
+
+ARGUMENTS = Namespace(
+    advantage_estimator="grpo",
+    allgather_cp=False,
+    custom_advantage_function_path=None,
+    kl_coef=0.0,
+    normalize_advantages=True,
+    qkv_format="thd",
+    use_opd=False,
+    use_rollout_logprobs=False,
+)
+
+
+def whiten(shares: Sequence[Sequence[tuple[int, int]]], kind: str, seed: str) -> dict[str, Any]:
+    """Let slime compute advantages, and compare this rank's with those of one process in float64.
+
+    Args:
+        shares: Tokens and response tokens of the samples of each data parallel rank.
+        kind: `rewards`; `large rewards`, of 3,000 and some; or `masked`, with no token that counts.
+        seed: Of what is drawn, the same on all ranks.
+
+    """
+    loss, context = import_slime("loss", "cp_utils")
+    draw = torch.Generator().manual_seed(random.Random(f"{seed}/{shares}/{kind}").randrange(2**31))
+    offset = 3000 if kind == "large rewards" else 0
+    rewards = [(torch.randn(len(share), generator=draw) + offset).tolist() for share in shares]
+    masks = [[(torch.rand(count, generator=draw) < 0.8).float() for _, count in share] for share in shares]
+    for mask in itertools.chain.from_iterable(masks):
+        mask[-1] = 1
+        if kind == "masked":
+            mask.zero_()
+
+    mine = mpu.get_data_parallel_rank()
+    totals, counts = zip(*shares[mine], strict=True)
+
+    def slices(values: Sequence[float]) -> list[Any]:
+        """Return this rank's slices of samples that have one value each."""
+        full = [torch.full((count,), value) for value, count in zip(values, counts, strict=True)]
+        return [context.slice_log_prob_with_cp(*one) for one in zip(full, totals, counts, strict=True)]
+
+    data: dict[str, Any] = {
+        "log_probs": slices([0.0] * len(counts)),
+        "rewards": rewards[mine],
+        "response_lengths": list(counts),
+        "total_lengths": list(totals),
+        "loss_masks": masks[mine],
+    }
+    loss.compute_advantages_and_returns(ARGUMENTS, data)
+    dist.barrier()
+
+    counted = torch.tensor(
+        [
+            reward
+            for share, own in zip(masks, rewards, strict=True)
+            for mask, reward in zip(share, own, strict=True)
+            for _ in range(int(mask.sum()))
+        ],
+        dtype=torch.float64,
+    )
+    mean, spread = counted.mean().item(), counted.var().item() if len(counted) > 1 else 0.0
+    wanted = slices([(reward - mean) / (spread + 1e-8) ** 0.5 for reward in rewards[mine]])
+    found = torch.cat(data["advantages"])
+    if [len(one) for one in data["advantages"]] != [
+        len(one) for one in wanted
+    ] or found.dtype != torch.float32:
+        raise RuntimeError(f"advantages of another shape or type: {data['advantages']}")
+    off = (found - torch.cat(wanted)).abs().max().item() if len(found) else 0.0
+    return {"error": off, "tokens": len(found), "finite": bool(found.isfinite().all())}
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong with the advantages of one rank, empty if nothing is."""
+    for batch in BATCHES["plain"]:
+        for kind in ("rewards", "large rewards"):
+            found = whiten([batch], kind, seed)
+            if not (found["finite"] and found["error"] <= TOLERANCE):
+                return f"{kind} of {batch}: {found}"
+    return ""

@@ -1,0 +1,58 @@
+"""What slime's real balancing, or that of its fork, makes of values, and how many calls it takes."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from typing import Any
+
+
+def divide(function: Any, values: Any, parts: int, *, equal_size: bool) -> Any:
+    """Return the partitions, or how they were refused."""
+    try:
+        return function(values, parts, equal_size=equal_size)
+    except Exception as error:  # noqa: BLE001 -- whatever it is, the test judges it
+        return f"{type(error).__name__}: {error}"
+
+
+def look(module: Any, seed: str) -> dict[str, Any]:
+    """Return what the functions of the module make of drawn and of odd values."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(400):
+        high = draw.choice([1, 2, 5, 40_000, 10**16])
+        values: list[float] = [draw.randint(0, high) for _ in range(draw.randint(1, 40))]
+        if draw.random() < 0.2:
+            values = [value / 8 for value in values]
+        parts = draw.randint(1, len(values) + 1)
+        for equal_size in (False, True):
+            functions = (module.karmarkar_karp, module.get_seqlen_balanced_partitions)
+            found += [divide(function, values, parts, equal_size=equal_size) for function in functions]
+    odd = [([], 1), ([1, 2], 0), ([3, -1, 2], 2), ([1.5, float("inf"), 2.0], 2), ([1, 2, 3], 2), ([1], 3)]
+    return {
+        "drawn": found,
+        "odd": [divide(module.karmarkar_karp, values, parts, equal_size=True) for values, parts in odd],
+        "calls": [calls(module, samples) for samples in (100, 200)],
+    }
+
+
+def calls(module: Any, samples: int) -> int:
+    """Count the calls that it takes to divide samples in a fifth as many parts: time, on any machine."""
+    draw = random.Random(samples)
+    values = [draw.randint(1, 40_000) for _ in range(samples)]
+    counted: Counter[str] = Counter()
+    sys.setprofile(lambda _frame, event, _argument: counted.update([event]))
+    try:
+        module.karmarkar_karp(values, samples // 5, equal_size=False)
+    finally:
+        sys.setprofile(None)
+    return counted["call"] + counted["c_call"]
+
+
+def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """Return what is wrong with what was found (`look`) beside what upstream alone makes of the same."""
+    other = [name for name in ours if name != "calls" and ours[name] != theirs[name]]
+    if other:
+        return f"other partitions than without the patch ({', '.join(other)})"
+    return "" if ours["calls"][1] < theirs["calls"][1] / 2 else "as slow as without the patch"

@@ -1,0 +1,92 @@
+"""Logits in, and for each sample its log-probabilities and entropies out: slime's layouts, and its fork's."""
+
+from __future__ import annotations
+
+from overlay.patches._packed_loss.attachment import true_arguments
+from overlay.patches._packed_loss.response_rows import response_rows, spread_over_zigzag
+from overlay.patches._packed_loss.row_blocks import Rows
+from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    Lists = dict[str, list[Any]]
+
+#: Attribute of slime's `args` (a line in the file of --custom-config-path) that lets the gradient overwrite
+#: the logits.
+IN_PLACE = "overlay_loss_in_place"
+
+
+def make_compute(module: Any) -> Callable[..., Lists]:
+    """Build what all releases share: logits in, lists of a tensor [R] for each sample out.
+
+    Args:
+        module: slime's `loss`, or what has its `get_responses`, `slice_log_prob_with_cp` and `mpu`.
+
+    """
+    import torch
+
+    log_prob_entropy = make_log_prob_entropy()
+
+    def compute(
+        logits: Any,
+        args: Any,
+        with_entropy: bool,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        **more: Any,
+    ) -> Lists:
+        args = true_arguments(args)
+        mpu = module.mpu
+        contiguous = is_contiguous(args, mpu)
+        runs, targets = response_rows(
+            logits,
+            args,
+            module,
+            unconcat_tokens=unconcat_tokens,
+            total_lengths=total_lengths,
+            response_lengths=response_lengths,
+            **more,
+        )
+        rows = Rows(
+            [span for sample in runs for span in sample],
+            group=mpu.get_tensor_model_parallel_group(),
+            temperature=getattr(args, "rollout_temperature", 1.0),
+            block_rows=getattr(args, "log_probs_chunk_size", -1),
+            with_entropy=with_entropy,
+            # With a coefficient of zero it is most likely a metric, and whether it is, its gradient tells.
+            entropy_gradient=getattr(args, "entropy_coef", None) != 0,
+            in_place=getattr(args, IN_PLACE, False),
+        )
+        log_prob, entropy = log_prob_entropy(logits, torch.cat(targets), rows)
+        values = [log_prob, entropy] if with_entropy else [log_prob]
+        if contiguous:
+            first = mpu.get_context_parallel_rank() * logits.size(1)
+            lists = spread_over_zigzag(values, runs, first, module, total_lengths, response_lengths)
+        else:
+            counts = [len(tokens) for tokens in targets]
+            lists = [list(value.split(counts)) for value in values]
+        return dict(zip(("log_probs", "entropy"), lists, strict=False))
+
+    return compute
+
+
+def is_contiguous(args: Any, mpu: Any) -> bool:
+    """Return whether each rank has a run of the packed tokens (`allgather_cp`), and not zigzag slices.
+
+    Raises:
+        ValueError: It has, and sequences are not packed. It depends on settings alone, so all ranks raise.
+
+    """
+    if not getattr(args, "allgather_cp", False) or mpu.get_context_parallel_world_size() == 1:
+        return False
+    if getattr(args, "qkv_format", "thd") != "thd":
+        msg = (
+            f"allgather_cp splits packed sequences, and qkv_format is {args.qkv_format!r}: the rows of a "
+            "response could not be told. Set --qkv-format thd, or do without --allgather-cp."
+        )
+        raise ValueError(msg)
+    return True

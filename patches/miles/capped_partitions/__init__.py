@@ -1,0 +1,60 @@
+"""`miles.capped-partitions`: balanced by FLOPs under the budget of a micro-batch, not instead of it.
+
+miles packs a step in the middle of `build_dp_schedule`. What it looks up there by name are the count of
+operations, which sees the tokens of the samples, and the split by that count, which does not: the one tells
+the other.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MILES
+from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches.miles.capped_partitions.fix import make_schedule, make_split, make_workloads
+
+_BALANCING = "miles.utils.seqlen_balancing"
+_SCHEDULE = "miles.utils.dp_schedule"
+
+PATCH = Patch(
+    id="miles.capped-partitions",
+    revision=1,
+    summary="No micro-batch over max_tokens_per_gpu with --balance-by-flops, and all of them balanced",
+    why=(
+        "With --balance-by-flops, miles balances samples over micro-batches by their operations and "
+        "without regard to max_tokens_per_gpu: a micro-batch may exceed the budget, which is out of memory "
+        "some steps into a run. With the patch every micro-batch holds the budget, but for a single sample "
+        "that is longer, none is empty, and they are balanced by FLOPs as far as the budget allows. Where "
+        "miles' own result holds the budget, it is kept."
+    ),
+    upstream=("THUDM/slime#1951",),
+    remove=Removal(
+        version=None,
+        when="miles keeps max_tokens_per_gpu with --balance-by-flops too",
+        test="tests/real/test_miles_micro_batches.py::test_upstream_alone_keeps_the_budget",
+    ),
+    targets=(
+        Target(
+            project=MILES,
+            variants=(
+                Variant(
+                    name="0.1",
+                    versions=">=0.1.0.dev0,<0.2.0.dev0",
+                    shape=(
+                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("0c302fb34e0a",)),
+                        Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
+                        Known(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", digests=("81d2f5f96589",)),
+                        # What the import stands for, and so what is replaced in truth.
+                        Known(site=f"{_BALANCING}:get_seqlen_balanced_partitions", digests=("d0c76e9f70df",)),
+                        # How miles splits, in place. Called from here too, and must leave no part empty.
+                        Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
+                        Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
+                    ),
+                    replacements=(
+                        Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
+                        Replacement(site=f"{_SCHEDULE}:_calculate_workloads", make=make_workloads),
+                        Replacement(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", make=make_split),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,79 @@
+"""`miles.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
+
+The computation is that of `slime.loss-memory`; what differs is where miles keeps its ranks, and that it says
+whether the entropy is part of the loss. Logits that are not float32, as FSDP has them, and the mode that
+repeats the rollout engine bit by bit are left to the original.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MILES
+from overlay.patch import Calls, Fields, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches.miles.loss_memory.fix import make_log_probs, make_loss
+
+_HUB = "miles.backends.training_utils.loss_hub"
+_LOSS = "miles.backends.training_utils.loss:loss_function"
+_LOSSES = f"{_HUB}.losses"
+_LOG_PROBS = f"{_HUB}.logit_processors:get_log_probs_and_entropy"
+_CP = "miles.backends.training_utils.cp_utils"
+
+#: In the one commit that was run: what is replaced, and what says which rows are whose. Of that all is relied
+#: on: a change anywhere in it gives other rows.
+_DIGESTS = {
+    _LOG_PROBS: "05d276c69d26",
+    _LOSS: "09348b195bd8",
+    f"{_HUB}.logit_processors:get_responses": "a944b722ebfe",
+    f"{_CP}:get_logits_and_tokens_offset_with_cp": "8eba0aece207",
+    f"{_CP}:slice_log_prob_with_cp": "4f1b6c3d0527",
+    # The import of what is replaced, by which the losses call it.
+    f"{_LOSSES}:get_log_probs_and_entropy": "11bd3f9d090f",
+}
+#: A loss without upstream's zero has to get its logits from what is replaced, on every rank.
+_CALLED = tuple(
+    Calls(site=f"{_LOSSES}:{name}", callee="get_log_probs_and_entropy")
+    for name in ("policy_loss_function", "sft_loss_function")
+)
+#: Rank, size and group of the tensor and context parallel ranks.
+_GROUPS = (
+    Fields(site="miles.backends.training_utils.parallel:ParallelState", names=("tp", "cp")),
+    Fields(site="miles.utils.ft_utils.process_group_utils:GroupInfo", names=("rank", "size", "group")),
+)
+
+PATCH = Patch(
+    id="miles.loss-memory",
+    revision=1,
+    summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
+    why=(
+        "miles copies the logits of every response for the log-probabilities and again for the entropy, and "
+        "keeps a softmax for the backward: up to three times the logits on top of them with the entropy in "
+        "the loss. With the patch the forward keeps a few numbers for each row, the backward computes the "
+        "rest again in the gradient itself, and all ranks enter the same collectives whether or not they "
+        "have a response token. Logits that are not float32 and --true-on-policy-mode are left to miles."
+    ),
+    upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
+    remove=Removal(
+        version=None,
+        when="miles needs no more than the gradient besides the logits",
+        test="tests/real/test_miles_loss.py::test_upstream_alone_needs_no_more_than_the_gradient",
+    ),
+    targets=(
+        Target(
+            project=MILES,
+            variants=(
+                Variant(
+                    name="0.1",
+                    versions=">=0.1.0.dev0,<0.2.0.dev0",
+                    shape=(
+                        *(Known(site=site, digests=(known,)) for site, known in _DIGESTS.items()),
+                        *_CALLED,
+                        *_GROUPS,
+                    ),
+                    replacements=(
+                        Replacement(site=_LOG_PROBS, make=make_log_probs),
+                        Replacement(site=_LOSS, make=make_loss),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

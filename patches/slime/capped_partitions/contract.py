@@ -1,0 +1,47 @@
+"""No micro-batch of more than one sample exceeds the budget, and each sample is in one of them."""
+
+from __future__ import annotations
+
+from overlay.patch import Contract
+from overlay.patches.slime.capped_partitions import PATCH
+from overlay.testing import assert_applied, enable
+
+
+def check(seed: str) -> str:
+    """Split rollouts with whichever of its two ways this slime has."""
+    from importlib.util import find_spec
+
+    from overlay.compat.slime_on_cpu import stand_in
+
+    stand_in()
+    return _schedules(seed) if find_spec("slime.utils.dp_schedule") else _splits(seed)
+
+
+def _schedules(seed: str) -> str:
+    """Balance by FLOPs (slime 0.3.1)."""
+    import importlib
+
+    from overlay.compat.slime_on_cpu.schedules import cases, wrong
+
+    enable(PATCH.id)
+    module = importlib.import_module("slime.utils.dp_schedule")
+    assert_applied(PATCH.id)
+    return wrong(module, [one for one in cases(seed) if len(one["lengths"]) < 100][:60])
+
+
+def _splits(seed: str) -> str:
+    """Balance by tokens (slime before 0.3). Alignment to virtual stages is another patch's."""
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.slime_on_cpu import import_slime
+    from overlay.compat.slime_on_cpu.rollouts import cases
+    from overlay.compat.slime_on_cpu.splits import wrong
+
+    enable(PATCH.id)
+    with cuda_on_cpu():
+        (data,) = import_slime("data")
+        assert_applied(PATCH.id)
+        small = [one for one in cases(seed, 40) if len(one["ranks"][0]) < 100]
+        return wrong(data, [one for one in small if one["stages"] == one["group"] == 1])
+
+
+CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))

@@ -1,0 +1,56 @@
+"""What takes the place of slime's whitening, and what brings every rank to its collective."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+#: While advantages are computed: whether this rank has entered the collective.
+_entered: ContextVar[bool] = ContextVar("overlay_slime_whitened", default=False)
+
+
+def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Replace the whitening by its name in the loss: another group, and sums in float64."""
+    import torch.distributed as dist
+
+    from overlay.patches._whitening import whitened
+
+    def distributed_masked_whiten(
+        values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
+    ) -> Any:
+        """Return the values whitened. The group is ignored: it is the one without context parallelism."""
+        _entered.set(True)
+        group = module.mpu.get_data_parallel_group(with_context_parallel=True)
+
+        def all_reduce(sums: Any) -> None:
+            dist.all_reduce(sums, group=group)
+
+        return whitened(values, mask, all_reduce, shift_mean=shift_mean, epsilon=epsilon)
+
+    return distributed_masked_whiten
+
+
+def make_advantages(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Wrap the computation of advantages: every rank of the last stage enters the collective."""
+    import torch
+
+    def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
+        token = _entered.set(False)
+        before = rollout_data.get("advantages")
+        try:
+            result = original(args, rollout_data)
+            advantages = rollout_data.get("advantages")
+            computed = advantages is not None and advantages is not before
+            if computed and args.normalize_advantages and not _entered.get():
+                none = torch.cat(advantages)
+                module.distributed_masked_whiten(none, torch.ones_like(none))
+            return result
+        finally:
+            _entered.reset(token)
+
+    return compute_advantages_and_returns
