@@ -8,10 +8,11 @@ ends with an error is not silent.
 from __future__ import annotations
 
 import functools
-import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import overlay
+import overlay.patch
+from overlay.catalogue.registry import contract_of, load_patches
 from tortures import _contracts_of_processes as of_processes
 
 if TYPE_CHECKING:
@@ -39,64 +40,6 @@ def _applied(*patches: str) -> None:
     for patch in patches:
         if states[patch] != "applied":
             raise overlay.PatchError(f"{patch} is {states[patch]}")
-
-
-def verl_partitioner(seed: str) -> str:
-    """The same partitions as this very upstream makes without the patch, in less than half the calls."""
-    from token_budget_check import partitioned, partitioner_calls
-
-    _enabled("verl.fast-partitioner")
-    from verl.utils import seqlen_balancing
-
-    _applied("verl.fast-partitioner")
-    ours = partitioned(seqlen_balancing, random.Random(seed), 60)
-    fast = partitioner_calls(seqlen_balancing, 256, 48)
-    overlay.disable()
-    theirs = partitioned(seqlen_balancing, random.Random(seed), 60)
-    if ours != theirs:
-        return "other partitions than without the patch"
-    return "" if fast < partitioner_calls(seqlen_balancing, 256, 48) / 2 else "as slow as without the patch"
-
-
-def verl_budget(seed: str) -> str:
-    """Each sample once, none of the micro-batches over the budget, and the number that was asked for."""
-    import inspect
-
-    from token_budget_check import divide, draw_case, keeps
-
-    _enabled("verl.strict-token-budget")
-    from verl.utils import seqlen_balancing
-
-    _applied("verl.strict-token-budget")
-    draw = random.Random(seed)
-    known = inspect.signature(seqlen_balancing.rearrange_micro_batches).parameters
-    for case in [
-        {"lengths": [7] * 8, "width": None, "arguments": {"max_token_len": 8}},
-        *(draw_case(draw) for _ in range(60)),
-    ]:
-        if not known.keys() >= case["arguments"].keys():
-            continue
-        found = divide(seqlen_balancing, case)
-        if "error" in found and "TokenBudgetError" not in found["error"]:
-            raise RuntimeError(f"{found['error'][0]}: {found['message']}")
-        if "error" not in found and not keeps(case, found):
-            return f"{case} became {found}"
-    return ""
-
-
-def verl_offload(seed: str) -> str:
-    """No value is lost, and what nobody else holds is freed when this very upstream frees it."""
-    from offload_check import import_verl, look
-
-    _enabled("verl.offload-shared-storage")
-    module = import_verl()
-    _applied("verl.offload-shared-storage")
-    ours = look(module, seed, 20)
-    overlay.disable()
-    theirs = look(module, seed, 20)
-    if ours["lost"] or ours["again"]["lost"]:
-        return "values were lost"
-    return "" if ours["live"] == theirs["live"] else "memory is freed at another time"
 
 
 def slime_partitioner(seed: str, package: str = "slime") -> str:
@@ -397,7 +340,7 @@ def _retained() -> int:
 
 _SLIME = Contract(slime_capped, ("megatron.core", "ray", "tensordict"))
 
-CONTRACTS: dict[str, Contract] = {
+_BESIDE: dict[str, Contract] = {
     "megatron.agreement": Contract(megatron_agreement, ("torch",)),
     "megatron.dynamic-cp-names": Contract(of_processes.megatron_dynamic_cp, starts=True),
     "megatron.recompute": Contract(megatron_recompute, ("torch",)),
@@ -411,8 +354,10 @@ CONTRACTS: dict[str, Contract] = {
     "slime.loss-memory": _SLIME._replace(check=slime_loss),
     "slime.whiten-over-cp": _SLIME._replace(check=slime_whitening),
     "verl.dynamic-cp-loss": Contract(of_processes.verl_dynamic_cp, starts=True),
-    "verl.fast-partitioner": Contract(verl_partitioner, ("verl.protocol",)),
-    "verl.offload-shared-storage": Contract(verl_offload, ("verl.protocol",)),
     "verl.sft-balance": Contract(of_processes.verl_sft, starts=True),
-    "verl.strict-token-budget": Contract(verl_budget, ("verl.protocol",)),
+}
+
+#: Of each patch: the contract in its folder, or the one that is still here.
+CONTRACTS: dict[str, Contract | overlay.patch.Contract] = {
+    patch: found for patch in load_patches() if (found := contract_of(patch) or _BESIDE.get(patch))
 }
