@@ -1,23 +1,17 @@
-"""The contracts of patches that take several processes: gloo ranks under torchrun, or Ray.
+"""The contracts of patches that take several processes: gloo ranks.
 
-As in `_contracts`, each says what does not hold. A rank that fails, or a program, is an exception: that is
-not silent. Ranks that do not end are wrong.
+As in `_contracts`, each says what does not hold. A rank that fails is an exception: that is not silent. Ranks
+that do not end are wrong.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
-import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
-
-from checks import UPSTREAMS
 
 #: Until all ranks are killed: before the one that waits for them is.
 SECONDS = 200
@@ -68,44 +62,6 @@ def megatron_dynamic_cp(seed: str) -> str:
     if told != [[2], [2]] or groups != [[([2, 1], 1)] * 2, [([0, 1], 1)] * 2]:
         return f"the groups of attention: {told}, {groups}"
     return ""
-
-
-def verl_sft(seed: str) -> str:
-    """Two workers of a Ray cluster get the samples, the gradient and the loss of upstream, more evenly."""
-    from sft_judge import RUNS, broken, more_even
-
-    options = ("--seed", seed, "--ranks", "2", "--batch", "16")
-    said = _printed([str(UPSTREAMS / "sft_balance_check.py"), *options])
-    if not said:
-        return f"the trainer did not end within {SECONDS} s"
-    found = json.loads(said[-1])
-    if found["states"]["verl.sft-balance"] != "applied":
-        raise RuntimeError(f"verl.sft-balance is {found['states']['verl.sft-balance']}")
-    for name in RUNS:
-        if wrong := broken(found["overlay"][name], found["plain"][name]):
-            return f"{name}: {wrong[0]}"
-    steps = sum(len(found["overlay"][name]) for name in RUNS)
-    if found["overlay_counts"] != ["by row"] * steps:
-        return "lengths are counted a second time, or partitioned by verl"
-    pairs = [(found["overlay"][name], found["plain"][name]) for name in RUNS]
-    return "" if any(more_even(*pair) for pair in pairs) else "nothing is more even than without the patch"
-
-
-def _printed(command: list[str]) -> list[str]:
-    """Return the lines that a Python program prints, none if it does not end, and then it is killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", *command],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        printed, said = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return []
-    if process.returncode:
-        raise RuntimeError((said.strip().splitlines() or [f"exit status {process.returncode}"])[-1])
-    return printed.splitlines()
 
 
 def _ranks(seed: str, module: str, names: tuple[str, ...], *, te: bool = False) -> Any:
