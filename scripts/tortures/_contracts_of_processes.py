@@ -13,6 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from checks import RANKS
+
+GAPS = RANKS / "gap_cases.py"
 #: Until all ranks are killed: before the one that waits for them is.
 SECONDS = 200
 
@@ -25,7 +28,7 @@ ROTARY = ("rope", "rope, fused", "te, shared", "te, alone")
 
 def verl_dynamic_cp(seed: str) -> str:
     """Gradients, the loss that is reported and the outputs of two ranks are those of one process."""
-    found = _ranks(seed, "dynamic_cp_cases", (*TRAININGS, *OUTPUTS, "roles"))
+    found = _ranks(seed, RANKS / "dynamic_cp_cases.py", (*TRAININGS, *OUTPUTS, "roles"))
     if isinstance(found, str):
         return found
     for name in TRAININGS:
@@ -42,7 +45,7 @@ def verl_dynamic_cp(seed: str) -> str:
 
 def megatron_dynamic_cp(seed: str) -> str:
     """There is a group of each size until it is destroyed, and attention is in that of its micro-batch."""
-    found = _ranks(seed, "gap_cases", ("start", "settings", "warm up", "destroy", *ROTARY), te=True)
+    found = _ranks(seed, GAPS, ("start", "settings", "warm up", "destroy", *ROTARY), te=True)
     if isinstance(found, str):
         return found
     expected: dict[str, list[dict[str, Any]]] = {
@@ -64,9 +67,9 @@ def megatron_dynamic_cp(seed: str) -> str:
     return ""
 
 
-def _ranks(seed: str, module: str, names: tuple[str, ...], *, te: bool = False) -> Any:
+def _ranks(seed: str, module: Path, names: tuple[str, ...], *, te: bool = False) -> Any:
     """Return what two ranks found in each case, or what is wrong: that they did not end."""
-    from rank_launcher import run_cases
+    from overlay.compat.ranks.launcher import run_cases
 
     os.environ["OVERLAY_TEST_SEED"] = seed
     with tempfile.TemporaryDirectory() as folder:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rank_launcher import run_cases
 from slime_cases import IMPOSSIBLE, REALISTIC, broken, is_impossible
 from slime_layouts import LAYOUTS, cases_of
 
 from checks import UPSTREAMS
+from overlay.compat.ranks.launcher import run_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable

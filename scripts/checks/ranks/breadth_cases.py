@@ -1,4 +1,4 @@
-"""What goes beyond a dense model in float32 under dynamic context parallelism (see `rank_main`).
+"""What goes beyond a dense model in float32 under dynamic context parallelism (see `ranks.engine_main`).
 
 Experts, interleaved stages, Megatron's distributed optimizer, bfloat16, adapters on frozen weights, and
 micro-batches by number. Each case returns figures; judging is up to `test_dynamic_cp_breadth`.
@@ -46,7 +46,7 @@ SFT = functools.partial(sft_loss, None)
 
 
 def cases(world: int) -> list[tuple[Any, ...]]:
-    """Return the cases for a world of this size, as `rank_main` wants them."""
+    """Return the cases for a world of this size, as `overlay.compat.ranks.engine_main` wants them."""
     return [(name, *layout, case) for name, layout, case in _cases(world)]
 
 

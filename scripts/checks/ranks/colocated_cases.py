@@ -1,6 +1,6 @@
 """Engines of one process, which share Megatron's groups, in every order and with the flag on any.
 
-For `rank_main`.
+For `overlay.compat.ranks.engine_main`.
 
 Made by verl's own workers (`worker_stand_in`), or laid out only, where no model is needed.
 """

@@ -1,4 +1,4 @@
-"""Cases of dynamic context parallelism, run on every rank of a gloo job (see `rank_main`).
+"""Cases of dynamic context parallelism, run on every rank of a gloo job (see `ranks.engine_main`).
 
 Each returns figures, and asserts nothing: judging is up to `test_dynamic_cp`. Inputs are drawn afresh
 from `OVERLAY_TEST_SEED`, which the test sets and reports; all ranks draw the same.

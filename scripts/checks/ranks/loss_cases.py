@@ -1,4 +1,4 @@
-"""Every loss that verl registers, and some that users might, under dynamic context parallelism (`rank_main`).
+"""Every loss that verl registers, and users do, under dynamic context parallelism (see `ranks.engine_main`).
 
 The reference is verl's own loss function in one process and float64, micro-batch by micro-batch, added up as
 verl's engine does. Sequences are dealt out unevenly, so that a mean over a part is not that of the whole.

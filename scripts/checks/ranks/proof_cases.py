@@ -1,4 +1,4 @@
-"""The proof: a whole transformer under dynamic context parallelism, against one process (see `rank_main`).
+"""Proof: a whole transformer under dynamic context parallelism, against one process (`ranks.engine_main`).
 
 Grouped queries, rotary positions, either norm, with recomputation and without; every context parallel size
 from one rank to all, and plans with several sizes in one micro-batch; verl's losses; whole outputs; and three

@@ -1,4 +1,4 @@
-"""The cases that verl 0.8.0 survives without overlay (see `rank_main`)."""
+"""The cases that verl 0.8.0 survives without overlay (see `ranks.engine_main`)."""
 
 from __future__ import annotations
 
