@@ -1,4 +1,4 @@
-"""What a released Megatron-Core lacks for dynamic context parallelism, one case per gap (`ranks.engine_main`).
+"""What a released Megatron-Core lacks for dynamic context parallelism, a case per gap (`ranks.engine_main`).
 
 Run without overlay, they show the gaps; run with it, that they are closed. Megatron's own attention for
 Transformer Engine runs on `overlay.compat.cpu_transformer_engine`.

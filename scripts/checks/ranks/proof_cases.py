@@ -21,7 +21,7 @@ from verl.workers.utils.losses import sft_loss
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.patches._dynamic_cp.plan import allowed_sizes, check_plan
-from overlay.patches.verl import dynamic_cp_loss
+from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
