@@ -353,7 +353,6 @@ _BESIDE: dict[str, Contract] = {
     "slime.fast-partitioner": _SLIME._replace(check=slime_partitioner),
     "slime.loss-memory": _SLIME._replace(check=slime_loss),
     "slime.whiten-over-cp": _SLIME._replace(check=slime_whitening),
-    "verl.dynamic-cp-loss": Contract(of_processes.verl_dynamic_cp, starts=True),
 }
 
 #: Of each patch: the contract in its folder, or the one that is still here.

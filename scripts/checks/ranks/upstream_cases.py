@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from dynamic_cp_cases import TABLE, run_sft
+from dynamic_cp_cases import TABLE
+
+from overlay.compat.cpu_steps import run_sft
 
 if TYPE_CHECKING:
     from dynamic_cp_cases import Case
