@@ -9,7 +9,7 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent
 #: Cases and checks that run a release of an upstream, and what stands in for a GPU and for services in it.
 UPSTREAMS = _HERE / "upstreams"
-#: What starts gloo ranks, the programs that they run, and their cases.
+#: Cases of gloo ranks (`overlay.compat.ranks` starts them), and what they need.
 RANKS = _HERE / "ranks"
 #: Small upstreams that are written to disk, and what must hold in them after any call of overlay.
 ENGINE = _HERE / "engine"

@@ -1,54 +1,23 @@
-"""The contracts of patches that take several processes: gloo ranks under torchrun, or Ray.
+"""The contracts of patches that take several processes: gloo ranks.
 
-As in `_contracts`, each says what does not hold. A rank that fails, or a program, is an exception: that is
-not silent. Ranks that do not end are wrong.
+As in `_contracts`, each says what does not hold. A rank that fails is an exception: that is not silent. Ranks
+that do not end are wrong.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import re
-import signal
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from checks import UPSTREAMS
+from checks import RANKS
+from overlay.compat.ranks.findings import fault_of_training, on_ranks
 
-#: Until all ranks are killed: before the one that waits for them is.
-SECONDS = 200
-
-#: Relative error of any one parameter's gradient: ranks compute in float32.
-TOLERANCE = 1e-5
-TRAININGS = ("fresh/0", "pairs", "mixed", "per token loss", "ppo token-mean", "ppo entropy and KL")
-OUTPUTS = ("outputs", "outputs, pairs", "outputs, dynamic micro-batches")
+GAPS = RANKS / "gap_cases.py"
 ROTARY = ("rope", "rope, fused", "te, shared", "te, alone")
-
-
-def verl_dynamic_cp(seed: str) -> str:
-    """Gradients, the loss that is reported and the outputs of two ranks are those of one process."""
-    found = _ranks(seed, "dynamic_cp_cases", (*TRAININGS, *OUTPUTS, "roles"))
-    if isinstance(found, str):
-        return found
-    for name in TRAININGS:
-        if wrong := _training(found[name]):
-            return f"{name}: {wrong}"
-    for name in OUTPUTS:
-        for row in found[name]:
-            for kind in ("with loss", "without loss"):
-                if not (row[kind]["error"] < TOLERANCE and row[kind]["lengths"] == row["lengths"]):
-                    return f"{name}, {kind}: {row[kind]}"
-    roles = [(row["source"], row["group"]) for row in found["roles"]]
-    return "" if roles == [(True, 1), (False, 1)] else f"sources of outputs, and their groups: {roles}"
 
 
 def megatron_dynamic_cp(seed: str) -> str:
     """There is a group of each size until it is destroyed, and attention is in that of its micro-batch."""
-    found = _ranks(seed, "gap_cases", ("start", "settings", "warm up", "destroy", *ROTARY), te=True)
+    found = on_ranks(seed, GAPS, ("start", "settings", "warm up", "destroy", *ROTARY), te=True)
     if isinstance(found, str):
         return found
     expected: dict[str, list[dict[str, Any]]] = {
@@ -61,84 +30,10 @@ def megatron_dynamic_cp(seed: str) -> str:
         if found[name] != rows:
             return f"{name}: {found[name]}"
     for name in ROTARY:
-        if wrong := _training(found[name]):
+        if wrong := fault_of_training(found[name]):
             return f"{name}: {wrong}"
     told = [row["told"] for row in found["rope, fused"]]
     groups = [[(row["set"], row["left in"]) for row in found[name]] for name in ROTARY[2:]]
     if told != [[2], [2]] or groups != [[([2, 1], 1)] * 2, [([0, 1], 1)] * 2]:
         return f"the groups of attention: {told}, {groups}"
-    return ""
-
-
-def verl_sft(seed: str) -> str:
-    """Two workers of a Ray cluster get the samples, the gradient and the loss of upstream, more evenly."""
-    from sft_judge import RUNS, broken, more_even
-
-    options = ("--seed", seed, "--ranks", "2", "--batch", "16")
-    said = _printed([str(UPSTREAMS / "sft_balance_check.py"), *options])
-    if not said:
-        return f"the trainer did not end within {SECONDS} s"
-    found = json.loads(said[-1])
-    if found["states"]["verl.sft-balance"] != "applied":
-        raise RuntimeError(f"verl.sft-balance is {found['states']['verl.sft-balance']}")
-    for name in RUNS:
-        if wrong := broken(found["overlay"][name], found["plain"][name]):
-            return f"{name}: {wrong[0]}"
-    steps = sum(len(found["overlay"][name]) for name in RUNS)
-    if found["overlay_counts"] != ["by row"] * steps:
-        return "lengths are counted a second time, or partitioned by verl"
-    pairs = [(found["overlay"][name], found["plain"][name]) for name in RUNS]
-    return "" if any(more_even(*pair) for pair in pairs) else "nothing is more even than without the patch"
-
-
-def _printed(command: list[str]) -> list[str]:
-    """Return the lines that a Python program prints, none if it does not end, and then it is killed."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", *command],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        printed, said = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return []
-    if process.returncode:
-        raise RuntimeError((said.strip().splitlines() or [f"exit status {process.returncode}"])[-1])
-    return printed.splitlines()
-
-
-def _ranks(seed: str, module: str, names: tuple[str, ...], *, te: bool = False) -> Any:
-    """Return what two ranks found in each case, or what is wrong: that they did not end."""
-    from rank_launcher import run_cases
-
-    os.environ["OVERLAY_TEST_SEED"] = seed
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            found = run_cases(2, module, Path(folder), te=te, only=names, timeout=SECONDS)
-        except TimeoutError as error:
-            return str(error)
-        except RuntimeError as error:  # with all that the ranks said
-            said = re.findall(r"^(?:\[rank\d+\]: ?)?(\w+: .+)$", str(error), re.MULTILINE)
-            errors = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))]
-            raise RuntimeError(errors[-1] if errors else str(error)[-300:]) from None
-    for name in names:
-        for row in found.get(name, [None]):
-            # `error` is a figure where nothing was raised.
-            if row is not None and isinstance(row.get("error"), str):
-                raise RuntimeError(f"{name}: {row['error']}: {row['message']}")
-    missing = [name for name in names if None in found.get(name, [None])]
-    return f"ranks did not come back from {missing[0]!r}" if missing else found
-
-
-def _training(rows: list[dict[str, Any]]) -> str:
-    """Return what is wrong with a step of training on all ranks."""
-    for rank, row in enumerate(rows):
-        if not row["worst"] < TOLERANCE:
-            return f"the gradient of rank {rank} is off by {row['worst']:.1e}"
-        size = row.get("size", abs(row["loss"]))
-        if row["source"] and not math.isclose(
-            row["reported"], row["loss"], rel_tol=0, abs_tol=TOLERANCE * size
-        ):
-            return f"rank {rank} reports a loss of {row['reported']}, which is {row['loss']}"
     return ""

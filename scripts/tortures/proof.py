@@ -35,8 +35,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--releases", nargs="+", default=list(RELEASES), help="of megatron-core")
     options = parser.parse_args(arguments)
     os.environ["OVERLAY_TEST_SEED"] = str(options.seed)
-    from rank_launcher import run_cases
-
+    from checks import RANKS
+    from overlay.compat.ranks.launcher import run_cases
     from sources.fetch_release import fetch
 
     print(f"{'megatron-core':<14}{'ranks':>5}  {'kind':<9}{'cases':>5}  {'error of':<18}{'of the loss':>13}")
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
         for world in options.worlds:
             print(f"megatron-core {release}, {world} ranks ...", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as name:
-                found = run_cases(world, "proof_cases", Path(name), release=folder)
+                found = run_cases(world, RANKS / "proof_cases.py", Path(name), release=folder)
             for kind, what in KINDS.items():
                 cases = {case: rows for case, rows in found.items() if case.partition(",")[0] == kind}
                 error, loss = worst_of(cases)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_launcher import run_cases
+
+from checks import RANKS
+from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
@@ -29,7 +31,7 @@ on_releases = pytest.mark.parametrize("megatron", RELEASES, indirect=True)
 @functools.cache
 def results(world: int, megatron: Path) -> dict[str, list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        return run_cases(world, "colocated_cases", Path(folder), release=megatron)
+        return run_cases(world, RANKS / "colocated_cases.py", Path(folder), release=megatron)
 
 
 def found(world: int, megatron: Path, case: str) -> list[dict[str, Any]]:
@@ -106,7 +108,12 @@ def test_groups_are_made_again_after_they_are_destroyed(megatron: Path) -> None:
 def test_verl_alone_has_no_groups_for_an_actor_behind_its_reference(megatron: Path, tmp_path: Path) -> None:
     case = "layout, ref critic actor, actor"
     rows = run_cases(
-        4, "colocated_cases", tmp_path, patches="megatron.dynamic-cp-names", release=megatron, only=[case]
+        4,
+        RANKS / "colocated_cases.py",
+        tmp_path,
+        patches="megatron.dynamic-cp-names",
+        release=megatron,
+        only=[case],
     )[case]
     # To ask for two ranks is a `KeyError`, to ask for one or all is none.
     assert [sorted(row["groups"]) for row in rows] == [["1", "4"]] * 4

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_launcher import run_cases
+
+from checks import RANKS
+from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
@@ -60,7 +62,8 @@ def results(world: int, module: str = "dynamic_cp_cases", *, overlay: bool = Tru
     """Return what the ranks of a world found. They are started once; it is their start that takes time."""
     with tempfile.TemporaryDirectory() as folder:
         # The smallest world is started as a real job is, each rank importing for itself.
-        return run_cases(world, module, Path(folder), overlay=overlay, torchrun=world == min(WORLDS))
+        cases = RANKS / f"{module}.py"
+        return run_cases(world, cases, Path(folder), overlay=overlay, torchrun=world == min(WORLDS))
 
 
 def on_ranks(world: int, case: str, **run: Any) -> list[dict[str, Any]]:

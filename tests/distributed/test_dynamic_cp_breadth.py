@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_launcher import run_cases
+
+from checks import RANKS
+from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
@@ -28,7 +30,7 @@ MIXED = {4: [2, 1, 1], 8: [4, 1, 1, 1, 1]}
 def results(world: int) -> dict[str, list[Any]]:
     """Return what the ranks found."""
     with tempfile.TemporaryDirectory() as folder:
-        return run_cases(world, "breadth_cases", Path(folder))
+        return run_cases(world, RANKS / "breadth_cases.py", Path(folder))
 
 
 def on_ranks(case: str, world: int = 4) -> list[dict[str, Any]]:

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 from loss_layouts import OTHERS, PLANNED, layouts_of
-from rank_launcher import run_cases
+
+from checks import RANKS
+from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
@@ -50,7 +52,7 @@ KINDS = [
 def results(world: int) -> dict[str, list[Any]]:
     """Return what the ranks of a world found, in all cases."""
     with tempfile.TemporaryDirectory() as folder:
-        return run_cases(world, "loss_cases", Path(folder), timeout=900.0)
+        return run_cases(world, RANKS / "loss_cases.py", Path(folder), timeout=900.0)
 
 
 def answers_in(world: int, case: str) -> list[dict[str, Any]]:

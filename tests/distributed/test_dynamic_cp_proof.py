@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_launcher import run_cases
+
+from checks import RANKS
+from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
@@ -30,7 +32,7 @@ on_releases = pytest.mark.parametrize("megatron", RELEASES, indirect=True)
 def results(megatron: Path) -> dict[str, list[Any]]:
     """Return what the ranks found on a release."""
     with tempfile.TemporaryDirectory() as folder:
-        return run_cases(WORLD, "proof_cases", Path(folder), release=megatron)
+        return run_cases(WORLD, RANKS / "proof_cases.py", Path(folder), release=megatron)
 
 
 def rows_of(megatron: Path, kind: str) -> dict[str, list[dict[str, Any]]]:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_launcher import PATCHES, run_cases
+
+from checks import RANKS
+from overlay.compat.ranks.launcher import PATCHES, run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
@@ -25,10 +27,10 @@ def results() -> dict[str, list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         return run_cases(
             4,
-            "generation_cases",
+            RANKS / "generation_cases.py",
             Path(folder),
             patches=PATCHES,
-            program="generations_main.py",
+            program=str(RANKS / "generations_main.py"),
             timeout=240,
         )
 

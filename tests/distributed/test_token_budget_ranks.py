@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rank_launcher import run_cases
 
+from checks import RANKS
+from overlay.compat.ranks.launcher import run_cases
 from sources import fetch_release
 
 pytestmark = [
@@ -53,7 +54,7 @@ def results(version: str) -> dict[str, list[Any]]:
             try:
                 _FOUND[version] = run_cases(
                     WORLD,
-                    "token_budget_cases",
+                    RANKS / "token_budget_cases.py",
                     Path(folder),
                     patches=PATCHES,
                     program="gloo_main.py",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overlay.patches._dynamic_cp.plan import check_plan, part_of
-from overlay.patches.verl import dynamic_cp_loss
+from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rank_launcher import run_cases
 
 from checks import UPSTREAMS
+from overlay.compat.ranks.launcher import run_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable

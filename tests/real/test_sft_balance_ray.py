@@ -1,7 +1,7 @@
 """`verl.sft-balance` on verl's SFT trainer and a local Ray cluster, release by release.
 
-Each release runs once, in a process of its own, first with overlay and then without (`sft_balance_check.py`);
-the tests ask what was found there. What is stood in for is in `sft_stand_in.py`.
+Each release runs once, in a process of its own, first with overlay and then without (`trainer_runs.py`
+of the contract); the tests ask what was found there. What is stood in for is in `stand_in.py` there.
 """
 
 from __future__ import annotations
@@ -13,9 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sft_judge import EVEN, RUNS, Steps, broken, imbalance, more_even, samples, work
 
 from overlay.patches._partition import karmarkar_karp
+from overlay.patches.verl.sft_balance.contract import PROGRAM
+from overlay.patches.verl.sft_balance.contract.judge import (
+    EVEN,
+    RUNS,
+    Steps,
+    broken,
+    imbalance,
+    more_even,
+    samples,
+    work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,14 +41,14 @@ RUN = {"0.7.0": 2, "0.7.1": 4, "0.8.0": 4, "0.9.0": 2, "0.9.1": 2}
 def found(
     request: pytest.FixtureRequest, release: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
 ) -> dict[str, Any]:
-    """What `sft_balance_check.py` found on one release."""
+    """What `trainer_runs.py` of the contract found on one release."""
     version = str(request.param)
     print(f"OVERLAY_TEST_SEED={SEED}")
     folder = release(f"verl=={version}")
     ranks = str(RUN[version])
     return {
         "folder": str(folder),
-        **findings(folder, "sft_balance_check.py", "--seed", SEED, "--ranks", ranks),
+        **findings(folder, str(PROGRAM), "--seed", SEED, "--ranks", ranks),
     }
 
 

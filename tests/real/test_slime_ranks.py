@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rank_launcher import run_cases
 from slime_layouts import LAYOUTS, cases_of
 
 from checks import UPSTREAMS
+from overlay.compat.ranks.launcher import run_cases
 from overlay.compat.slime_on_cpu.rollouts import IMPOSSIBLE, REALISTIC, broken, is_impossible
 
 if TYPE_CHECKING:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from token_budget_check import PATCHES, draw_case, keeps
+from token_budget_check import PATCHES
+
+from overlay.patches.verl.strict_token_budget.contract import draw_case, keeps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rank_launcher import run_cases
 
 import overlay
 from checks import UPSTREAMS
+from overlay.compat.ranks.launcher import run_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable

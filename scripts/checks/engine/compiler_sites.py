@@ -171,7 +171,9 @@ def main(name: str) -> None:
 
         stand_in()
     elif name == "verl.sft-balance":
-        import sft_stand_in  # noqa: F401 -- as it is imported, a web server is there
+        from overlay.compat import verl_imports
+
+        verl_imports.stand_in()
     alone = [] if name == "megatron.agreement" else ["-megatron.agreement"]
     overlay.enable([name, *patch.requires, *alone], strict=False)
     modules = {

@@ -1,4 +1,4 @@
-"""What goes beyond a dense model in float32 under dynamic context parallelism (see `rank_main`).
+"""What goes beyond a dense model in float32 under dynamic context parallelism (see `ranks.engine_main`).
 
 Experts, interleaved stages, Megatron's distributed optimizer, bfloat16, adapters on frozen weights, and
 micro-batches by number. Each case returns figures; judging is up to `test_dynamic_cp_breadth`.
@@ -14,15 +14,15 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
-from dynamic_cp_cases import _judged, _seed, run_outputs, run_sft, worst
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from verl.utils.megatron_utils import register_megatron_training_hooks
 from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine, cpu_reference
+from overlay.compat.cpu_steps import judged, run_outputs, run_sft, seed, worst
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.patches._dynamic_cp.plan import check_plan
-from overlay.patches.verl import dynamic_cp_loss
+from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +46,7 @@ SFT = functools.partial(sft_loss, None)
 
 
 def cases(world: int) -> list[tuple[Any, ...]]:
-    """Return the cases for a world of this size, as `rank_main` wants them."""
+    """Return the cases for a world of this size, as `overlay.compat.ranks.engine_main` wants them."""
     return [(name, *layout, case) for name, layout, case in _cases(world)]
 
 
@@ -146,7 +146,7 @@ def _mixed(run: Callable[..., Any], *arguments: Any, **settings: Any) -> Callabl
 
 def _experts(run: Callable[..., Any], **batch: Any) -> dict[str, Any]:
     """Run a model with experts on tokens for which it is clear which of them are best."""
-    weights = cpu_engine.weights_of(cpu_engine.build_engine(cap=CAP, seed=_seed(), shape=EXPERTS))
+    weights = cpu_engine.weights_of(cpu_engine.build_engine(cap=CAP, seed=seed(), shape=EXPERTS))
     with _clear(lambda: weights):
         found: dict[str, Any] = run(**batch, shape=EXPERTS)
     return found
@@ -185,11 +185,11 @@ def _z_loss(draw: random.Random) -> dict[str, Any]:
     plan = ((0, 2, (0, 3)), (2, 1, (1,)), (3, 1, (2, 4)))
     lengths = [4 * draw.randint(2, 3) for _ in range(5)]  # of which no rank holds padding
     engine = cpu_engine.build_engine(
-        cap=16, seed=_seed(), shape=EXPERTS, transformer={"moe_z_loss_coeff": weight}
+        cap=16, seed=seed(), shape=EXPERTS, transformer={"moe_z_loss_coeff": weight}
     )
     weights = cpu_engine.weights_of(engine)
     with _clear(lambda: weights):
-        batch = cpu_engine.random_batch(lengths, seed=_seed() + 5)
+        batch = cpu_engine.random_batch(lengths, seed=seed() + 5)
     exact = {name: value.double().requires_grad_() for name, value in weights.items()}
     tokens = batch["input_ids"].unbind()
     how: dict[str, Any] = {"heads": cpu_engine.HEADS, "rope": True}
@@ -211,7 +211,7 @@ def _z_loss(draw: random.Random) -> dict[str, Any]:
     with replaced(dynamic_cp_loss, "make_plan", lambda *_given: plan):
         output = train()
     apart = cpu_engine.compare(dict(zip(exact, without, strict=True)), reference)[1]
-    return _judged(engine, output, reference, loss.item(), [], apart=apart)
+    return judged(engine, output, reference, loss.item(), [], apart=apart)
 
 
 def _loss_of(exact: dict[str, torch.Tensor], batch: Any) -> torch.Tensor:
@@ -237,10 +237,10 @@ def _balanced(world: int) -> dict[str, Any]:
 def _planned(world: int, size: int, kind: str) -> dict[str, torch.Tensor]:
     """Return the gradients of as many sequences as ranks, each shared by so many of them."""
     plan = tuple((start, size, tuple(range(start, start + size))) for start in range(0, world, size))
-    engine = cpu_engine.build_engine(cap=2 * world, seed=_seed(), shape=EXPERTS, transformer=_auxiliary(kind))
+    engine = cpu_engine.build_engine(cap=2 * world, seed=seed(), shape=EXPERTS, transformer=_auxiliary(kind))
     weights = cpu_engine.weights_of(engine)
     with _clear(lambda: weights):
-        batch = cpu_engine.random_batch([2 * world] * world, seed=_seed() + 6)
+        batch = cpu_engine.random_batch([2 * world] * world, seed=seed() + 6)
     with (
         replaced(dynamic_cp_loss, "refuse", lambda *_given: None),
         replaced(dynamic_cp_loss, "make_plan", lambda *_given: plan),
@@ -264,14 +264,14 @@ def _refused(draw: random.Random, world: int) -> dict[str, Any]:
     }
     found = {}
     for name, settings in told.items():
-        engine = cpu_engine.build_engine(cap=CAP, seed=_seed(), shape=EXPERTS, transformer=settings)
+        engine = cpu_engine.build_engine(cap=CAP, seed=seed(), shape=EXPERTS, transformer=settings)
         found[name] = _error(engine, batch)
     engine = cpu_engine.build_engine(
-        cap=CAP, seed=_seed(), shape=EXPERTS, per_token_loss=True, transformer={"moe_z_loss_coeff": 0.1}
+        cap=CAP, seed=seed(), shape=EXPERTS, per_token_loss=True, transformer={"moe_z_loss_coeff": 0.1}
     )
     found["z-loss per token"] = _error(engine, batch)
     engine = cpu_engine.build_engine(
-        cap=CAP, seed=_seed(), shape=EXPERTS, transformer=_auxiliary("aux_loss"), forward_only=True
+        cap=CAP, seed=seed(), shape=EXPERTS, transformer=_auxiliary("aux_loss"), forward_only=True
     )
     found["never trained"] = _error(engine, batch, cpu_engine.infer)
     return found
@@ -287,14 +287,14 @@ def _error(engine: Any, batch: Any, run: Callable[..., Any] = cpu_engine.train) 
 
 def _crossed(shape: cpu_engine.Shape) -> dict[str, Any]:
     """Return the errors of two pipeline ranks that would take each other's messages for others."""
-    batch = cpu_engine.random_batch([3] * 4, seed=_seed(), micro_batch_size_per_gpu=2)
+    batch = cpu_engine.random_batch([3] * 4, seed=seed(), micro_batch_size_per_gpu=2)
     found = {}
     for name, batched in (("batched", True), ("one by one", False)):
         how = {"overlap_p2p_comm": False, "batch_p2p_comm": batched}
-        engine = cpu_engine.build_engine(cap=CAP, seed=_seed(), shape=shape, transformer=how)
+        engine = cpu_engine.build_engine(cap=CAP, seed=seed(), shape=shape, transformer=how)
         found[name] = _error(engine, batch)
     engine = cpu_engine.build_engine(
-        cap=CAP, seed=_seed(), shape=shape, transformer={"overlap_p2p_comm": False}, forward_only=True
+        cap=CAP, seed=seed(), shape=shape, transformer={"overlap_p2p_comm": False}, forward_only=True
     )
     found["never trained"] = _error(engine, batch, cpu_engine.infer)
     return found
@@ -340,9 +340,9 @@ def _low_rank(**batch: Any) -> dict[str, Any]:
 
 def _short(shape: cpu_engine.Shape, *, lengths: list[int], cap: int, **settings: Any) -> dict[str, Any]:
     """Train in bfloat16, and say how far one process in bfloat16 is from the truth."""
-    engine = cpu_engine.build_engine(cap=cap, seed=_seed(), shape=shape, ddp={"grad_reduce_in_fp32": True})
+    engine = cpu_engine.build_engine(cap=cap, seed=seed(), shape=shape, ddp={"grad_reduce_in_fp32": True})
     weights = cpu_engine.weights_of(engine)
-    batch = cpu_engine.random_batch(lengths, seed=_seed() + 1, **settings)
+    batch = cpu_engine.random_batch(lengths, seed=seed() + 1, **settings)
     exactly = functools.partial(
         cpu_reference.loss_and_gradient,
         weights,
@@ -355,7 +355,7 @@ def _short(shape: cpu_engine.Shape, *, lengths: list[int], cap: int, **settings:
     _, rounded = exactly(dtype=torch.bfloat16)
     output = cpu_engine.train(engine, batch, SFT)
     rounding = cpu_engine.compare(rounded, reference)[1]
-    return _judged(engine, output, reference, loss, [], rounding=rounding)
+    return judged(engine, output, reference, loss, [], rounding=rounding)
 
 
 def _steps(
@@ -364,7 +364,7 @@ def _steps(
     """Train some steps with Megatron's optimizer and verl's hooks, and compare weights and norms."""
     ddp = {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "bucket_size": BUCKET}
     engine = cpu_engine.build_engine(
-        cap=CAP, seed=_seed(), shape=shape, ddp=ddp if distributed else {}, adapt=_adapt if low else None
+        cap=CAP, seed=seed(), shape=shape, ddp=ddp if distributed else {}, adapt=_adapt if low else None
     )
     config = OptimizerConfig(
         optimizer="adam",
@@ -386,7 +386,7 @@ def _steps(
         del drawn["cap"]
         clear = _clear(lambda: exact) if shape.experts else contextlib.nullcontext()
         with clear:
-            batch = cpu_engine.random_batch(seed=_seed() + step, **drawn)
+            batch = cpu_engine.random_batch(seed=seed() + step, **drawn)
         loss = _loss_of(exact, batch)
         for value, gradient in zip(
             moving.values(), torch.autograd.grad(loss, list(moving.values())), strict=True

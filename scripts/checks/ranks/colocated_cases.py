@@ -1,6 +1,6 @@
 """Engines of one process, which share Megatron's groups, in every order and with the flag on any.
 
-For `rank_main`.
+For `overlay.compat.ranks.engine_main`.
 
 Made by verl's own workers (`worker_stand_in`), or laid out only, where no model is needed.
 """
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import worker_stand_in
-from dynamic_cp_cases import _seed, worst
 from gap_cases import _groups
 from megatron.core import parallel_state as mpu
 from torch.distributed import distributed_c10d
@@ -30,6 +29,7 @@ from verl.workers.engine.megatron import transformer_impl
 from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine, cpu_reference
+from overlay.compat.cpu_steps import seed, worst
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,10 +86,10 @@ def _workers(flags: tuple[str, ...], first: str) -> dict[str, Any]:
     draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/colocated")
     # The longest sequence of each half of the batch takes two ranks: with C = 4 or 1 no group is missed.
     lengths = [2 * CAP, *(draw.randint(2, CAP) for _ in range(7))]
-    batch = cpu_engine.random_batch(lengths, seed=_seed(), use_dynamic_bsz=True, max_token_len_per_gpu=64)
+    batch = cpu_engine.random_batch(lengths, seed=seed(), use_dynamic_bsz=True, max_token_len_per_gpu=64)
     with (
         tempfile.TemporaryDirectory() as folder,
-        worker_stand_in.workers(_seed()),
+        worker_stand_in.workers(seed()),
         _bare(),
     ):
         config = worker_stand_in.configuration(Path(folder), **settings)
@@ -141,11 +141,11 @@ def _computed(worker: Any, batch: Any) -> Any:
 def _anew() -> dict[str, Any]:
     """Lay out the ranks anew under a reference and an actor, and make the actor again."""
     settings = {f"actor_rollout_ref__actor__megatron__{name}": value for name, value in _FLAG.items()}
-    batch = cpu_engine.random_batch([2 * CAP, *[4] * 7], seed=_seed(), max_token_len_per_gpu=64)
+    batch = cpu_engine.random_batch([2 * CAP, *[4] * 7], seed=seed(), max_token_len_per_gpu=64)
     found: dict[str, Any] = {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        worker_stand_in.workers(_seed()),
+        worker_stand_in.workers(seed()),
         _bare(),
     ):
         for turn in ("first", "second"):

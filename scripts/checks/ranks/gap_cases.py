@@ -1,7 +1,7 @@
-"""What a released Megatron-Core lacks for dynamic context parallelism, a case for each gap (`rank_main`).
+"""What a released Megatron-Core lacks for dynamic context parallelism, a case per gap (`ranks.engine_main`).
 
 Run without overlay, they show the gaps; run with it, that they are closed. Megatron's own attention for
-Transformer Engine runs on `te_stand_in`.
+Transformer Engine runs on `overlay.compat.cpu_transformer_engine`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from dynamic_cp_cases import _seed, run_sft
 from megatron.core import parallel_state as mpu
 from megatron.core.extensions import transformer_engine as te
 from megatron.core.models.common.embeddings import rope_utils
@@ -28,6 +27,7 @@ from verl.workers.engine.megatron import transformer_impl
 from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine
+from overlay.compat.cpu_steps import run_sft, seed
 from overlay.compat.cuda_on_cpu import replaced
 
 if TYPE_CHECKING:
@@ -225,8 +225,8 @@ def _fused(**batch: Any) -> dict[str, Any]:
 
 def _after_an_error(**batch: Any) -> dict[str, Any]:
     """Let a layer fail in the middle of its attention, and look at the groups that it is left with."""
-    engine = cpu_engine.build_engine(cap=batch["cap"], seed=_seed(), shape=TE)
-    data = cpu_engine.random_batch(batch["lengths"], seed=_seed())
+    engine = cpu_engine.build_engine(cap=batch["cap"], seed=seed(), shape=TE)
+    data = cpu_engine.random_batch(batch["lengths"], seed=seed())
     layers = [layer.self_attention for layer in engine.module[0].module.decoder.layers]
 
     def groups() -> list[tuple[Any, ...]]:
@@ -279,8 +279,8 @@ def _not_confirmed(**batch: Any) -> dict[str, Any]:
             return [type(error).__name__, str(error)]
         return ["nothing", ""]
 
-    engine = cpu_engine.build_engine(cap=batch["cap"], seed=_seed(), shape=ROPE)
-    data = cpu_engine.random_batch(batch["lengths"], seed=_seed())
+    engine = cpu_engine.build_engine(cap=batch["cap"], seed=seed(), shape=ROPE)
+    data = cpu_engine.random_batch(batch["lengths"], seed=seed())
     train = functools.partial(cpu_engine.train, engine, data, functools.partial(sft_loss, None))
     with replaced(Attention, "forward", theirs):
         return {"start": refused(_start), "train": refused(train)}

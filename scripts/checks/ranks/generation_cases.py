@@ -6,8 +6,9 @@ import os
 from typing import Any
 
 import torch.distributed as dist
-from dynamic_cp_cases import run_sft
 from megatron.core import parallel_state as mpu
+
+from overlay.compat.cpu_steps import run_sft
 
 #: Replaced, grown, shrunk, shrunk to one, and as at first; then one of the two is told something else.
 GENERATIONS = ((0, 1), (0, 2), (3, 0, 1, 2), (3, 1), (1,), (0, 1), (2, 0))

@@ -6,9 +6,8 @@ and `case(number)`, which each of them runs in it. A process that is not of a wo
 
 from __future__ import annotations
 
-import quick_rank
-
 import overlay
+from overlay.compat.ranks import quick_rank
 
 overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
 

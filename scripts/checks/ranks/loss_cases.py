@@ -1,4 +1,4 @@
-"""Every loss that verl registers, and some that users might, under dynamic context parallelism (`rank_main`).
+"""Every loss that verl registers, and users do, under dynamic context parallelism (see `ranks.engine_main`).
 
 The reference is verl's own loss function in one process and float64, micro-batch by micro-batch, added up as
 verl's engine does. Sequences are dealt out unevenly, so that a mean over a part is not that of the whole.
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import user_losses
-from dynamic_cp_cases import _seed, watched, worst
 from loss_batches import by_verl, dealt, draws, policy_batch
 from loss_kinds import BYPASSES, kinds, loss_of
 from loss_layouts import PLANNED, layouts_of
@@ -28,8 +27,9 @@ from verl.workers.engine.megatron import transformer_impl
 from verl.workers.utils.losses import ppo_loss
 
 from overlay.compat import cpu_engine, cpu_reference
+from overlay.compat.cpu_steps import seed, watched, worst
 from overlay.compat.cuda_on_cpu import replaced
-from overlay.patches.verl import dynamic_cp_loss
+from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ def run(
 
     """
     ranks = mpu.get_data_parallel_world_size()
-    engine = cpu_engine.build_engine(cap=9, seed=_seed(), per_token_loss=per_token_loss, dynamic=dynamic)
+    engine = cpu_engine.build_engine(cap=9, seed=seed(), per_token_loss=per_token_loss, dynamic=dynamic)
     weights = cpu_engine.weights_of(engine)
     count = MICRO_BATCHES * (ranks + 3)
     sizes = {"micro_batch_size_per_gpu": count // micro_batches, **(batch_settings or {})}

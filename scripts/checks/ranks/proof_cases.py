@@ -1,4 +1,4 @@
-"""The proof: a whole transformer under dynamic context parallelism, against one process (see `rank_main`).
+"""Proof: a whole transformer under dynamic context parallelism, against one process (`ranks.engine_main`).
 
 Grouped queries, rotary positions, either norm, with recomputation and without; every context parallel size
 from one rank to all, and plans with several sizes in one micro-batch; verl's losses; whole outputs; and three
@@ -14,14 +14,15 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import torch
-from dynamic_cp_cases import _seed, run_outputs, run_ppo, run_sft, worst
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine, cpu_reference
+from overlay.compat.cpu_policy_step import run_ppo
+from overlay.compat.cpu_steps import run_outputs, run_sft, seed, worst
 from overlay.compat.cuda_on_cpu import replaced
 from overlay.patches._dynamic_cp.plan import allowed_sizes, check_plan
-from overlay.patches.verl import dynamic_cp_loss
+from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -181,7 +182,7 @@ def _blocks(
 
 def _steps(draw: random.Random, world: int, shape: cpu_engine.Shape) -> dict[str, Any]:
     """Train some steps with Megatron's optimizer, and compare the weights with those of one process."""
-    engine = cpu_engine.build_engine(cap=CAP, seed=_seed(), shape=shape)
+    engine = cpu_engine.build_engine(cap=CAP, seed=seed(), shape=shape)
     config = OptimizerConfig(
         optimizer="adam", lr=RATE, adam_eps=EPSILON, weight_decay=0.0, clip_grad=0.0, bf16=False
     )
@@ -193,7 +194,7 @@ def _steps(draw: random.Random, world: int, shape: cpu_engine.Shape) -> dict[str
     for step in range(STEPS):
         drawn = _batch(draw, world, world // 2, micro_batches=2)
         del drawn["cap"]
-        batch = cpu_engine.random_batch(seed=_seed() + step, **drawn)
+        batch = cpu_engine.random_batch(seed=seed() + step, **drawn)
         loss, gradients = cpu_reference.loss_and_gradient(
             exact,
             batch["input_ids"].unbind(),

@@ -1,4 +1,4 @@
-"""Batches that real ranks divide with verl's `rearrange_micro_batches`; `gloo_main` runs them on every rank.
+"""Batches that real ranks divide with verl's `rearrange_micro_batches`; `ranks.gloo_main` runs them.
 
 What a rank has is drawn from `OVERLAY_TEST_SEED`, for all ranks on each of them, so that every release gets
 the same. Ranks share a `dp_group` of all, or of two.

@@ -1,11 +1,13 @@
-"""The cases that verl 0.8.0 survives without overlay (see `rank_main`)."""
+"""The cases that verl 0.8.0 survives without overlay (see `ranks.engine_main`)."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING
 
-from dynamic_cp_cases import TABLE, run_sft
+from dynamic_cp_cases import TABLE
+
+from overlay.compat.cpu_steps import run_sft
 
 if TYPE_CHECKING:
     from dynamic_cp_cases import Case

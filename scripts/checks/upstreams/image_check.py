@@ -92,6 +92,7 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
 
     import overlay
     import overlay.compat.agreement as ours
+    from overlay.compat import verl_imports
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.no_triton import no_triton
     from overlay.compat.slime_on_cpu import stand_in
@@ -100,7 +101,7 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
         from megatron.core import parallel_state
 
         if any(name.endswith(".sft_trainer_ray") for name in names):
-            import sft_stand_in  # noqa: F401 -- for what verl's trainers want, before them
+            verl_imports.stand_in()
         if find_spec("slime"):
             stand_in()
             # All of them have these, patched or not.

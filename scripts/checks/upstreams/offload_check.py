@@ -2,176 +2,18 @@
 
     python offload_check.py SEED COUNT
 
-First with overlay, then, after `overlay.disable()`, as released. There is no device here: what stands for one
-is that tensors say so, and that `.to("cpu")` copies, as it does from a device. Everything else, parameters,
-gradients and storages, is torch's. Nothing stands for anything where what is on the CPU already is offloaded.
-What would be read from a storage that is gone is not read, and comes out as nan.
+First with overlay, then, after `overlay.disable()`, as released. What is drawn and what is looked at is the
+contract's.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import sys
-import warnings
-from importlib import import_module
-from pathlib import Path
-from typing import Any
-
-import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 
 import overlay
-from overlay.compat.no_triton import no_triton
-
-PATCH = "verl.offload-shared-storage"
-
-
-def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether the storage of a tensor still holds its values."""
-    last = tensor.storage_offset() + sum(
-        stride * (size - 1) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )
-    return tensor.untyped_storage().nbytes() >= (last + 1) * tensor.element_size()
-
-
-class Device(TorchFunctionMode):
-    """Tensors say that they are on a device, and `.to("cpu")` copies.
-
-    It records the bytes of the watched storages that are there at each copy.
-    """
-
-    def __init__(self, watched: list[StorageWeakRef]) -> None:
-        super().__init__()
-        self.watched = watched
-        self.live: list[int] = []
-
-    def bytes_live(self) -> int:
-        total = 0
-        for watched in self.watched:
-            storage: Any = torch.UntypedStorage._new_with_weak_ptr(watched.cdata)
-            total += 0 if storage is None else storage.nbytes()
-        return total
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == torch.Tensor.device.__get__:
-            return torch.device("cuda", 0)
-        if func is torch.Tensor.to and args[1:] == ("cpu",):
-            self.live.append(self.bytes_live())
-            if not is_whole(args[0]):
-                return torch.full(args[0].shape, torch.nan)
-            return args[0].clone()
-        return func(*args, **(kwargs or {}))
-
-
-def draw_model(draw: random.Random, shares: bool) -> tuple[torch.nn.Module, list[torch.Tensor]]:
-    """Draw a model, some of whose parameters share storages, and tensors that somebody has kept of them."""
-    model = torch.nn.Module()
-    kept: list[torch.Tensor] = []
-    storages: list[torch.Tensor] = []
-    for index in range(draw.randint(1, 8)):
-        way = draw.choice(("own", "same", "part", "kept", "transposed")) if shares else "own"
-        if way in {"same", "part", "transposed"} and storages:
-            data = draw.choice(storages).detach()
-            data = {"same": data, "part": data[: len(data) // 2], "transposed": data.t()}[way]
-        else:
-            data = torch.randn(draw.randint(2, 40), draw.randint(1, 40))
-            storages.append(data)
-            if way == "kept":
-                kept.append(data.detach())
-        parameter = torch.nn.Parameter(data)
-        if draw.random() < 0.3:
-            parameter.grad = torch.randn_like(data)
-            if shares and draw.random() < 0.3:
-                kept.append(draw.choice((parameter.grad.detach(), parameter.grad)))
-        model.register_parameter(f"weight{index}", parameter)
-    return model, kept
-
-
-def tensors_of(model: torch.nn.Module) -> list[torch.Tensor]:
-    found = []
-    for parameter in model.parameters():
-        found += [parameter.data, *([] if parameter.grad is None else [parameter.grad])]
-    return found
-
-
-def lost(after: list[torch.Tensor], before: list[torch.Tensor]) -> int:
-    """Return how many tensors do not hold the values that they held."""
-    pairs = zip(after, before, strict=True)
-    return sum(not (is_whole(tensor) and torch.equal(tensor, value)) for tensor, value in pairs)
-
-
-def offload(module: Any, seed: str, count: int) -> dict[str, Any]:
-    """Offload models with shared storages and without, and say what is lost and when memory is freed."""
-    draw = random.Random(seed)
-    torch.manual_seed(draw.randrange(2**31))
-    found: dict[str, Any] = {"lost": 0, "models with losses": 0, "live": [], "left": 0, "said": []}
-    for turn in range(count):
-        shares = bool(turn % 2)
-        model, kept = draw_model(draw, shares)
-        before = [tensor.clone() for tensor in (*tensors_of(model), *kept)]
-        weak: Any = StorageWeakRef
-        watched = [weak(tensor.untyped_storage()) for tensor in tensors_of(model)]
-        with Device(watched) as device, warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            module.offload_megatron_model_to_cpu([model])
-        after = [*tensors_of(model), *kept]
-        missing = lost(after, before)
-        found["lost"] += missing
-        found["models with losses"] += bool(missing)
-        found["said"] += [
-            f"{Path(warning.filename).name}: {warning.message}"
-            for warning in said
-            if "not freed" in str(warning.message)
-        ]
-        if not shares:
-            found["live"].append(device.live)
-            found["left"] += device.bytes_live()
-    return found
-
-
-def offload_again(module: Any, seed: str, count: int) -> dict[str, int]:
-    """Offload models that are on the CPU already."""
-    draw = random.Random(seed)
-    torch.manual_seed(draw.randrange(2**31))
-    found = {"lost": 0, "tensors": 0, "said": 0}
-    for _ in range(count):
-        model, _kept = draw_model(draw, shares=False)
-        before = [tensor.clone() for tensor in tensors_of(model)]
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            module.offload_megatron_model_to_cpu([model])
-        found["lost"] += lost(tensors_of(model), before)
-        found["tensors"] += len(before)
-        found["said"] += sum("not freed" in str(warning.message) for warning in said)
-    return found
-
-
-def look(module: Any, seed: str, count: int) -> dict[str, Any]:
-    """Return what both find."""
-    return {**offload(module, seed, count), "again": offload_again(module, seed, count)}
-
-
-class _NoCollector:
-    """So that what is freed is freed for want of references."""
-
-    collect = staticmethod(lambda: 0)
-
-
-def import_verl() -> Any:
-    """Return the module that offloads, for want of a device with nothing to empty."""
-    torch.cpu.empty_cache = lambda: None  # type: ignore[attr-defined]
-    name = "verl.utils.megatron_utils"
-    try:
-        module: Any = import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        with no_triton():  # which the Megatron of an image imports
-            module = import_module(name)
-    module.gc = _NoCollector
-    return module
+from overlay.patches.verl.offload_shared_storage.contract import PATCH
+from overlay.patches.verl.offload_shared_storage.contract.offloading import import_verl, look
 
 
 def main() -> None:

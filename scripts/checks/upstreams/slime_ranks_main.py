@@ -1,7 +1,7 @@
 """What every rank does: slime's real `get_data_iterator` on Megatron's real groups, under gloo.
 
 Arguments: a name that is not used, and a folder. What each rank made of each case of `cases_of` is written
-there, in the form of `rank_main`.
+there, in the form of `overlay.compat.ranks.engine_main`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from overlay.patches.verl import strict_token_budget
-from overlay.patches.verl.strict_token_budget import (
+from overlay.patches.verl.strict_token_budget import fix
+from overlay.patches.verl.strict_token_budget.fix import (
     TokenBudgetError,
     TokenBudgetWarning,
     make_partitions,
@@ -177,7 +177,7 @@ def test_the_error_has_the_numbers_and_the_way_out(
 
 
 def test_a_group_over_the_limit_is_alone_and_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strict_token_budget, "_warned", set())
+    monkeypatch.setattr(fix, "_warned", set())
     tokens = [1, 9, 1, 10]
 
     def settled() -> list[list[int]]:

@@ -25,12 +25,12 @@ PATCHES = "verl.dynamic-cp-loss,megatron.dynamic-cp-names"
 
 def run_cases(
     world: int,
-    module: str,
+    module: str | Path,
     folder: Path,
     *,
     overlay: bool = True,
     patches: str = PATCHES,
-    program: str = "rank_main.py",
+    program: str = "engine_main.py",
     release: Path | None = None,
     te: bool = False,
     only: Sequence[str] = (),
@@ -41,14 +41,15 @@ def run_cases(
 
     Args:
         world: Number of ranks.
-        module: A module beside this file, with `cases(world)` (see `rank_main` and `gloo_main`).
+        module: The name of a module, or the path of one whose folder is to be on the ranks' path, with
+            `cases(world)` (see `engine_main` and `gloo_main`).
         folder: Where the ranks write.
         overlay: Whether overlay is enabled on the ranks.
         patches: Which of its patches, if it is.
-        program: The file beside this one that each rank runs.
+        program: The file that each rank runs: its name if it is beside this one, or its path.
         release: A folder that comes first on the ranks' path.
         te: Whether there is a stand-in for Transformer Engine.
-        only: Names of the cases that are run (of `rank_main`), if not all.
+        only: Names of the cases that are run (of `engine_main`), if not all.
         torchrun: Whether each rank is a process that torchrun starts, and that imports for itself.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
 
@@ -62,16 +63,16 @@ def run_cases(
 
     """
     command = _launcher(world, torchrun=torchrun)
-    command += [str(HERE / program), module, str(folder), *only]
+    name = module.stem if isinstance(module, Path) else module
+    command += [str(HERE / program), name, str(folder), *only]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
     environment["OVERLAY_PATCHES"] = patches if overlay else "none"
     if te:
         environment["TE_STAND_IN"] = "1"
-    if release is not None:
-        first = [str(release), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment["PYTHONPATH"] = os.pathsep.join(first)
+    first = [release, module.parent if isinstance(module, Path) else None, os.environ.get("PYTHONPATH")]
+    environment["PYTHONPATH"] = os.pathsep.join(str(path) for path in first if path)
     log = folder / "log.txt"
     with log.open("wb") as stream:
         process = subprocess.Popen(

@@ -53,6 +53,7 @@ class DotProductAttention(torch.nn.Module):
     def set_context_parallel_group(
         self, cp_group: Any, cp_global_ranks: Any, cp_stream: Any, cp_comm_type: str = "p2p"
     ) -> None:
+        """Attend in this group from now on, and log its size, 0 for none."""
         self.cp_group, self.cp_global_ranks = cp_group, cp_global_ranks
         self.cp_stream, self.cp_comm_type = cp_stream, cp_comm_type
         self.log.append(0 if cp_group is None else cp_group.size())
@@ -60,6 +61,7 @@ class DotProductAttention(torch.nn.Module):
     def forward(
         self, query: Any, key: Any, value: Any, _mask: Any, *, cu_seqlens_q_padded: Any, **_unused: Any
     ) -> Any:
+        """Attend within each packed sequence."""
         if self.cp_group is not None and self.cp_group.size() > 1 and self.cp_stream is None:
             raise ValueError("the exchange of keys and values needs a stream")
         packed: Any = SimpleNamespace(cp_group=self.cp_group, cu_seqlens_q_padded=cu_seqlens_q_padded)
@@ -89,6 +91,7 @@ class SplitAlongDim:
 
     @staticmethod
     def apply(rows: torch.Tensor, dim: int, sizes: list[int]) -> tuple[torch.Tensor, ...]:
+        """Cut a tensor along one dimension into parts of these sizes."""
         return torch.split(rows, sizes, dim)
 
 

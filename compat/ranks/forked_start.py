@@ -17,8 +17,6 @@ def main(arguments: list[str]) -> int:
     ranks, path, *rest = arguments
     program_path = Path(path)
     sys.path[0] = str(program_path.parent)
-    if str(Path(__file__).parent) not in sys.path:
-        sys.path.insert(1, str(Path(__file__).parent))
     sys.argv = [path, *rest]
     # Overlay first, as the program wants it; what is below imports torch.
     program = importlib.import_module(program_path.stem)

@@ -6,9 +6,8 @@ Arguments: the module's name, and a folder. A module has `cases(world)`, which r
 
 from __future__ import annotations
 
-import quick_rank
-
 import overlay
+from overlay.compat.ranks import quick_rank
 
 overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
 

@@ -8,9 +8,8 @@ all ranks and returns something that JSON can hold.
 
 from __future__ import annotations
 
-import quick_rank
-
 import overlay
+from overlay.compat.ranks import quick_rank
 
 overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
 
@@ -24,9 +23,9 @@ from pathlib import Path  # noqa: E402
 from overlay.compat.no_triton import no_triton  # noqa: E402
 
 if os.environ.get("TE_STAND_IN"):
-    import te_stand_in
+    from overlay.compat import cpu_transformer_engine
 
-    te_stand_in.install()
+    cpu_transformer_engine.install()
 
 with no_triton():
     from overlay.compat import cpu_engine
@@ -42,7 +41,7 @@ def main(module: str, folder: Path, only: list[str]) -> None:
         cpu_engine.cpu_ranks(),
     ):
         for layout in layouts:
-            tensor, pipeline, expert, virtual = layout if len(layout) == 4 else (*layout, 1, None)
+            tensor, pipeline, expert, virtual = (*layout, 1, None)[:4]
             with cpu_engine.parallel_state(tensor, pipeline, expert=expert, virtual=virtual):
                 for name, *where, case in cases:
                     if tuple(where) != layout:

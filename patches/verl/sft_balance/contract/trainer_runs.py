@@ -15,14 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import sft_stand_in as stand_in  # before verl
-
 import overlay
+from overlay.patches.verl.sft_balance.contract import stand_in  # before verl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-HERE = Path(__file__).resolve().parent
 
 
 class Log:
@@ -35,6 +32,7 @@ class Log:
         Log.steps, Log.settings = [], settings["config"]
 
     def log(self, data: dict[str, Any], step: int) -> None:
+        """Keep what a step reported."""
         self.steps.append({**data, "step": step})
 
 
@@ -55,7 +53,7 @@ def config(lengths: list[int], batch: int, folder: str, ranks: int, **changes: A
                 "max_length": max(lengths),
                 "multi_modal": False,
                 "num_workers": 0,
-                "custom_cls": {"path": str(HERE / "sft_stand_in.py"), "name": "Samples"},
+                "custom_cls": {"path": stand_in.__file__, "name": "Samples"},
             },
             "model": {"use_remove_padding": True},
             "trainer": {
@@ -229,14 +227,13 @@ def main() -> None:
     import verl
     import verl.trainer.sft_trainer_ray
 
-    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
     # Without this Ray starts as many processes as it is told there are processors.
     os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112 -- so is it written
     ray.init(
         # What the releases ask for, for want of a GPU: of the one resource or the other.
         num_cpus=64, num_gpus=options.ranks, resources={"cpu": options.ranks},
         include_dashboard=False, log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
+        runtime_env={"env_vars": {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}},
     )  # fmt: skip
     try:
         old = verl.__version__.startswith("0.7")

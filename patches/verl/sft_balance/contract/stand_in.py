@@ -1,20 +1,18 @@
 """What stands in for a GPU engine and for data under verl's SFT trainer on Ray, on a CPU.
 
 Imported before verl, by the driver and by each Ray worker. Stood in for are packages that verl imports and
-does not use here (a web server, an image loader, classes of vision models that newer releases of transformers
-have dropped), and the training worker: `Worker` has the methods of verl's `TrainingWorker` with the same
-dispatch, and a bigram in float64 for a model. The loss is verl's own; reductions are over gloo.
+does not use here (`overlay.compat.verl_imports`), and the training worker: `Worker` has the methods of verl's
+`TrainingWorker` with the same dispatch, and a bigram in float64 for a model. The loss is verl's own;
+reductions are over gloo.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import random
-import sys
-import types
 import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from overlay.compat import verl_imports
 
 warnings.simplefilter("ignore")
 
@@ -27,44 +25,7 @@ Method = TypeVar("Method", bound="Callable[..., Any]")
 VOCABULARY = 17
 
 
-class _Anything(types.ModuleType):
-    """A module that has whatever is asked of it."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds what verl's web server wants, where it is not installed: this comes last on the meta path."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name.partition(".")[0] in ("fastapi", "qwen_vl_utils", "uvicorn"):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: Any) -> types.ModuleType:
-        return _Anything(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
-
-
-def _stand_in() -> None:
-    sys.meta_path.append(_Finder())
-    # First this, for it puts a new object in the place of the package.
-    from transformers.models.qwen2_vl import modeling_qwen2_vl
-
-    for module, name in (
-        (sys.modules["transformers"], "AutoModelForVision2Seq"),
-        (modeling_qwen2_vl, "Qwen2VLCausalLMOutputWithPast"),
-    ):
-        if name not in vars(module):
-            setattr(module, name, type(name, (), {}))
-
-
-_stand_in()
+verl_imports.stand_in()
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -152,10 +113,11 @@ class Worker(VerlWorker):  # type: ignore[misc, unused-ignore]
 
     @on_every_rank
     def set_loss_fn(self, loss_fn: Any) -> None:
-        pass
+        """Take no loss: it is verl's `sft_loss`."""
 
     @on_every_rank
     def reset(self) -> None:
+        """Start anew, with the weights of every run."""
         generator = torch.Generator().manual_seed(1)
         self.weights = torch.randn(VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64)
         self.weights.requires_grad_()
@@ -168,14 +130,15 @@ class Worker(VerlWorker):  # type: ignore[misc, unused-ignore]
 
     @on_every_rank
     def save_checkpoint(self, local_path: str, global_step: int = 0, max_ckpt_to_keep: Any = None) -> None:
-        pass
+        """Write nothing."""
 
     @on_every_rank
     def load_checkpoint(self, local_path: str) -> None:
-        pass
+        """Read nothing."""
 
     @in_shares
     def train_batch(self, data: Any) -> Any:
+        """Train on this rank's share, and return what the step was, gradient and shares included."""
         self.calls += 1
         received = _rows(data)
         ids, mask = data["input_ids"], data["loss_mask"]

@@ -1,0 +1,52 @@
+"""What verl's workers and trainers import and do not use on a CPU, where it is not installed.
+
+A web server, an image loader, and classes of vision models that newer releases of transformers have dropped.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from typing import Any
+
+
+class _Anything(types.ModuleType):
+    """A module that has whatever is asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what verl's web server wants, where it is not installed: this comes last on the meta path."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        if name.partition(".")[0] in ("fastapi", "qwen_vl_utils", "uvicorn"):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _Anything(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def stand_in() -> None:
+    """Let verl's workers and trainers be imported. Stays for the rest of the process, and is done once."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    sys.meta_path.append(_Finder())
+    # First this, for it puts a new object in the place of the package.
+    from transformers.models.qwen2_vl import modeling_qwen2_vl
+
+    for module, name in (
+        (sys.modules["transformers"], "AutoModelForVision2Seq"),
+        (modeling_qwen2_vl, "Qwen2VLCausalLMOutputWithPast"),
+    ):
+        if name not in vars(module):
+            setattr(module, name, type(name, (), {}))

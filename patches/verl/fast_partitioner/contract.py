@@ -1,0 +1,76 @@
+"""What `verl.fast-partitioner` is held to: verl's own partitions, in less than half the calls."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from typing import Any
+
+import overlay
+from overlay.patch import Contract
+from overlay.testing import assert_applied, enable
+
+PATCH = "verl.fast-partitioner"
+
+
+def check(seed: str) -> str:
+    """Hold the patch to the partitions that this very upstream makes without it."""
+    enable(PATCH)
+    from verl.utils import seqlen_balancing
+
+    assert_applied(PATCH)
+    ours = partitioned(seqlen_balancing, random.Random(seed), 60)
+    fast = partitioner_calls(seqlen_balancing, 256, 48)
+    overlay.disable()
+    theirs = partitioned(seqlen_balancing, random.Random(seed), 60)
+    if ours != theirs:
+        return "other partitions than without the patch"
+    return "" if fast < partitioner_calls(seqlen_balancing, 256, 48) / 2 else "as slow as without the patch"
+
+
+def partitioned(seqlen_balancing: Any, draw: random.Random, count: int) -> list[Any]:
+    """Return verl's own partitions of drawn workloads: lists, tensors of integers and of floats.
+
+    Args:
+        seqlen_balancing: The module of verl.
+        draw: What draws the workloads.
+        count: How many are drawn. Each is divided twice, into parts of any size and of equal size.
+
+    """
+    import torch
+
+    # Commits before 0.6.1 do without.
+    workload = getattr(seqlen_balancing, "calculate_workload", torch.clone)
+    results = []
+    for _ in range(count):
+        parts = draw.randint(1, 12)
+        samples = parts * draw.randint(1, 8)
+        most = draw.choice((1, 3, 50, 40_000))
+        values: Any = [draw.randint(0, most) for _ in range(samples)]
+        kind = draw.choice(("list", "int64", "int32", "float32"))
+        if kind != "list":
+            values = workload(torch.tensor(values, dtype=getattr(torch, kind)))
+        for equal_size in (False, True):
+            try:
+                found = seqlen_balancing.get_seqlen_balanced_partitions(values, parts, equal_size=equal_size)
+            except AssertionError as error:  # of workloads that overflow, such as those of int32
+                found = str(error)
+            results.append(found)
+    return results
+
+
+def partitioner_calls(seqlen_balancing: Any, samples: int, parts: int) -> int:
+    """Count the calls that it takes to divide drawn samples: time that is the same on every machine."""
+    draw = random.Random(samples)
+    values = [draw.randint(1, 40_000) for _ in range(samples)]
+    calls: Counter[str] = Counter()
+    sys.setprofile(lambda _frame, event, _argument: calls.update([event]))
+    try:
+        seqlen_balancing.karmarkar_karp(values, parts, equal_size=False)
+    finally:
+        sys.setprofile(None)
+    return calls["call"] + calls["c_call"]
+
+
+CONTRACT = Contract(check=check, before=("verl.protocol",))

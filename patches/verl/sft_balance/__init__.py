@@ -1,0 +1,118 @@
+"""`verl.sft-balance`: the SFT trainer's data parallel ranks get equal work.
+
+The trainer hands a global batch to its training client, which gives each rank a contiguous share of the rows.
+So to balance the ranks is to reorder the rows, in the process of the trainer, before they are handed over.
+verl's `fit` runs as it is; for as long as it runs, the client's `train_batch` reorders what it is given, by
+the lengths that `fit` has counted.
+
+verl 0.7 reorders nothing. From 0.8 on `fit` does so itself, if the settings say so: it takes each batch apart
+to count the lengths again, and partitions a float tensor, many times slower than integers. From the count of
+the lengths to the handing over, which is where it asks, it finds settings that say no.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patches.verl.sft_balance.fix import ID, make_fit, make_fit_that_balances
+
+_TRAINER = "verl.trainer.sft_trainer_ray"
+
+#: What every release relies on: how rows come to ranks, how work is estimated, how tokens are counted.
+_COMMON = {
+    f"{_TRAINER}:SFTTrainer._get_batch_seqlens": ("a6edbf99da5a",),
+    "verl.utils.seqlen_balancing:calculate_workload": (
+        "edbfe6066352",
+        "4b08f85620bb",
+    ),
+    "verl.single_controller.base.decorator:dispatch_lazy_compute_data_proto": ("b8d8f9571ef4",),
+    "verl.single_controller.base.decorator:dispatch_nd_compute": ("6e486f2c1f63",),
+    "verl.single_controller.base.worker:Worker._query_dispatch_info": ("cb453bbbdd93",),
+    "verl.single_controller.ray.base:func_generator": ("c53e27abe759",),
+    "verl.utils.tensordict_utils:get": ("c40bfee23153",),
+}
+_DIGESTS_0_7 = {
+    **_COMMON,
+    f"{_TRAINER}:SFTTrainer.fit": ("0a1d11e74e6a", "664e9ca905f4", "6d8268d0d265"),
+    "verl.single_controller.base.decorator:_split_args_kwargs_data_proto": (
+        "bca02a4e055c",
+        "b2a6cc67e7d0",
+        "0364df30f11b",
+        "f2164a700ce1",
+    ),
+    "verl.utils.tensordict_utils:chunk_tensordict": ("f9fa5401bb5c", "482522ee0930", "b744fc0bd40e"),
+    "verl.utils.tensordict_utils:index_select_tensor_dict": ("162cdc6e79f3",),
+    "verl.workers.engine_workers:TrainingWorker.train_batch": (
+        "d97ab82e36fb",
+        "5154d20cc1f1",
+        "865e06e6092d",
+    ),
+}
+_DIGESTS_0_8 = {
+    **_COMMON,
+    f"{_TRAINER}:SFTTrainer.fit": ("4d7940aa28e3",),
+    "verl.single_controller.base.decorator:_split_args_kwargs_data_proto": ("f2164a700ce1",),
+    "verl.utils.tensordict_utils:chunk_tensordict": (
+        "b744fc0bd40e",
+        "88e4302ec28d",
+        "3bae397f3a9d",
+    ),
+    "verl.utils.tensordict_utils:index_select_tensor_dict": (
+        "162cdc6e79f3",
+        "f50964a3c1fd",
+        "40a14dbef6f8",
+    ),
+}
+
+PATCH = Patch(
+    id=ID,
+    revision=2,
+    summary="SFT on Ray: data parallel ranks that get equal work",
+    why=(
+        "verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
+        "wait for the rank that drew the long ones. With the patch the rows of each global batch are "
+        "reordered before they are handed out: the same samples, as many for each rank, with work by verl's "
+        "own estimate as equal as swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 "
+        "do so, but count the lengths a second time, partition a float tensor, many times slower than "
+        "integers, leave the ranks uneven where few samples are far longer than the rest, and take padded "
+        "rows for as long as their padding. With the patch they leave that out, and the rows are reordered "
+        "by the tokens that the trainer counts. The SPMD trainer (verl.trainer.sft_trainer) is left as it "
+        "is: each of its ranks has a sampler and a loader of its own, and no length is known before a sample "
+        "is loaded. To balance its ranks would be to send loaded samples, images included, from rank to "
+        "rank, or to reshuffle the data behind the state that each loader resumes from."
+    ),
+    upstream=("verl-project/verl#5679",),
+    remove=Removal(
+        version=None,
+        when="a release partitions a list of integers, and into shares that are equal",
+        test="tests/real/test_sft_balance_ray.py::test_upstream_alone_balances",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                Variant(
+                    name="0.8",
+                    versions=">=0.7.0.dev0,<0.11.0.dev0",
+                    shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_8.items()),
+                    replacements=(
+                        Replacement(site=f"{_TRAINER}:SFTTrainer.fit", make=make_fit_that_balances),
+                    ),
+                ),
+                Variant(
+                    name="0.7",
+                    versions=">=0.6.0.dev0,<0.9.0.dev0",
+                    shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_7.items()),
+                    replacements=(Replacement(site=f"{_TRAINER}:SFTTrainer.fit", make=make_fit),),
+                ),
+                Variant(
+                    name="0.6",
+                    versions="<0.8.0.dev0",
+                    verdict="not-affected",
+                    shape=(Absent(site=_TRAINER),),
+                    reason="the SFT trainer on Ray came with verl 0.7",
+                ),
+            ),
+        ),
+    ),
+)
