@@ -64,9 +64,9 @@ def _start_megatron() -> None:
     from megatron.core.transformer.moe import moe_utils
 
     parallel_state.initialize_model_parallel()
-    random._set_cuda_rng_state = lambda *_args, **_kwargs: None  # noqa: SLF001
+    random._set_cuda_rng_state = lambda *_args, **_kwargs: None
     random.initialize_rng_tracker()
-    random._CUDA_RNG_STATE_TRACKER = _NoTracker()  # noqa: SLF001
+    random._CUDA_RNG_STATE_TRACKER = _NoTracker()
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None  # some releases forget to define it without Transformer Engine
 

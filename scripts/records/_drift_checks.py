@@ -1,6 +1,6 @@
 """Runs the contracts of patches on commits of a history, each unpacked for the time.
 
-See `tortures/_contracts.py`. A release that is needed beside them is fetched.
+See `overlay.patch.Contract`. A release that is needed beside them is fetched.
 """
 
 from __future__ import annotations

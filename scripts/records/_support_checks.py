@@ -1,6 +1,6 @@
 """The check of each patch on a release: its contract, the one that its mutants are held to.
 
-See `tortures/_contracts.py`. All contracts of a release run in one process with it first on the path, each in
+See `overlay.patch.Contract`. All contracts of a release run in one process with it first on the path, each in
 a fork; the tests in `tests/real` and `tests/distributed` look at the same in full.
 """
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from checks import RANKS
 from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
@@ -27,7 +26,14 @@ on_releases = pytest.mark.parametrize("megatron", RELEASES, indirect=True)
 def results(megatron: Path, *, overlay: bool) -> dict[str, list[Any]]:
     """Return what two ranks found on a release, on which Transformer Engine is stood in for."""
     with tempfile.TemporaryDirectory() as folder:
-        return run_cases(2, RANKS / "gap_cases.py", Path(folder), overlay=overlay, release=megatron, te=True)
+        return run_cases(
+            2,
+            "overlay.patches.megatron.dynamic_cp_names.contract.cases",
+            Path(folder),
+            overlay=overlay,
+            release=megatron,
+            te=True,
+        )
 
 
 def found(megatron: Path, case: str, *, overlay: bool) -> list[dict[str, Any]]:

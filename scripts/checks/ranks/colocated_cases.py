@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 import worker_stand_in
-from gap_cases import _groups
 from megatron.core import parallel_state as mpu
 from torch.distributed import distributed_c10d
 from verl.utils import tensordict_utils as tu
@@ -30,6 +29,7 @@ from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_steps import seed, worst
+from overlay.patches.megatron.dynamic_cp_names.contract.cases import _groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

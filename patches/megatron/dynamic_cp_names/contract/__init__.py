@@ -1,23 +1,21 @@
-"""The contracts of patches that take several processes: gloo ranks.
-
-As in `_contracts`, each says what does not hold. A rank that fails is an exception: that is not silent. Ranks
-that do not end are wrong.
-"""
+"""What `megatron.dynamic-cp-names` is held to: groups of each size, attention in the right one."""
 
 from __future__ import annotations
 
-from typing import Any
+from overlay.patch import Contract
 
-from checks import RANKS
-from overlay.compat.ranks.findings import fault_of_training, on_ranks
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-GAPS = RANKS / "gap_cases.py"
 ROTARY = ("rope", "rope, fused", "te, shared", "te, alone")
 
 
-def megatron_dynamic_cp(seed: str) -> str:
+def check(seed: str) -> str:
     """There is a group of each size until it is destroyed, and attention is in that of its micro-batch."""
-    found = on_ranks(seed, GAPS, ("start", "settings", "warm up", "destroy", *ROTARY), te=True)
+    from overlay.compat.ranks.findings import fault_of_training, on_ranks
+
+    found = on_ranks(seed, f"{__name__}.cases", ("start", "settings", "warm up", "destroy", *ROTARY), te=True)
     if isinstance(found, str):
         return found
     expected: dict[str, list[dict[str, Any]]] = {
@@ -37,3 +35,6 @@ def megatron_dynamic_cp(seed: str) -> str:
     if told != [[2], [2]] or groups != [[([2, 1], 1)] * 2, [([0, 1], 1)] * 2]:
         return f"the groups of attention: {told}, {groups}"
     return ""
+
+
+CONTRACT = Contract(check=check, starts=True)
