@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checks import UPSTREAMS
 from overlay.cli import main
 from overlay.verdict import LOUD
 
@@ -57,7 +58,7 @@ class Imported:
         clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
         clean |= {"PYTHONPATH": str(bare), "OVERLAY_LOG": "off", "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-W", "ignore", str(Path(__file__).with_name("image_check.py"))],
+            [sys.executable, "-S", "-W", "ignore", str(UPSTREAMS / "image_check.py")],
             env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         )  # fmt: skip
 

@@ -83,7 +83,7 @@ def test_bench_evicts_before_every_audit_and_looks_at_the_wall(audit: Any) -> No
     count = len(audit.files())
     assert audit.calls == [("empty", True), count, ("audit", True), count, ("audit", True), ("empty", True)]
     names = {path.name for path in audit.files()}
-    assert names >= {"_engine.py", "cpu_engine.py", "dynamic_cp_loss.py", "wrappers.py", "specifiers.py"}
+    assert names >= {"engine.py", "cpu_engine.py", "fix.py", "wrappers.py", "specifiers.py"}
     assert {path.suffix for path in audit.files()} == {".py", ".pyc"}
 
 
