@@ -24,16 +24,8 @@ def patch(request: pytest.FixtureRequest) -> Patch:
     return PATCHES[request.param]
 
 
-#: Patches of which the contract is not in their folder yet: it starts ranks.
-CONTRACT_ELSEWHERE = {"megatron.dynamic-cp-names"}
-
-
 def test_form(patch: Patch) -> None:
-    if patch.id in CONTRACT_ELSEWHERE:
-        (found,) = faults(patch, Path(__file__))
-        assert found.startswith("contract: the folder has none")
-    else:
-        assert_form(patch, __file__)
+    assert_form(patch, __file__)
 
 
 def test_requirements_exist(patch: Patch) -> None:
