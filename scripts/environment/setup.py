@@ -89,11 +89,12 @@ def child_environment(layout: Layout) -> dict[str, str]:
 def packaging_part(pyproject: str) -> str:
     """Return the tables of `pyproject` that decide what gets installed.
 
-    A changed linter setting must not cost an installation, and tomllib is not there before Python 3.11.
+    A changed linter setting must not cost an installation, nor a package that comes: an editable installation
+    finds it by its folder. tomllib is not there before Python 3.11.
     """
     tables = re.split(r"^(?=\[)", pyproject, flags=re.MULTILINE)
     return "".join(
-        table for table in tables if re.match(r"\[+(build-system|project|tool\.setuptools)[].]", table)
+        table for table in tables if re.match(r"\[+((build-system|project)[].]|tool\.setuptools\.)", table)
     )
 
 

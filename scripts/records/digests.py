@@ -133,6 +133,7 @@ def report(patch: Patch, found: list[Source], only: str, *, contract: bool) -> i
         old = near[key]
         print(f"\n{difference(old, one)}" if old else f"\nno known source of {one.site} can be had here")
         print(f"write  {line(patch, one, old)}")
+        print("       once the contract holds there (--contract), in a variant whose versions include it")
     if contract:
         for release in dict.fromkeys(one.release for one in new.values()):
             mine = [(key, one) for key, one in new.items() if one.release == release]

@@ -267,9 +267,7 @@ class _folder:  # noqa: N801 -- reads as a function
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """Return the options."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/matrix drift", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="matrix drift", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("histories", nargs="*", help=f"project[@branch]; default: {' '.join(HISTORIES)}")
     parser.add_argument("--until", default="2026-08-22", metavar="DATE", help="last day, as 2026-08-22")
     parser.add_argument("--days", type=int, default=365, metavar="N", help="days up to that one")
