@@ -39,6 +39,8 @@ LEFT = "left to the nightly run"
 QUICK = [
     *("-m", "quick or not (real or distributed)"),
     *("tests/overlay", "tests/patches", "tests/compat"),
+    # These start pytest many times, for a command that no trainer runs.
+    "--ignore=tests/overlay/suite",
     *("tests/distributed/test_dynamic_cp.py", "tests/real/test_dynamic_cp_known_losses.py"),
 ]
 
