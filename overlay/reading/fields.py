@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 
 from overlay.reading.bindings import names_bound
+from overlay.reading.definition import defined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _NO_FIELD = ("ClassVar", "InitVar")
 def lacks_fields(condition: Fields, tree: Tree) -> str:
     """Return why a class does not have fields as `condition` asks, empty if it does. Raises `SourceError`."""
     module, _, name = condition.site.partition(":")
-    made = _class(tree.found(condition.site))
+    made = defined(tree.found(condition.site), ast.ClassDef, "class")
     if isinstance(made, str):
         return made
     decorated = _not_made_by_dataclass(made, tree, module)
@@ -55,22 +56,10 @@ def lacks_fields(condition: Fields, tree: Tree) -> str:
     return ""
 
 
-def _class(found: list[Found]) -> ast.ClassDef | str:
-    """Return the class that stands at a site whatever happens, or why that cannot be told."""
-    if not found:
-        return "does not exist"
-    if len(found) > 1:
-        return "is bound more than once, or from outside"
-    node = found[0].node
-    if not isinstance(node, ast.ClassDef):
-        return "is not a class that is defined here"
-    if found[0].headers(conditions=True):
-        return "is defined under a condition, or in a class that is decorated"
-    return "has bases or a metaclass" if node.bases or node.keywords else node
-
-
 def _not_made_by_dataclass(node: ast.ClassDef, tree: Tree, module: str) -> str:
     """Return why the constructor of a class is not the one that `dataclass` writes, empty if it is."""
+    if node.bases or node.keywords:
+        return "has bases or a metaclass"
     if len(node.decorator_list) != 1:
         return f"is not decorated with {_MAKER} alone"
     decorator = node.decorator_list[0]

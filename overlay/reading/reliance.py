@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 
 from overlay.reading.bindings import names_bound
+from overlay.reading.definition import defined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,9 +30,12 @@ _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)
 
 def does_not_call(condition: Calls, found: list[Found]) -> str:
     """Return why a function does not call another one as `condition` asks, empty if it does."""
-    function = _function(found)
+    function = defined(found, ast.FunctionDef, "function")
     if isinstance(function, str):
         return function
+    decorators = [text for text in map(ast.unparse, function.decorator_list) if text not in _PLAIN]
+    if decorators:
+        return f"is decorated (@{decorators[0]})"
     return _no_call(function, condition.callee) or (
         _not_last(function, condition.callee) if condition.last else ""
     )
@@ -58,21 +62,6 @@ def _not_last(function: ast.FunctionDef, name: str) -> str:
         return f"does not end with a call of {name}"
     mentions = sum(_is_name(part, name) for part in ast.walk(function))
     return f"mentions {name} {mentions} times" if mentions > 1 else ""
-
-
-def _function(found: list[Found]) -> ast.FunctionDef | str:
-    """Return the function that stands at a site whatever happens, or why that cannot be told."""
-    if not found:
-        return "does not exist"
-    if len(found) > 1:
-        return "is bound more than once, or from outside"
-    node = found[0].node
-    if not isinstance(node, ast.FunctionDef):
-        return "is not a function that is defined here"
-    if found[0].headers(conditions=True):
-        return "is defined under a condition, or in a class that is decorated"
-    decorators = [text for text in map(ast.unparse, node.decorator_list) if text not in _PLAIN]
-    return f"is decorated (@{decorators[0]})" if decorators else node
 
 
 def _own(body: list[ast.stmt]) -> Iterator[ast.AST]:

@@ -16,78 +16,35 @@ if TYPE_CHECKING:
 
 def make_packed(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build `get_log_probs_and_entropy` of slime 0.2.0 and 0.2.1: packed sequences only."""
-    compute = make_compute(module)
-
-    def get_log_probs_and_entropy(
-        logits: Any,
-        *,
-        args: Any,
-        unconcat_tokens: Sequence[Any],
-        total_lengths: Sequence[int],
-        response_lengths: Sequence[int],
-        with_entropy: bool = False,
-        non_loss_data: bool = True,
-    ) -> Lists:
-        _check(logits, non_loss_data=non_loss_data)
-        return compute(logits, args, with_entropy, unconcat_tokens, total_lengths, response_lengths)
-
-    return get_log_probs_and_entropy
-
-
-def make_padded(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build `get_log_probs_and_entropy` of slime 0.2.2: sequences may be padded to `max_seq_lens`."""
-    compute = make_compute(module)
-
-    def get_log_probs_and_entropy(
-        logits: Any,
-        *,
-        args: Any,
-        unconcat_tokens: Sequence[Any],
-        total_lengths: Sequence[int],
-        response_lengths: Sequence[int],
-        with_entropy: bool = False,
-        non_loss_data: bool = True,
-        max_seq_lens: Sequence[int] | None = None,
-    ) -> Lists:
-        _check(logits, non_loss_data=non_loss_data)
-        more = {"max_seq_lens": max_seq_lens}
-        return compute(logits, args, with_entropy, unconcat_tokens, total_lengths, response_lengths, **more)
-
-    return get_log_probs_and_entropy
-
-
-def make_paired(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build `get_log_probs_and_entropy` of slime 0.2.3 to 0.3.0, which returns a pair."""
-    padded = make_padded(original, module)
-
-    def get_log_probs_and_entropy(
-        logits: Any,
-        *,
-        args: Any,
-        unconcat_tokens: Sequence[Any],
-        total_lengths: Sequence[int],
-        response_lengths: Sequence[int],
-        with_entropy: bool = False,
-        non_loss_data: bool = True,
-        max_seq_lens: Sequence[int] | None = None,
-    ) -> tuple[Any, Lists]:
-        return logits.new_empty(0), padded(
-            logits,
-            args=args,
-            unconcat_tokens=unconcat_tokens,
-            total_lengths=total_lengths,
-            response_lengths=response_lengths,
-            with_entropy=with_entropy,
-            non_loss_data=non_loss_data,
-            max_seq_lens=max_seq_lens,
-        )
-
-    return get_log_probs_and_entropy
+    return _packed(module, _lists)
 
 
 def make_packed_pair(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build `get_log_probs_and_entropy` of commits before slime 0.3.1: packed sequences only, and a pair."""
-    packed = make_packed(original, module)
+    return _packed(module, _pair)
+
+
+def make_padded(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_log_probs_and_entropy` of slime 0.2.2: sequences may be padded to `max_seq_lens`."""
+    return _padded(module, _lists)
+
+
+def make_paired(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_log_probs_and_entropy` of slime 0.2.3 to 0.3.0, which returns a pair."""
+    return _padded(module, _pair)
+
+
+def _lists(_logits: Any, lists: Lists) -> Lists:
+    return lists
+
+
+def _pair(logits: Any, lists: Lists) -> tuple[Any, Lists]:
+    return logits.new_empty(0), lists
+
+
+def _packed(module: ModuleType, answer: Callable[[Any, Lists], Any]) -> Callable[..., Any]:
+    """Build it for packed sequences; `answer` makes of the lists what is returned."""
+    compute = make_compute(module)
 
     def get_log_probs_and_entropy(
         logits: Any,
@@ -98,16 +55,33 @@ def make_packed_pair(original: Callable[..., Any], module: ModuleType) -> Callab
         response_lengths: Sequence[int],
         with_entropy: bool = False,
         non_loss_data: bool = True,
-    ) -> tuple[Any, Lists]:
-        return logits.new_empty(0), packed(
-            logits,
-            args=args,
-            unconcat_tokens=unconcat_tokens,
-            total_lengths=total_lengths,
-            response_lengths=response_lengths,
-            with_entropy=with_entropy,
-            non_loss_data=non_loss_data,
-        )
+    ) -> Any:
+        _check(logits, non_loss_data=non_loss_data)
+        lists = compute(logits, args, with_entropy, unconcat_tokens, total_lengths, response_lengths)
+        return answer(logits, lists)
+
+    return get_log_probs_and_entropy
+
+
+def _padded(module: ModuleType, answer: Callable[[Any, Lists], Any]) -> Callable[..., Any]:
+    """Build it for sequences that may be padded to `max_seq_lens`."""
+    compute = make_compute(module)
+
+    def get_log_probs_and_entropy(
+        logits: Any,
+        *,
+        args: Any,
+        unconcat_tokens: Sequence[Any],
+        total_lengths: Sequence[int],
+        response_lengths: Sequence[int],
+        with_entropy: bool = False,
+        non_loss_data: bool = True,
+        max_seq_lens: Sequence[int] | None = None,
+    ) -> Any:
+        _check(logits, non_loss_data=non_loss_data)
+        more = {"max_seq_lens": max_seq_lens}
+        lists = compute(logits, args, with_entropy, unconcat_tokens, total_lengths, response_lengths, **more)
+        return answer(logits, lists)
 
     return get_log_probs_and_entropy
 
