@@ -1,0 +1,66 @@
+"""The digest of a patch that is a folder: of what runs, and not of what proves it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from overlay.catalogue.registry import load_patches
+from overlay.pinning.own_digest import _is_patch, of_patch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PATCH = """
+from overlay.patch import Patch, Removal
+PATCH = Patch(id="lib.it", revision=1, summary="s", why="w", upstream=(), targets=(),
+              remove=Removal(version=None, when="w", test="t"))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    place = tmp_path / "digestpack" / "lib" / "it"
+    (place / "contract").mkdir(parents=True)
+    for path in (place.parent.parent, place.parent):
+        (path / "__init__.py").touch()
+    (place / "__init__.py").write_text(PATCH)
+    (place / "fix.py").write_text("a = 1\n")
+    (place / "contract.py").write_text("b = 1\n")
+    (place / "contract" / "cases.py").write_text("c = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield place
+    for name in [name for name in sys.modules if name.partition(".")[0] == "digestpack"]:
+        del sys.modules[name]
+
+
+def test_what_runs_is_counted_and_what_proves_it_is_not(folder: Path) -> None:
+    assert list(load_patches("digestpack")) == ["lib.it"]
+    before = of_patch("lib.it")
+    assert len(before) == 64
+    for name in ("contract.py", "contract/cases.py"):
+        (folder / name).write_text("other = 2\n")
+        assert of_patch("lib.it") == before, name
+    for name in ("fix.py", "__init__.py", "another.py"):
+        (folder / name).write_text(f"{name!r}\n")
+        assert of_patch("lib.it") != before, name
+        before = of_patch("lib.it")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_patch"),
+    [
+        ("patches/slime/it.py", True),
+        ("patches/slime/it/fix.py", True),
+        ("patches/slime/it/contract/cases.py", True),
+        ("patches/slime/__init__.py", False),
+        ("patches/slime/_step.py", False),
+        ("patches/_partition/level.py", False),
+        ("compat/agreement.py", False),
+    ],
+)
+def test_files_of_a_patch_are_not_those_of_overlay(name: str, is_patch: bool) -> None:
+    assert _is_patch(name) is is_patch
