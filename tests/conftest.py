@@ -1,4 +1,4 @@
-"""What all tests of a whole run share: the server on which programs start warm."""
+"""What all tests of a whole run share: what is left to the nightly run, and a server for programs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from repetitions import pytest_runtest_setup
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+__all__ = ["pytest_runtest_setup"]
 
 
 @pytest.fixture(scope="session", autouse=True)

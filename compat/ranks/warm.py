@@ -51,7 +51,7 @@ class Program:
         if (path := environ.get(VARIABLE)) and not own:
             self._connection = socket.socket(socket.AF_UNIX)
             _connect(self._connection, path)
-            asked = {"arguments": [*arguments], "folder": os.getcwd(), "environ": {**environ}}
+            asked = {"arguments": [*arguments], "folder": str(Path.cwd()), "environ": {**environ}}
             text = json.dumps(asked).encode()
             streams = [out.fileno(), err.fileno()]
             socket.send_fds(self._connection, [len(text).to_bytes(LENGTH, "big")], streams)
@@ -84,11 +84,13 @@ class Program:
             self._connection.close()
 
     def _line(self, timeout: float | None) -> str:
-        assert self._connection is not None
-        self._connection.settimeout(timeout)
+        connection = self._connection
+        if connection is None:
+            raise RuntimeError("this is a process of its own")
+        connection.settimeout(timeout)
         text = b""
         while not text.endswith(b"\n"):
-            if not (more := self._connection.recv(1)):
+            if not (more := connection.recv(1)):
                 raise RuntimeError("the warm server has ended")
             text += more
         return text.decode()
@@ -97,13 +99,13 @@ class Program:
 def _connect(connection: socket.socket, path: str) -> None:
     """Connect, once the server is there: it has to import first."""
     end = time.monotonic() + SECONDS
-    while True:
-        try:
-            return connection.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError):
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
+    while not Path(path).exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
 
 
 @contextlib.contextmanager
@@ -116,10 +118,6 @@ def server() -> Generator[str]:
         environ["OMP_NUM_THREADS"] = "1"
         program = Path(__file__).with_name("warm_server.py")
         command = [sys.executable, "-W", "ignore", str(program), str(path)]
-        with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE) as process:
-            try:
-                yield str(path)
-            finally:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.wait()
+        # It ends with its standard input, which is closed on the way out.
+        with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE):
+            yield str(path)

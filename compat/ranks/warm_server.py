@@ -23,6 +23,7 @@ import socket
 import sys
 import threading
 import traceback
+from pathlib import Path
 from typing import Any
 
 #: Third parties of the upstreams, those that take longest: what is not installed is left out.
@@ -42,8 +43,10 @@ def main(path: str) -> None:
             importlib.import_module(name)
     gc.collect()
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
+        # Whoever finds the socket can connect to it.
+        listener.bind(f"{path}.early")
         listener.listen(16)
+        Path(f"{path}.early").rename(path)
         waiting: dict[int, socket.socket] = {}
         while True:
             # A program that ends is seen a little later, which costs less than a signal handler's races.
@@ -101,7 +104,7 @@ def _run(wanted: dict[str, Any]) -> int:
     signal.set_wakeup_fd(-1)
     program, *_ = sys.argv = wanted["arguments"]
     path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    sys.path[:1] = [os.path.dirname(os.path.abspath(program)), *path]
+    sys.path[:1] = [str(Path(program).resolve().parent), *path]
     _as_if_new()
     status = 0
     try:

@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from repetitions import pytest_runtest_setup
 
 from checks import UPSTREAMS
+from overlay.compat.ranks.warm import Program
 from records import support
 from sources import fetch_release, fetch_source, git_sources, releases
 from sources.git_sources import FetchError
-
-from overlay.compat.ranks.warm import Program
-
-__all__ = ["pytest_runtest_setup"]
 
 #: Until a program is killed.
 SECONDS = 400
