@@ -45,7 +45,7 @@ def test_of_none():
 
 
 @pytest.mark.nightly("others stand for it", world=(8, "x"))
-@pytest.mark.parametrize("world", [2, 8, "x", "8"])
+@pytest.mark.parametrize("world", [2, 8, "x", "y"])
 def test_world(world):
     pass
 """
