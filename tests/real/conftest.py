@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
@@ -99,10 +99,15 @@ def _printed(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
             return {"error": f"no end after {SECONDS} s"}
         finally:
             program.end()
-        said, errors = (stream.seek(0) or stream.read().decode(errors="replace") for stream in (out, err))
+        said, errors = map(_said, (out, err))
     if status:
         return {"error": errors[-4000:] or f"exit status {status}"}
     return dict(json.loads(said.splitlines()[-1]))
+
+
+def _said(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode(errors="replace")
 
 
 def _getter(fetch: Callable[[str], Path], failure: type[Exception]) -> Callable[[str], Path]:
