@@ -42,6 +42,12 @@ def test_other(release):
 
 def test_of_none():
     pass
+
+
+@pytest.mark.nightly("others stand for it", world=(8, "x"))
+@pytest.mark.parametrize("world", [2, 8, "x", "y"])
+def test_world(world):
+    pass
 """
 
 
@@ -55,11 +61,17 @@ def skipped(tmp_path: Path) -> Callable[..., list[str]]:
         clean = {name: value for name, value in os.environ.items() if name != "TESTS_ONCE"}
         command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
         done = subprocess.run(
-            command, cwd=tmp_path, env={**clean, **variables}, capture_output=True, text=True, check=False
+            command,
+            cwd=tmp_path,
+            env={**clean, "COLUMNS": "200", **variables},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout
         lines = [line for line in done.stdout.splitlines() if " SKIPPED " in line]
-        assert all("left to the nightly run: up " in line for line in lines), done.stdout
+        said = ("left to the nightly run: up ", "left to the nightly run: othe")
+        assert all(any(words in line for words in said) for line in lines), done.stdout
         return [line.partition("::")[2].split()[0] for line in lines]
 
     return run
@@ -70,6 +82,7 @@ def test_each_test_runs_once_for_each_source(skipped: Callable[..., list[str]]) 
         [
             *(f"test_sized[{size}-{release}]" for size in (1, 2) for release in ("1.1", "2.1")),
             *(f"test_other[{release}]" for release in ("1.1", "2.1")),
+            *(f"test_world[{world}]" for world in (8, "x")),
         ]
     )
 

@@ -6,14 +6,13 @@ With `torchrun` they are started as those of a real job are.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from overlay.compat.ranks.warm import Program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,9 +61,8 @@ def run_cases(
         TimeoutError: They did not end, and none had run one.
 
     """
-    command = _launcher(world, torchrun=torchrun)
     name = module.stem if isinstance(module, Path) else module
-    command += [str(HERE / program), name, str(folder), *only]
+    arguments = [*_launcher(world, torchrun=torchrun), str(HERE / program), name, str(folder), *only]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
@@ -75,9 +73,7 @@ def run_cases(
     environment["PYTHONPATH"] = os.pathsep.join(str(path) for path in first if path)
     log = folder / "log.txt"
     with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, stdout=stream, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
+        process = Program(arguments, environment, stream, stream, own=torchrun)
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -86,9 +82,7 @@ def run_cases(
             ended = True
         finally:
             # All ranks are of one session: nothing of it outlives the test, whoever of it has ended.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.end()
     found = _read(world, folder)
     if not found:
         if not ended:
@@ -99,12 +93,10 @@ def run_cases(
 
 
 def _launcher(world: int, *, torchrun: bool) -> list[str]:
-    """Return the beginning of the command that starts the ranks."""
+    """Return the first arguments of the interpreter that starts the ranks."""
     if torchrun:
-        start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    else:
-        start = [str(HERE / "forked_start.py")]
-    return [sys.executable, "-W", "ignore", *start, str(world)]
+        return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    return [str(HERE / "forked_start.py"), str(world)]
 
 
 def _read(world: int, folder: Path) -> dict[str, list[Any]]:

@@ -6,7 +6,8 @@ each test file on one of them. pytest comes last, its closing line is the last l
 it stand the skipped tests, counted by reason, and the checks that failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay, and
-the tests that are left out by day as repetitions, on releases with the source of another one.
+the tests that are left out by day as repetitions (`scripts/checks/upstreams/repetitions.py`). Each program
+starts cold then; by day they start on a server that has imported what they begin with (`tests/conftest.py`).
 `--quick` runs the tests that catch most slips in the least time, and needs no source but this checkout
 (`scripts/torture own` says what they miss).
 """
@@ -165,6 +166,6 @@ def main(arguments: list[str]) -> int:
         print("--- pytest", flush=True)
         arguments = whole_run()
         if not nightly:
-            os.environ["TESTS_ONCE"] = "1"
+            os.environ.update(TESTS_ONCE="1", TESTS_WARM="1")
     status = int(pytest.main(arguments, plugins=[Closing(failed)]))
     return status or bool(failed)

@@ -6,9 +6,6 @@ import functools
 from typing import TYPE_CHECKING
 
 import pytest
-from repetitions import pytest_runtest_setup
-
-__all__ = ["folder_of", "megatron", "pytest_runtest_setup"]
 
 from sources import fetch_release
 

@@ -15,7 +15,11 @@ import pytest
 from checks import RANKS
 from overlay.compat.ranks.launcher import run_cases
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.nightly("the first release stands for the last one", megatron=("0.19.2",)),
+]
 
 #: The first and the last release that has what is asked for; those between them too if `EVERY_RELEASE=1`.
 RELEASES = (

@@ -17,7 +17,11 @@ import pytest
 from checks import RANKS
 from overlay.compat.ranks.launcher import run_cases
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.nightly("2, 4 and 6 ranks stand for 8", world=(8,)),
+]
 
 WORLDS = (2, 4, 6, 8)
 TOLERANCE = 1e-6

@@ -19,7 +19,11 @@ from loss_layouts import OTHERS, PLANNED, layouts_of
 from checks import RANKS
 from overlay.compat.ranks.launcher import run_cases
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.nightly("4 ranks stand for 2", world=(2,)),
+]
 
 #: Relative: float32's.
 TOLERANCE = 3e-6

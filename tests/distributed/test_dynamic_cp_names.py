@@ -13,7 +13,13 @@ import pytest
 
 from overlay.compat.ranks.launcher import run_cases
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.nightly(
+        "the first and the last release stand for those between", megatron=("0.17.1", "0.18.2")
+    ),
+]
 
 RELEASES = ("0.16.1", "0.17.1", "0.18.2", "0.19.2")
 TOLERANCE = 1e-5

@@ -17,7 +17,13 @@ import pytest
 from checks import RANKS
 from overlay.compat.ranks.launcher import run_cases
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.nightly(
+        "the first and the last release stand for those between", megatron=("0.17.1", "0.18.2")
+    ),
+]
 
 WORLD = 4
 RELEASES = ("0.16.1", "0.17.1", "0.18.2", "0.19.2")

@@ -6,19 +6,20 @@ import functools
 import json
 import os
 import subprocess
-import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
-from repetitions import pytest_runtest_setup
 
 from checks import UPSTREAMS
+from overlay.compat.ranks.warm import Program
 from records import support
 from sources import fetch_release, fetch_source, git_sources, releases
 from sources.git_sources import FetchError
 
-__all__ = ["pytest_runtest_setup"]
+#: Until a program is killed.
+SECONDS = 400
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,16 +91,23 @@ def findings() -> Callable[..., dict[str, Any]]:
 
 def _printed(command: list[str], environ: dict[str, str]) -> dict[str, Any]:
     """Return what a program printed as JSON in its last line, or `error`."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", *command],
-            env=environ, capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        return {"error": f"no end after {error.timeout} s"}
-    if done.returncode:
-        return {"error": done.stderr[-4000:] or f"exit status {done.returncode}"}
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        program = Program(command, environ, out, err)
+        try:
+            status = program.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            return {"error": f"no end after {SECONDS} s"}
+        finally:
+            program.end()
+        said, errors = map(_said, (out, err))
+    if status:
+        return {"error": errors[-4000:] or f"exit status {status}"}
+    return dict(json.loads(said.splitlines()[-1]))
+
+
+def _said(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode(errors="replace")
 
 
 def _getter(fetch: Callable[[str], Path], failure: type[Exception]) -> Callable[[str], Path]:

@@ -30,7 +30,13 @@ from overlay.patches.verl.sft_balance.contract.judge import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-pytestmark = [pytest.mark.real, pytest.mark.by_source("verl.sft-balance", found="verl")]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.by_source("verl.sft-balance", found="verl"),
+    pytest.mark.nightly(
+        "one release of each variant stands for the others", found=("0.7.0", "0.9.0", "0.9.1")
+    ),
+]
 
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: Release -> workers.

@@ -40,6 +40,11 @@ CAP = 6
 ROLES = ("actor", "ref", "critic")
 
 
+def warm() -> None:
+    """Compose the configuration before the ranks are forked."""
+    worker_stand_in.composed()
+
+
 def cases(world: int) -> list[Case]:
     """Return the cases for a world of this size: everything on 4 ranks, else layouts."""
     found: list[tuple[str, Callable[[], Any]]] = []

@@ -9,6 +9,8 @@ engines for the CPU.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import json
 import sys
 from pathlib import Path
@@ -61,6 +63,13 @@ def workers(seed: int) -> Iterator[None]:
         yield
 
 
+@functools.cache
+def composed() -> Any:
+    """Return what verl's trainer composes. It takes a second, so once for all ranks, which are forked."""
+    with hydra.initialize_config_dir(str(_CONFIG), version_base=None):
+        return hydra.compose("ppo_megatron_trainer")
+
+
 def configuration(folder: Path, **settings: Any) -> Any:
     """Return what verl's trainer composes for a policy, its reference and its critic.
 
@@ -73,21 +82,20 @@ def configuration(folder: Path, **settings: Any) -> Any:
     model |= {"hidden_size": cpu_engine.HIDDEN, "num_attention_heads": cpu_engine.HEADS}
     model |= {"num_hidden_layers": cpu_engine.LAYERS, "pad_token_id": 0}
     (folder / "config.json").write_text(json.dumps(model), encoding="utf-8")
-    with hydra.initialize_config_dir(str(_CONFIG), version_base=None):
-        composed = hydra.compose("ppo_megatron_trainer")
-    OmegaConf.set_struct(composed, False)
-    OmegaConf.update(composed, "actor_rollout_ref.rollout.name", "vllm")
+    config = copy.deepcopy(composed())
+    OmegaConf.set_struct(config, False)
+    OmegaConf.update(config, "actor_rollout_ref.rollout.name", "vllm")
     for role in ("actor_rollout_ref.actor", "critic"):
         # The tiny model is float32's, and what shards the optimizer is nothing to the groups. The number of
         # steps is what the trainer sets.
-        OmegaConf.update(composed, f"{role}.optim.total_training_steps", 1)
-        OmegaConf.update(composed, f"{role}.megatron.use_distributed_optimizer", value=False)
-        OmegaConf.update(composed, f"{role}.optim.override_optimizer_config", {"bf16": False}, force_add=True)
+        OmegaConf.update(config, f"{role}.optim.total_training_steps", 1)
+        OmegaConf.update(config, f"{role}.megatron.use_distributed_optimizer", value=False)
+        OmegaConf.update(config, f"{role}.optim.override_optimizer_config", {"bf16": False}, force_add=True)
     for role in ("actor_rollout_ref", "critic"):
-        OmegaConf.update(composed, f"{role}.model.path", str(folder))
+        OmegaConf.update(config, f"{role}.model.path", str(folder))
     for name, value in settings.items():
-        OmegaConf.update(composed, name.replace("__", "."), value)
-    return composed
+        OmegaConf.update(config, name.replace("__", "."), value)
+    return config
 
 
 def policy(config: Any) -> Any:

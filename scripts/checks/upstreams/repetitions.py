@@ -1,8 +1,11 @@
-"""What is repeated on another release is left to the nightly run, if the sources say that it is repeated.
+"""What is left to the nightly run: repetitions on another release, and cases that others stand for by day.
 
 A file whose tests run on several releases says `by_source(PATCH..., PARAMETER=PROJECT)`. With `TESTS_ONCE` in
 the environment, as `scripts/test` sets it for a whole run by day, a test runs once for each source: a release
 on which the patches are decided on alike, by variant and by every digest that is looked at, is left out.
+
+A file or a test says `nightly(REASON, PARAMETER=(VALUE...))` of the values of a parameter that others stand
+for by day: the same code, on more ranks or on another release, at a price of minutes.
 """
 
 from __future__ import annotations
@@ -24,10 +27,16 @@ _first: dict[tuple[object, ...], str] = {}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave a test to the nightly run if it has been run, or will be, on the same source."""
+    """Leave a test to the nightly run if that is what it says, or if it runs on the same source elsewhere."""
+    if not os.environ.get("TESTS_ONCE"):
+        return
+    for left in item.iter_markers("nightly"):
+        params: Any = getattr(getattr(item, "callspec", None), "params", {})
+        if any(params.get(name) in values for name, values in left.kwargs.items()):
+            pytest.skip(f"{LEFT}: {left.args[0]}")
     mark = item.get_closest_marker("by_source")
     called: Any = getattr(item, "callspec", None)
-    if mark is None or called is None or not os.environ.get("TESTS_ONCE"):
+    if mark is None or called is None:
         return
     ((parameter, project),) = mark.kwargs.items()
     others = {name: value for name, value in called.params.items() if name != parameter}

@@ -1,0 +1,161 @@
+"""Programs on a warm server: as processes of their own would be, but for what has been imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from overlay.compat.ranks import warm, warm_server
+from overlay.compat.ranks.warm import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+#: One that imports next to nothing: what it imports is not what is tried here.
+SAYS = "__import__('sys').stderr.write('late')"
+COLD = "import sys; sys.path.insert(0, {folder!r}); import warm_server; warm_server.BEFORE = ('fractions',)"
+TELLS = """
+import json, os, sys, time
+print(json.dumps([sys.argv[1:], sys.path[0], os.getcwd(), os.environ.get("SAID"), __name__, __file__,
+                  "fractions" in sys.modules, "overlay" in sys.modules, os.getsid(0) == os.getpid(),
+                  sys.path[1], sys.stdin.read()]))
+print("said", file=sys.stderr)
+"""
+
+
+@pytest.fixture(params=["warm", "own"])
+def environ(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[dict[str, str]]:
+    """Return an environment in which programs start on a small server, and one in which they do not."""
+    plain = {name: value for name, value in os.environ.items() if name != warm.VARIABLE}
+    if request.param == "own":
+        yield plain
+        return
+    path = str(tmp_path / "socket")
+    folder = str(Path(warm_server.__file__).parent)
+    code = f"{COLD.format(folder=folder)}; warm_server.main({path!r})"
+    with subprocess.Popen([sys.executable, "-c", code], env=plain, stdin=subprocess.PIPE):
+        yield {**plain, warm.VARIABLE: path}
+
+
+def ran(text: str, environ: dict[str, str], folder: Path, *arguments: str) -> tuple[int, str, str]:
+    program = folder / "program.py"
+    program.write_text(text)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        started = Program([str(program), *arguments], environ, out, err)
+        status = started.wait(60)
+        started.end()
+        said = [(stream.seek(0), stream.read().decode())[1] for stream in (out, err)]
+    return status, said[0], said[1]
+
+
+def test_it_starts_as_python_would_start_it(environ: dict[str, str], tmp_path: Path) -> None:
+    import json
+
+    here = {**environ, "SAID": "so", "PYTHONPATH": str(tmp_path / "first")}
+    status, out, err = ran(TELLS, here, tmp_path, "a", "b c")
+    (arguments, first, folder, said, name, file, imported, ours, leads, second, given) = json.loads(out)
+    assert (status, err.strip()) == (0, "said")
+    assert (arguments, said, name) == (["a", "b c"], "so", "__main__")
+    assert (first, file, folder) == (str(tmp_path), str(tmp_path / "program.py"), str(Path.cwd()))
+    assert (ours, leads, second, given) == (False, True, str(tmp_path / "first"), "")
+    assert imported is (warm.VARIABLE in environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit('no more')", 1, "no more"),
+        ("raise ValueError('so wrong')", 1, "ValueError: so wrong"),
+        ("import os; os._exit(7)", 7, ""),
+        ("import os; os.kill(os.getpid(), 9)", -9, ""),
+        (f"import atexit; atexit.register(lambda: {SAYS})", 0, "late"),
+        (f"import threading, time; threading.Timer(.3, lambda: {SAYS}).start()", 0, "late"),
+    ],
+)
+def test_it_ends_as_it_would(
+    environ: dict[str, str], tmp_path: Path, text: str, status: int, said: str
+) -> None:
+    ended, _, err = ran(text, environ, tmp_path)
+    assert (ended, said in err) == (status, True), err
+
+
+def test_what_one_does_no_other_sees(environ: dict[str, str], tmp_path: Path) -> None:
+    ran("import os, sys; os.environ['LEFT'] = '1'; sys.modules['left'] = sys", environ, tmp_path)
+    _, out, _ = ran("import os, sys; print('LEFT' in os.environ, 'left' in sys.modules)", environ, tmp_path)
+    assert out.split() == ["False", "False"]
+
+
+def test_one_that_hangs_is_killed_with_all_that_it_started(environ: dict[str, str], tmp_path: Path) -> None:
+    text = "import os, time; child = os.fork(); open(str(os.getpid()) + '.pid', 'w'); time.sleep(600)"
+    program = tmp_path / "program.py"
+    program.write_text(f"import os; os.chdir({str(tmp_path)!r})\n{text}")
+    with tempfile.TemporaryFile() as out:
+        started = Program([str(program)], environ, out, out)
+        with pytest.raises(subprocess.TimeoutExpired):
+            started.wait(0.5)
+        while len(pids := list(tmp_path.glob("*.pid"))) < 2:
+            time.sleep(0.01)
+        started.end()
+    end = time.monotonic() + 20
+    while any(_runs(int(path.stem)) for path in pids) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not any(_runs(int(path.stem)) for path in pids)
+
+
+def _runs(pid: int) -> bool:
+    """Return whether a process is there, other than as one that its parent has not asked for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_many_at_once(environ: dict[str, str], tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys, time; time.sleep(.2); sys.exit(int(sys.argv[1]))")
+    with tempfile.TemporaryFile() as out:
+        started = [Program([str(program), str(index)], environ, out, out) for index in range(8)]
+        assert [one.wait(60) for one in started] == list(range(8))
+        for one in started:
+            one.end()
+
+
+def test_a_server_that_is_gone_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    """Its socket is left where it was."""
+    path = str(tmp_path / "socket")
+    folder = str(Path(warm_server.__file__).parent)
+    code = f"{COLD.format(folder=folder)}; warm_server.main({path!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        while not Path(path).exists():
+            time.sleep(0.01)
+        process.kill()
+    with tempfile.TemporaryFile() as out, pytest.raises(ConnectionRefusedError):
+        Program(["program.py"], {**os.environ, warm.VARIABLE: path}, out, out)
+
+
+def test_what_is_imported_before_is_nobodys_that_is_patched() -> None:
+    ours = {"overlay", "megatron", "verl", "slime", "slime_plugins", "miles"}
+    code = (
+        "import importlib, sys, contextlib\n"
+        "from overlay.compat.ranks.warm_server import BEFORE\n"
+        "for name in [n for n in sys.modules if n.partition('.')[0] == 'overlay']: del sys.modules[name]\n"
+        "for name in BEFORE:\n"
+        "    with contextlib.suppress(ImportError): importlib.import_module(name)\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], env=clean, capture_output=True, text=True, check=True
+    )
+    found = set(done.stdout.split())
+    assert "torch" in found
+    assert not ours & found
