@@ -22,12 +22,13 @@ PATCH = Patch(
     why=(
         "With algorithm.adv_estimator=reinforce_plus_plus and rollouts of several turns, verl sets the "
         "return to zero at each token that is not the policy's: only the last turn is credited with the "
-        "reward, and the turns before it get the same advantage whether the rollout succeeded or failed. With the patch "
-        "the return is carried over what tools and users say, and is discounted by the policy's own tokens "
-        "alone, as from verl 0.9.0 on. A reward that stands on such a token, as of a rollout that ends with "
-        "an observation, goes to the policy's tokens before it, as for GRPO; verl 0.9 drops it. Rollouts of "
-        "one turn get what verl computes, to the bit. The function is replaced where trainers look it up by "
-        "the name of the estimator; code of your own that calls it by its own name gets verl's."
+        "reward, and the turns before it get the same advantage whether the rollout succeeded or failed. "
+        "With the patch the return is carried over what tools and users say, and is discounted by the "
+        "policy's own tokens alone, as from verl 0.9.0 on. A reward that stands on one of their tokens, as "
+        "of a rollout that ends with an observation, goes to the policy's tokens before it, as for GRPO; "
+        "verl 0.9 drops it. Rollouts of one turn get what verl computes, to the bit. The function is replaced "
+        "where trainers look it up by the name of the estimator: code of your own that calls it by its own "
+        "name gets verl's."
     ),
     upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
     remove=Removal(

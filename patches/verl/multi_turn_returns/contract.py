@@ -60,7 +60,7 @@ def draw_rollout(draw: random.Random, turns: int) -> tuple[list[int], list[float
 def reference(
     rows: list[tuple[list[int], list[float]]], width: int, gamma: float
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Return advantages and returns of the policy's tokens, by whose number what comes later is discounted."""
+    """Return advantages and returns of the policy's tokens. Each of them discounts what comes later."""
     returns = []
     for mask, rewards in rows:
         row = [0.0] * width
