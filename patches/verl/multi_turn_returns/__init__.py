@@ -26,9 +26,9 @@ PATCH = Patch(
         "With the patch the return is carried over what tools and users say, and is discounted by the "
         "policy's own tokens alone, as from verl 0.9.0 on. A reward that stands on one of their tokens, as "
         "of a rollout that ends with an observation, goes to the policy's tokens before it, as for GRPO; "
-        "verl 0.9 drops it. Rollouts of one turn get what verl computes, to the bit. The function is replaced "
-        "where trainers look it up by the name of the estimator: code of your own that calls it by its own "
-        "name gets verl's."
+        "verl 0.9 drops it. Rollouts of one turn get what verl computes, to the bit. The function is "
+        "replaced where trainers look it up by the name of the estimator: code of your own that calls it by "
+        "its own name gets verl's."
     ),
     upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
     remove=Removal(
