@@ -3,8 +3,8 @@
 A checkpoint is written before the loader has said that its epoch is over. So the state of the last step is
 that of a loader with no batch left, and the resumed trainer, which begins the next epoch, gets none. For as
 long as verl loads a checkpoint, the loader is asked for a batch as soon as it has been given such a state. If
-there is none, that ends the epoch, as it would have ended in the job that was saved: the next iterator is that
-of the next epoch, with the order that a sampler would have had there.
+there is none, that ends the epoch, as it would have ended in the job that was saved: the next iterator is
+that of the next epoch, with the order that a sampler would have had there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ PATCH = Patch(
         "epoch is over before it begins, and if it was the last, the job ends with exit code 0, "
         "undertrained. That is so for SFT in all releases, and for RL in verl 0.7 and in main_ppo_sync of "
         "verl 0.8. With the patch the resumed job sees the batches that it would have seen without a break, "
-        "in their order. Jobs that are resumed elsewhere, or not at all, see no change. (From 0.8 on, verl's "
-        "other RL trainer leaves the state out there, and so repeats the order of the first epoch.)"
+        "in their order. Jobs that are resumed elsewhere, or not at all, see no change. verl's other RL "
+        "trainer leaves the state out there from 0.8 on, and repeats the order of the first epoch: it is "
+        "left at that."
     ),
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),
     remove=Removal(

@@ -85,7 +85,7 @@ class _Quiet:
 
 
 def sft_fit(folder: Path, workers: int, step: int) -> Batches:
-    """Run verl's SFT trainer, the one on Ray if there is one, from a step on. Return the rows of each batch."""
+    """Run verl's SFT trainer, on Ray if it has that, from a step on, and return the rows of each batch."""
     from omegaconf import OmegaConf
 
     try:
@@ -138,15 +138,13 @@ def _resume_at(folder: Path, step: int) -> None:
         (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 
-def make_loader(workers: int, *, sampler: str, batch: int = BATCH, persistent: bool = False) -> Any:
+def make_loader(workers: int, *, sampler: str, batch: int = BATCH) -> Any:
     """Return a loader as verl makes it: for SFT with a distributed sampler, for RL with a random one."""
     rows = Rows()
     order: Any = DistributedSampler(rows, num_replicas=1, rank=0, drop_last=True)
     if sampler == "random":
         order = RandomSampler(rows, generator=torch.Generator().manual_seed(1))
-    return StatefulDataLoader(
-        rows, batch, sampler=order, num_workers=workers, drop_last=True, persistent_workers=persistent
-    )
+    return StatefulDataLoader(rows, batch, sampler=order, num_workers=workers, drop_last=True)
 
 
 class SFT:
@@ -195,9 +193,7 @@ class FSDPSFT:
 class RL:
     """A job of one of verl's RL trainers."""
 
-    def __init__(
-        self, folder: Path, workers: int, *, module: str, name: str, persistent: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, workers: int, *, module: str, name: str) -> None:
         from omegaconf import OmegaConf
 
         trainer: Any = object.__new__(getattr(importlib.import_module(module), name))
@@ -211,39 +207,38 @@ class RL:
             }
         )  # fmt: skip
         trainer.use_critic, trainer.actor_rollout_wg, trainer.global_steps = False, Engine(), 0
-        self.loader = make_loader(workers, sampler="random", persistent=persistent)
+        self.loader = make_loader(workers, sampler="random")
         self.trainer = trainer
         trainer.train_dataloader = self.loader
 
     def load(self) -> int:
         """Load what the folder has, and return the step."""
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.trainer._load_checkpoint()
+        self.trainer._load_checkpoint()
         return int(self.trainer.global_steps)
 
     def save(self, step: int) -> None:
         """Save at a step."""
         self.trainer.global_steps = step
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.trainer._save_checkpoint()
+        self.trainer._save_checkpoint()
 
 
 def batches(job: Any, folder: Path, step: int, *, save: bool = True) -> Batches:
     """Run a job from a step on, and return the rows of each batch."""
     _resume_at(folder, step)
-    drawn = torch.get_rng_state()
-    step = job.load()
-    assert torch.equal(drawn, torch.get_rng_state()), "the generator of the process has moved"
-    seen = []
-    for epoch in range(step // len(job.loader), EPOCHS):
-        if hasattr(job.loader.sampler, "set_epoch"):
-            job.loader.sampler.set_epoch(epoch)
-        for batch in job.loader:
-            step += 1
-            seen.append(rows_of(batch))
-            if save:
-                job.save(step)
-    return seen
+    with contextlib.redirect_stdout(io.StringIO()):
+        drawn = torch.get_rng_state()
+        step = job.load()
+        assert torch.equal(drawn, torch.get_rng_state()), "the generator of the process has moved"
+        seen = []
+        for epoch in range(step // len(job.loader), EPOCHS):
+            if hasattr(job.loader.sampler, "set_epoch"):
+                job.loader.sampler.set_epoch(epoch)
+            for batch in job.loader:
+                step += 1
+                seen.append(rows_of(batch))
+                if save:
+                    job.save(step)
+        return seen
 
 
 @contextlib.contextmanager
