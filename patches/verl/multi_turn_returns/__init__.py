@@ -30,6 +30,11 @@ PATCH = Patch(
         "replaced where trainers look it up by the name of the estimator: code of your own that calls it by "
         "its own name gets verl's."
     ),
+    changes=("numbers",),
+    met=(
+        "algorithm.adv_estimator=reinforce_plus_plus, and rollouts of several turns, with "
+        "tools or users between."
+    ),
     upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
     remove=Removal(
         version="0.9.0",

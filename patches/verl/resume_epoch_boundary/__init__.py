@@ -31,6 +31,8 @@ PATCH = Patch(
         "trainer leaves the state out there from 0.8 on, and repeats the order of the first epoch: it is "
         "left at that."
     ),
+    changes=("numbers",),
+    met=("A resume from a checkpoint of the last step of an epoch, such as of save_freq=after_each_epoch."),
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),
     remove=Removal(
         version=None,

@@ -50,6 +50,11 @@ PATCH = Patch(
         "has been resumed, unless the rate is constant and has no warm-up, as is verl's default. To start a "
         "schedule anew on purpose, leave the patch out of the selection."
     ),
+    changes=("numbers",),
+    met=(
+        "A resume on Megatron without use_checkpoint_opt_param_scheduler, of a learning rate "
+        "that is not constant."
+    ),
     upstream=("verl-project/verl#7953", "verl-project/verl#7954"),
     remove=Removal(
         version=None,

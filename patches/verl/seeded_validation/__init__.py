@@ -23,6 +23,11 @@ PATCH = Patch(
         "metrics are the same to the last bit. A job that draws from the generator sees other numbers than "
         "before, a job that does not sees none."
     ),
+    changes=("numbers",),
+    met=(
+        "Validation with several responses to a prompt, and code in the trainer's process "
+        "that draws from np.random."
+    ),
     upstream=("verl-project/verl#7260",),
     remove=Removal(
         version=None,
