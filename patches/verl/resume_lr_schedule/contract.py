@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 
 class Optimizer:
-    """An optimizer without parameters."""
+    """An optimizer without parameters. Its group has the rates that Megatron writes into its groups."""
 
-    def __init__(self) -> None:
-        self.param_groups: list[dict[str, Any]] = [{"params": []}]
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.param_groups = [{"params": [], "max_lr": settings["lr"], "min_lr": settings["min_lr"]}]
 
-    def sharded_state_dict(self, *_model: Any, **_options: Any) -> dict[str, int]:
-        """Return something to save."""
-        return {"saved": 1}
+    def sharded_state_dict(self, *_model: Any, **_options: Any) -> dict[str, Any]:
+        """Return what is saved."""
+        return {"param_groups": [dict(group) for group in self.param_groups]}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take what was saved."""
-        assert state == {"saved": 1}
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what was saved, the rates of the group included, as torch's optimizers do."""
+        for group, saved in zip(self.param_groups, state["param_groups"], strict=True):
+            group.update(saved)
 
 
 class Run:
@@ -47,7 +48,7 @@ class Run:
         from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
         from verl.utils.megatron.optimizer import get_megatron_optimizer_param_scheduler
 
-        optimizer = Optimizer()
+        optimizer = Optimizer(settings)
         config = OmegaConf.create({
             "lr_warmup_steps_ratio": None, "lr_decay_steps": None, "lr_decay_style": "cosine",
             "lr_wsd_decay_steps": None, "lr_wsd_decay_style": "linear", "weight_decay": 0.0,
@@ -90,10 +91,10 @@ def draw_settings(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def expected(settings: dict[str, Any], first: int, steps: int) -> list[float]:
-    """Return the learning rates that a schedule has from a step on."""
+def expected(rates: dict[str, Any], settings: dict[str, Any], first: int, steps: int) -> list[float]:
+    """Return the learning rates of a schedule from a step on, between the rates that an optimizer has."""
     warm, end = settings["lr_warmup_steps"], settings["total_training_steps"]
-    most, least = settings["lr"], settings["min_lr"]
+    most, least = rates["lr"], rates["min_lr"]
     return [
         most * step / warm
         if step <= warm
@@ -132,39 +133,39 @@ def _wrong(draw: random.Random, folder: Path) -> str:
     first.manager.lr_scheduler = None
     first.manager.save_checkpoint(without, global_step=steps)
 
-    def differ(run: Run, settings: dict[str, Any], at: int) -> bool:
-        pairs = zip(run.go_on(more), expected(settings, at, more), strict=True)
+    def differ(run: Run, keep: bool, *right: Any) -> bool:
+        pairs = zip(run.go_on(more), expected(*right, more), strict=True)
         asked = run.manager.use_checkpoint_opt_param_scheduler
         return asked is not keep or not all(math.isclose(*pair, rel_tol=1e-9) for pair in pairs)
 
-    for name, settings, keep, contents, path, at in (
-        ("with the same settings", before, False, ("model", "optimizer"), saved, steps),
-        ("with other settings", after, False, ("model", "optimizer"), saved, steps),
-        ("with the schedule of the checkpoint", before, True, ("model", "optimizer"), saved, steps),
-        ("without the optimizer", after, False, ("model",), saved, 0),
-        ("from a checkpoint without a schedule", after, False, ("model", "optimizer"), without, 0),
+    for name, settings, keep, contents, path, right in (
+        ("with the same settings", before, False, ("model", "optimizer"), saved, (before, before, steps)),
+        ("with other settings", after, False, ("model", "optimizer"), saved, (before, after, steps)),
+        ("with all of the schedule", after, True, ("model", "optimizer"), saved, (before, before, steps)),
+        ("without the optimizer", after, False, ("model",), saved, (after, after, 0)),
+        ("without a schedule", after, False, ("model", "optimizer"), without, (before, after, 0)),
     ):
-        run = Run(settings if not keep else after, keep=keep, contents=contents)
-        for _twice in range(2 - keep):
+        run = Run(settings, keep=keep, contents=contents)
+        for _twice in range(2 - keep):  # verl itself counts twice then
             run.manager.load_checkpoint(path)
-        if differ(run, settings, at):
+        if not right[-1]:
+            run.scheduler.step(0)  # the group has the saved rate until then, as with verl alone
+        if differ(run, keep, *right):
             return f"another learning rate when resumed {name}"
-    run, keep = Run(after), False
+    run = Run(after)
     if not hasattr(run.manager, "_load_megatron_fsdp_checkpoint"):
         return ""
-    _load_with_fsdp(run, first.manager.optimizer, Run(before), steps, folder)
-    return "another learning rate when resumed with Megatron-FSDP" if differ(run, after, steps) else ""
+    _load_with_fsdp(run, first, folder)
+    wrong_there = differ(run, False, before, after, steps)
+    return "another learning rate when resumed with Megatron-FSDP" if wrong_there else ""
 
 
-def _load_with_fsdp(run: Run, optimizer: Optimizer, other: Run, steps: int, folder: Path) -> None:
+def _load_with_fsdp(run: Run, saved: Run, folder: Path) -> None:
     """Load as with Megatron-FSDP, whose reader, of a package that is not here, gives what it is to give."""
-    import torch
-
-    other.go_on(steps)
     state = {
         "model": {},
-        "optimizer": optimizer.sharded_state_dict(),
-        "lr_scheduler": other.scheduler.state_dict(),
+        "optimizer": saved.manager.optimizer.sharded_state_dict(),
+        "lr_scheduler": saved.scheduler.state_dict(),
     }
     reader: Any = ModuleType("megatron.bridge.training.checkpointing")
     reader.load_fsdp_dtensor_checkpoint = lambda **_options: (state, None, None, None)
@@ -177,7 +178,7 @@ def _load_with_fsdp(run: Run, optimizer: Optimizer, other: Run, steps: int, fold
     manager.use_megatron_fsdp = True
     manager.checkpoint_load_contents = ["optimizer"]
     manager.load_rng_states = lambda *_states: None
-    manager.get_rng_state = lambda *_states: torch.zeros(1)
+    manager.get_rng_state = lambda *_states: None
     manager.load_checkpoint(str(folder / "fsdp"))
 
 
