@@ -53,4 +53,4 @@ def credited(rewards: Any, own: Any) -> Any:
 
     positions = torch.arange(own.shape[1], device=own.device).expand_as(own)
     last = positions.masked_fill(~own, -1).cummax(dim=1).values
-    return torch.zeros_like(rewards).scatter_add(1, last.clamp(min=0), rewards * (last >= 0))
+    return torch.zeros_like(rewards).scatter_add(1, last.clamp(min=0), rewards.masked_fill(last < 0, 0))

@@ -40,8 +40,11 @@ def past_the_end(loader: Any, step: Callable[[], int]) -> Iterator[None]:
         step: Returns the step at which the state was saved, once that is known.
 
     """
-    own, load = vars(loader), loader.load_state_dict
-    before = own.get("load_state_dict")
+    load = getattr(loader, "load_state_dict", None)
+    if load is None:  # of a user's own loader, which verl asks only if there is a state
+        yield
+        return
+    before = vars(loader).get("load_state_dict")
 
     def load_state_dict(state: Any) -> None:
         load(state)
