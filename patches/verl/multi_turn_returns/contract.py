@@ -86,9 +86,11 @@ def _own(mask: list[int]) -> list[int]:
 
 def check(seed: str) -> str:
     """Look at it with the patch in place, in a process of its own."""
+    from overlay.compat.verl_imports import stand_in
     from overlay.testing import assert_applied, enable
 
     enable("verl.multi-turn-returns")
+    stand_in()
     found = wrong(seed)
     assert_applied("verl.multi-turn-returns")
     return found
