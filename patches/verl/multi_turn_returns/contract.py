@@ -75,8 +75,10 @@ def reference(
     scale = 1 / math.sqrt(variance + 1e-8)
     advantages: list[list[float]] = []
     for row, (mask, _) in zip(returns, rows, strict=True):
-        own = set(_own(mask))
-        advantages.append([(row[token] - mean) * scale if token in own else 0.0 for token in range(width)])
+        counted = set(_own(mask))
+        advantages.append(
+            [(row[token] - mean) * scale if token in counted else 0.0 for token in range(width)]
+        )
     return advantages, returns
 
 

@@ -133,8 +133,8 @@ def _wrong(draw: random.Random, folder: Path) -> str:
     first.manager.lr_scheduler = None
     first.manager.save_checkpoint(without, global_step=steps)
 
-    def differ(run: Run, keep: bool, *right: Any) -> bool:
-        pairs = zip(run.go_on(more), expected(*right, more), strict=True)
+    def differ(run: Run, keep: bool, rates: dict[str, Any], settings: dict[str, Any], at: int) -> bool:
+        pairs = zip(run.go_on(more), expected(rates, settings, at, more), strict=True)
         asked = run.manager.use_checkpoint_opt_param_scheduler
         return asked is not keep or not all(math.isclose(*pair, rel_tol=1e-9) for pair in pairs)
 
