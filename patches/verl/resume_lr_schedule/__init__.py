@@ -46,8 +46,9 @@ PATCH = Patch(
         "and the decay anew, without a word. verl's FSDP backend restores the schedule, and its "
         "documentation says that the two are alike. With the patch the count of steps is restored along with "
         "the optimizer; warm-up, decay and total stay those of the configuration, so a job that is extended "
-        "goes on at its step of the longer schedule. (Megatron takes the peak and the least rate from the "
-        "groups of the optimizer that is loaded, as it does without the patch.) That changes the learning "
+        "goes on at its step of the longer schedule. (Each release of Megatron-Core takes the peak and the "
+        "least rate from the groups of the optimizer that is loaded, with the patch or without.) That "
+        "changes the learning "
         "rate of a job that has been resumed, unless the rate is constant and has no warm-up, as is verl's "
         "default. To start a schedule anew on purpose, leave the patch out of the selection."
     ),

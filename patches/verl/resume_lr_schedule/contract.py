@@ -138,9 +138,12 @@ def _wrong(draw: random.Random, folder: Path) -> str:
         asked = run.manager.use_checkpoint_opt_param_scheduler
         return asked is not keep or not all(math.isclose(*pair, rel_tol=1e-9) for pair in pairs)
 
+    # The commits of Megatron after 0.19 give the groups of an optimizer that was loaded their own rates back.
+    gives_back = hasattr(first.scheduler, "_restore_param_group_scheduler_overrides")
+    rates = after if gives_back else before
     for name, settings, keep, contents, path, right in (
         ("with the same settings", before, False, ("model", "optimizer"), saved, (before, before, steps)),
-        ("with other settings", after, False, ("model", "optimizer"), saved, (before, after, steps)),
+        ("with other settings", after, False, ("model", "optimizer"), saved, (rates, after, steps)),
         ("with all of the schedule", after, True, ("model", "optimizer"), saved, (before, before, steps)),
         ("without the optimizer", after, False, ("model",), saved, (after, after, 0)),
         ("without a schedule", after, False, ("model", "optimizer"), without, (before, after, 0)),
@@ -156,7 +159,7 @@ def _wrong(draw: random.Random, folder: Path) -> str:
     if not hasattr(run.manager, "_load_megatron_fsdp_checkpoint"):
         return ""
     _load_with_fsdp(run, first, folder)
-    wrong_there = differ(run, False, before, after, steps)
+    wrong_there = differ(run, False, rates, after, steps)
     return "another learning rate when resumed with Megatron-FSDP" if wrong_there else ""
 
 
