@@ -48,9 +48,9 @@ PATCH = Patch(
         "the optimizer; warm-up, decay and total stay those of the configuration, so a job that is extended "
         "goes on at its step of the longer schedule. (Each release of Megatron-Core takes the peak and the "
         "least rate from the groups of the optimizer that is loaded, with the patch or without.) That "
-        "changes the learning "
-        "rate of a job that has been resumed, unless the rate is constant and has no warm-up, as is verl's "
-        "default. To start a schedule anew on purpose, leave the patch out of the selection."
+        "changes the learning rate of a job that has been resumed, unless the rate is constant and has no "
+        "warm-up, as is verl's default. To start a schedule anew on purpose, leave the patch out of the "
+        "selection."
     ),
     changes=("numbers",),
     met=(
