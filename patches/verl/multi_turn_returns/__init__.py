@@ -1,0 +1,69 @@
+"""`verl.multi-turn-returns`: REINFORCE++ credits every turn with the reward that came of it.
+
+verl's estimator starts anew at each token that the mask leaves out. That is right for padding and for nothing
+else: what a tool or a user says between two turns is left out as well. The estimator is registered by a
+decorator, so the seam is the function that looks it up. Who asks for REINFORCE++ gets one that hands verl's
+own the tokens of the policy alone, without what stands between them, and puts the result back in its places.
+A rollout of one turn is handed over as it is.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patches.verl.multi_turn_returns.fix import make_get_adv_estimator_fn
+
+_ESTIMATOR = "verl.trainer.ppo.core_algos:compute_reinforce_plus_plus_outcome_advantage"
+
+PATCH = Patch(
+    id="verl.multi-turn-returns",
+    revision=1,
+    summary="REINFORCE++ credits the turns before an observation too",
+    why=(
+        "With algorithm.adv_estimator=reinforce_plus_plus and rollouts of several turns, verl sets the "
+        "return to zero at each token that is not the policy's: only the last turn is credited with the "
+        "reward, and the turns before it get the same advantage whether the rollout succeeded or failed. "
+        "With the patch the return is carried over what tools and users say, and is discounted by the "
+        "policy's own tokens alone, as from verl 0.9.0 on. A reward that stands on one of their tokens, as "
+        "of a rollout that ends with an observation, goes to the policy's tokens before it, as for GRPO; "
+        "verl 0.9 drops it. Rollouts of one turn get what verl computes, to the bit. The function is "
+        "replaced where trainers look it up by the name of the estimator: code of your own that calls it by "
+        "its own name gets verl's."
+    ),
+    changes=("numbers",),
+    met=(
+        "algorithm.adv_estimator=reinforce_plus_plus, and rollouts of several turns, with "
+        "tools or users between."
+    ),
+    upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
+    remove=Removal(
+        version="0.9.0",
+        when="verl 0.9.0 carries the return over observations",
+        test="tests/patches/verl/test_multi_turn_returns.py::test_upstream_alone_credits_every_turn",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                variant(
+                    "0.6",
+                    ">=0.6.0.dev0,<0.9.0.dev0",
+                    replaced(
+                        "verl.trainer.ppo.core_algos:get_adv_estimator_fn",
+                        make_get_adv_estimator_fn,
+                        "8c3d072b8387",
+                    ),
+                    # Decorated, so it cannot be replaced. What it computes decides what it is handed.
+                    known(_ESTIMATOR, "6077f3309274"),
+                ),
+                variant(
+                    "0.9",
+                    ">=0.9.0.dev0",
+                    known(_ESTIMATOR, "c70d2d2ce689"),
+                    verdict="fixed-upstream",
+                    reason="verl carries the return over observations",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,56 @@
+"""What hands verl's REINFORCE++ the policy's tokens without what stands between them."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_get_adv_estimator_fn(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_adv_estimator_fn`: REINFORCE++ over several turns, and the original's for all else."""
+    theirs = module.compute_reinforce_plus_plus_outcome_advantage
+    ours = over_turns(theirs)
+
+    def get_adv_estimator_fn(name_or_enum: Any) -> Any:
+        found = original(name_or_enum)
+        return ours if found is theirs else found
+
+    return get_adv_estimator_fn
+
+
+def over_turns(estimator: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an estimator that sees each response as the policy's tokens in a row, and padding after them."""
+
+    def compute_reinforce_plus_plus_outcome_advantage(
+        token_level_rewards: Any, response_mask: Any, config: Any = None, **kwargs: Any
+    ) -> tuple[Any, Any]:
+        """Return advantages and returns, each [samples, tokens] like the rewards, zero where the mask is."""
+        own = response_mask.bool()
+        rewards = credited(token_level_rewards, own)
+        order = own.int().argsort(dim=1, descending=True, stable=True)
+        packed = (rewards.gather(1, order), response_mask.gather(1, order))
+        places = order.argsort(dim=1)
+        advantages, returns = (
+            found.gather(1, places) for found in estimator(*packed, config=config, **kwargs)
+        )
+        return advantages, returns * response_mask
+
+    return compute_reinforce_plus_plus_outcome_advantage
+
+
+def credited(rewards: Any, own: Any) -> Any:
+    """Return rewards [samples, tokens] with those of other tokens moved to the policy's last one before.
+
+    Args:
+        rewards: Of each token.
+        own: Whether a token is the policy's, bool [samples, tokens]. What comes before the first is dropped.
+
+    """
+    import torch
+
+    positions = torch.arange(own.shape[1], device=own.device).expand_as(own)
+    last = positions.masked_fill(~own, -1).cummax(dim=1).values
+    return torch.zeros_like(rewards).scatter_add(1, last.clamp(min=0), rewards.masked_fill(last < 0, 0))

@@ -1,0 +1,93 @@
+"""The contract of `verl.resume-epoch-boundary`: a resumed job sees the batches of one that was not stopped.
+
+`jobs` has the jobs: verl's own trainers, and what they save and load.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from overlay.patch import Contract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong with jobs that are resumed, empty if nothing is."""
+    from overlay.patches.verl.resume_epoch_boundary.contract import jobs
+
+    draw = random.Random(seed)
+    for name, make in kinds(jobs):
+        for workers in (0, 2):
+            with tempfile.TemporaryDirectory() as folder:
+                place = Path(folder)
+                whole = jobs.batches(make(place, workers), place, 0)
+                for step in (jobs.STEPS_PER_EPOCH, draw.randint(1, 3), 2 * jobs.STEPS_PER_EPOCH):
+                    seen = jobs.batches(make(place, workers), place, step, save=False)
+                    if seen != whole[step:]:
+                        return f"{name}, {workers} workers, from step {step}: {seen} and not {whole[step:]}"
+    return _another_size(jobs) or _fit(jobs, draw)
+
+
+def kinds(jobs: Any) -> Iterator[tuple[str, Any]]:
+    """Return what saves and loads in this release, by name, with how a job of it is made."""
+    import verl
+
+    old = verl.__version__.startswith("0.7.")
+    yield "SFT", jobs.SFT
+    if find_spec("verl.trainer.fsdp_sft_trainer"):
+        yield "FSDP SFT", jobs.FSDPSFT
+    rl = partial(jobs.RL, module="verl.trainer.ppo.ray_trainer", name="RayPPOTrainer")
+    sync = partial(jobs.RL, module="verl.trainer.main_ppo_sync", name="PPOTrainer")
+    for name, make, there in (("RL", rl, old), ("RL in sync", sync, find_spec("verl.trainer.main_ppo_sync"))):
+        if there:
+            yield name, make
+
+
+def _another_size(jobs: Any) -> str:
+    """Resume with another batch size, by which the step is the last of an epoch, in the middle of one."""
+    with tempfile.TemporaryDirectory() as folder:
+        place, step = Path(folder), 2
+        job = jobs.SFT(place, 0)
+        whole = jobs.batches(job, place, 0)
+        seen = jobs.batches(jobs.SFT(place, 0, batch=2 * jobs.BATCH), place, step, save=False)
+    # It is the first step of the second epoch now, and as many rows have been seen.
+    expected = whole[jobs.STEPS_PER_EPOCH + step] + whole[jobs.STEPS_PER_EPOCH + step + 1]
+    return "" if seen[0] == expected else f"with another batch size: {seen} after {whole}"
+
+
+def _fit(jobs: Any, draw: random.Random) -> str:
+    """Run verl's own `fit`."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        whole = jobs.sft_fit(place, 0, 0)
+        if len(whole) != jobs.EPOCHS * jobs.STEPS_PER_EPOCH:
+            return f"fit trained on {len(whole)} batches"
+        # The last first: a run writes the checkpoints that come after it anew.
+        for step in (2 * jobs.STEPS_PER_EPOCH, jobs.STEPS_PER_EPOCH, draw.randint(1, 3)):
+            seen = jobs.sft_fit(place, 0, step)
+            if seen != whole[step:]:
+                return f"fit from step {step}: {seen} and not {whole[step:]}"
+    return ""
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("verl.resume-epoch-boundary")
+    from overlay.patches.verl.resume_epoch_boundary.contract import jobs
+
+    with jobs.one_rank():
+        found = wrong(seed)
+        assert_applied("verl.resume-epoch-boundary")
+        return found
+
+
+CONTRACT = Contract(check=check, before=("torch", "ray", "tensordict"))

@@ -1,0 +1,76 @@
+"""`verl.resume-lr-schedule`: a job on Megatron goes on with its learning rate schedule where it was saved.
+
+verl saves the scheduler with the optimizer, and its code to load it is there, behind a setting that also
+decides whose hyper-parameters count. So for as long as a checkpoint is loaded, the manager believes that the
+setting is on. The scheduler has been made with the setting off: it keeps the hyper-parameters of the
+configuration, and takes the count of steps.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Patch, Removal, Target, Variant, known, replaced, variant
+from overlay.patches.verl.resume_lr_schedule.fix import ID, make_load_checkpoint, make_load_state
+
+_MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager"
+_LOAD = f"{_MANAGER}:MegatronCheckpointManager.load_checkpoint"
+
+
+def _variant(name: str, versions: str, *load: str, fsdp: tuple[str, ...] = ()) -> Variant:
+    """Return a variant by the digests of what loads, and of what loads with Megatron-FSDP."""
+    return variant(
+        name,
+        versions,
+        replaced(_LOAD, make_load_checkpoint, *load),
+        replaced(f"{_MANAGER}:load_dist_checkpointing", make_load_state, "76f2551cf0df"),
+        known(
+            "verl.utils.megatron.dist_checkpointing:load_dist_checkpointing", "1c3aee0efbc0", "7be76a80c33b"
+        ),
+        # That the scheduler keeps its hyper-parameters when the setting is off.
+        known("verl.utils.megatron.optimizer:get_megatron_optimizer_param_scheduler", "b4a951f40668"),
+        *(
+            [known(f"{_MANAGER}:MegatronCheckpointManager._load_megatron_fsdp_checkpoint", *fsdp)]
+            if fsdp
+            else []
+        ),
+    )
+
+
+PATCH = Patch(
+    id=ID,
+    revision=1,
+    summary="A resumed job on Megatron goes on with its learning rate schedule",
+    why=(
+        "verl's Megatron checkpoints hold the learning rate scheduler, and loading one leaves it out unless "
+        "use_checkpoint_opt_param_scheduler is set, which is off by default: each resume starts the warm-up "
+        "and the decay anew, without a word. verl's FSDP backend restores the schedule, and its "
+        "documentation says that the two are alike. With the patch the count of steps is restored along with "
+        "the optimizer; warm-up, decay and total stay those of the configuration, so a job that is extended "
+        "goes on at its step of the longer schedule. (Each release of Megatron-Core takes the peak and the "
+        "least rate from the groups of the optimizer that is loaded, with the patch or without.) That "
+        "changes the learning rate of a job that has been resumed, unless the rate is constant and has no "
+        "warm-up, as is verl's default. To start a schedule anew on purpose, leave the patch out of the "
+        "selection."
+    ),
+    changes=("numbers",),
+    met=(
+        "A resume on Megatron without use_checkpoint_opt_param_scheduler, of a learning rate "
+        "that is not constant."
+    ),
+    upstream=("verl-project/verl#7953", "verl-project/verl#7954"),
+    remove=Removal(
+        version=None,
+        when="a release restores the count of steps whenever it loads the optimizer",
+        test="tests/patches/verl/test_resume_lr_schedule.py::test_upstream_alone_goes_on",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                _variant("0.8", ">=0.8.0.dev0,<0.9.0.dev0", "67d20e75082a", fsdp=("a56330034850",)),
+                _variant("0.9", ">=0.9.0.dev0,<0.11.0.dev0", "5069bf0463bf", fsdp=("ff26119e7860",)),
+                _variant("0.6", ">=0.6.0.dev0,<0.8.0.dev0", "34e073997f01", "e1c6eef8b130", "45984f10d367"),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,207 @@
+"""The contract of `verl.resume-lr-schedule`: a resumed schedule goes on, by the settings that there are now.
+
+The manager is verl's, the scheduler is Megatron's, and the checkpoint is written to disk and read again. The
+optimizer has nothing but its learning rate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from overlay.patch import Contract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Optimizer:
+    """An optimizer without parameters. Its group has the rates that Megatron writes into its groups."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.param_groups = [{"params": [], "max_lr": settings["lr"], "min_lr": settings["min_lr"]}]
+
+    def sharded_state_dict(self, *_model: Any, **_options: Any) -> dict[str, Any]:
+        """Return what is saved."""
+        return {"param_groups": [dict(group) for group in self.param_groups]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take what was saved, the rates of the group included, as torch's optimizers do."""
+        for group, saved in zip(self.param_groups, state["param_groups"], strict=True):
+            group.update(saved)
+
+
+class Run:
+    """A job of one rank: its settings, its scheduler, and what saves and loads them."""
+
+    def __init__(
+        self, settings: dict[str, Any], *, keep: bool = False, contents: Any = ("model", "optimizer")
+    ) -> None:
+        import torch
+        from omegaconf import OmegaConf
+        from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
+        from verl.utils.megatron.optimizer import get_megatron_optimizer_param_scheduler
+
+        optimizer = Optimizer(settings)
+        config = OmegaConf.create({
+            "lr_warmup_steps_ratio": None, "lr_decay_steps": None, "lr_decay_style": "cosine",
+            "lr_wsd_decay_steps": None, "lr_wsd_decay_style": "linear", "weight_decay": 0.0,
+            "weight_decay_incr_style": "constant", "use_checkpoint_opt_param_scheduler": keep, **settings,
+        })  # fmt: skip
+        self.scheduler: Any = get_megatron_optimizer_param_scheduler(optimizer, config)
+        model: Any = torch.nn.Module()
+        model.sharded_state_dict = model.state_dict_for_save_checkpoint = lambda *_arguments, **_options: {}
+        contents = list(contents)
+        self.manager: Any = MegatronCheckpointManager(
+            config=SimpleNamespace(model=SimpleNamespace(path="")),
+            checkpoint_config=OmegaConf.create(
+                {"save_contents": ["model", "optimizer"], "load_contents": contents, "async_save": False}
+            ),
+            model_config=None, transformer_config=None, role="actor", model=[model],
+            arch="LlamaForCausalLM", hf_config=SimpleNamespace(save_pretrained=lambda _folder: None),
+            param_dtype=torch.float32, share_embeddings_and_output_weights=False, processing_class=None,
+            optimizer=optimizer, optimizer_scheduler=self.scheduler, use_distributed_optimizer=False,
+            use_checkpoint_opt_param_scheduler=keep, use_dist_checkpointing=True,
+        )  # fmt: skip
+
+    def rate(self) -> float:
+        """Return the learning rate."""
+        return float(self.manager.optimizer.param_groups[0]["lr"])
+
+    def go_on(self, steps: int) -> list[float]:
+        """Return the learning rates of the next steps, the first of which is that of now."""
+        found = [self.rate()]
+        for _ in range(steps):
+            self.scheduler.step(1)
+            found.append(self.rate())
+        return found
+
+
+def draw_settings(draw: random.Random) -> dict[str, Any]:
+    """Draw a schedule with a warm-up and a cosine."""
+    return {
+        "lr": draw.uniform(0.1, 1), "min_lr": draw.uniform(0, 0.05), "lr_warmup_init": 0.0,
+        "lr_warmup_steps": draw.randint(1, 20), "total_training_steps": draw.randint(60, 90),
+    }  # fmt: skip
+
+
+def expected(rates: dict[str, Any], settings: dict[str, Any], first: int, steps: int) -> list[float]:
+    """Return the learning rates of a schedule from a step on, between the rates that an optimizer has."""
+    warm, end = settings["lr_warmup_steps"], settings["total_training_steps"]
+    most, least = rates["lr"], rates["min_lr"]
+    return [
+        most * step / warm
+        if step <= warm
+        else least + (most - least) * (1 + math.cos(math.pi * (step - warm) / (end - warm))) / 2
+        for step in range(first, first + steps + 1)
+    ]
+
+
+@contextlib.contextmanager
+def one_rank() -> Iterator[None]:
+    """Run Megatron's parallel state of a single rank, with what verl's Megatron side imports."""
+    from overlay.compat.megatron_on_cpu import megatron
+    from overlay.compat.verl_imports import stand_in
+
+    with megatron():
+        stand_in()
+        import verl.utils.checkpoint.megatron_checkpoint_manager  # noqa: F401
+
+        _stand_in_for_transformer_engine()
+        yield
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong with schedules that are resumed, empty if nothing is."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _wrong(random.Random(seed), Path(folder))
+
+
+def _wrong(draw: random.Random, folder: Path) -> str:
+    before, after = draw_settings(draw), draw_settings(draw)
+    steps, more = draw.randint(5, 40), 10
+    first = Run(before)
+    first.go_on(steps)
+    saved, without = str(folder / "saved"), str(folder / "without")
+    first.manager.save_checkpoint(saved, global_step=steps)
+    first.manager.lr_scheduler = None
+    first.manager.save_checkpoint(without, global_step=steps)
+
+    def differ(run: Run, keep: bool, rates: dict[str, Any], settings: dict[str, Any], at: int) -> bool:
+        pairs = zip(run.go_on(more), expected(rates, settings, at, more), strict=True)
+        asked = run.manager.use_checkpoint_opt_param_scheduler
+        return asked is not keep or not all(math.isclose(*pair, rel_tol=1e-9) for pair in pairs)
+
+    # The commits of Megatron after 0.19 give the groups of an optimizer that was loaded their own rates back.
+    gives_back = hasattr(first.scheduler, "_restore_param_group_scheduler_overrides")
+    rates = after if gives_back else before
+    for name, settings, keep, contents, path, right in (
+        ("with the same settings", before, False, ("model", "optimizer"), saved, (before, before, steps)),
+        ("with other settings", after, False, ("model", "optimizer"), saved, (rates, after, steps)),
+        ("with all of the schedule", after, True, ("model", "optimizer"), saved, (before, before, steps)),
+        ("without the optimizer", after, False, ("model",), saved, (after, after, 0)),
+        ("without a schedule", after, False, ("model", "optimizer"), without, (before, after, 0)),
+    ):
+        run = Run(settings, keep=keep, contents=contents)
+        for _twice in range(2 - keep):  # verl itself counts twice then
+            run.manager.load_checkpoint(path)
+        if not right[-1]:
+            run.scheduler.step(0)  # the group has the saved rate until then, as with verl alone
+        if differ(run, keep, *right):
+            return f"another learning rate when resumed {name}"
+    run = Run(after)
+    if not hasattr(run.manager, "_load_megatron_fsdp_checkpoint"):
+        return ""
+    _load_with_fsdp(run, first, folder)
+    wrong_there = differ(run, False, rates, after, steps)
+    return "another learning rate when resumed with Megatron-FSDP" if wrong_there else ""
+
+
+def _load_with_fsdp(run: Run, saved: Run, folder: Path) -> None:
+    """Load as with Megatron-FSDP, whose reader, of a package that is not here, gives what it is to give."""
+    state = {
+        "model": {},
+        "optimizer": saved.manager.optimizer.sharded_state_dict(),
+        "lr_scheduler": saved.scheduler.state_dict(),
+    }
+    reader: Any = ModuleType("megatron.bridge.training.checkpointing")
+    reader.load_fsdp_dtensor_checkpoint = lambda **_options: (state, None, None, None)
+    names = ("megatron.bridge", "megatron.bridge.training", reader.__name__)
+    sys.modules.update(zip(names, (ModuleType(names[0]), ModuleType(names[1]), reader), strict=True))
+    for path in ("dist_ckpt", "model/dist_ckpt"):  # before verl 0.9, and from then on
+        (folder / "fsdp" / path).mkdir(parents=True)
+        (folder / "fsdp" / path / ".metadata").touch()
+    manager = run.manager
+    manager.use_megatron_fsdp = True
+    manager.checkpoint_load_contents = ["optimizer"]
+    manager.load_rng_states = lambda *_states: None
+    manager.get_rng_state = lambda *_states: None
+    manager.load_checkpoint(str(folder / "fsdp"))
+
+
+def _stand_in_for_transformer_engine() -> None:
+    """Let verl 0.6 name the optimizer of a package that is not here."""
+    made: Any = ModuleType("transformer_engine")
+    made.pytorch = SimpleNamespace(
+        optimizers=SimpleNamespace(fused_adam=SimpleNamespace(FusedAdam=Optimizer))
+    )
+    sys.modules.setdefault("transformer_engine", made)
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("verl.resume-lr-schedule")
+    with one_rank():
+        assert_applied("verl.resume-lr-schedule")
+        return wrong(seed)
+
+
+CONTRACT = Contract(check=check, before=("torch", "ray", "tensordict"))

@@ -1,0 +1,56 @@
+"""What makes verl's Megatron checkpoints restore how far the learning rate schedule has come."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+ID = "verl.resume-lr-schedule"
+
+#: While a checkpoint is loaded that the schedule is to be restored from: what loads it.
+_loading: ContextVar[Any] = ContextVar("overlay_verl_lr_schedule", default=None)
+
+
+def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap `load_checkpoint`: the scheduler is loaded with the optimizer, as if the settings asked for it.
+
+    The scheduler was made without them, so it takes the count of steps from the checkpoint and nothing else.
+    """
+
+    def load_checkpoint(
+        self: Any, local_path: Any, hdfs_path: Any = None, del_local_after_load: bool = False
+    ) -> Any:
+        scheduler = self.lr_scheduler
+        if self.use_checkpoint_opt_param_scheduler or not hasattr(scheduler, "num_steps"):
+            return original(self, local_path, hdfs_path, del_local_after_load)
+        # The count in the checkpoint is added to that of the scheduler.
+        steps, scheduler.num_steps = scheduler.num_steps, 0
+        token = _loading.set(self)
+        self.use_checkpoint_opt_param_scheduler = True
+        try:
+            return original(self, local_path, hdfs_path, del_local_after_load)
+        finally:
+            self.use_checkpoint_opt_param_scheduler = False
+            _loading.reset(token)
+            scheduler.num_steps = scheduler.num_steps or steps
+
+    return load_checkpoint
+
+
+def make_load_state(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap what reads a checkpoint: one that has no scheduler is loaded without it, as verl does alone."""
+    from overlay import log
+
+    def load_dist_checkpointing(sharded_state_dict: Any, ckpt_dir: Any) -> Any:
+        found, manager = original(sharded_state_dict, ckpt_dir), _loading.get()
+        if manager is not None and "optimizer" in found and "lr_scheduler" not in found:
+            manager.use_checkpoint_opt_param_scheduler = False
+            log.warning(f"{ID}: {ckpt_dir} has no learning rate schedule, so it starts at its first step")
+        return found
+
+    return load_dist_checkpointing

@@ -1,0 +1,54 @@
+"""`verl.seeded-validation`: validation leaves the process's random numbers alone.
+
+verl seeds NumPy's global generator to draw the subsets of its validation metrics. Its function runs as it is,
+and the state of the generator from before is put back when it ends. So the metrics are the very same,
+whichever of NumPy's functions draws them in this release.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Patch, Removal, Target, replaced, variant
+from overlay.patches.verl.seeded_validation.fix import make_bootstrap_metric
+
+PATCH = Patch(
+    id="verl.seeded-validation",
+    revision=1,
+    summary="Validation leaves the process's NumPy generator alone",
+    why=(
+        "verl calls np.random.seed(42) for each metric that it estimates from several responses to a prompt, "
+        "so that every validation sets NumPy's global generator back: whatever else draws from it in the "
+        "trainer's process (a sampler, a reward function, an augmentation in a loader without workers) draws "
+        "the same numbers after each validation. With the patch the generator is where it was, and the "
+        "metrics are the same to the last bit. A job that draws from the generator sees other numbers than "
+        "before, a job that does not sees none."
+    ),
+    changes=("numbers",),
+    met=(
+        "Validation with several responses to a prompt, and code in the trainer's process "
+        "that draws from np.random."
+    ),
+    upstream=("verl-project/verl#7260",),
+    remove=Removal(
+        version=None,
+        when="a release draws the subsets of its metrics from a generator of their own",
+        test="tests/patches/verl/test_seeded_validation.py::test_upstream_alone_leaves_the_generator_alone",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                variant(
+                    "0.6",
+                    ">=0.6.0.dev0,<0.11.0.dev0",
+                    replaced(
+                        "verl.trainer.ppo.metric_utils:bootstrap_metric",
+                        make_bootstrap_metric,
+                        "f579929cd311",  # 0.6.1, 0.7.0
+                        "1647876acfb5",  # 0.7.1 to 0.9.1
+                    ),
+                ),
+            ),
+        ),
+    ),
+)
