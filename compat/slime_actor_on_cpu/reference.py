@@ -1,4 +1,4 @@
-"""What a training step of slime's has to find, in one process and float64, written without slime and Megatron.
+"""What a training step of slime's has to find, in one process and float64, without slime and Megatron.
 
 One sample at a time, no packing, no parallelism: it shares nothing with the ranks but the weights.
 """
@@ -94,7 +94,8 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
 def grpo(args: Any, rewards: list[float], masks: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the advantages of tokens that all get their sample's reward, normalised if the job does."""
     advantages = [
-        torch.full_like(mask, torch.tensor(reward).item()) for reward, mask in zip(rewards, masks, strict=True)
+        torch.full_like(mask, torch.tensor(reward).item())
+        for reward, mask in zip(rewards, masks, strict=True)
     ]
     if not args.normalize_advantages:
         return advantages

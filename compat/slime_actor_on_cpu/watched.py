@@ -6,6 +6,7 @@ Only names are wrapped that slime looks up when it calls, and what is wrapped is
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,16 +25,20 @@ if TYPE_CHECKING:
 class Watched:
     """A step of an actor that has been initialised."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, expected: Reference | None, data: dict[str, Any]) -> None:
+        """Take the actor, what its step has to find if that is looked at, and all samples."""
         self.actor = actor
+        self.expected = expected
+        self.data = data
         #: Lengths of the samples of each micro-batch that this rank trained on.
         self.micro_batches: list[list[int]] = []
-        #: Of this rank's tokens of each sample; none on a stage of the pipeline that is not the last.
-        self.advantages: list[Any] = []
-        #: Which of all samples this rank has.
-        self.samples: list[int] = []
-        #: By weight, of this rank's parameters.
-        self.gradients: dict[str, Any] = {}
+        #: Whether this rank speaks for those that read the same micro-batches.
+        self.speaks = False
+        #: The largest error of the advantages of this rank's tokens, in parts of the largest of all. A stage
+        #: of the pipeline that is not the last has none.
+        self.advantages = 0.0
+        #: |g| / |g_ref| of this rank's parameters, and |g - g_ref| / |g_ref|.
+        self.ratio = self.gradient = math.nan
         #: Bytes of the tensors that were alive at once, without those that outlive a step.
         self.peak = 0
 
@@ -48,10 +53,7 @@ class Watched:
         from slime.backends.megatron_utils import actor, model
 
         optimizer = self.actor.optimizer
-        # Also what Megatron keeps through a step: parameters, the gradient's buffers, the optimizer's state.
-        kept = [tensor for name, tensor in named(self.actor.args, self.actor.model)]
-        kept += [tensor.main_grad for tensor in kept]
-        bytes_alive = LiveBytes(*kept) if memory else None
+        bytes_alive = LiveBytes(*self._kept()) if memory else None
         with (
             replaced(model, "get_batch", self._reading(model.get_batch)),
             replaced(
@@ -80,66 +82,68 @@ class Watched:
     def _judging(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         def judging_compute(args: Any, rollout_data: Any) -> Any:
             found = compute(args, rollout_data)
-            self.samples = [int(index) for index in rollout_data["sample_indices"]]
-            self.advantages = [each.detach().clone() for each in rollout_data.get("advantages") or []]
+            if self.expected is not None:
+                self._judge(self.expected, rollout_data)
             return found
 
         return judging_compute
 
     def _updating(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        from megatron.core import mpu
+
         def updating_step(*args: Any, **more: Any) -> Any:
+            # Here and not later: slime may destroy its groups at the end of a step.
+            first = not mpu.get_tensor_model_parallel_rank() and not mpu.get_context_parallel_rank()
+            self.speaks = first and mpu.is_pipeline_last_stage(ignore_virtual=True)
             self._gather()
-            for name, parameter in named(self.actor.args, self.actor.model):
-                self.gradients[name] = parameter.main_grad.detach().double().clone()
+            if self.expected is not None:
+                self._compare(self.expected)
             return step(*args, **more)
 
         return updating_step
+
+    def _kept(self) -> list[Any]:
+        """Return what outlives a step: parameters and the buffers of their gradients."""
+        parameters = [parameter for _, parameter in named(self.actor.args, self.actor.model)]
+        return parameters + [parameter.main_grad for parameter in parameters]
 
     def _gather(self) -> None:
         """Give every rank the whole gradient: of a distributed optimizer, each has its part summed up."""
         for chunk in self.actor.model:
             for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
-                ranks, rank = dist.get_world_size(buffer.data_parallel_group), dist.get_rank(
-                    buffer.data_parallel_group
-                )
+                group = buffer.data_parallel_group
+                ranks, rank = dist.get_world_size(group), dist.get_rank(group)
                 for bucket in buffer.buckets:
                     own = bucket.grad_data.view(ranks, -1)[rank].clone()
                     parts = [torch.empty_like(own) for _ in range(ranks)]
-                    dist.all_gather(parts, own, group=buffer.data_parallel_group)
+                    dist.all_gather(parts, own, group=group)
                     bucket.grad_data.copy_(torch.cat(parts))
 
-    def compared(self, expected: Reference, data: dict[str, Any]) -> dict[str, float]:
-        """Return the largest error of this rank's advantages, and the relative error of its gradient.
-
-        Args:
-            expected: What the step had to find.
-            data: All samples.
-
-        """
+    def _judge(self, expected: Reference, rollout_data: Any) -> None:
         from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
 
         largest = max(each.abs().max().item() for each in expected.advantages)
         wrong = [0.0]
-        for index, found in zip(self.samples, self.advantages, strict=False):
-            total, count = len(data["tokens"][index]), data["response_lengths"][index]
+        advantages = rollout_data.get("advantages") or []
+        for index, found in zip(rollout_data["sample_indices"], advantages, strict=False):
+            total, count = len(self.data["tokens"][index]), self.data["response_lengths"][index]
             own = slice_log_prob_with_cp(expected.advantages[index], total, count)
             if own.numel():
-                wrong.append(_worst((found.double() - own).abs()) / largest)
+                wrong.append((found.double() - own).abs().max().item() / largest)
+        self.advantages = _worst(wrong)
+
+    def _compare(self, expected: Reference) -> None:
         parameters = dict(named(self.actor.args, self.actor.model))
-        if parameters.keys() != self.gradients.keys() or parameters.keys() - expected.gradients.keys():
-            raise ValueError(f"gradients of other parameters: {sorted(self.gradients)}")
-        want = torch.cat([
-            own_part(expected.gradients[name], parameter).flatten() for name, parameter in parameters.items()
-        ])
-        got = torch.cat([self.gradients[name].flatten() for name in parameters])
-        return {
-            "advantages": _worst(torch.tensor(wrong)),
-            "ratio": (got.norm() / want.norm()).item(),
-            "gradient": ((got - want).norm() / want.norm()).item(),
-        }
+        pairs = [
+            (parameter.main_grad.double(), own_part(expected.gradients[name], parameter))
+            for name, parameter in parameters.items()
+        ]
+        got = torch.cat([pair[0].flatten() for pair in pairs])
+        want = torch.cat([pair[1].flatten() for pair in pairs])
+        self.ratio = (got.norm() / want.norm()).item()
+        self.gradient = ((got - want).norm() / want.norm()).item()
 
 
-def _worst(errors: Any) -> float:
+def _worst(errors: list[float]) -> float:
     """Return the largest, or NaN if one of them is."""
-    found: float = errors.max().item()
-    return found
+    return max(errors, key=lambda error: (math.isnan(error), error))

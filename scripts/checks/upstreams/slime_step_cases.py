@@ -1,4 +1,4 @@
-"""Cases of a whole training step of slime's: what the job sets, what the samples are, and what slime does alone.
+"""Cases of a whole training step of slime's: what a job sets, which samples it has, what slime does alone.
 
 A new case is one more `Case` in `CASES`. With overlay, each has to be right, and where slime alone is right,
 its micro-batches have to be the same.
@@ -19,8 +19,20 @@ Lengths = tuple[tuple[int, int], ...]
 _MIXED: Lengths = ((20, 8), (30, 20), (12, 4), (40, 17), (9, 8), (25, 11), (31, 9), (16, 10))
 #: The response of the first is on both ranks of context parallelism, that of the second on the first alone.
 _ONE_WITHOUT: Lengths = ((32, 24), (40, 3))
-#: Balanced over as few parts as could hold them, they do not fit.
-_UNEVEN: Lengths = ((41, 30), (40, 12), (39, 30), (22, 20), (21, 8), (23, 9), (41, 10), (40, 30))
+
+
+def _halves(*lengths: int) -> Lengths:
+    """Return samples whose responses are half of them."""
+    return tuple((length, length // 2) for length in lengths)
+
+
+#: First fit finds room for them in as many micro-batches as they are then balanced over, which exceeds it.
+_UNEVEN = _halves(56, 16, 37, 10, 32, 39, 28, 54, 21, 34, 17, 19, 27, 11, 20, 12)
+#: In as many micro-batches as their tokens would fill, each of them as much work.
+_EVEN = _halves(31, 44, 43, 32, 42, 43, 44, 47, 43, 53, 24, 51)
+
+
+_SMALL = Sizes()
 
 
 @dataclass(frozen=True)
@@ -37,13 +49,14 @@ class Case:
     budget: int = 64
     ranks: int = 2
     role: str = "actor"
-    sizes: Sizes = Sizes()
+    sizes: Sizes = _SMALL
     #: Mean and deviation of the rewards that are drawn.
     rewards: tuple[float, float] = (0.0, 1.0)
     #: Seconds that a rank waits for another.
     timeout: float = 60.0
-    #: Whether bytes are counted, in slime's own bfloat16, and nothing is compared.
-    memory: bool = False
+    #: What a step may hold at once, in the logits of a micro-batch. If it is set, bytes are counted, in slime's
+    #: own bfloat16 and with its own cross entropy, and nothing else is compared.
+    memory: float | None = None
 
     def command(self) -> list[str]:
         """Return what the case adds to the command line."""
@@ -68,7 +81,7 @@ _CP2 = ("--context-parallel-size", "2")
 _VIRTUAL = ("--pipeline-model-parallel-size", "2", "--num-layers-per-virtual-pipeline-stage", "1")
 _FOUR_LAYERS = Sizes(layers=4)
 
-CASES = (
+CASES: tuple[Case, ...] = (
     Case("advantages normalised, CP 2", _both("wrong"), _MIXED, (*_NORMALISED, *_CP2)),
     Case(
         "a rank has no token, DP 2, CP 2",
@@ -82,7 +95,7 @@ CASES = (
     Case(
         "budget of 120, PP 2, VPP 2",
         {"v0.2.4": ("over budget",), "v0.3.1": ("right",)},
-        tuple((length, length // 2) for length in (70, 60, 50, 45, 40, 38, 30)),
+        _halves(70, 60, 50, 45, 40, 38, 30),
         _VIRTUAL,
         budget=120,
         sizes=_FOUR_LAYERS,
@@ -103,7 +116,7 @@ CASES = (
     Case(
         "--balance-by-flops, DP 2",
         {"v0.3.1": ("over budget",)},
-        _UNEVEN,
+        _EVEN,
         ("--balance-by-flops",),
     ),
     Case(
@@ -121,11 +134,11 @@ CASES = (
     ),
     Case(
         "memory of the loss, DP 2",
-        _both("runs"),
+        _both("needs"),
         tuple((length, length - 8) for length in (120, 110, 100, 90, 80, 60, 50, 30)),
         ("--entropy-coef", "0.01"),
         budget=256,
         sizes=Sizes(layers=1, hidden=8, heads=2, groups=1, head=4, feed_forward=8, vocabulary=8192),
-        memory=True,
+        memory=2.25,
     ),
 )
