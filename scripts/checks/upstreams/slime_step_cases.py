@@ -133,6 +133,14 @@ CASES: tuple[Case, ...] = (
         role="critic",
     ),
     Case(
+        "experts, DP 2",
+        _both("right"),
+        _MIXED,
+        ("--num-experts", "4", "--moe-router-topk", "2", "--moe-router-load-balancing-type", "none")
+        + ("--moe-token-dispatcher-type", "alltoall", "--moe-ffn-hidden-size", "40"),
+        sizes=Sizes(experts=4),
+    ),
+    Case(
         "memory of the loss, DP 2",
         _both("needs"),
         tuple((length, length - 8) for length in (120, 110, 100, 90, 80, 60, 50, 30)),
