@@ -39,9 +39,8 @@ import slime.utils.arguments  # noqa: E402, F401
 import torch  # noqa: E402
 
 import overlay.compat.slime_actor_on_cpu.layers  # noqa: E402
-from overlay.compat.slime_actor_on_cpu import arguments, rollouts  # noqa: E402
+from overlay.compat.slime_actor_on_cpu import arguments  # noqa: E402
 from overlay.compat.slime_actor_on_cpu.exact import exact_cross_entropy  # noqa: E402
-from overlay.compat.slime_actor_on_cpu.reference import reference  # noqa: E402
 from overlay.compat.slime_actor_on_cpu.watched import Watched  # noqa: E402
 
 #: Seconds that the other ranks get once one has failed: to say what they have to say.
@@ -125,9 +124,9 @@ def _step(rank: int, case: Case, args: Any, seed: int, actor_class: Any, port: i
     """Make the actor, let it take its step, and return what it found."""
     actor = actor_class(case.ranks, rank, "127.0.0.1", port)
     actor.init(args, case.role)
-    data = case.data(seed)
-    handed = rollouts.references(args, actor.train_parallel_config, data)
-    expected = None if case.memory else reference(args, case.sizes, case.role, data)
+    data = case.draw(case, seed)
+    handed = case.deal(args, actor.train_parallel_config, data)
+    expected = None if case.memory else case.expected(args, case.sizes, case.role, data)
     watched = Watched(actor, expected, data)
     budget = args.max_tokens_per_gpu * args.context_parallel_size
     with watched.step(memory=case.memory):
