@@ -48,7 +48,7 @@ def shapes(sizes: Sizes, role: str) -> dict[str, tuple[int, ...]]:
             found[prefix + mlp + "linear_fc1.weight"] = (feed_forward, hidden)
             found[prefix + mlp + "linear_fc2.weight"] = (hidden, feed_forward)
     found["decoder.final_layernorm.weight"] = (hidden,)
-    found["output_layer.weight"] = (vocabulary if role == "actor" else 1, hidden)
+    found["output_layer.weight"] = (1 if role == "critic" else vocabulary, hidden)
     if role == "critic":
         found["output_layer.bias"] = (1,)
     return found
@@ -58,37 +58,57 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
     """Return what a step of the actor or of the critic has to find.
 
     Args:
-        args: The arguments of the job. Known are GRPO and PPO without a KL term.
+        args: The arguments of the job. Known are GRPO, with the KL term `k2`, and the critic of PPO.
         sizes: Those of the model.
         role: "actor" or "critic".
         data: All samples (`rollouts.samples`).
 
     """
-    known = args.kl_coef == 0 and not args.use_kl_loss and args.rollout_temperature == 1
+    known = args.kl_coef == 0 and args.rollout_temperature == 1
+    if args.use_kl_loss:
+        known = known and args.kl_loss_type == "k2" and not args.use_unbiased_kl
     if not known or args.advantage_estimator != {"actor": "grpo", "critic": "ppo"}[role]:
         raise NotImplementedError("no reference for these settings")
-    weights = {
-        name: drawn(args.seed, role, name, shape).double().requires_grad_()
-        for name, shape in shapes(sizes, role).items()
-    }
+    weights = _weights(args, sizes, role)
     masks = [torch.tensor(mask, dtype=torch.float64) for mask in data["loss_masks"]]
-    outputs = cpu_reference.log_probs_and_entropy if role == "actor" else cpu_reference.values
-    found = []
-    for tokens, count in zip(data["tokens"], data["response_lengths"], strict=True):
-        found.append(outputs(weights, torch.tensor(tokens), heads=sizes.heads, rope=True)[..., -count:])
+    found = _outputs(weights, sizes, role, data)
     if role == "actor":
         advantages = grpo(args, data["rewards"], masks)
         losses = [policy_loss(args, *pair) for pair in zip(found, advantages, strict=True)]
+        if args.use_kl_loss:
+            with torch.no_grad():
+                others = _outputs(_weights(args, sizes, "ref"), sizes, role, data)
+            away = [(one[0] - other[0]).square() / 2 for one, other in zip(found, others, strict=True)]
+            pairs = zip(losses, away, strict=True)
+            losses = [loss + args.kl_loss_coef * far for loss, far in pairs]
     else:
-        pairs = [
+        both = [
             gae(args, value.detach(), reward) for value, reward in zip(found, data["rewards"], strict=True)
         ]
-        advantages = [pair[0] for pair in pairs]
-        losses = [(value - pair[1]).square() for value, pair in zip(found, pairs, strict=True)]
+        advantages = [pair[0] for pair in both]
+        losses = [(value - pair[1]).square() for value, pair in zip(found, both, strict=True)]
     means = [(loss * mask).sum() / mask.sum() for loss, mask in zip(losses, masks, strict=True)]
     total = torch.stack(means).mean()
     gradients = torch.autograd.grad(total, list(weights.values()))
     return Reference(advantages, dict(zip(weights, gradients, strict=True)), total.item())
+
+
+def _weights(args: Any, sizes: Sizes, model: str) -> dict[str, torch.Tensor]:
+    return {
+        name: drawn(args.seed, model, name, shape).double().requires_grad_()
+        for name, shape in shapes(sizes, model).items()
+    }
+
+
+def _outputs(
+    weights: dict[str, torch.Tensor], sizes: Sizes, role: str, data: dict[str, Any]
+) -> list[torch.Tensor]:
+    """Return of each response log-probabilities and entropies [2, tokens], or values [tokens]."""
+    outputs = cpu_reference.values if role == "critic" else cpu_reference.log_probs_and_entropy
+    return [
+        outputs(weights, torch.tensor(tokens), heads=sizes.heads, rope=True)[..., -count:]
+        for tokens, count in zip(data["tokens"], data["response_lengths"], strict=True)
+    ]
 
 
 def grpo(args: Any, rewards: list[float], masks: list[torch.Tensor]) -> list[torch.Tensor]:

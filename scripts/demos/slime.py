@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -52,7 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
         images = {release: slime_images.fetch(release) for release in options.release}
     except FetchError as error:
         sys.exit(str(error))
-    rows = run_all(images, options.seed)
+    try:
+        rows = run_all(images, options.seed)
+    except RuntimeError as error:
+        sys.exit(str(error))
     print(table(rows))
     print(f"\ntorch {version('torch')}, seed {options.seed}. Two ranks, four for DP 2 with CP 2.")
     print(LEGEND)
@@ -80,17 +84,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_all(images: dict[str, Path], seed: int) -> dict[tuple[str, str], dict[str, Row]]:
     """Return the rows of each release and mode; as many are run at once as there are pairs of processors."""
+    stop = threading.Event()
 
     def one(key: tuple[str, str]) -> dict[str, Row]:
         release, mode = key
         what = MODES[mode].format(release)
         say(f"{what}: importing slime and Megatron ...")
-        return run(images[release], mode, cases_of(release), seed, lambda text: say(f"{what}: {text}"))
+        return run(images[release], mode, cases_of(release), seed, lambda text: say(f"{what}: {text}"), stop)
 
     keys = [(release, mode) for release in images for mode in MODES]
     # Ranks wait for each other a good part of the time.
     with ThreadPoolExecutor(max_workers=max(2, (os.cpu_count() or 2) // 2)) as pool:
-        return dict(zip(keys, pool.map(one, keys), strict=True))
+        try:
+            return dict(zip(keys, pool.map(one, keys), strict=True))
+        except BaseException:  # one has failed, or the user has had enough: the others end too
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop.set()
+            raise
 
 
 def table(rows: dict[tuple[str, str], dict[str, Row]]) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slime_step_cases import CASES, Case
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
 #: Relative, of advantages and gradients: ten times what float32 leaves here.
@@ -54,6 +55,7 @@ def run(
     cases: Sequence[Case],
     seed: int,
     say: Callable[[str], object] = lambda _: None,
+    stop: threading.Event | None = None,
 ) -> dict[str, Row]:
     """Run cases on ranks that are forked from one process, and return a row for each, by its name.
 
@@ -63,9 +65,10 @@ def run(
         cases: Which, and in which order.
         seed: Of weights and samples.
         say: Told of each case that has ended.
+        stop: Set to give up.
 
     Raises:
-        RuntimeError: The process ended before all cases had. With what it said.
+        RuntimeError: The process ended before all cases had, or was given up. With what it said.
 
     """
     limit = START + sum(EACH + case.timeout for case in cases)
@@ -90,7 +93,7 @@ def run(
                         rows[case] = judged(by_name[case], found)
                         rows[case].seconds = seconds
                         say(f"{case}: {rows[case].verdict}")
-                    if ended and len(rows) < len(cases):
+                    if (ended and len(rows) < len(cases)) or (stop is not None and stop.is_set()):
                         break
                     time.sleep(0.1)
             finally:
@@ -101,7 +104,8 @@ def run(
         if len(rows) < len(cases):
             said = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-4000:]
             missing = next(case.name for case in cases if case.name not in rows)
-            raise RuntimeError(f"{mode}: no end of {missing!r} within {limit:g} s, or none at all:\n{said}")
+            msg = f"{mode}: {missing!r} has not come to an end, at most {limit:g} s after the start:\n{said}"
+            raise RuntimeError(msg)
     return rows
 
 

@@ -67,10 +67,12 @@ class Case:
     #: Mean and deviation of the rewards that are drawn.
     rewards: tuple[float, float] = (0.0, 1.0)
     #: Seconds that a rank waits for another.
-    timeout: float = 60.0
+    timeout: float = 120.0
     #: What a step may hold at once, in the logits of a micro-batch. If it is set, bytes are counted, in
     #: slime's own bfloat16 and with its own cross entropy, and nothing else is compared.
     memory: float | None = None
+    #: Whether Megatron rounds the gradient of its fused cross entropy to bfloat16, as it does in a release.
+    rounded: bool = False
     #: Returns the samples, given the case and the seed.
     draw: Callable[[Case, int], dict[str, Any]] = _drawn
     #: Returns what each data parallel rank is handed, given arguments, `train_parallel_config` and samples.
@@ -115,7 +117,7 @@ CASES: tuple[Case, ...] = (
         shows=("slime.whiten-over-cp",),
         settings=(*_NORMALISED, *_CP2),
         ranks=4,
-        timeout=15,
+        timeout=20,
     ),
     Case(
         "rewards near 3,000, DP 2",
@@ -157,10 +159,20 @@ CASES: tuple[Case, ...] = (
         settings=("--balance-by-flops",),
     ),
     Case(
-        "entropy bonus, TP 2, sequence parallel",
+        "cross entropy as Megatron has it, DP 2",
+        {"v0.2.4": ("wrong",), "v0.3.1": ("right",)},
+        _MIXED,
+        shows=("slime.loss-memory",),
+        rounded=True,
+    ),
+    Case(
+        "KL and entropy, TP 2, sequence parallel",
         _both("right"),
         _MIXED,
-        settings=("--tensor-model-parallel-size", "2", "--sequence-parallel", "--entropy-coef", "0.01"),
+        settings=(
+            *("--tensor-model-parallel-size", "2", "--sequence-parallel", "--entropy-coef", "0.01"),
+            *("--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k2"),
+        ),
     ),
     Case(
         "critic of PPO, CP 2",

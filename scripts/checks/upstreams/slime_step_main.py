@@ -60,7 +60,7 @@ def main(folder: Path, seed: int, names: list[str]) -> None:
             line = arguments.command_line(place / "model", case.sizes, case.ranks, *case.command())
             line += ["--seed", str(seed)]
             started = time.monotonic()
-            args = arguments.parse(line, timeout=case.timeout, exact=not case.memory)
+            args = arguments.parse(line, timeout=case.timeout, exact=case.memory is None)
             found = _run(case, args, place, seed, actor_class)
             report.write(json.dumps([case.name, found, time.monotonic() - started]) + "\n")
             report.flush()
@@ -105,7 +105,8 @@ def _be(rank: int, case: Case, args: Any, place: Path, seed: int, actor_class: A
     found: dict[str, Any] = {}
     try:
         torch.set_num_threads(1)
-        with contextlib.nullcontext() if case.memory else exact_cross_entropy():
+        rounded = case.rounded or case.memory is not None
+        with contextlib.nullcontext() if rounded else exact_cross_entropy():
             found = _step(rank, case, args, seed, actor_class, port)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is what this case shows
         traceback.print_exc()
@@ -123,13 +124,13 @@ def _be(rank: int, case: Case, args: Any, place: Path, seed: int, actor_class: A
 def _step(rank: int, case: Case, args: Any, seed: int, actor_class: Any, port: int) -> dict[str, Any]:
     """Make the actor, let it take its step, and return what it found."""
     actor = actor_class(case.ranks, rank, "127.0.0.1", port)
-    actor.init(args, case.role)
+    actor.init(args, case.role, with_ref=args.use_kl_loss)
     data = case.draw(case, seed)
     handed = case.deal(args, actor.train_parallel_config, data)
-    expected = None if case.memory else case.expected(args, case.sizes, case.role, data)
+    expected = None if case.memory is not None else case.expected(args, case.sizes, case.role, data)
     watched = Watched(actor, expected, data)
     budget = args.max_tokens_per_gpu * args.context_parallel_size
-    with watched.step(memory=case.memory):
+    with watched.step(memory=case.memory is not None):
         actor.train(0, handed)
     return {
         "micro_batches": watched.micro_batches if watched.speaks else None,
