@@ -25,7 +25,6 @@ class Reference:
     advantages: list[torch.Tensor]
     #: By weight, of the mean over samples of the mean over the tokens that count.
     gradients: dict[str, torch.Tensor]
-    loss: float
 
 
 def shapes(sizes: Sizes, role: str) -> dict[str, tuple[int, ...]]:
@@ -90,7 +89,7 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
     means = [(loss * mask).sum() / mask.sum() for loss, mask in zip(losses, masks, strict=True)]
     total = torch.stack(means).mean()
     gradients = torch.autograd.grad(total, list(weights.values()))
-    return Reference(advantages, dict(zip(weights, gradients, strict=True)), total.item())
+    return Reference(advantages, dict(zip(weights, gradients, strict=True)))
 
 
 def _weights(args: Any, sizes: Sizes, model: str) -> dict[str, torch.Tensor]:

@@ -38,6 +38,8 @@ _EVEN = _halves(31, 44, 43, 32, 42, 43, 44, 47, 43, 53, 24, 51)
 
 
 _SMALL = Sizes()
+#: What cases select. One about a patch that only its id selects adds that.
+SELECTED = "slime.*"
 
 
 def _drawn(case: Case, seed: int) -> dict[str, Any]:
@@ -71,6 +73,8 @@ class Case:
     #: What a step may hold at once, in the logits of a micro-batch. If it is set, bytes are counted, in
     #: slime's own bfloat16 and with its own cross entropy, and nothing else is compared.
     memory: float | None = None
+    #: Which patches are selected with overlay.
+    select: str = SELECTED
     #: Whether Megatron rounds the gradient of its fused cross entropy to bfloat16, as it does in a release.
     rounded: bool = False
     #: Returns the samples, given the case and the seed.

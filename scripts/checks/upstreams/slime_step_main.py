@@ -8,29 +8,28 @@ there is a line in FOLDER/rows.jsonl: its name, what each rank found, and the se
 
 from __future__ import annotations
 
-import sys
-
-from overlay.compat.ranks import quick_rank
-
-if sys.argv[1] == "overlay":
-    import overlay
-
-    overlay.enable("slime.*", strict=True)
-
 import contextlib
 import gc
 import json
 import os
 import signal
 import socket
+import sys
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from slime_step_cases import CASES, Case
+import overlay
+from overlay.compat.ranks import quick_rank
 
-from overlay.compat import slime_actor_on_cpu
+MODE = sys.argv[1]
+if MODE == "overlay":
+    overlay.enable("slime.*", strict=True)  # before anything of slime is imported, as in a job
+
+from slime_step_cases import CASES, SELECTED, Case  # noqa: E402
+
+from overlay.compat import slime_actor_on_cpu  # noqa: E402
 
 slime_actor_on_cpu.prepare()
 
@@ -105,6 +104,10 @@ def _be(rank: int, case: Case, args: Any, place: Path, seed: int, actor_class: A
     found: dict[str, Any] = {}
     try:
         torch.set_num_threads(1)
+        if MODE == "overlay" and case.select != SELECTED:
+            gc.unfreeze()  # overlay looks through it for who holds what
+            overlay.disable()
+            overlay.enable(case.select, strict=True)
         rounded = case.rounded or case.memory is not None
         with contextlib.nullcontext() if rounded else exact_cross_entropy():
             found = _step(rank, case, args, seed, actor_class, port)
