@@ -42,6 +42,8 @@ from overlay.compat.slime_actor_on_cpu import arguments  # noqa: E402
 from overlay.compat.slime_actor_on_cpu.exact import exact_cross_entropy  # noqa: E402
 from overlay.compat.slime_actor_on_cpu.watched import Watched  # noqa: E402
 
+#: Who has asked for this, and waits.
+PARENT = os.getppid()
 #: Seconds that the other ranks get once one has failed: to say what they have to say.
 GRACE = 2.0
 
@@ -83,6 +85,8 @@ def _run(case: Case, args: Any, place: Path, seed: int, actor_class: Any) -> lis
     while children and time.monotonic() < deadline:
         child, _ = os.waitpid(-1, os.WNOHANG)
         if not child:
+            if os.getppid() != PARENT:  # killed, and nobody ends what it has started
+                os.killpg(0, signal.SIGKILL)
             time.sleep(0.02)
             continue
         rank = children.pop(child)
