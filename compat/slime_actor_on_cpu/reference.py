@@ -134,7 +134,8 @@ def policy_loss(args: Any, outputs: torch.Tensor, advantages: torch.Tensor) -> t
     """
     log_probs, entropies = outputs
     ratio = (log_probs - log_probs.detach()).exp()
-    return -advantages * ratio - args.entropy_coef * entropies
+    loss: torch.Tensor = -advantages * ratio - args.entropy_coef * entropies
+    return loss
 
 
 def gae(args: Any, values: torch.Tensor, reward: float) -> tuple[torch.Tensor, torch.Tensor]:
