@@ -46,7 +46,8 @@ def _drawn(case: Case, seed: int) -> dict[str, Any]:
     """Draw the samples of a case: tokens, masks and rewards."""
     draw = random.Random(f"{case.name} {seed}")
     rewards = [draw.gauss(*case.rewards) for _ in case.lengths]
-    return rollouts.samples(case.lengths, rewards, vocabulary=case.sizes.vocabulary, seed=seed)
+    sizes = case.sizes
+    return rollouts.samples(case.lengths, rewards, vocabulary=sizes.vocabulary, seed=seed, masked=case.masked)
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class Case:
     sizes: Sizes = _SMALL
     #: Mean and deviation of the rewards that are drawn.
     rewards: tuple[float, float] = (0.0, 1.0)
+    #: Which part of the tokens of a response does not count, but for the first and the last.
+    masked: float = 0.2
     #: Seconds that a rank waits for another.
     timeout: float = 120.0
     #: What a step may hold at once, in the logits of a micro-batch. If it is set, bytes are counted, in
@@ -179,11 +182,18 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
+        "old log-probs of the rollout, CP 2",
+        _both("right"),
+        _MIXED,
+        settings=(*_CP2, "--use-rollout-logprobs", "--rollout-temperature", "0.8"),
+    ),
+    Case(
         "critic of PPO, CP 2",
         _both("right"),
         tuple((4 * length, 2 * length) for length in (3, 5, 8, 4, 6, 7, 9, 5)),
         settings=(*_CP2, "--advantage-estimator", "ppo", "--num-critic-only-steps", "1", "--lambd", "0.9"),
         role="critic",
+        masked=0.0,
     ),
     Case(
         "experts, DP 2",
