@@ -25,6 +25,8 @@ class Reference:
     advantages: list[torch.Tensor]
     #: By weight, of the mean over samples of the mean over the tokens that count.
     gradients: dict[str, torch.Tensor]
+    #: That mean, which slime reports.
+    loss: float
 
 
 def shapes(sizes: Sizes, role: str) -> dict[str, tuple[int, ...]]:
@@ -73,9 +75,9 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
     found = _outputs(args, weights, sizes, role, data)
     if role == "actor":
         advantages = grpo(args, data["rewards"], masks)
-        old = [torch.tensor(each).double() for each in data["rollout_log_probs"]]
-        if not args.use_rollout_logprobs:  # but those of this very step
-            old = [each[0].detach() for each in found]
+        old = [each[0].detach() for each in found]  # those of this very step
+        if args.use_rollout_logprobs:
+            old = [torch.tensor(each).double() for each in data["rollout_log_probs"]]
         losses = [policy_loss(args, *trio) for trio in zip(found, old, advantages, strict=True)]
         if args.use_kl_loss:
             with torch.no_grad():
@@ -93,7 +95,7 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
     means = [(loss * mask).sum() / mask.sum() for loss, mask in zip(losses, masks, strict=True)]
     total = torch.stack(means).mean()
     gradients = torch.autograd.grad(total, list(weights.values()))
-    return Reference(advantages, dict(zip(weights, gradients, strict=True)))
+    return Reference(advantages, dict(zip(weights, gradients, strict=True)), total.item())
 
 
 def _weights(args: Any, sizes: Sizes, model: str) -> dict[str, torch.Tensor]:

@@ -57,7 +57,9 @@ def run(
     say: Callable[[str], object] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> dict[str, Row]:
-    """Run cases on ranks that are forked from one process, and return a row for each, by its name.
+    """Run cases, and return a row for each, by its name.
+
+    Ranks are forked from one process, or from one for each selection of patches.
 
     Args:
         image: The folder of slime and its Megatron.
@@ -68,15 +70,31 @@ def run(
         stop: Set to give up.
 
     Raises:
-        RuntimeError: The process ended before all cases had, or was given up. With what it said.
+        RuntimeError: A process ended before all its cases had, or was given up. With what it said.
 
     """
+    rows: dict[str, Row] = {}
+    for patches in dict.fromkeys(case.select if mode == "overlay" else "" for case in cases):
+        part = [case for case in cases if not patches or case.select == patches]
+        rows |= _run(image, patches, part, seed, say, stop)
+    return {case.name: rows[case.name] for case in cases}
+
+
+def _run(
+    image: Path,
+    patches: str,
+    cases: Sequence[Case],
+    seed: int,
+    say: Callable[[str], object],
+    stop: threading.Event | None,
+) -> dict[str, Row]:
+    """Run cases with some patches, or with none, on ranks that are forked from one process."""
     limit = START + sum(EACH + case.timeout for case in cases)
     rows: dict[str, Row] = {}
     by_name = {case.name: case for case in cases}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [sys.executable, "-W", "ignore", str(_PROGRAM), mode, str(folder), str(seed), *by_name]
+        command = [sys.executable, "-W", "ignore", str(_PROGRAM), patches, str(folder), str(seed), *by_name]
         path = [str(image), str(_PROGRAM.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         ours = [name for name in os.environ if name.startswith("OVERLAY")]
         environment = {name: value for name, value in os.environ.items() if name not in ours}
@@ -104,7 +122,7 @@ def run(
         if len(rows) < len(cases):
             said = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-4000:]
             missing = next(case.name for case in cases if case.name not in rows)
-            msg = f"{mode}: {missing!r} has not come to an end, at most {limit:g} s after the start:\n{said}"
+            msg = f"{missing!r} has not come to an end, at most {limit:g} s after the start:\n{said}"
             raise RuntimeError(msg)
     return rows
 

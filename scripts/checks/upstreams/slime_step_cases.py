@@ -76,7 +76,7 @@ class Case:
     #: What a step may hold at once, in the logits of a micro-batch. If it is set, bytes are counted, in
     #: slime's own bfloat16 and with its own cross entropy, and nothing else is compared.
     memory: float | None = None
-    #: Which patches are selected with overlay.
+    #: Which patches are selected with overlay: cases of one selection share a process that imports slime.
     select: str = SELECTED
     #: Whether Megatron rounds the gradient of its fused cross entropy to bfloat16, as it does in a release.
     rounded: bool = False

@@ -1,8 +1,8 @@
 """Run cases of `slime_step_cases` with the slime that stands first on the path, alone or with overlay.
 
-    python slime_step_main.py MODE FOLDER SEED CASE...
+    python slime_step_main.py PATCHES FOLDER SEED CASE...
 
-MODE is `plain` or `overlay`. Imports once, and forks the ranks of each case. For each case that has ended
+PATCHES are those that are selected, empty for slime alone. Imports once, and forks the ranks of each case. For each case that has ended
 there is a line in FOLDER/rows.jsonl: its name, what each rank found, and the seconds that it took.
 """
 
@@ -23,11 +23,11 @@ from typing import Any
 import overlay
 from overlay.compat.ranks import quick_rank
 
-MODE = sys.argv[1]
-if MODE == "overlay":
-    overlay.enable("slime.*", strict=True)  # before anything of slime is imported, as in a job
+SELECTED = sys.argv[1]
+if SELECTED:
+    overlay.enable(SELECTED, strict=True)  # before anything of slime is imported, as in a job
 
-from slime_step_cases import CASES, SELECTED, Case  # noqa: E402
+from slime_step_cases import CASES, Case  # noqa: E402
 
 from overlay.compat import slime_actor_on_cpu  # noqa: E402
 
@@ -108,10 +108,6 @@ def _be(rank: int, case: Case, args: Any, place: Path, seed: int, actor_class: A
     found: dict[str, Any] = {}
     try:
         torch.set_num_threads(1)
-        if MODE == "overlay" and case.select != SELECTED:
-            gc.unfreeze()  # overlay looks through it for who holds what
-            overlay.disable()
-            overlay.enable(case.select, strict=True)
         rounded = case.rounded or case.memory is not None
         with contextlib.nullcontext() if rounded else exact_cross_entropy():
             found = _step(rank, case, args, seed, actor_class, port)
