@@ -2,8 +2,8 @@
 
     python slime_step_main.py PATCHES FOLDER SEED CASE...
 
-PATCHES are those that are selected, empty for slime alone. Imports once, and forks the ranks of each case. For each case that has ended
-there is a line in FOLDER/rows.jsonl: its name, what each rank found, and the seconds that it took.
+PATCHES are those that are selected, empty for slime alone. Imports once, and forks the ranks of each case.
+For each that has ended there is a line in FOLDER/rows.jsonl: its name, what its ranks found, its seconds.
 """
 
 from __future__ import annotations
