@@ -109,6 +109,8 @@ _EXPERTS = (
     *("--moe-router-topk", "2", "--moe-router-load-balancing-type", "none"),
 )
 
+_PPO = ("--advantage-estimator", "ppo", "--num-critic-only-steps", "1", "--lambd", "0.9")
+
 CASES: tuple[Case, ...] = (
     Case(
         "advantages normalised, CP 2",
@@ -191,7 +193,7 @@ CASES: tuple[Case, ...] = (
         "critic of PPO, CP 2",
         _both("right"),
         tuple((4 * length, 2 * length) for length in (3, 5, 8, 4, 6, 7, 9, 5)),
-        settings=(*_CP2, "--advantage-estimator", "ppo", "--num-critic-only-steps", "1", "--lambd", "0.9"),
+        settings=(*_CP2, *_PPO),
         role="critic",
         masked=0.0,
     ),
