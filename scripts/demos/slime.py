@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import sys
+import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -37,6 +38,8 @@ A: advantages; g: gradient; relative errors against one process in float64.
 peak: bytes that a step held at once, in the float32 logits of a rank's largest micro-batch.
 Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, weight updates to SGLang, experts on
 several ranks. Numbers are float32 where errors are looked at, and slime's bfloat16 where memory is."""
+#: Of a verdict in the table: what was raised may be a long story.
+WIDTH = 70
 HEAD = ("case", "over budget", "error of A", "error of g", "peak", "verdict")
 
 
@@ -119,7 +122,8 @@ def cells(row: Row) -> tuple[str, ...]:
         count, of, worst = row.over
         over = f"{count} of {of}, +{worst - 1:.0%}" if count else f"none of {of}"
     peak = "-" if row.peak is None else f"{row.peak:.1f}"
-    return (row.case.name, over, _error(row.advantages), _error(row.gradient), peak, row.verdict)
+    verdict = textwrap.shorten(row.verdict, WIDTH, placeholder=" ...")
+    return (row.case.name, over, _error(row.advantages), _error(row.gradient), peak, verdict)
 
 
 def _error(value: float | None) -> str:
