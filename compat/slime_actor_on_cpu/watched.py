@@ -34,9 +34,9 @@ class Watched:
         self.micro_batches: list[list[int]] = []
         #: Whether this rank speaks for those that read the same micro-batches.
         self.speaks = False
-        #: The largest error of the advantages of this rank's tokens, in parts of the largest of all. A stage
-        #: of the pipeline that is not the last has none.
-        self.advantages = 0.0
+        #: The largest error of the advantages of this rank's tokens, in parts of the largest of all: 0 on a
+        #: stage of the pipeline that is not the last, which has none.
+        self.advantages = math.nan
         #: |g| / |g_ref| of this rank's parameters, and |g - g_ref| / |g_ref|.
         self.ratio = self.gradient = math.nan
         #: Bytes of the tensors that were alive at once, without those that outlive a step.
@@ -120,12 +120,16 @@ class Watched:
                     bucket.grad_data.copy_(torch.cat(parts))
 
     def _judge(self, expected: Reference, rollout_data: Any) -> None:
+        from megatron.core import mpu
         from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
 
+        if not mpu.is_pipeline_last_stage(ignore_virtual=True):
+            self.advantages = 0.0
+            return
         largest = max(each.abs().max().item() for each in expected.advantages)
         wrong = [0.0]
-        advantages = rollout_data.get("advantages") or []
-        for index, found in zip(rollout_data["sample_indices"], advantages, strict=False):
+        pairs = zip(rollout_data["sample_indices"], rollout_data["advantages"], strict=True)
+        for index, found in pairs:
             total, count = len(self.data["tokens"][index]), self.data["response_lengths"][index]
             own = slice_log_prob_with_cp(expected.advantages[index], total, count)
             if own.numel():

@@ -153,6 +153,8 @@ def judged(case: Case, found: list[dict[str, Any]]) -> Row:
     # A comparison with NaN is false: only what is known to be within the tolerance is right.
     exact = row.advantages < TOLERANCE and row.gradient < TOLERANCE
     words = ["over budget"] * bool(over) + ["wrong"] * (not exact)
+    if sorted(length for part in parts for length in part) != sorted(total for total, _ in case.lengths):
+        words.append("not each sample once")
     row.verdict = ", ".join(words) or RIGHT
     return row
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,15 @@ RIGHT: dict[str, Any] = {
 }
 
 
+def judged(*found: dict[str, Any], case: Case = CASE) -> slime_step.Row:
+    """Return the row of a case that has the samples that were read."""
+    read = [part for rank in found for part in rank.get("micro_batches") or []]
+    lengths = tuple((length, 1) for part in read for length in part)
+    return slime_step.judged(replace(case, lengths=lengths), list(found))
+
+
 def verdict(*found: dict[str, Any], case: Case = CASE) -> str:
-    return slime_step.judged(case, list(found)).verdict
+    return judged(*found, case=case).verdict
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -43,7 +51,7 @@ def test_one_rank_is_enough_to_be_wrong(rank: int, what: str, error: float | Non
 
 def test_a_single_long_sample_is_no_fault_and_two_in_one_micro_batch_are() -> None:
     assert verdict({**RIGHT, "micro_batches": [[65]]}, RIGHT) == "right"
-    row = slime_step.judged(CASE, [{**RIGHT, "micro_batches": [[40, 40], [30, 35], [64]]}, RIGHT])
+    row = judged({**RIGHT, "micro_batches": [[40, 40], [30, 35], [64]]}, RIGHT)
     assert row.verdict == "over budget"
     assert row.over == (2, 5, 1.25)
     assert demo.cells(row)[1] == "2 of 5, +25%"
@@ -51,9 +59,16 @@ def test_a_single_long_sample_is_no_fault_and_two_in_one_micro_batch_are() -> No
 
 
 def test_only_ranks_that_read_for_themselves_are_counted() -> None:
-    row = slime_step.judged(CASE, [RIGHT, {**RIGHT, "micro_batches": None}])
+    row = judged(RIGHT, {**RIGHT, "micro_batches": None})
     assert row.over == (0, 2, 0.0)
     assert demo.cells(row)[1:4] == ("none of 2", "1.0e-07", "1.0e-06")
+
+
+@pytest.mark.parametrize("read", [[], [[30, 34]], [[30, 34], [64], [30]], [[30, 34], [65]]])
+def test_each_sample_is_trained_on_once(read: list[list[int]]) -> None:
+    case = replace(CASE, lengths=((64, 1), (34, 1), (30, 1)))
+    assert slime_step.judged(case, [RIGHT]).verdict == "right"
+    assert slime_step.judged(case, [{**RIGHT, "micro_batches": read}]).verdict == "not each sample once"
 
 
 TIMED_OUT = {"raised": "RuntimeError: Timed out waiting 7000ms for recv", "at": 1.0}
