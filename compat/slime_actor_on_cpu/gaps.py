@@ -1,0 +1,32 @@
+"""What slime and Megatron take for granted of the image that they come in.
+
+* slime's process groups hand on each of torch's collectives by its name to the group that they hold. A name
+  that torch has got since slime's image is not handed on, and is found on torch's own class, with no backend.
+* The router of Megatron's experts asks for a name that is only there with Transformer Engine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Of torch 2.13; slime's images have 2.9 and 2.11.
+NEWER = ("all_gather_single", "reduce_scatter_single", "all_to_all_single")
+
+
+def fill() -> None:
+    """Fill the gaps, for as long as the process lasts."""
+    from megatron.core.transformer.moe import moe_utils
+    from slime.utils.reloadable_process_group import ReloadableProcessGroup
+
+    for name in NEWER:
+        if name not in vars(ReloadableProcessGroup):
+            setattr(ReloadableProcessGroup, name, _handed(name))
+    vars(moe_utils).setdefault("te_general_gemm", None)
+
+
+def _handed(name: str) -> Any:
+    def collective(self: Any, *args: Any, **more: Any) -> Any:
+        return getattr(self.group, name)(*args, **more)
+
+    collective.__name__ = name
+    return collective
