@@ -35,6 +35,7 @@ def start() -> None:
     _started = True
     known: tuple[type[Exception], ...] = ()
     try:
+        from overlay.arming import ray_jobs
         from overlay.base import settings
         from overlay.enabling.process import here
         from overlay.errors import OverlayError
@@ -42,6 +43,7 @@ def start() -> None:
         known = (OverlayError,)
         if settings.armed():
             here().enable()
+            ray_jobs.watch()
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
         text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
         # Somebody who says something else than yes or no to strict mode meant to say something about it.
@@ -49,6 +51,11 @@ def start() -> None:
         _say(f"overlay: {'this process is stopped' if stop else 'NOT enabled'}: {text}\n")
         if stop:
             os._exit(STOPPED)
+
+
+def has_started() -> bool:
+    """Return whether this process was armed at its start."""
+    return _started
 
 
 def _says_no(name: str) -> bool:
