@@ -194,7 +194,7 @@ def test_strict_mode_leaves_no_cluster_behind(worksite: Venv) -> None:
     pytest.importorskip("ray", reason="needs ray")
     done = subprocess.run(
         [str(worksite.python), "-W", "ignore", "-c", LEFT], env=environment(OVERLAY_PACKS="acme"),
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
+        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
