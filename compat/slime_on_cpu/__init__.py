@@ -53,15 +53,21 @@ class _Stand(ModuleType):
         return MagicMock(name=f"{self.__name__}.{name}")
 
 
-class _StandIns:
+class StandIns:
     """Finder, asked last, for packages of others that are not installed."""
 
+    def __init__(self, *packages: str) -> None:
+        """Take the names of the packages."""
+        self.packages = packages
+
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: object = None) -> ModuleSpec | None:
-        if name.partition(".")[0] not in _OTHERS:
+        """Find a module of one of the packages."""
+        if name.partition(".")[0] not in self.packages:
             return None
         return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # a loader by its methods
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make a module whose every attribute is a mock."""
         return _Stand(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -70,9 +76,9 @@ class _StandIns:
 
 def stand_in(package: str = "slime") -> None:
     """Put the stand-ins in place, once, in a process that runs slime, or its fork, and nothing else."""
-    if any(isinstance(finder, _StandIns) for finder in sys.meta_path):
+    if any(isinstance(finder, StandIns) for finder in sys.meta_path):
         return
-    sys.meta_path.append(_StandIns())
+    sys.meta_path.append(StandIns(*_OTHERS))
     for name in _BARE if package == "slime" else ():
         parent, _, child = name.rpartition(".")
         outer = importlib.import_module(parent)
