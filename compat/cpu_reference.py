@@ -60,6 +60,14 @@ def router_logits(
     return torch.stack(logits)
 
 
+def values(
+    weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int, rope: bool = False
+) -> torch.Tensor:
+    """Return [length - 1]: what a critic, whose output layer has one row, says at each place but the last."""
+    made = _linear(weights, "output_layer", _normed(weights, tokens, heads, rope=rope))
+    return made[:-1].squeeze(-1)
+
+
 def _next_token(
     weights: Mapping[str, torch.Tensor],
     tokens: torch.Tensor,
@@ -69,6 +77,21 @@ def _next_token(
     logits: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Return [length - 1, vocabulary]: the log-probabilities of all tokens at each place but the last."""
+    scores = _normed(weights, tokens, heads, rope=rope, logits=logits) @ weights["output_layer.weight"].T
+    if scores.dtype is torch.bfloat16:
+        scores = scores.float()  # as everybody does before a softmax over the vocabulary
+    return scores[:-1].log_softmax(dim=-1)
+
+
+def _normed(
+    weights: Mapping[str, torch.Tensor],
+    tokens: torch.Tensor,
+    heads: int,
+    *,
+    rope: bool,
+    logits: list[torch.Tensor] | None = None,
+) -> torch.Tensor:
+    """Return [length, hidden]: what the output layer is given."""
     hidden = F.embedding(tokens, weights["embedding.word_embeddings.weight"])
     layer = 0
     while f"decoder.layers.{layer}.self_attention.linear_qkv.weight" in weights:
@@ -84,10 +107,7 @@ def _next_token(
         else:
             hidden = hidden + _feed_forward(weights, prefix + "mlp", normed)
         layer += 1
-    scores = _norm(weights, "decoder.final_layernorm", hidden) @ weights["output_layer.weight"].T
-    if scores.dtype is torch.bfloat16:
-        scores = scores.float()  # as everybody does before a softmax over the vocabulary
-    return scores[:-1].log_softmax(dim=-1)
+    return _norm(weights, "decoder.final_layernorm", hidden)
 
 
 def _feed_forward(weights: Mapping[str, torch.Tensor], name: str, hidden: torch.Tensor) -> torch.Tensor:

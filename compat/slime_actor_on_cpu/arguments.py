@@ -25,6 +25,8 @@ class Sizes:
     head: int = 8
     feed_forward: int = 40
     vocabulary: int = 48
+    #: Of each layer, of which two compute a token; 0 for none.
+    experts: int = 0
 
 
 def write_model(folder: Path, sizes: Sizes) -> None:
@@ -113,12 +115,13 @@ def command_line(folder: Path, sizes: Sizes, ranks: int, *more: object) -> list[
     return [*words, *(f"--{name}" for name in flags), *spec, *map(str, more)]
 
 
-def parse(line: Sequence[str], *, timeout: float = 600.0) -> Any:
+def parse(line: Sequence[str], *, timeout: float = 600.0, exact: bool = True) -> Any:
     """Return the arguments as slime's `train.py` has them, but in float32.
 
     Args:
         line: The command line.
         timeout: Seconds that a collective waits for the other ranks.
+        exact: Whether it is to be float32. Else it is the bfloat16 that slime sets, whatever is asked for.
 
     """
     import torch
@@ -126,7 +129,7 @@ def parse(line: Sequence[str], *, timeout: float = 600.0) -> Any:
 
     with replaced(sys, "argv", ["train.py", *line]):
         args = parse_args()
-    # slime sets bfloat16 whatever was asked for, which would hide what is looked at here.
-    args.bf16, args.params_dtype = False, torch.float32
+    if exact:
+        args.bf16, args.params_dtype = False, torch.float32
     args.distributed_timeout_minutes = timeout / 60
     return args

@@ -1,0 +1,139 @@
+"""Let slime's real actor train a tiny model for a step, without overlay and with it, and compare.
+
+    ./scripts/demo slime [--json FILE] [--seed N] [--release v0.2.4 ...]
+
+`MegatronTrainRayActor` of slime v0.2.4 and v0.3.1, each with its own Megatron under slime's diff, on gloo ranks
+on the CPU. One process in float64 says what advantages and gradients are. Both are fetched the first time, from
+the network or from what SLIME_REPO and MEGATRON_REPO name: clones, or files that `git bundle` wrote.
+
+Exit code: 0 if every case comes to what is claimed of it, 1 if not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slime_step import TOLERANCE, cases_of, run, unlike_claimed
+
+from sources import slime_images
+from sources.git_sources import FetchError
+
+if TYPE_CHECKING:
+    from slime_step import Row
+
+MODES = {"plain": "slime {} as released", "overlay": "slime {} with overlay"}
+#: What a step of a real job has, and this one has not.
+NOT_RUN = (
+    "Not run: kernels of CUDA, Transformer Engine and FlashAttention, NCCL, checkpoints, weight updates to",
+    "SGLang, and experts. Numbers are float32 where errors are looked at, and bfloat16 where memory is.",
+)
+HEAD = ("case", "over budget", "error of A", "error of g", "peak", "verdict")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run all cases in both modes on both releases, print them, and return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="of weights and samples")
+    parser.add_argument(
+        "--release", nargs="*", choices=slime_images.RELEASES, default=slime_images.RELEASES, help="of slime"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        images = {release: slime_images.fetch(release) for release in options.release}
+    except FetchError as error:
+        sys.exit(str(error))
+    rows = run_all(images, options.seed)
+    print(table(rows))
+    print(f"\ntorch {version('torch')}, seed {options.seed}. Two ranks, four for DP 2 with CP 2.")
+    print(
+        "over budget: micro-batches of more tokens than max_tokens_per_gpu allows, of all, and the worst of them."
+    )
+    print(
+        "A: advantages; g: gradient; each against one process in float64. peak: bytes that a step held at once,"
+    )
+    print("in the float32 logits of a micro-batch.")
+    print("\n".join(NOT_RUN))
+    said = [
+        line
+        for release in images
+        for line in unlike_claimed(release, rows[release, "plain"], rows[release, "overlay"])
+    ]
+    for line in said:
+        print(f"NOT AS CLAIMED: {line}", file=sys.stderr)
+    if options.json:
+        figures = {
+            "seed": options.seed,
+            "tolerance": TOLERANCE,
+            "as claimed": not said,
+            "cases": [
+                {"release": release, "mode": mode, "case": name, **_figures(row)}
+                for (release, mode), found in rows.items()
+                for name, row in found.items()
+            ],
+        }
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return 1 if said else 0
+
+
+def run_all(images: dict[str, Path], seed: int) -> dict[tuple[str, str], dict[str, Row]]:
+    """Return the rows of each release and mode; as many are run at once as there are pairs of processors."""
+
+    def one(key: tuple[str, str]) -> dict[str, Row]:
+        release, mode = key
+        what = MODES[mode].format(release)
+        say(f"{what}: importing slime and Megatron ...")
+        return run(images[release], mode, cases_of(release), seed, lambda text: say(f"{what}: {text}"))
+
+    keys = [(release, mode) for release in images for mode in MODES]
+    # Ranks wait for each other a good part of the time.
+    with ThreadPoolExecutor(max_workers=max(2, (os.cpu_count() or 2) // 2)) as pool:
+        return dict(zip(keys, pool.map(one, keys), strict=True))
+
+
+def table(rows: dict[tuple[str, str], dict[str, Row]]) -> str:
+    """Return the rows of all releases and modes as text, in columns."""
+    lines: list[tuple[str, ...] | str] = []
+    for (release, mode), found in rows.items():
+        lines += ["", MODES[mode].format(release), HEAD, *map(cells, found.values())]
+    widths = [max(len(line[at]) for line in lines if isinstance(line, tuple)) for at in range(len(HEAD))]
+    return "\n".join(line if isinstance(line, str) else _aligned(line, widths) for line in lines[1:])
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return what is shown of a row, `-` for what was not looked at."""
+    over = "-"
+    if row.over is not None:
+        count, of, worst = row.over
+        over = f"{count} of {of}, +{worst - 1:.0%}" if count else f"none of {of}"
+    peak = "-" if row.peak is None else f"{row.peak:.1f}"
+    return (row.case.name, over, _error(row.advantages), _error(row.gradient), peak, row.verdict)
+
+
+def _error(value: float | None) -> str:
+    return "-" if value is None else "0" if value == 0 else f"{value:.1e}"
+
+
+def _aligned(line: tuple[str, ...], widths: list[int]) -> str:
+    return "".join(f"  {cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _figures(row: Row) -> dict[str, Any]:
+    return {name: value for name, value in vars(row).items() if name != "case"}
+
+
+def say(text: str) -> None:
+    """Report progress, beside what is printed."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
