@@ -1,9 +1,9 @@
-"""slime's real `train.py` under a real Ray, on CPUs: the stand-ins of this package in the driver and in workers.
+"""slime's real `train.py` under a real Ray, on CPUs: the stand-ins of this package in all its processes.
 
     python -m overlay.compat.slime_actor_on_cpu.ray_job train.py ...
 
-runs `train.py` as its driver. Workers get theirs by the setup hook in the `runtime_env` of the job (`WORKERS`).
-What imports torch is put in place as slime's training side is imported: most workers never do so.
+runs `train.py` as its driver. Workers get theirs by the setup hook in the `runtime_env` of the job
+(`WORKERS`). What imports torch is put in place as slime's training side is imported: most workers never do.
 """
 
 from __future__ import annotations

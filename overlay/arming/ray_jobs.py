@@ -33,6 +33,7 @@ _MODULES = (_WORKER, _CLIENT)
 #: Fields of a `runtime_env` by which workers get another Python, in which overlay may not be. (What `pip` and
 #: `uv` make sees the packages of the cluster's Python, its start-up files included.)
 _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
+_DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
 
@@ -138,7 +139,12 @@ class RayJobs:
             return config
         if "OVERLAY" not in given:  # else somebody vouches for it
             self._look_at_python(env)
-        added = {name: value for name, value in variables().items() if name not in given}
+        added = {
+            name: value
+            for name, value in variables().items()
+            # Who has asked for it has the defaults without a word.
+            if name not in given and not ("OVERLAY" in given and _DEFAULTS.get(name) == value)
+        }
         if not added:
             return config
         made = copy(config)

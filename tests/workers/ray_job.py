@@ -1,7 +1,7 @@
 """Started in the worksite: drivers of Ray jobs that call `overlay.enable()` themselves. Prints JSON.
 
-The first argument names what the driver does. `cluster` starts a local cluster, which is not armed, prints
-where it is, and ends when its standard input does; the others are jobs on it.
+The first argument names what the driver does. `cluster N` starts a local cluster with N GPUs, which is not
+armed, prints where it is, and ends when its standard input does; the others are jobs on it.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def cluster() -> None:
         "dashboard_agent_listen_port": free_port(),
         "ray_client_server_port": free_port(),
     }
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 8, "include_dashboard": True, **ports})
+    sizes = {"num_cpus": 8, "num_gpus": int(sys.argv[2])}
+    made = Cluster(initialize_head=True, head_node_args={"include_dashboard": True, **sizes, **ports})
     where = {
         "RAY_ADDRESS": made.address,
         "JOBS": f"http://127.0.0.1:{ports['dashboard_port']}",

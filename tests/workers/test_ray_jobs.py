@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
 import subprocess
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from worksite import PATCHED, PLAIN, Venv, clean_environment
+from local_cluster import HERE, PATIENCE, environment, running
+from worksite import PATCHED, PLAIN, Venv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-HERE = Path(__file__).parent
-#: Seconds until a job must have run.
-PATIENCE = 90
+    from local_cluster import Cluster
+
 PATCH = "acme/fakeup.scale"
 COMPANION = "megatron.agreement"
 ARMED = {
@@ -31,85 +26,11 @@ ARMED = {
 UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Return the variables of drivers: none of them arms anything, but they have the pack."""
-    found = clean_environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", **more)
-    return {name: value for name, value in found.items() if name != "RAY_ADDRESS" or name in more}
-
-
-class Cluster:
-    """A local cluster that nobody has armed."""
-
-    def __init__(self, venv: Venv, where: dict[str, str]) -> None:
-        self.venv = venv
-        self.where = where
-
-    def job(
-        self, kind: str, venv: Venv | None = None, **environ: str
-    ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
-        """Run a driver; return what it printed as JSON, and the process."""
-        python = (venv or self.venv).python
-        command = [str(python), "-W", "ignore", str(HERE / "ray_job.py"), kind]
-        address = {"RAY_ADDRESS": self.where["RAY_ADDRESS"]} if kind != "client" else {}
-        env = environment(OVERLAY_PACKS="acme", **address, CLIENT=self.where["CLIENT"], **environ)
-        return self._run(command, env)
-
-    def submit(self, kind: str, runtime_env: dict[str, Any]) -> dict[str, Any]:
-        """Run a driver as a submitted job, by the command line that launch scripts use."""
-        command = [str(self.venv.python), "-W", "ignore", "-m", "ray.scripts.scripts", "job", "submit"]
-        command += ["--address", self.where["JOBS"], "--runtime-env-json", json.dumps(runtime_env), "--"]
-        command += [str(self.venv.python), str(HERE / "ray_job.py"), kind]
-        until = time.monotonic() + PATIENCE
-        while True:
-            done = subprocess.run(
-                command, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
-            )
-            if "No available agent" not in done.stdout + done.stderr or time.monotonic() > until:
-                return _printed(done)
-            time.sleep(1)  # the agent starts a while after the cluster
-
-    @staticmethod
-    def _run(
-        command: list[str], env: dict[str, str]
-    ) -> tuple[dict[str, Any], subprocess.CompletedProcess[str]]:
-        done = subprocess.run(
-            command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE
-        )
-        return _printed(done), done
-
-
-def _printed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    assert lines, done.stdout[-2000:] + done.stderr[-4000:]
-    data: dict[str, Any] = json.loads(lines[-1])
-    return data
-
-
 @pytest.fixture(scope="module")
 def cluster(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a cluster, of which nothing is left afterwards."""
-    pytest.importorskip("ray", reason="needs ray")
-    log = tmp_path_factory.mktemp("cluster") / "log.txt"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [str(worksite.python), "-W", "ignore", str(HERE / "ray_job.py"), "cluster"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream, text=True, env=environment(),
-            start_new_session=True, cwd=HERE,
-        )  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdin is not None
-        try:
-            line = next((line for line in process.stdout if line.startswith("{")), "")
-            assert line, log.read_text(errors="replace")[-4000:]
-            yield Cluster(worksite, json.loads(line))
-            process.stdin.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
+    """Start a cluster that nobody has armed, of which nothing is left afterwards."""
+    with running(worksite, tmp_path_factory.mktemp("cluster")) as found:
+        yield found
 
 
 def of(found: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +61,7 @@ def test_a_driver_that_never_calls_init_and_a_hook_that_makes_the_environment(cl
 
 
 def test_a_submitted_job_that_enables_itself(cluster: Cluster) -> None:
-    found = cluster.submit("by_itself", {"env_vars": {"SUBMITTED": "yes", "OVERLAY_PACKS": "acme"}})
+    found = cluster.submitted("by_itself", {"env_vars": {"SUBMITTED": "yes", "OVERLAY_PACKS": "acme"}})
     for kind in ("task", "actor"):
         assert found[kind]["value"] == int(PATCHED)
         assert found[kind]["set"] == {"SUBMITTED": "yes"}
