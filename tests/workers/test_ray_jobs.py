@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from local_cluster import HERE, PATIENCE, environment, running
 from worksite import PATCHED, PLAIN, Venv
+
+import overlay.ray
+from overlay.arming import ray_jobs, startup
+from overlay.errors import WorkersError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,3 +138,133 @@ except overlay.WorkersError:
     left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=20)[1]
     print(json.dumps([one.name() for one in left]))
 """
+
+
+# -- the call that is stood at, with a Ray that is made up ---------------------------------------------------
+
+
+class JobConfig:
+    """The part of Ray's that is asked for."""
+
+    def __init__(self, runtime_env: dict[str, Any] | None = None) -> None:
+        self.runtime_env = runtime_env
+
+    def set_runtime_env(self, env: dict[str, Any]) -> None:
+        self.runtime_env = env
+
+
+class FakeRay:
+    """A Ray that remembers what is sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[Any] = []
+        self.shut_down = 0
+        self.strict = False
+        self.worker: Any = ModuleType("ray._private.worker")
+        vars(self.worker).update(
+            SCRIPT_MODE=0, WORKER_MODE=1, connect=self._connect(), shutdown=self._shutdown
+        )
+        config: Any = ModuleType("ray.job_config")
+        config.JobConfig = JobConfig
+        for module in (self.worker, config):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        for name in [name for name in os.environ if name.startswith("OVERLAY")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setattr(ray_jobs, "here", lambda: self)
+        monkeypatch.setattr(startup, "has_started", lambda: True)
+        self.jobs = ray_jobs.RayJobs()
+
+    def _connect(self) -> Any:
+        def connect(node: str, mode: int = 1, job_config: Any = None) -> str:
+            self.sent.append(job_config)
+            return node
+
+        return connect
+
+    def _shutdown(self) -> None:
+        self.shut_down += 1
+
+    def start(self, env: dict[str, Any] | None = None) -> Any:
+        """Start a job, and return the `runtime_env` that is sent."""
+        assert self.worker.connect("node", mode=0, job_config=JobConfig(env)) == "node"
+        return self.sent[-1].runtime_env
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
+    made = FakeRay(monkeypatch)
+    yield made
+    made.jobs.leave()
+
+
+def test_settings_are_copied_and_nothing_else_is_touched(fake: FakeRay) -> None:
+    original = fake.worker.connect
+    fake.jobs.watch()
+    env = {"pip": ["x"], "py_modules": [os], "env_vars": {"A": "1"}}
+    config = JobConfig(env)
+    fake.worker.connect("node", mode=0, job_config=config)
+    assert fake.sent[-1].runtime_env == {**env, "env_vars": {"A": "1", "OVERLAY": "1"}}
+    assert config.runtime_env is env
+    assert env == {"pip": ["x"], "py_modules": [os], "env_vars": {"A": "1"}}
+    assert fake.start(None) == {"env_vars": {"OVERLAY": "1"}}
+    fake.worker.connect("node", mode=1)
+    assert fake.sent[-1] is None  # a worker, which has its settings
+    ours = fake.worker.connect
+    fake.jobs.leave()
+    assert fake.worker.connect is original
+    ours("node", mode=0, job_config=config)  # somebody has kept it
+    assert fake.sent[-1] is config
+
+
+@pytest.mark.parametrize("env", [{"env_vars": ["A=1"]}, "x"])
+def test_what_ray_will_not_take_is_left_to_ray(fake: FakeRay, env: Any) -> None:
+    fake.jobs.watch()
+    assert fake.start(env) is env
+
+
+@pytest.mark.parametrize("field", ["conda", "container", "image_uri", "py_executable"])
+def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.jobs.watch()
+    env = {field: "other"}
+    assert fake.start(env) == fake.start(env) == {**env, "env_vars": {"OVERLAY": "1"}}
+    assert capsys.readouterr().err.count(f"'{field}' in the runtime_env of this job") == 1
+    fake.strict = True
+    with pytest.raises(WorkersError, match=field):
+        fake.start(env)
+    assert len(fake.sent) == 2
+    assert fake.shut_down == 1
+    # Who says that they are armed is believed.
+    fake.start({**env, "env_vars": {"OVERLAY": "1"}})
+    fake.start({"py_executable": "uv run --with x"})
+
+
+def test_a_ray_that_is_not_known_is_heard_of(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.worker.connect = lambda *_args, **_kwargs: None
+    fake.jobs.watch()
+    said = capsys.readouterr().err
+    assert said.count("ray._private.worker.connect is not as overlay knows it") == 1
+    assert "ray.init(runtime_env=overlay.ray.runtime_env(...))" in said
+    fake.jobs.leave()
+    monkeypatch.setenv("OVERLAY", "1")  # as in every worker that is armed
+    fake.jobs.watch()
+    assert capsys.readouterr().err == ""
+    fake.jobs.leave()
+    monkeypatch.delenv("OVERLAY")
+    fake.strict = True
+    with pytest.raises(WorkersError, match="not as overlay knows it"):
+        fake.jobs.watch()
+
+
+def test_what_enable_was_given_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OVERLAY")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERLAY_PATCHES", "none")
+    overlay.enable(["megatron.recompute", "-megatron.agreement"], strict=True)
+    try:
+        sent = overlay.ray.runtime_env({"env_vars": {"A": "1"}})["env_vars"]
+    finally:
+        overlay.disable()
+    patches = {"OVERLAY_PATCHES": "megatron.recompute,-megatron.agreement"}
+    assert sent == {"OVERLAY": "1", **patches, "OVERLAY_STRICT": "1", "A": "1"}
