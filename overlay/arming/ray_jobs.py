@@ -15,7 +15,6 @@ import os
 import sys
 
 from overlay import log
-from overlay.arming import startup
 from overlay.arming.variables import says_no, variables
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.process import here
@@ -164,7 +163,7 @@ class RayJobs:
                     f"overlay is not installed there, they run without patches",
                     f"once it is, say that workers are armed: {_LINE}",
                 )
-        if not startup.has_started():
+        if not _armed_at_start():
             from overlay.arming.doctor import diagnose
 
             diagnosis = diagnose()
@@ -202,6 +201,11 @@ class RayJobs:
         if text not in self._said:
             self._said.add(text)
             log.warning(text)
+
+
+def _armed_at_start() -> bool:
+    """Return whether the start-up file has armed this process, as it would then a worker."""
+    return bool(getattr(sys.modules.get("overlay.arming.startup"), "started", False))
 
 
 def _parameters(function: Any) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from local_cluster import HERE, PATIENCE, environment, running
 from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
-from overlay.arming import ray_jobs, startup
+from overlay.arming import ray_jobs
 from overlay.errors import WorkersError
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class FakeRay:
         for name in [name for name in os.environ if name.startswith("OVERLAY")]:
             monkeypatch.delenv(name)
         monkeypatch.setattr(ray_jobs, "here", lambda: self)
-        monkeypatch.setattr(startup, "has_started", lambda: True)
+        monkeypatch.setattr(ray_jobs, "_armed_at_start", lambda: True)
         self.jobs = ray_jobs.RayJobs()
 
     def _connect(self) -> Any:

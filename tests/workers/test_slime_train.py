@@ -24,8 +24,10 @@ from sources import releases, slime_images
 from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from local_cluster import Cluster
     from worksite import Venv
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
@@ -49,7 +51,6 @@ SETTINGS = (
     *("--num-rollout", STEPS, "--rollout-batch-size", GROUPS, "--n-samples-per-prompt", EACH),
     *("--global-batch-size", GROUPS * EACH),
 )
-ENABLED = "import overlay\n\noverlay.enable()\n\n"
 #: Patches that act where the samples are dealt out.
 WITH_ROLLOUTS = {"v0.3.1": {"slime.capped-partitions"}}
 
@@ -148,56 +149,74 @@ def steps_of(printed: str) -> list[dict[str, float]]:
     return [ast.literal_eval(found) for found in re.findall(r" - step \d+: (\{.*?\})", printed)]
 
 
-@pytest.mark.parametrize("release", slime_images.RELEASES)
+@pytest.fixture(scope="module")
+def cluster(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Start a cluster with two GPUs, which nobody has armed."""
+    with running(worksite, tmp_path_factory.mktemp("cluster"), gpus=2) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("release", "above", "more"),
+    [
+        ("v0.2.4", "", {"OVERLAY": "1"}),
+        ("v0.3.1", "", {"OVERLAY": "1"}),
+        ("v0.3.1", "import overlay\n\noverlay.enable()\n\n", {}),
+    ],
+    ids=[
+        "v0.2.4, by the job's variables",
+        "v0.3.1, by the job's variables",
+        "v0.3.1, by enable() in train.py",
+    ],
+)
 def test_every_actor_of_a_submitted_job_is_patched(
-    release: str, worksite: Venv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    release: str,
+    above: str,
+    more: dict[str, str],
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = image(release)
+    cluster: Cluster = request.getfixturevalue("cluster")
     arguments.write_model(tmp_path / "model", SIZES)
     steps = batches()
-    rollouts = write_rollouts(tmp_path, steps)
-    line = arguments.command_line(
-        tmp_path / "model", SIZES, 2, *SETTINGS, "--load-debug-rollout-data", rollouts
-    )
-    script = slime_images.script(release).decode()
-    want = expected(steps, monkeypatch)
-    wanted = applying(release, folder)
-    assert {"megatron.agreement", "slime.loss-memory", "slime.whiten-over-cp"} < wanted
+    rollouts = ("--load-debug-rollout-data", write_rollouts(tmp_path, steps))
+    line = arguments.command_line(tmp_path / "model", SIZES, 2, *SETTINGS, *rollouts)
+    (tmp_path / "train.py").write_text(above + slime_images.script(release).decode())
     variables = {
         "PYTHONPATH": str(folder),
         "OVERLAY_LOG": "debug",
         "RAY_DEDUP_LOGS": "0",
         "OMP_NUM_THREADS": "1",
     }
-    with running(worksite, tmp_path, gpus=2) as cluster:
-        for name, text, armed in (
-            ("train.py", script, {"OVERLAY": "1"}),
-            ("enabled.py", ENABLED + script, {}),
-        ):
-            (tmp_path / name).write_text(text)
-            env = {"env_vars": {**variables, **armed}, **ray_job.WORKERS}
-            words = ["-m", ray_job.__name__, str(tmp_path / name), *line]
-            done = cluster.submit(words, env, PATIENCE)
-            printed = done.stdout + done.stderr
-            assert done.returncode == 0, f"{name}, seed {SEED}:\n{printed[-6000:]}"
-            judge(release, name, printed, wanted, want)
+    env = {"env_vars": {**variables, **more}, **ray_job.WORKERS}
+    done = cluster.submit(["-m", ray_job.__name__, str(tmp_path / "train.py"), *line], env, PATIENCE)
+    printed = done.stdout + done.stderr
+    assert done.returncode == 0, f"seed {SEED}:\n{printed[-6000:]}"
+    judge(release, printed, applying(release, folder), expected(steps, monkeypatch))
 
 
-def judge(release: str, name: str, printed: str, wanted: set[str], want: list[dict[str, float]]) -> None:
+def judge(release: str, printed: str, wanted: set[str], want: list[dict[str, float]]) -> None:
     """Hold what a job printed against what it must have done."""
+    assert {"megatron.agreement", "slime.loss-memory", "slime.whiten-over-cp"} < wanted
     actors, elsewhere = said_by("MegatronTrainRayActor", printed), WITH_ROLLOUTS.get(release, set())
-    assert len(actors) == 2, f"{name}:\n{printed[-6000:]}"
-    for pid, lines in actors.items():
-        applied = {line.split()[1].partition("@")[0] for line in lines if line.startswith("applied ")}
-        assert applied >= wanted - elsewhere, (name, pid, lines)
-        assert "ranks 0-1 agree" in lines, (name, pid, lines)
+    assert len(actors) == 2, printed[-6000:]
+    for lines in actors.values():
+        assert named(lines) >= wanted - elsewhere, lines
+        assert "ranks 0-1 agree" in lines, lines
     (lines,) = said_by("RolloutManager", printed).values()
-    assert elsewhere <= {line.split()[1].partition("@")[0] for line in lines}, (name, lines)
+    assert named(lines) >= elsewhere, lines
     steps = steps_of(printed)
-    assert len(steps) == STEPS, f"{name}:\n{printed[-6000:]}"
+    assert len(steps) == STEPS, printed[-6000:]
     for found, right in zip(steps, want, strict=True):
         for key, value in right.items():
-            assert found[key] == pytest.approx(value, rel=TOLERANCE), (name, SEED, key, steps, want)
+            assert found[key] == pytest.approx(value, rel=TOLERANCE), (SEED, key, steps, want)
+
+
+def named(lines: list[str]) -> set[str]:
+    """Return the patches that lines say are applied."""
+    return {line.split()[1].partition("@")[0] for line in lines if line.startswith("applied ")}
 
 
 def test_what_ray_prints_is_read() -> None:
