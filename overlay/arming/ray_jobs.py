@@ -79,9 +79,9 @@ class RayJobs:
         self._said.clear()
 
     def _imported(self, name: str, module: object) -> None:
-        if self._finder is None or any(module is one for one, _, _ in self._replaced):
-            return
         original = getattr(module, "connect", None)
+        if self._finder is None or any(original is own for _, _, own in self._replaced):
+            return
         names = _parameters(original)
         if "job_config" not in names:
             # In workers that are armed already it does not matter.
@@ -91,30 +91,27 @@ class RayJobs:
                     _LINE,
                 )
             return
-        own = self._standing_in(name, module, original, names.index("job_config"))
+        own = self._standing_in(name, module, original, names)
         module.connect = own  # type: ignore[attr-defined]
         self._replaced.append((module, original, own))
 
-    def _standing_in(self, name: str, module: Any, original: Any, place: int) -> Any:
+    def _standing_in(self, name: str, module: Any, original: Any, names: tuple[str, ...]) -> Any:
         def connect(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
             # Workers call it as well, with settings that they were sent.
-            starts = (
-                kwargs.get("mode", module.WORKER_MODE) == module.SCRIPT_MODE
-                if name == _WORKER
-                else not _is_client()
-            )
+            starts = given.get("mode") == module.SCRIPT_MODE if name == _WORKER else not _is_client()
             if self._finder is None or not starts:
                 return original(*args, **kwargs)
             try:
-                if len(args) > place:
-                    args = (*args[:place], self._armed(args[place]), *args[place + 1 :])
-                else:
-                    kwargs["job_config"] = self._armed(kwargs.get("job_config"))
+                config = self._armed(given.get("job_config"))
             except WorkersError:
                 if name == _WORKER:
                     module.shutdown()  # of a cluster that `ray.init` has just started for this job
                 raise
-            return original(*args, **kwargs)
+            place = names.index("job_config")
+            if len(args) > place:
+                return original(*args[:place], config, *args[place + 1 :], **kwargs)
+            return original(*args, **{**kwargs, "job_config": config})
 
         from functools import update_wrapper
 
@@ -164,13 +161,10 @@ class RayJobs:
                     f"once it is, say that workers are armed: {_LINE}",
                 )
         if not _armed_at_start():
-            from overlay.arming.doctor import diagnose
-
-            diagnosis = diagnose()
-            if not diagnosis.active:
+            reason = _why_unarmed()
+            if reason:
                 self._refuse(
-                    f"the workers of this job would run without patches, as new processes are not armed: "
-                    f"{diagnosis.reason}",
+                    f"the workers of this job would run without patches: no new process is armed, as {reason}",
                     f"if they are armed where they run, say so: {_LINE}",
                 )
 
@@ -178,15 +172,16 @@ class RayJobs:
         """Refuse a process that has started a job already, without what arms its workers."""
         worker = sys.modules.get(_WORKER)
         of_driver = getattr(worker, "global_worker", None)
+        said = os.environ.get("OVERLAY") or None
         if getattr(of_driver, "connected", False) and of_driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
-            from json import loads
-
-            sent = (loads(of_driver.runtime_env or "{}") or {}).get("env_vars") or {}  # type: ignore[union-attr]
-            if "OVERLAY" in sent:
+            if "OVERLAY" in _sent(of_driver):
                 return
+            node = getattr(worker, "_global_node", None)
+            if said is not None and node is not None and node.is_head():
+                return  # it has started the cluster, and workers have its variables
         elif not _is_client():
             return
-        if says_no(os.environ.get("OVERLAY") or None):
+        if says_no(said):
             return
         self._refuse(
             "this job was started before overlay.enable() was called: its workers run without patches",
@@ -206,6 +201,26 @@ class RayJobs:
 def _armed_at_start() -> bool:
     """Return whether the start-up file has armed this process, as it would then a worker."""
     return bool(getattr(sys.modules.get("overlay.arming.startup"), "started", False))
+
+
+def _why_unarmed() -> str:
+    """Return why a new process is not armed, empty if it is."""
+    from overlay.arming.doctor import diagnose
+
+    try:
+        return diagnose().reason
+    except Exception as error:  # noqa: BLE001 -- no job may fail of a question
+        return f"none can be asked ({error!r})"
+
+
+def _sent(driver: Any) -> dict[str, Any]:
+    """Return the variables that a job was started with, none where that cannot be told."""
+    from json import loads
+
+    try:
+        return dict(loads(driver.runtime_env).get("env_vars") or {})
+    except Exception:  # noqa: BLE001 -- a Ray that says it otherwise
+        return {}
 
 
 def _parameters(function: Any) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ def test_strict_mode_refuses_before_anything_is_sent(cluster: Cluster, tmp_path:
     (venv.site / "overlay-startup.pth").unlink()
     (venv.site / "acme.pth").write_text(f"{cluster.venv.site}\n")
     found, _ = cluster.job("refused", venv)
-    assert "new processes are not armed" in found["plain"]
+    assert "no new process is armed, as no overlay-startup.pth" in found["plain"]
     assert "install overlay again from its wheel" in found["plain"]
 
 
@@ -204,6 +204,8 @@ def test_settings_are_copied_and_nothing_else_is_touched(fake: FakeRay) -> None:
     config = JobConfig(env)
     fake.worker.connect("node", mode=0, job_config=config)
     assert fake.sent[-1].runtime_env == {**env, "env_vars": {"A": "1", "OVERLAY": "1"}}
+    fake.worker.connect("node", 0, config)  # as nobody calls it today
+    assert fake.sent[-1].runtime_env == fake.sent[-2].runtime_env
     assert config.runtime_env is env
     assert env == {"pip": ["x"], "py_modules": [os], "env_vars": {"A": "1"}}
     assert fake.start(None) == {"env_vars": {"OVERLAY": "1"}}
