@@ -106,7 +106,7 @@ def test_strict_mode_refuses_before_anything_is_sent(cluster: Cluster, tmp_path:
     (venv.site / "overlay-startup.pth").unlink()
     (venv.site / "acme.pth").write_text(f"{cluster.venv.site}\n")
     found, _ = cluster.job("refused", venv)
-    assert "no new process is armed, as no overlay-startup.pth" in found["plain"]
+    assert "none is armed at its start, as no overlay-startup.pth" in found["plain"]
     assert "install overlay again from its wheel" in found["plain"]
 
 
