@@ -164,7 +164,7 @@ class RayJobs:
             reason = _why_unarmed()
             if reason:
                 self._refuse(
-                    f"the workers of this job would run without patches: none is armed at its start, as {reason}",
+                    f"workers of this job would run without patches: none is armed at its start, as {reason}",
                     f"if they are armed where they run, say so: {_LINE}",
                 )
 
