@@ -92,7 +92,7 @@ def write_rollouts(folder: Path, steps: list[dict[str, Any]]) -> Path:
                 "response_length": count,
                 "reward": reward,
                 "loss_mask": mask,
-                # A rollout has them, and 0.3.1 wants to be given them, though the loss does not depend on them.
+                # A rollout has them, and 0.3.1 wants to be given them, though no loss depends on them.
                 "rollout_log_probs": [-1.0] * count,
             }
             for index, (tokens, count, reward, mask) in enumerate(zip(*data.values(), strict=True))
