@@ -6,7 +6,7 @@ Megatron's own, from a tree that has both (an image of `compat/releases.txt`). `
 * CUDA and NCCL, by the CPU and gloo (`cuda_on_cpu`), and for Triton, of which nothing is run (`no_triton`);
 * SGLang, its router and torch_memory_saver, which are imported and never called (`slime_on_cpu.StandIns`);
 * the weights of a checkpoint, which are drawn by their names (`weights`);
-* collectives of slime's process groups that a newer torch calls by another name (`groups`);
+* what an image has, and a newer torch without Transformer Engine has not (`gaps`);
 * Ray's object store and the ids of its GPUs, where there is no Ray (`object_store`).
 
 What else differs from a real job is said by its arguments (`arguments`): attention and norms come from
@@ -57,10 +57,10 @@ def prepare(*, ray: bool = False) -> None:
         _CONTEXTS.enter_context(no_triton())
         # Never left: when a process ends, modules are taken apart in no order.
         _CONTEXTS.enter_context(cuda_on_cpu())
-    from overlay.compat.slime_actor_on_cpu import groups, object_store, weights
+    from overlay.compat.slime_actor_on_cpu import gaps, object_store, weights
 
     weights.replace_checkpoint()
-    groups.hand_on()
+    gaps.fill()
     if not ray:
         object_store.replace()
 

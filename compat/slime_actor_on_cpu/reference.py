@@ -25,6 +25,7 @@ class Reference:
     advantages: list[torch.Tensor]
     #: By weight, of the mean over samples of the mean over the tokens that count.
     gradients: dict[str, torch.Tensor]
+    #: That mean, which slime reports.
     loss: float
 
 
@@ -48,7 +49,7 @@ def shapes(sizes: Sizes, role: str) -> dict[str, tuple[int, ...]]:
             found[prefix + mlp + "linear_fc1.weight"] = (feed_forward, hidden)
             found[prefix + mlp + "linear_fc2.weight"] = (hidden, feed_forward)
     found["decoder.final_layernorm.weight"] = (hidden,)
-    found["output_layer.weight"] = (vocabulary if role == "actor" else 1, hidden)
+    found["output_layer.weight"] = (1 if role == "critic" else vocabulary, hidden)
     if role == "critic":
         found["output_layer.bias"] = (1,)
     return found
@@ -58,37 +59,67 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
     """Return what a step of the actor or of the critic has to find.
 
     Args:
-        args: The arguments of the job. Known are GRPO and PPO without a KL term.
+        args: The arguments of the job. Known are GRPO, with the KL loss `k2`, and the critic of PPO.
         sizes: Those of the model.
         role: "actor" or "critic".
         data: All samples (`rollouts.samples`).
 
     """
-    known = args.kl_coef == 0 and not args.use_kl_loss and args.rollout_temperature == 1
+    known = args.kl_coef == 0 and not args.use_tis and not args.use_opd
+    if args.use_kl_loss:
+        known = known and args.kl_loss_type == "k2" and not args.use_unbiased_kl
     if not known or args.advantage_estimator != {"actor": "grpo", "critic": "ppo"}[role]:
         raise NotImplementedError("no reference for these settings")
-    weights = {
-        name: drawn(args.seed, role, name, shape).double().requires_grad_()
-        for name, shape in shapes(sizes, role).items()
-    }
+    weights = _weights(args, sizes, role)
     masks = [torch.tensor(mask, dtype=torch.float64) for mask in data["loss_masks"]]
-    outputs = cpu_reference.log_probs_and_entropy if role == "actor" else cpu_reference.values
-    found = []
-    for tokens, count in zip(data["tokens"], data["response_lengths"], strict=True):
-        found.append(outputs(weights, torch.tensor(tokens), heads=sizes.heads, rope=True)[..., -count:])
+    found = _outputs(args, weights, sizes, role, data)
     if role == "actor":
         advantages = grpo(args, data["rewards"], masks)
-        losses = [policy_loss(args, *pair) for pair in zip(found, advantages, strict=True)]
+        old = [each[0].detach() for each in found]  # those of this very step
+        if args.use_rollout_logprobs:
+            old = [torch.tensor(each).double() for each in data["rollout_log_probs"]]
+        losses = [policy_loss(args, *trio) for trio in zip(found, old, advantages, strict=True)]
+        if args.use_kl_loss:
+            with torch.no_grad():
+                others = _outputs(args, _weights(args, sizes, "ref"), sizes, role, data)
+            away = [(one[0] - other[0]).square() / 2 for one, other in zip(found, others, strict=True)]
+            pairs = zip(losses, away, strict=True)
+            losses = [loss + args.kl_loss_coef * far for loss, far in pairs]
     else:
-        pairs = [
-            gae(args, value.detach(), reward) for value, reward in zip(found, data["rewards"], strict=True)
+        both = [
+            gae(args, value.detach(), mask, reward)
+            for value, mask, reward in zip(found, masks, data["rewards"], strict=True)
         ]
-        advantages = [pair[0] for pair in pairs]
-        losses = [(value - pair[1]).square() for value, pair in zip(found, pairs, strict=True)]
+        advantages = [pair[0] for pair in both]
+        losses = [(value - pair[1]).square() for value, pair in zip(found, both, strict=True)]
     means = [(loss * mask).sum() / mask.sum() for loss, mask in zip(losses, masks, strict=True)]
     total = torch.stack(means).mean()
     gradients = torch.autograd.grad(total, list(weights.values()))
     return Reference(advantages, dict(zip(weights, gradients, strict=True)), total.item())
+
+
+def _weights(args: Any, sizes: Sizes, model: str) -> dict[str, torch.Tensor]:
+    return {
+        name: drawn(args.seed, model, name, shape).double().requires_grad_()
+        for name, shape in shapes(sizes, model).items()
+    }
+
+
+def _outputs(
+    args: Any, weights: dict[str, torch.Tensor], sizes: Sizes, role: str, data: dict[str, Any]
+) -> list[torch.Tensor]:
+    """Return of each response log-probabilities and entropies [2, tokens], or values [tokens].
+
+    The temperature of the rollout is one of the distribution, and not of a value.
+    """
+    outputs = cpu_reference.values
+    if role != "critic":
+        outputs, name = cpu_reference.log_probs_and_entropy, "output_layer.weight"
+        weights = {**weights, name: weights[name] / args.rollout_temperature}
+    return [
+        outputs(weights, torch.tensor(tokens), heads=sizes.heads, rope=True)[..., -count:]
+        for tokens, count in zip(data["tokens"], data["response_lengths"], strict=True)
+    ]
 
 
 def grpo(args: Any, rewards: list[float], masks: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -104,26 +135,41 @@ def grpo(args: Any, rewards: list[float], masks: list[torch.Tensor]) -> list[tor
     return [(each - counted.mean()) / deviation for each in advantages]
 
 
-def policy_loss(args: Any, outputs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor:
-    """Return the loss of each token of a response, of which the old log-probability is the new one.
+def policy_loss(
+    args: Any, outputs: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor
+) -> torch.Tensor:
+    """Return the loss of each token of a response: clipped on one side, and on the other if the job does.
 
     Args:
         args: The arguments of the job.
         outputs: [2, tokens], log-probabilities and entropies.
+        old: [tokens], the log-probabilities that ratios are of.
         advantages: [tokens].
 
     """
     log_probs, entropies = outputs
-    ratio = (log_probs - log_probs.detach()).exp()
-    return -advantages * ratio - args.entropy_coef * entropies
+    ratio = (log_probs - old).exp()
+    clipped = ratio.clamp(1 - args.eps_clip, 1 + args.eps_clip_high)
+    losses = torch.maximum(-advantages * ratio, -advantages * clipped)
+    if args.eps_clip_c is not None:
+        most = torch.minimum(losses, -advantages * args.eps_clip_c)
+        losses = torch.where(advantages < 0, most, losses)
+    loss: torch.Tensor = losses - args.entropy_coef * entropies
+    return loss
 
 
-def gae(args: Any, values: torch.Tensor, reward: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return advantages and returns of a response whose last token has the reward."""
+def gae(
+    args: Any, values: torch.Tensor, mask: torch.Tensor, reward: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return advantages and returns of a response whose last token has the reward.
+
+    They are of the tokens that count, as if there were no others; those get 0 and their values.
+    """
     advantages = torch.zeros_like(values)
     later, later_value = torch.zeros(()).double(), torch.zeros(()).double()
-    for token in reversed(range(len(values))):
-        gained = reward if token == len(values) - 1 else 0.0
+    counted = [token for token in range(len(values)) if mask[token]]
+    for token in reversed(counted):
+        gained = reward if token == counted[-1] else 0.0
         delta = gained + args.gamma * later_value - values[token]
         later = delta + args.gamma * args.lambd * later
         advantages[token], later_value = later, values[token]

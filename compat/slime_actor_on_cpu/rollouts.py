@@ -39,7 +39,7 @@ def samples(
         "sample_indices": list(range(len(lengths))),
         "rollout_ids": list(range(len(lengths))),
         "loss_masks": [],
-        "rollout_log_probs": [[-draw.random() * 4 for _ in range(response)] for _, response in lengths],
+        "rollout_log_probs": [[-draw.random() * 8 for _ in range(response)] for _, response in lengths],
     }
     for _, response in lengths:
         mask = [int(draw.random() >= masked) for _ in range(response)]

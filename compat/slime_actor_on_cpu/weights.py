@@ -74,7 +74,8 @@ def own_part(full: torch.Tensor, parameter: Any) -> torch.Tensor:
     if not _cut(parameter):
         return full
     parts = full.chunk(mpu.get_tensor_model_parallel_world_size(), parameter.partition_dim)
-    return parts[mpu.get_tensor_model_parallel_rank()]
+    own: torch.Tensor = parts[mpu.get_tensor_model_parallel_rank()]
+    return own
 
 
 def _cut(parameter: Any) -> bool:

@@ -2,9 +2,9 @@
 
     ./scripts/demo slime [--json FILE] [--seed N] [--release v0.2.4 ...]
 
-`MegatronTrainRayActor` of slime v0.2.4 and v0.3.1, each with its own Megatron under slime's diff, on gloo ranks
-on the CPU. One process in float64 says what advantages and gradients are. Both are fetched the first time, from
-the network or from what SLIME_REPO and MEGATRON_REPO name: clones, or files that `git bundle` wrote.
+`MegatronTrainRayActor` of slime v0.2.4 and v0.3.1, each with its own Megatron under slime's diff, on gloo
+ranks on the CPU. One process in float64 says what advantages and gradients are. Both are fetched the first
+time, from the network or from what SLIME_REPO and MEGATRON_REPO name: clones, or files of `git bundle`.
 
 Exit code: 0 if every case comes to what is claimed of it, 1 if not.
 """
@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
     from slime_step import Row
 
 MODES = {"plain": "slime {} as released", "overlay": "slime {} with overlay"}
-#: What a step of a real job has, and this one has not.
-NOT_RUN = (
-    "Not run: kernels of CUDA, Transformer Engine and FlashAttention, NCCL, checkpoints, weight updates to",
-    "SGLang, and experts. Numbers are float32 where errors are looked at, and bfloat16 where memory is.",
-)
+LEGEND = """\
+over budget: micro-batches of more tokens than max_tokens_per_gpu allows, of how many, and the worst of them.
+A: advantages; g: gradient; relative errors against one process in float64.
+peak: bytes that a step held at once, in the float32 logits of a rank's largest micro-batch.
+Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, weight updates to SGLang, experts on
+several ranks. Numbers are float32 where errors are looked at, and slime's bfloat16 where memory is."""
 HEAD = ("case", "over budget", "error of A", "error of g", "peak", "verdict")
 
 
@@ -51,17 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
         images = {release: slime_images.fetch(release) for release in options.release}
     except FetchError as error:
         sys.exit(str(error))
-    rows = run_all(images, options.seed)
+    try:
+        rows = run_all(images, options.seed)
+    except RuntimeError as error:
+        sys.exit(str(error))
     print(table(rows))
     print(f"\ntorch {version('torch')}, seed {options.seed}. Two ranks, four for DP 2 with CP 2.")
-    print(
-        "over budget: micro-batches of more tokens than max_tokens_per_gpu allows, of all, and the worst of them."
-    )
-    print(
-        "A: advantages; g: gradient; each against one process in float64. peak: bytes that a step held at once,"
-    )
-    print("in the float32 logits of a micro-batch.")
-    print("\n".join(NOT_RUN))
+    print(LEGEND)
     said = [
         line
         for release in images
@@ -86,17 +84,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_all(images: dict[str, Path], seed: int) -> dict[tuple[str, str], dict[str, Row]]:
     """Return the rows of each release and mode; as many are run at once as there are pairs of processors."""
+    stop = threading.Event()
 
     def one(key: tuple[str, str]) -> dict[str, Row]:
         release, mode = key
         what = MODES[mode].format(release)
         say(f"{what}: importing slime and Megatron ...")
-        return run(images[release], mode, cases_of(release), seed, lambda text: say(f"{what}: {text}"))
+        return run(images[release], mode, cases_of(release), seed, lambda text: say(f"{what}: {text}"), stop)
 
     keys = [(release, mode) for release in images for mode in MODES]
     # Ranks wait for each other a good part of the time.
     with ThreadPoolExecutor(max_workers=max(2, (os.cpu_count() or 2) // 2)) as pool:
-        return dict(zip(keys, pool.map(one, keys), strict=True))
+        try:
+            return dict(zip(keys, pool.map(one, keys), strict=True))
+        except BaseException:  # one has failed, or the user has had enough: the others end too
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop.set()
+            raise
 
 
 def table(rows: dict[tuple[str, str], dict[str, Row]]) -> str:

@@ -27,6 +27,7 @@ COMMITS = {
         "1dcf0dafa884ad52ffb243625717a3471643e087": "refs/heads/at-1dcf0daf",
     },
 }
+HOST = "https://github.com"
 #: Seconds for a repository: Megatron's has tens of megabytes.
 PATIENCE = 900
 
@@ -57,9 +58,9 @@ def script(release: str, name: str = "train.py") -> bytes:
     return git_sources.show("slime", release, name)
 
 
-def from_network(project: str, host: str = "https://github.com") -> Path:
+def from_network(project: str) -> Path:
     """Return a repository with the commits of an upstream, fetched first if it is not there yet."""
-    origin = f"{host}/{UPSTREAMS[project].origin}"
+    origin = f"{HOST}/{UPSTREAMS[project].origin}"
     wanted = [f"+{commit}:{name}" for commit, name in COMMITS[project].items()]
 
     def fill(into: Path) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slime_step_cases import CASES, Case
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
 #: Relative, of advantages and gradients: ten times what float32 leaves here.
@@ -54,8 +55,11 @@ def run(
     cases: Sequence[Case],
     seed: int,
     say: Callable[[str], object] = lambda _: None,
+    stop: threading.Event | None = None,
 ) -> dict[str, Row]:
-    """Run cases on ranks that are forked from one process, and return a row for each, by its name.
+    """Run cases, and return a row for each, by its name.
+
+    Ranks are forked from one process, or from one for each selection of patches.
 
     Args:
         image: The folder of slime and its Megatron.
@@ -63,17 +67,34 @@ def run(
         cases: Which, and in which order.
         seed: Of weights and samples.
         say: Told of each case that has ended.
+        stop: Set to give up.
 
     Raises:
-        RuntimeError: The process ended before all cases had. With what it said.
+        RuntimeError: A process ended before all its cases had, or was given up. With what it said.
 
     """
+    rows: dict[str, Row] = {}
+    for patches in dict.fromkeys(case.select if mode == "overlay" else "" for case in cases):
+        part = [case for case in cases if not patches or case.select == patches]
+        rows |= _run(image, patches, part, seed, say, stop)
+    return {case.name: rows[case.name] for case in cases}
+
+
+def _run(
+    image: Path,
+    patches: str,
+    cases: Sequence[Case],
+    seed: int,
+    say: Callable[[str], object],
+    stop: threading.Event | None,
+) -> dict[str, Row]:
+    """Run cases with some patches, or with none, on ranks that are forked from one process."""
     limit = START + sum(EACH + case.timeout for case in cases)
     rows: dict[str, Row] = {}
     by_name = {case.name: case for case in cases}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [sys.executable, "-W", "ignore", str(_PROGRAM), mode, str(folder), str(seed), *by_name]
+        command = [sys.executable, "-W", "ignore", str(_PROGRAM), patches, str(folder), str(seed), *by_name]
         path = [str(image), str(_PROGRAM.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         ours = [name for name in os.environ if name.startswith("OVERLAY")]
         environment = {name: value for name, value in os.environ.items() if name not in ours}
@@ -90,7 +111,7 @@ def run(
                         rows[case] = judged(by_name[case], found)
                         rows[case].seconds = seconds
                         say(f"{case}: {rows[case].verdict}")
-                    if ended and len(rows) < len(cases):
+                    if (ended and len(rows) < len(cases)) or (stop is not None and stop.is_set()):
                         break
                     time.sleep(0.1)
             finally:
@@ -101,7 +122,8 @@ def run(
         if len(rows) < len(cases):
             said = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-4000:]
             missing = next(case.name for case in cases if case.name not in rows)
-            raise RuntimeError(f"{mode}: no end of {missing!r} within {limit:g} s, or none at all:\n{said}")
+            msg = f"{missing!r} has not come to an end, at most {limit:g} s after the start:\n{said}"
+            raise RuntimeError(msg)
     return rows
 
 

@@ -1,17 +1,22 @@
 """Cases of a whole training step of slime's: what a job sets, which samples it has, what slime does alone.
 
 A new case is one more `Case` in `CASES`. With overlay, each has to be right, and where slime alone is right,
-its micro-batches have to be the same.
+its micro-batches have to be the same. What a case cannot say in its fields, it says in functions of its own:
+`draw` for other samples, `deal` for another way to the ranks, `expected` for another reference.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from overlay.compat.slime_actor_on_cpu import rollouts
 from overlay.compat.slime_actor_on_cpu.arguments import Sizes
+from overlay.compat.slime_actor_on_cpu.reference import Reference, reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Lengths of prompt and response together, and of the response.
 Lengths = tuple[tuple[int, int], ...]
@@ -33,6 +38,16 @@ _EVEN = _halves(31, 44, 43, 32, 42, 43, 44, 47, 43, 53, 24, 51)
 
 
 _SMALL = Sizes()
+#: What cases select. One about a patch that only its id selects adds that.
+SELECTED = "slime.*"
+
+
+def _drawn(case: Case, seed: int) -> dict[str, Any]:
+    """Draw the samples of a case: tokens, masks and rewards."""
+    draw = random.Random(f"{case.name} {seed}")
+    rewards = [draw.gauss(*case.rewards) for _ in case.lengths]
+    sizes = case.sizes
+    return rollouts.samples(case.lengths, rewards, vocabulary=sizes.vocabulary, seed=seed, masked=case.masked)
 
 
 @dataclass(frozen=True)
@@ -43,6 +58,8 @@ class Case:
     #: What slime alone does, by release: words that its verdict begins with, any of them. Not run on others.
     alone: dict[str, tuple[str, ...]]
     lengths: Lengths
+    #: The patches that make a difference to it, none where slime alone is right on all releases.
+    shows: tuple[str, ...] = ()
     #: What the job sets, in the words of its command line.
     settings: tuple[str, ...] = ()
     #: Of a single rank, the tokens that a micro-batch may hold.
@@ -52,11 +69,23 @@ class Case:
     sizes: Sizes = _SMALL
     #: Mean and deviation of the rewards that are drawn.
     rewards: tuple[float, float] = (0.0, 1.0)
+    #: Which part of the tokens of a response does not count, but for the first and the last.
+    masked: float = 0.2
     #: Seconds that a rank waits for another.
-    timeout: float = 60.0
-    #: What a step may hold at once, in the logits of a micro-batch. If it is set, bytes are counted, in slime's
-    #: own bfloat16 and with its own cross entropy, and nothing else is compared.
+    timeout: float = 120.0
+    #: What a step may hold at once, in the logits of a micro-batch. If it is set, bytes are counted, in
+    #: slime's own bfloat16 and with its own cross entropy, and nothing else is compared.
     memory: float | None = None
+    #: Which patches are selected with overlay: cases of one selection share a process that imports slime.
+    select: str = SELECTED
+    #: Whether Megatron rounds the gradient of its fused cross entropy to bfloat16, as it does in a release.
+    rounded: bool = False
+    #: Returns the samples, given the case and the seed.
+    draw: Callable[[Case, int], dict[str, Any]] = _drawn
+    #: Returns what each data parallel rank is handed, given arguments, `train_parallel_config` and samples.
+    deal: Callable[[Any, dict[str, Any], dict[str, Any]], list[Any]] = rollouts.references
+    #: Returns what the step has to find, given arguments, sizes, role and samples.
+    expected: Callable[[Any, Sizes, str, dict[str, Any]], Reference] = reference
 
     def command(self) -> list[str]:
         """Return what the case adds to the command line."""
@@ -64,12 +93,6 @@ class Case:
         batch = ["--rollout-batch-size", count, "--n-samples-per-prompt", 1, "--global-batch-size", count]
         budget = ["--use-dynamic-batch-size", "--max-tokens-per-gpu", self.budget]
         return [*map(str, batch + budget), *self.settings]
-
-    def data(self, seed: int) -> dict[str, Any]:
-        """Draw the samples."""
-        draw = random.Random(f"{self.name} {seed}")
-        rewards = [draw.gauss(*self.rewards) for _ in self.lengths]
-        return rollouts.samples(self.lengths, rewards, vocabulary=self.sizes.vocabulary, seed=seed)
 
 
 def _both(*words: str) -> dict[str, tuple[str, ...]]:
@@ -81,30 +104,51 @@ _CP2 = ("--context-parallel-size", "2")
 _VIRTUAL = ("--pipeline-model-parallel-size", "2", "--num-layers-per-virtual-pipeline-stage", "1")
 _FOUR_LAYERS = Sizes(layers=4)
 
+_EXPERTS = (
+    *("--num-experts", "4", "--moe-ffn-hidden-size", "40", "--moe-token-dispatcher-type", "alltoall"),
+    *("--moe-router-topk", "2", "--moe-router-load-balancing-type", "none"),
+)
+
 CASES: tuple[Case, ...] = (
-    Case("advantages normalised, CP 2", _both("wrong"), _MIXED, (*_NORMALISED, *_CP2)),
+    Case(
+        "advantages normalised, CP 2",
+        _both("wrong"),
+        _MIXED,
+        shows=("slime.whiten-over-cp",),
+        settings=(*_NORMALISED, *_CP2),
+    ),
     Case(
         "a rank has no token, DP 2, CP 2",
         _both("hangs"),
         _ONE_WITHOUT,
-        (*_NORMALISED, *_CP2),
+        shows=("slime.whiten-over-cp",),
+        settings=(*_NORMALISED, *_CP2),
         ranks=4,
-        timeout=15,
+        timeout=20,
     ),
-    Case("rewards near 3,000, DP 2", _both("wrong", "NaN"), _MIXED, _NORMALISED, rewards=(3000.0, 0.05)),
+    Case(
+        "rewards near 3,000, DP 2",
+        _both("NaN", "wrong"),
+        _MIXED,
+        shows=("slime.whiten-over-cp",),
+        settings=_NORMALISED,
+        rewards=(3000.0, 0.05),
+    ),
     Case(
         "budget of 120, PP 2, VPP 2",
         {"v0.2.4": ("over budget",), "v0.3.1": ("right",)},
         _halves(70, 60, 50, 45, 40, 38, 30),
-        _VIRTUAL,
+        shows=("slime.vpp-ceiling",),
+        settings=_VIRTUAL,
         budget=120,
         sizes=_FOUR_LAYERS,
     ),
     Case(
         "one micro-batch would do, PP 2, VPP 2",
-        {"v0.2.4": ("crashes",), "v0.3.1": ("right",)},
-        ((30, 12), (25, 20), (28, 9), (20, 10)),
-        _VIRTUAL,
+        {"v0.2.4": ("crashes: ValueError",), "v0.3.1": ("right",)},
+        _halves(30, 25, 28, 20),
+        shows=("slime.vpp-ceiling",),
+        settings=_VIRTUAL,
         budget=120,
         sizes=_FOUR_LAYERS,
     ),
@@ -112,33 +156,62 @@ CASES: tuple[Case, ...] = (
         "balanced by tokens, DP 2",
         {"v0.2.4": ("over budget",), "v0.3.1": ("right",)},
         _UNEVEN,
+        shows=("slime.capped-partitions",),
     ),
     Case(
         "--balance-by-flops, DP 2",
         {"v0.3.1": ("over budget",)},
         _EVEN,
-        ("--balance-by-flops",),
+        shows=("slime.capped-partitions",),
+        settings=("--balance-by-flops",),
     ),
     Case(
-        "entropy bonus, TP 2, sequence parallel",
+        "cross entropy as Megatron has it, DP 2",
+        {"v0.2.4": ("wrong",), "v0.3.1": ("right",)},
+        _MIXED,
+        shows=("slime.loss-memory",),
+        rounded=True,
+    ),
+    Case(
+        "KL and entropy, TP 2, sequence parallel",
         _both("right"),
         _MIXED,
-        ("--tensor-model-parallel-size", "2", "--sequence-parallel", "--entropy-coef", "0.01"),
+        settings=(
+            *("--tensor-model-parallel-size", "2", "--sequence-parallel", "--entropy-coef", "0.01"),
+            *("--use-kl-loss", "--kl-loss-coef", "0.1", "--kl-loss-type", "k2"),
+        ),
+    ),
+    Case(
+        "old log-probs of the rollout, CP 2",
+        _both("right"),
+        _MIXED,
+        settings=(*_CP2, "--use-rollout-logprobs", "--rollout-temperature", "0.8"),
     ),
     Case(
         "critic of PPO, CP 2",
         _both("right"),
         tuple((4 * length, 2 * length) for length in (3, 5, 8, 4, 6, 7, 9, 5)),
-        (*_CP2, "--advantage-estimator", "ppo", "--num-critic-only-steps", "1", "--lambd", "0.9"),
+        settings=(*_CP2, "--advantage-estimator", "ppo", "--num-critic-only-steps", "1", "--lambd", "0.9"),
         role="critic",
+        masked=0.0,
+    ),
+    Case(
+        "experts, DP 2",
+        _both("right"),
+        _MIXED,
+        settings=_EXPERTS,
+        sizes=Sizes(experts=4),
     ),
     Case(
         "memory of the loss, DP 2",
         _both("needs"),
         tuple((length, length - 8) for length in (120, 110, 100, 90, 80, 60, 50, 30)),
-        ("--entropy-coef", "0.01"),
+        shows=("slime.loss-memory",),
+        settings=("--entropy-coef", "0.01"),
         budget=256,
         sizes=Sizes(layers=1, hidden=8, heads=2, groups=1, head=4, feed_forward=8, vocabulary=8192),
         memory=2.25,
     ),
 )
+#: Patches of slime that no step can show, and why.
+NOT_SHOWN = {"slime.fast-partitioner": "the partitions are the same, and only found sooner"}

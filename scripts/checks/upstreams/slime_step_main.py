@@ -1,21 +1,12 @@
 """Run cases of `slime_step_cases` with the slime that stands first on the path, alone or with overlay.
 
-    python slime_step_main.py MODE FOLDER SEED CASE...
+    python slime_step_main.py PATCHES FOLDER SEED CASE...
 
-MODE is `plain` or `overlay`. Imports once, and forks the ranks of each case. For each case that has ended
+PATCHES are those that are selected, empty for slime alone. Imports once, and forks the ranks of each case. For each case that has ended
 there is a line in FOLDER/rows.jsonl: its name, what each rank found, and the seconds that it took.
 """
 
 from __future__ import annotations
-
-import sys
-
-from overlay.compat.ranks import quick_rank
-
-if sys.argv[1] == "overlay":
-    import overlay
-
-    overlay.enable("slime.*", strict=True)
 
 import contextlib
 import gc
@@ -23,14 +14,22 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
-from slime_step_cases import CASES, Case
+import overlay
+from overlay.compat.ranks import quick_rank
 
-from overlay.compat import slime_actor_on_cpu
+SELECTED = sys.argv[1]
+if SELECTED:
+    overlay.enable(SELECTED, strict=True)  # before anything of slime is imported, as in a job
+
+from slime_step_cases import CASES, Case  # noqa: E402
+
+from overlay.compat import slime_actor_on_cpu  # noqa: E402
 
 slime_actor_on_cpu.prepare()
 
@@ -39,11 +38,12 @@ import slime.utils.arguments  # noqa: E402, F401
 import torch  # noqa: E402
 
 import overlay.compat.slime_actor_on_cpu.layers  # noqa: E402
-from overlay.compat.slime_actor_on_cpu import arguments, rollouts  # noqa: E402
+from overlay.compat.slime_actor_on_cpu import arguments  # noqa: E402
 from overlay.compat.slime_actor_on_cpu.exact import exact_cross_entropy  # noqa: E402
-from overlay.compat.slime_actor_on_cpu.reference import reference  # noqa: E402
 from overlay.compat.slime_actor_on_cpu.watched import Watched  # noqa: E402
 
+#: Who has asked for this, and waits.
+PARENT = os.getppid()
 #: Seconds that the other ranks get once one has failed: to say what they have to say.
 GRACE = 2.0
 
@@ -61,7 +61,7 @@ def main(folder: Path, seed: int, names: list[str]) -> None:
             line = arguments.command_line(place / "model", case.sizes, case.ranks, *case.command())
             line += ["--seed", str(seed)]
             started = time.monotonic()
-            args = arguments.parse(line, timeout=case.timeout, exact=not case.memory)
+            args = arguments.parse(line, timeout=case.timeout, exact=case.memory is None)
             found = _run(case, args, place, seed, actor_class)
             report.write(json.dumps([case.name, found, time.monotonic() - started]) + "\n")
             report.flush()
@@ -85,6 +85,8 @@ def _run(case: Case, args: Any, place: Path, seed: int, actor_class: Any) -> lis
     while children and time.monotonic() < deadline:
         child, _ = os.waitpid(-1, os.WNOHANG)
         if not child:
+            if os.getppid() != PARENT:  # killed, and nobody ends what it has started
+                os.killpg(0, signal.SIGKILL)
             time.sleep(0.02)
             continue
         rank = children.pop(child)
@@ -106,7 +108,8 @@ def _be(rank: int, case: Case, args: Any, place: Path, seed: int, actor_class: A
     found: dict[str, Any] = {}
     try:
         torch.set_num_threads(1)
-        with contextlib.nullcontext() if case.memory else exact_cross_entropy():
+        rounded = case.rounded or case.memory is not None
+        with contextlib.nullcontext() if rounded else exact_cross_entropy():
             found = _step(rank, case, args, seed, actor_class, port)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is what this case shows
         traceback.print_exc()
@@ -124,13 +127,13 @@ def _be(rank: int, case: Case, args: Any, place: Path, seed: int, actor_class: A
 def _step(rank: int, case: Case, args: Any, seed: int, actor_class: Any, port: int) -> dict[str, Any]:
     """Make the actor, let it take its step, and return what it found."""
     actor = actor_class(case.ranks, rank, "127.0.0.1", port)
-    actor.init(args, case.role)
-    data = case.data(seed)
-    handed = rollouts.references(args, actor.train_parallel_config, data)
-    expected = None if case.memory else reference(args, case.sizes, case.role, data)
+    actor.init(args, case.role, with_ref=args.use_kl_loss)
+    data = case.draw(case, seed)
+    handed = case.deal(args, actor.train_parallel_config, data)
+    expected = None if case.memory is not None else case.expected(args, case.sizes, case.role, data)
     watched = Watched(actor, expected, data)
     budget = args.max_tokens_per_gpu * args.context_parallel_size
-    with watched.step(memory=case.memory):
+    with watched.step(memory=case.memory is not None):
         actor.train(0, handed)
     return {
         "micro_batches": watched.micro_batches if watched.speaks else None,

@@ -1,7 +1,8 @@
-"""What slime's process groups leave out on a newer torch than slime's.
+"""What slime and Megatron take for granted of the image that they come in.
 
-Their class hands on each of torch's collectives by its name to the group that it holds. A name that torch has
-got since then is not handed on, and is found on torch's own class, which has no backend behind it.
+* slime's process groups hand on each of torch's collectives by its name to the group that they hold. A name
+  that torch has got since slime's image is not handed on, and is found on torch's own class, with no backend.
+* The router of Megatron's experts asks for a name that is only there with Transformer Engine.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import Any
 NEWER = ("all_gather_single", "reduce_scatter_single", "all_to_all_single")
 
 
-def hand_on() -> None:
-    """Let slime's groups hand on the names that they do not know."""
+def fill() -> None:
+    """Fill the gaps, for as long as the process lasts."""
+    from megatron.core.transformer.moe import moe_utils
     from slime.utils.reloadable_process_group import ReloadableProcessGroup
 
     for name in NEWER:
         if name not in vars(ReloadableProcessGroup):
             setattr(ReloadableProcessGroup, name, _handed(name))
+    vars(moe_utils).setdefault("te_general_gemm", None)
 
 
 def _handed(name: str) -> Any:

@@ -1,0 +1,154 @@
+"""The demonstration of slime's step: what it calls right, what it holds a case to, and what it shows."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import slime_step
+from slime_step_cases import CASES, Case
+
+from demos import slime as demo
+from sources import slime_images
+from sources.git_sources import FetchError
+
+NAN, INF = math.nan, math.inf
+CASE = Case("a case", {"v0.2.4": ("right",)}, ((4, 2), (6, 3)), timeout=7)
+RIGHT: dict[str, Any] = {
+    "micro_batches": [[30, 34], [64]],
+    "budget": 64,
+    "peak": 0,
+    "advantages": 1e-7,
+    "ratio": 1.0,
+    "gradient": 1e-6,
+}
+
+
+def verdict(*found: dict[str, Any], case: Case = CASE) -> str:
+    return slime_step.judged(case, list(found)).verdict
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("what", ["advantages", "gradient"])
+@pytest.mark.parametrize("error", [1e-5, 0.5, NAN, INF, None])
+def test_one_rank_is_enough_to_be_wrong(rank: int, what: str, error: float | None) -> None:
+    found = [dict(RIGHT), dict(RIGHT)]
+    assert verdict(*found) == "right"
+    found[rank][what] = error
+    assert verdict(*found) == "wrong"
+
+
+def test_a_single_long_sample_is_no_fault_and_two_in_one_micro_batch_are() -> None:
+    assert verdict({**RIGHT, "micro_batches": [[65]]}, RIGHT) == "right"
+    row = slime_step.judged(CASE, [{**RIGHT, "micro_batches": [[40, 40], [30, 35], [64]]}, RIGHT])
+    assert row.verdict == "over budget"
+    assert row.over == (2, 5, 1.25)
+    assert demo.cells(row)[1] == "2 of 5, +25%"
+    assert verdict({**RIGHT, "micro_batches": [[40, 40]], "gradient": 1.0}) == "over budget, wrong"
+
+
+def test_only_ranks_that_read_for_themselves_are_counted() -> None:
+    row = slime_step.judged(CASE, [RIGHT, {**RIGHT, "micro_batches": None}])
+    assert row.over == (0, 2, 0.0)
+    assert demo.cells(row)[1:4] == ("none of 2", "1.0e-07", "1.0e-06")
+
+
+TIMED_OUT = {"raised": "RuntimeError: Timed out waiting 7000ms for recv", "at": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ([RIGHT, {"waiting": True}], "hangs (after 7 s given up)"),
+        ([{"raised": "RuntimeError: closed by peer", "at": 2.0}, TIMED_OUT], "hangs (after 7 s given up)"),
+        ([{"raised": "KeyError: 'it'", "at": 0.5}, TIMED_OUT], "crashes: KeyError: 'it'"),
+        ([{"raised": "KeyError: 'it'", "at": 0.5}, {"waiting": True}], "crashes: KeyError: 'it'"),
+        ([{"raised": "RuntimeError: Unexpected result nan (", "at": 0.5}], "NaN, at which Megatron stops"),
+        ([{"raised": "KeyError: nanny", "at": 0.5}], "crashes: KeyError: nanny"),
+    ],
+)
+def test_the_first_rank_that_raises_says_how_it_ended(found: list[dict[str, Any]], words: str) -> None:
+    assert verdict(*found) == words
+
+
+def test_memory_is_counted_in_the_logits_of_each_rank() -> None:
+    case = Case("memory", {"v0.2.4": ("needs",)}, ((4, 2),), memory=2.25)
+    logits = 64 * case.sizes.vocabulary * 4
+    small = {**RIGHT, "micro_batches": [[9]], "peak": 12 * case.sizes.vocabulary * 4}
+    assert slime_step.judged(case, [{**RIGHT, "peak": 2 * logits}, small]).peak == 2.0
+    assert verdict({**RIGHT, "peak": 2.25 * logits}, case=case) == "right"
+    assert verdict({**RIGHT, "peak": 3 * logits}, case=case) == "needs 3.0 logits"
+
+
+def rows(verdict: str, micro_batches: Any = None) -> dict[str, slime_step.Row]:
+    return {CASE.name: slime_step.Row(CASE, verdict, micro_batches=micro_batches or [[[1]]])}
+
+
+@pytest.mark.parametrize(
+    ("alone", "ours", "said"),
+    [
+        (rows("right"), rows("right"), []),
+        (rows("wrong"), rows("right"), ["v0.2.4 alone, a case: wrong, and not right"]),
+        (rows("right"), rows("wrong"), ["v0.2.4 with overlay, a case: wrong"]),
+        (rows("right"), rows("right", [[[2]]]), ["v0.2.4 with overlay, a case: other micro-batches"]),
+    ],
+)
+def test_what_is_not_as_claimed_is_said(alone: Any, ours: Any, said: list[str]) -> None:
+    found = slime_step.unlike_claimed("v0.2.4", alone, ours)
+    assert [line.partition(", where")[0] for line in found] == said
+
+
+def test_names_of_cases_are_their_keys() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+
+
+def test_the_table_has_a_row_for_each_case() -> None:
+    text = demo.table({("v0.2.4", "plain"): rows("wrong"), ("v0.2.4", "overlay"): rows("right")})
+    assert text.splitlines()[0] == "slime v0.2.4 as released"
+    assert [line.split()[-1] for line in text.splitlines() if "a case" in line] == ["wrong", "right"]
+
+
+@pytest.mark.parametrize(("said", "status"), [([], 0), (["it is off"], 1)])
+def test_the_exit_status_says_whether_all_is_as_claimed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: list[str], status: int
+) -> None:
+    found = {("v0.2.4", mode): rows("right") for mode in demo.MODES}
+    monkeypatch.setattr(slime_images, "fetch", Path)
+    monkeypatch.setattr(demo, "run_all", lambda *_: found)
+    monkeypatch.setattr(demo, "unlike_claimed", lambda *_: said)
+    assert demo.main(["--release", "v0.2.4", "--seed", "3"]) == status
+    printed = capsys.readouterr()
+    assert "seed 3." in printed.out
+    assert printed.err == "".join(f"NOT AS CLAIMED: {line}\n" for line in said)
+
+
+def test_commits_come_from_the_network_without_their_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = tmp_path / "host/THUDM/slime"
+    host.mkdir(parents=True)
+    who = ["-c", "user.name=tests", "-c", "user.email=tests@localhost", "-c", "tag.gpgSign=false"]
+
+    def git(folder: Path, *arguments: str) -> str:
+        command = ["git", *who, "-C", str(folder), *arguments]
+        done = subprocess.run(command, check=True, capture_output=True, timeout=60, text=True)
+        return done.stdout
+
+    git(host, "init", "--quiet")
+    for release in slime_images.RELEASES:
+        (host / "train.py").write_text(release)
+        git(host, "add", ".")
+        git(host, "commit", "--quiet", f"--message={release}")
+        git(host, "tag", release)
+    monkeypatch.setattr(slime_images, "CLONES", tmp_path / "clones")
+    monkeypatch.setattr(slime_images, "HOST", f"file://{tmp_path}/host")
+    monkeypatch.setenv("SLIME_REPO", "")  # which is put back, whatever it is set to
+    assert slime_images.script("v0.2.4") == b"v0.2.4"
+    got = slime_images.from_network("slime")
+    assert git(got, "log", "--format=%s", "v0.3.1") == "v0.3.1\n"
+    monkeypatch.setattr(slime_images, "HOST", f"file://{tmp_path}/nowhere")
+    with pytest.raises(FetchError, match="let MEGATRON_REPO name a clone of it"):
+        slime_images.from_network("megatron")
