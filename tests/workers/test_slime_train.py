@@ -107,7 +107,8 @@ def expected(steps: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> li
 
     args = SimpleNamespace(
         seed=1234, kl_coef=0, use_kl_loss=False, rollout_temperature=1, advantage_estimator="grpo",
-        normalize_advantages=True, entropy_coef=0,
+        normalize_advantages=True, entropy_coef=0, eps_clip=0.2, eps_clip_high=0.2, eps_clip_c=None,
+        use_rollout_logprobs=False, use_tis=False, use_opd=False,
     )  # fmt: skip
     now = {
         name: weights.drawn(args.seed, "actor", name, shape).double()
