@@ -38,7 +38,7 @@ STEPS, GROUPS, EACH = 2, 2, 4
 #: Of learning.
 RATE = 0.1
 #: Seconds until `train.py` must have run.
-PATIENCE = 240
+PATIENCE = 400
 #: Of float32 on two ranks, relative to float64.
 TOLERANCE = 2e-5
 #: With these, a step is a function of the batch and the weights alone, and weights move enough to be seen.
