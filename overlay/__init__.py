@@ -19,6 +19,7 @@ from overlay.errors import (
     PinError,
     SelectionError,
     SourceError,
+    WorkersError,
 )
 
 TYPE_CHECKING = False
@@ -38,6 +39,7 @@ __all__ = [
     "PinError",
     "SelectionError",
     "SourceError",
+    "WorkersError",
     "__version__",
     "agree",
     "disable",
@@ -57,7 +59,8 @@ def _here() -> Engine:
 def enable(patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
     """Arm the selected patches in this process, and apply those whose modules are imported already.
 
-    Call it before the trainer imports Megatron, slime or verl. Calling it again changes nothing.
+    Call it before the trainer imports Megatron, slime or verl. Calling it again changes nothing. If this
+    process starts a Ray job later, its workers are armed alike, by the `env_vars` of the job's `runtime_env`.
 
     Args:
         patches: What to select: `"all"`, `"none"`, ids, globs, and `-id` to drop, as a string with commas
@@ -75,9 +78,21 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
             imported is raised by that import, each time that it is tried.
         PatchError: In strict mode, if a module of a selected patch is there already and the patch cannot be
             applied to it. Everything is taken out again.
+        WorkersError: In strict mode, if this process is the driver of a Ray job already, whose workers are
+            not armed. Everything is taken out again.
         OverlayError: overlay is enabled with other settings already.
     """
-    return _here().enable(patches, strict)
+    from overlay.arming import ray_jobs
+
+    opened = not _here().enabled
+    status = _here().enable(patches, strict)
+    try:
+        ray_jobs.watch()
+    except BaseException:
+        if opened:
+            disable()
+        raise
+    return status
 
 
 def disable() -> None:
@@ -86,6 +101,9 @@ def disable() -> None:
     Does nothing if overlay is not enabled. A site that somebody else replaced since is left alone, and the
     log says so.
     """
+    from overlay.arming import ray_jobs
+
+    ray_jobs.leave()
     _here().disable()
 
 

@@ -35,6 +35,10 @@ class AgreementError(OverlayError):
     """The ranks of a process group do not run the same patches on the same sources, or some run none."""
 
 
+class WorkersError(OverlayError):
+    """The workers of a job cannot be enabled from its driver, in strict mode. Nothing was sent to them."""
+
+
 class ReportError(OverlayError):
     """A report cannot be made: a file that cannot be read or written, or an extra that is not installed."""
 

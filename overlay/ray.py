@@ -2,15 +2,16 @@
 
 It sets environment variables, which the start-up file in each worker reads. The single slot of
 `worker_process_setup_hook` is left to whoever has it. Ray merges the variables of a job with those of a task
-or an actor, so that builders of such further down keep these.
+or an actor, so that builders of such further down keep these. A driver that is enabled before it calls
+`ray.init` does the same by itself.
 """
 
 from __future__ import annotations
 
-import os
-
-from overlay.base import settings
+from overlay.arming.variables import variables
 from overlay.errors import SelectionError
+
+__all__ = ["runtime_env", "variables"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a `runtime_env` that arms, merged into an existing one, which is not changed.
 
-    The settings are those of the environment of this process; what `existing` says in its `env_vars` is kept.
+    The settings are those of this process: its environment, and what `enable()` was given. What `existing`
+    says in its `env_vars` is kept.
     A relative path in `OVERLAY_PIN` becomes an absolute one, which every node must have.
 
     Raises:
@@ -35,12 +37,3 @@ def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
         raise SelectionError(f"the env_vars of a runtime_env are a dictionary, got {given!r}")
     made["env_vars"] = {**variables(), **(given or {})}
     return made
-
-
-def variables() -> dict[str, str]:
-    """Return the environment variables that arm a worker as this process is set. Raises `SelectionError`."""
-    found = {name: os.environ[name] for name in settings.VARIABLES if os.environ.get(name)}
-    pin = settings.pin()
-    if pin and not pin.startswith(settings.DIGEST_PREFIX):
-        found["OVERLAY_PIN"] = os.path.abspath(pin)
-    return {**found, "OVERLAY": "1"}

@@ -10,11 +10,12 @@ import subprocess
 import sys
 
 from overlay import _version
-from overlay.arming.startup import NAME
 from overlay.base import settings
 from overlay.base.record import Record
 from overlay.errors import SelectionError
 
+#: What the start-up files are called, beside their endings.
+NAME = "overlay-startup"
 _PROBE = "import sys; m = sys.modules.get('overlay.arming.startup'); print(m.__file__ if m else '')"
 _PATIENCE = 60.0
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 import os
 import sys
 
-#: What the start-up files are called, beside their endings.
-NAME = "overlay-startup"
 #: The exit status of a process that is stopped at its start.
 STOPPED = 1
 
 #: Whether it has run: in a venv, Python reads start-up files twice.
-_started = False
+started = False
 
 #: What says no in a variable that is yes or no. It is asked here too where what else asks is broken.
 _NO = ("", "0", "false", "no", "off")
@@ -29,12 +27,13 @@ def start() -> None:
     An error is one line on standard error, and the end of the process if it is pinned or strict. That holds
     for an overlay of which parts are missing as well.
     """
-    global _started  # noqa: PLW0603 -- once per interpreter is what it is about
-    if _started or _says_no("OVERLAY"):
+    global started  # noqa: PLW0603 -- once per interpreter is what it is about
+    if started or _says_no("OVERLAY"):
         return
-    _started = True
+    started = True
     known: tuple[type[Exception], ...] = ()
     try:
+        from overlay.arming import ray_jobs
         from overlay.base import settings
         from overlay.enabling.process import here
         from overlay.errors import OverlayError
@@ -42,6 +41,7 @@ def start() -> None:
         known = (OverlayError,)
         if settings.armed():
             here().enable()
+            ray_jobs.watch()
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
         text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
         # Somebody who says something else than yes or no to strict mode meant to say something about it.

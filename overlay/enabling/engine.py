@@ -159,6 +159,25 @@ class Engine:
         lock = make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
         return agreement.facts_of(lock, status), agreement.files_of(verdicts)
 
+    @property
+    def enabled(self) -> bool:
+        """Whether there is a session."""
+        return self._session is not None
+
+    @property
+    def strict(self) -> bool:
+        """Whether there is a session, in strict mode."""
+        return self._session is not None and self._session.strict
+
+    def asked(self) -> dict[str, str]:
+        """Return what this process was asked for, as variables for another one; none if it is not enabled."""
+        session = self._session
+        if session is None:
+            return {}
+        # What is the default here is said as well: elsewhere the environment may say otherwise.
+        terms = ",".join(session.chosen.terms) or "all"
+        return {"OVERLAY_PATCHES": terms, "OVERLAY_STRICT": "1" if session.strict else "0"}
+
     def status(self) -> Status:
         """Return the ledger. Modules that slipped past the import hook are caught up with first."""
         session = self._session

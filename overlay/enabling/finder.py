@@ -27,8 +27,10 @@ class WatchingFinder:
     #: By this the engine knows its own finders when it looks for sources.
     overlay_finder = True
 
-    def __init__(self, names: frozenset[str], imported: Imported) -> None:
+    def __init__(self, names: frozenset[str], imported: Imported, *, first: bool = True) -> None:
+        """Watch modules by their names. `first`: stay in front of whoever comes first later."""
         self._names = names
+        self._first = first
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()
         #: Modules whose loader has been hooked: they will be reported.
@@ -38,7 +40,7 @@ class WatchingFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find a watched module by way of the other finders, and hook its loader."""
-        if sys.meta_path[0] is not self and self in sys.meta_path:
+        if self._first and sys.meta_path[0] is not self and self in sys.meta_path:
             self.install()  # somebody came first, who might answer for a watched module one day
         if fullname not in self._names:
             return None

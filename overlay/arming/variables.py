@@ -1,0 +1,31 @@
+"""The environment variables that enable another process as this one is."""
+
+from __future__ import annotations
+
+import os
+
+from overlay.base import settings
+from overlay.enabling.process import here
+
+#: What says no in a variable that is yes or no.
+_NO = ("", "0", "false", "no", "off")
+
+
+def variables() -> dict[str, str]:
+    """Return the variables that arm a process: those that are set here, and what `enable()` was given.
+
+    A relative path in `OVERLAY_PIN` becomes an absolute one.
+
+    Raises:
+        SelectionError: A setting cannot be understood.
+    """
+    found = {name: os.environ[name] for name in settings.VARIABLES if os.environ.get(name)}
+    pin = settings.pin()
+    if pin and not pin.startswith(settings.DIGEST_PREFIX):
+        found["OVERLAY_PIN"] = os.path.abspath(pin)
+    return {**found, **here().asked(), "OVERLAY": "1"}
+
+
+def says_no(value: object) -> bool:
+    """Return whether a value of `OVERLAY` is there and means no."""
+    return isinstance(value, str) and value.strip().lower() in _NO

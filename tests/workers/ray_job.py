@@ -1,0 +1,197 @@
+"""Started in the worksite: drivers of Ray jobs that call `overlay.enable()` themselves. Prints JSON.
+
+The first argument names what the driver does. `cluster N` starts a local cluster with N GPUs, which is not
+armed, prints where it is, and ends when its standard input does; the others are jobs on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+
+def probe() -> dict[str, Any]:
+    """Use the fake upstream, which is 100 times larger where it is patched, and say what is enabled here."""
+    import fakeup.core
+
+    import overlay
+
+    value, status = int(fakeup.core.scale(1)), overlay.status()
+    return {
+        "value": value,
+        "patches": {patch.patch: patch.state for patch in status.patches},
+        "selection": list(status.selection),
+        "strict": status.strict,
+        "set": {name: os.environ[name] for name in ("MINE", "HOOKED", "SUBMITTED") if name in os.environ},
+    }
+
+
+def hook() -> None:
+    """Stand for the setup hook of somebody else, who has its only slot."""
+    os.environ["HOOKED"] = "yes"
+
+
+def env_hook(env: dict[str, Any] | None) -> dict[str, Any]:
+    """Stand for the hook that `RAY_RUNTIME_ENV_HOOK` names, which makes a new `runtime_env`."""
+    return {"env_vars": {**((env or {}).get("env_vars") or {}), "HOOKED": "by the variable"}}
+
+
+class Probe:
+    def probe(self) -> dict[str, Any]:
+        return probe()
+
+
+def asked() -> dict[str, Any]:
+    """Ask a task and an actor of this job."""
+    import ray
+
+    task = ray.get(ray.remote(probe).remote())
+    # As builders of groups do: each actor has variables of its own.
+    actor = ray.remote(Probe).options(runtime_env={"env_vars": {"OWN": "yes"}}).remote()
+    return {"task": task, "actor": ray.get(actor.probe.remote())}
+
+
+def said(make: Any) -> str:
+    """Return the error of overlay that a call raises, empty if there is none."""
+    import overlay
+
+    try:
+        make()
+    except overlay.WorkersError as error:
+        return str(error)
+    return ""
+
+
+def first() -> dict[str, Any]:
+    """Enable, then start a job, with what a user gives it; twice, as scripts do."""
+    import overlay
+
+    overlay.enable("acme/*", strict=True)
+    import ray
+    from ray._private import worker
+
+    env = {"env_vars": {"MINE": "1"}, "worker_process_setup_hook": hook}
+    ray.init(runtime_env=env)
+    found = {**asked(), "given": {**env, "worker_process_setup_hook": "hook"}}
+    ray.shutdown()
+    ray.init()
+    found["again"] = ray.get(ray.remote(probe).remote())
+    own = worker.connect
+    overlay.disable()
+    found["put back"] = worker.connect is own.__wrapped__
+    return found
+
+
+def by_itself() -> dict[str, Any]:
+    """Enable once Ray is imported, and leave `ray.init` to Ray, which calls it when it is needed."""
+    import ray  # noqa: F401
+
+    import overlay
+
+    overlay.enable()
+    return asked()
+
+
+def opted_out() -> dict[str, Any]:
+    """Say that workers are not to be armed."""
+    import overlay
+
+    overlay.enable(strict=True)
+    import ray
+
+    ray.init(runtime_env={"env_vars": {"OVERLAY": "0", "MINE": "1"}})
+    found = {"by the job": ray.get(ray.remote(probe).remote())}
+    ray.shutdown()
+    os.environ["OVERLAY"] = "off"
+    ray.init()
+    found["by the driver"] = ray.get(ray.remote(probe).remote())
+    return found
+
+
+def late() -> dict[str, Any]:
+    """Enable when the job is there already: not armed, and armed."""
+    import ray
+
+    import overlay
+
+    ray.init()
+    found: dict[str, Any] = {"strict": said(lambda: overlay.enable(strict=True))}
+    found["enabled"] = overlay.status().enabled
+    overlay.enable()
+    overlay.enable()
+    found["job"] = asked()
+    overlay.disable()
+    ray.shutdown()
+    import overlay.ray
+
+    ray.init(runtime_env=overlay.ray.runtime_env())
+    sys.stderr.write("armed by hand\n")
+    overlay.enable(strict=True)
+    return found
+
+
+def refused() -> dict[str, Any]:
+    """Start jobs whose workers have another Python, and one for which this Python starts nothing armed."""
+    import overlay
+
+    overlay.enable(strict=True)
+    import ray
+
+    found: dict[str, Any] = {"conda": said(lambda: ray.init(runtime_env={"conda": "other"}))}
+    found["initialised"] = ray.is_initialized()
+    found["plain"] = said(ray.init)
+    return found
+
+
+def client() -> dict[str, Any]:
+    """Be a Ray client, of the address in the environment."""
+    import overlay
+
+    overlay.enable("acme/*")
+    import ray
+
+    ray.init(os.environ["CLIENT"], runtime_env={"env_vars": {"MINE": "1"}})
+    return asked()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def cluster() -> None:
+    """Start the cluster, with ports of its own: there may be another one on this machine."""
+    from ray.cluster_utils import Cluster
+
+    ports = {
+        "dashboard_port": free_port(),
+        "dashboard_agent_listen_port": free_port(),
+        "ray_client_server_port": free_port(),
+    }
+    sizes = {"num_cpus": 8, "num_gpus": int(sys.argv[2])}
+    made = Cluster(initialize_head=True, head_node_args={"include_dashboard": True, **sizes, **ports})
+    where = {
+        "RAY_ADDRESS": made.address,
+        "JOBS": f"http://127.0.0.1:{ports['dashboard_port']}",
+        "CLIENT": f"ray://127.0.0.1:{ports['ray_client_server_port']}",
+    }
+    sys.stdout.write("\n" + json.dumps(where) + "\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    made.shutdown()
+
+
+def main() -> None:
+    if sys.argv[1] == "cluster":
+        cluster()
+        return
+    found = globals()[sys.argv[1]]()
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Ray: a driver that calls `overlay.enable()` arms the workers of its jobs, on a real local cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from local_cluster import HERE, PATIENCE, environment, running
+from worksite import PATCHED, PLAIN, Venv
+
+import overlay.ray
+from overlay.arming import ray_jobs
+from overlay.errors import WorkersError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from local_cluster import Cluster
+
+PATCH = "acme/fakeup.scale"
+COMPANION = "megatron.agreement"
+ARMED = {
+    "value": int(PATCHED),
+    "selection": [PATCH, COMPANION],
+    "patches": {PATCH: "applied", COMPANION: "armed"},
+}
+#: overlay is there and has an empty ledger, or none was asked for.
+UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
+
+
+@pytest.fixture(scope="module")
+def cluster(worksite: Venv, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Start a cluster that nobody has armed, of which nothing is left afterwards."""
+    with running(worksite, tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+def of(found: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
+    return {name: found[name] for name in like}
+
+
+def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> None:
+    found, done = cluster.job("first")
+    for kind in ("task", "actor", "again"):
+        assert of(found[kind], ARMED) == ARMED, kind
+        assert found[kind]["strict"]
+    # What the user gave is there, and what he gave it in is as it was.
+    assert found["task"]["set"] == found["actor"]["set"] == {"MINE": "1", "HOOKED": "yes"}
+    assert found["given"] == {"env_vars": {"MINE": "1"}, "worker_process_setup_hook": "hook"}
+    assert found["put back"]
+    said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
+    wanted = "OVERLAY=1 OVERLAY_PACKS=acme OVERLAY_PATCHES=acme/* OVERLAY_STRICT=1"
+    assert said == [f"overlay: Ray: the workers of this job are armed by its runtime_env: {wanted}"] * 2
+
+
+def test_a_driver_that_never_calls_init_and_a_hook_that_makes_the_environment(cluster: Cluster) -> None:
+    found, _ = cluster.job("by_itself", RAY_RUNTIME_ENV_HOOK="ray_job.env_hook", PYTHONPATH=str(HERE))
+    for kind in ("task", "actor"):
+        assert found[kind]["value"] == int(PATCHED)
+        assert found[kind]["patches"][PATCH] == "applied"
+        assert not found[kind]["strict"]
+        assert found[kind]["set"] == {"HOOKED": "by the variable"}
+
+
+def test_a_submitted_job_that_enables_itself(cluster: Cluster) -> None:
+    found = cluster.submitted("by_itself", {"env_vars": {"SUBMITTED": "yes", "OVERLAY_PACKS": "acme"}})
+    for kind in ("task", "actor"):
+        assert found[kind]["value"] == int(PATCHED)
+        assert found[kind]["set"] == {"SUBMITTED": "yes"}
+
+
+def test_who_opts_out_is_left_alone(cluster: Cluster) -> None:
+    found, done = cluster.job("opted_out")
+    assert of(found["by the job"], UNARMED) == UNARMED
+    assert found["by the job"]["set"] == {"MINE": "1"}
+    assert of(found["by the driver"], UNARMED) == UNARMED
+    said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
+    begin = "overlay: Ray: the workers of this job are not enabled, as OVERLAY="
+    assert said == [f"{begin}0 in its runtime_env says", f"{begin}off in the environment of its driver says"]
+
+
+def test_a_job_that_is_there_already_is_heard_of_once(cluster: Cluster) -> None:
+    found, done = cluster.job("late")
+    assert "before overlay.enable() was called" in found["strict"]
+    assert "ray.init(runtime_env=overlay.ray.runtime_env(...))" in found["strict"]
+    assert not found["enabled"]
+    assert of(found["job"]["actor"], UNARMED) == UNARMED
+    before, after = done.stderr.split("armed by hand")
+    assert before.count("its workers run without patches") == 1
+    assert "overlay: Ray:" not in after
+
+
+def test_strict_mode_refuses_before_anything_is_sent(cluster: Cluster, tmp_path: Path, wheel: Path) -> None:
+    """The driver of the second job is in an installation without a start-up file."""
+    found, _ = cluster.job("refused")
+    assert found["conda"].startswith("Ray: 'conda' in the runtime_env of this job")
+    assert not found["initialised"]
+    assert found["plain"] == ""
+    venv = Venv(tmp_path / "venv")
+    venv.unpack(wheel)
+    (venv.site / "overlay-startup.pth").unlink()
+    (venv.site / "acme.pth").write_text(f"{cluster.venv.site}\n")
+    found, _ = cluster.job("refused", venv)
+    assert "none is armed at its start, as no overlay-startup.pth" in found["plain"]
+    assert "install overlay again from its wheel" in found["plain"]
+
+
+def test_the_job_of_a_ray_client(cluster: Cluster) -> None:
+    found, _ = cluster.job("client")
+    for kind in ("task", "actor"):
+        assert of(found[kind], ARMED) == ARMED
+        assert found[kind]["set"] == {"MINE": "1"}
+
+
+def test_strict_mode_leaves_no_cluster_behind(worksite: Venv) -> None:
+    """Without an address, `ray.init` starts a cluster before it has the job's settings."""
+    pytest.importorskip("ray", reason="needs ray")
+    done = subprocess.run(
+        [str(worksite.python), "-W", "ignore", "-c", LEFT], env=environment(OVERLAY_PACKS="acme"),
+        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+LEFT = """
+import json, sys
+import psutil, ray
+import overlay
+overlay.enable(strict=True)
+try:
+    ray.init("local", num_cpus=1, include_dashboard=False, runtime_env={"image_uri": "x"})
+except overlay.WorkersError:
+    left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=20)[1]
+    print(json.dumps([one.name() for one in left]))
+"""
+
+
+# -- the call that is stood at, with a Ray that is made up ---------------------------------------------------
+
+
+class JobConfig:
+    """The part of Ray's that is asked for."""
+
+    def __init__(self, runtime_env: dict[str, Any] | None = None) -> None:
+        self.runtime_env = runtime_env
+
+    def set_runtime_env(self, env: dict[str, Any]) -> None:
+        self.runtime_env = env
+
+
+class FakeRay:
+    """A Ray that remembers what is sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[Any] = []
+        self.shut_down = 0
+        self.strict = False
+        self.worker: Any = ModuleType("ray._private.worker")
+        vars(self.worker).update(
+            SCRIPT_MODE=0, WORKER_MODE=1, connect=self._connect(), shutdown=self._shutdown
+        )
+        config: Any = ModuleType("ray.job_config")
+        config.JobConfig = JobConfig
+        for module in (self.worker, config):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        for name in [name for name in os.environ if name.startswith("OVERLAY")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setattr(ray_jobs, "here", lambda: self)
+        monkeypatch.setattr(ray_jobs, "_armed_at_start", lambda: True)
+        self.jobs = ray_jobs.RayJobs()
+
+    def _connect(self) -> Any:
+        def connect(node: str, mode: int = 1, job_config: Any = None) -> str:
+            self.sent.append(job_config)
+            return node
+
+        return connect
+
+    def _shutdown(self) -> None:
+        self.shut_down += 1
+
+    def start(self, env: dict[str, Any] | None = None) -> Any:
+        """Start a job, and return the `runtime_env` that is sent."""
+        assert self.worker.connect("node", mode=0, job_config=JobConfig(env)) == "node"
+        return self.sent[-1].runtime_env
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRay]:
+    made = FakeRay(monkeypatch)
+    yield made
+    made.jobs.leave()
+
+
+def test_settings_are_copied_and_nothing_else_is_touched(fake: FakeRay) -> None:
+    original = fake.worker.connect
+    fake.jobs.watch()
+    env = {"pip": ["x"], "py_modules": [os], "env_vars": {"A": "1"}}
+    config = JobConfig(env)
+    fake.worker.connect("node", mode=0, job_config=config)
+    assert fake.sent[-1].runtime_env == {**env, "env_vars": {"A": "1", "OVERLAY": "1"}}
+    fake.worker.connect("node", 0, config)  # as nobody calls it today
+    assert fake.sent[-1].runtime_env == fake.sent[-2].runtime_env
+    assert config.runtime_env is env
+    assert env == {"pip": ["x"], "py_modules": [os], "env_vars": {"A": "1"}}
+    assert fake.start(None) == {"env_vars": {"OVERLAY": "1"}}
+    fake.worker.connect("node", mode=1)
+    assert fake.sent[-1] is None  # a worker, which has its settings
+    ours = fake.worker.connect
+    fake.jobs.leave()
+    assert fake.worker.connect is original
+    ours("node", mode=0, job_config=config)  # somebody has kept it
+    assert fake.sent[-1] is config
+
+
+@pytest.mark.parametrize("env", [{"env_vars": ["A=1"]}, "x"])
+def test_what_ray_will_not_take_is_left_to_ray(fake: FakeRay, env: Any) -> None:
+    fake.jobs.watch()
+    assert fake.start(env) is env
+
+
+@pytest.mark.parametrize("field", ["conda", "container", "image_uri", "py_executable"])
+def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.jobs.watch()
+    env = {field: "other"}
+    assert fake.start(env) == fake.start(env) == {**env, "env_vars": {"OVERLAY": "1"}}
+    assert capsys.readouterr().err.count(f"'{field}' in the runtime_env of this job") == 1
+    fake.strict = True
+    with pytest.raises(WorkersError, match=field):
+        fake.start(env)
+    assert len(fake.sent) == 2
+    assert fake.shut_down == 1
+    # Who says that they are armed is believed.
+    fake.start({**env, "env_vars": {"OVERLAY": "1"}})
+    fake.start({"py_executable": "uv run --with x"})
+
+
+def test_a_ray_that_is_not_known_is_heard_of(
+    fake: FakeRay, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.worker.connect = lambda *_args, **_kwargs: None
+    fake.jobs.watch()
+    said = capsys.readouterr().err
+    assert said.count("ray._private.worker.connect is not as overlay knows it") == 1
+    assert "ray.init(runtime_env=overlay.ray.runtime_env(...))" in said
+    fake.jobs.leave()
+    monkeypatch.setenv("OVERLAY", "1")  # as in every worker that is armed
+    fake.jobs.watch()
+    assert capsys.readouterr().err == ""
+    fake.jobs.leave()
+    monkeypatch.delenv("OVERLAY")
+    fake.strict = True
+    with pytest.raises(WorkersError, match="not as overlay knows it"):
+        fake.jobs.watch()
+
+
+def test_what_enable_was_given_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OVERLAY")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("OVERLAY_PATCHES", "none")
+    overlay.enable(["megatron.recompute", "-megatron.agreement"], strict=True)
+    try:
+        sent = overlay.ray.runtime_env({"env_vars": {"A": "1"}})["env_vars"]
+    finally:
+        overlay.disable()
+    patches = {"OVERLAY_PATCHES": "megatron.recompute,-megatron.agreement"}
+    assert sent == {"OVERLAY": "1", **patches, "OVERLAY_STRICT": "1", "A": "1"}
