@@ -29,6 +29,11 @@ PATCH = Patch(
         "the tensor parallel size under sequence parallelism, once more with each such layer. With the patch it is "
         "that of one process in both."
     ),
+    changes=("numbers",),
+    met=(
+        "Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before it tensor "
+        "parallelism with --sequence-parallel."
+    ),
     upstream=("THUDM/slime#1748",),
     remove=Removal(
         version=None,
