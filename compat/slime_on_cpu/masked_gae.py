@@ -1,4 +1,4 @@
-"""slime's advantages by PPO on a rank, held against plain arithmetic over the trained tokens of one process."""
+"""slime's advantages by PPO on a rank, held against plain arithmetic over all trained tokens."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: What starts something, or tells somebody, in the `__init__` of the manager of some release.
 _STARTS = (
-    "configure_logger", "_start_router", "init_tracking", "init_http_client", "init_rollout_engines", "start_router",
+    "configure_logger", "_start_router", "init_tracking", "init_http_client", "init_rollout_engines",
     "start_rollout_servers", "Lock", "RolloutDataSourceWithBuffer", "MetricChecker",
 )  # fmt: skip
 ARGUMENTS = {
@@ -54,7 +54,7 @@ def manager(**changed: Any) -> Iterator[Any]:
     """Let slime make its rollout manager, in this process, with the arguments as Ray would send them."""
     stand_in()
     import slime.ray.placement_group as placement
-    import slime.ray.rollout as rollout
+    from slime.ray import rollout
 
     made = []
 
@@ -108,7 +108,11 @@ def wanted(rewards: list[list[list[float]]], *, scaled: bool, together: bool) ->
     """
     found = []
     for group in rewards:
-        counted = [sum(parts) / len(parts) for parts in group] if together else sum(group, [])
+        counted = (
+            [sum(parts) / len(parts) for parts in group]
+            if together
+            else [reward for parts in group for reward in parts]
+        )
         mean = sum(counted) / len(counted)
         spread = 1.0
         if scaled and len(counted) > 1:

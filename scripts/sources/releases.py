@@ -96,7 +96,7 @@ def fetch(release: Release, cache: Path = fetch_source.CACHE) -> Path:
         for diff in diffs:
             _apply(release, diff, into)
 
-    # After its parts and what is unpacked of them, so that another line under the same name is another folder.
+    # After its parts and what is unpacked of them: another line under the same name is another folder.
     wanted = [path for part in projects for path in _paths(part)]
     key = hashlib.sha256(" + ".join([*projects, *diffs, *wanted]).encode()).hexdigest()[:8]
     name = re.sub(r"[^A-Za-z0-9.]+", "-", release.name)

@@ -1,4 +1,4 @@
-"""slime.masked-gae on four gloo ranks: slime's own advantages by PPO, in every release, with CP 1, 2 and 4."""
+"""slime.masked-gae on four gloo ranks: slime's own advantages by PPO, with CP 1, 2 and 4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards less the mean of their prompt: the function that slime's rollout manager loads by its own option."""
+"""Rewards less the mean of their prompt: the function that slime's rollout manager loads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NORMALISED = (*SCALED, "reinforce_plus_plus_baseline")
 def by_prompt(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Return the rewards of samples as they are, and less the mean reward of their prompt's rollouts.
 
-    A prompt is a `group_index`. A rollout counts once, with the mean reward of its samples, and is what the loss
-    of the release counts once: the samples of a `rollout_id` in 0.3.1, of a `group_id` in 0.3.0, and each
-    sample where there is neither. Where the standard deviation is divided by, it is that of the rollouts. One
-    rollout alone has nothing to be compared with, and gets 0.
+    A prompt is a `group_index`. A rollout counts once, with the mean reward of its samples, and is what the
+    loss of the release counts once: the samples of a `rollout_id` in 0.3.1, of a `group_id` in 0.3.0, and
+    each sample where there is neither. Where the standard deviation is divided by, it is that of the
+    rollouts. One rollout alone has nothing to be compared with, and gets 0.
 
     Args:
         args: slime's arguments.
@@ -83,7 +83,8 @@ def _prompts(args: Any, samples: Sequence[Any]) -> list[Hashable]:
     from overlay import log
 
     log.warning(
-        f"slime.group-baseline: {known.count(None)} of {len(samples)} samples have no group_index, and there are "
-        f"not {size} for each of {args.rollout_batch_size} prompts: all are taken for one group, as slime does"
+        f"slime.group-baseline: {known.count(None)} of {len(samples)} samples have no group_index, and there "
+        f"are not {size} for each of {args.rollout_batch_size} prompts: all are taken for one group, as slime "
+        "does"
     )
     return [0] * len(samples)

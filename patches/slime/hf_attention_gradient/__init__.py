@@ -2,10 +2,10 @@
 
 slime runs Gated DeltaNet layers whole on every rank: the ranks gather the tokens, and keep their own of the
 output. What a rank gives back to the tokens of another is a part of their gradient under context parallelism,
-where the ranks keep different tokens, and a copy under tensor parallelism, where they get the same gradient. So
-the backward of a gather is a sum in the one, and none in the other. slime 0.2.4 dropped both sums, and the
-releases before it had both: here each of them gets the one that it lacks, in the backward of the gather, and the
-division that undoes the other, around the layer's `forward`, which is what both can be reached by.
+where the ranks keep different tokens, and a copy under tensor parallelism, where they get the same gradient.
+So the backward of a gather is a sum in the one, and none in the other. slime 0.2.4 dropped both sums, and the
+releases before it had both: here each of them gets the one that it lacks, in the backward of the gather, and
+the division that undoes the other, around the layer's `forward`, which is what both can be reached by.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ PATCH = Patch(
     revision=1,
     summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
     why=(
-        "slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps the "
-        "output at its own tokens. Since 0.2.4 the backward keeps of the gradient what a rank gives back to its own "
-        "tokens, and drops what it gives back to those of the other context parallel ranks: everything below such "
-        "a layer is trained with a wrong gradient, without an error. From 0.2.0 to 0.2.3 it is the gradient times "
-        "the tensor parallel size under sequence parallelism, once more with each such layer. With the patch it is "
-        "that of one process in both."
+        "slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps "
+        "the output at its own tokens. Since 0.2.4 the backward keeps of the gradient what a rank gives back "
+        "to its own tokens, and drops what it gives back to those of the other context parallel ranks: "
+        "everything below such a layer is trained with a wrong gradient, without an error. From 0.2.0 to "
+        "0.2.3 it is the gradient times the tensor parallel size under sequence parallelism, once more with "
+        "each such layer. With the patch it is that of one process in both."
     ),
     changes=("numbers",),
     met=(
-        "Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before it tensor "
-        "parallelism with --sequence-parallel."
+        "Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
+        "it tensor parallelism with --sequence-parallel."
     ),
     upstream=("THUDM/slime#1748",),
     remove=Removal(

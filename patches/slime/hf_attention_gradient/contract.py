@@ -1,4 +1,4 @@
-"""The gradient of a layer's input is that of one process, on two ranks: with a sequence on both, and with each layout."""
+"""The gradient of a layer's input is that of one process, on two ranks of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes the place of slime's generalized advantage estimation: the same, over the tokens that are trained."""
+"""What takes the place of slime's advantage estimation: the same, over the tokens that are trained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Step:
-    """What is not passed to the estimator: slime's arguments, what is known of the samples, and their rewards."""
+    """What the estimator is not passed: slime's arguments, what is known of the samples, their rewards."""
 
     def __init__(self, args: Any, given: Any, rewards: Any) -> None:
         self.args = args
@@ -36,7 +36,7 @@ _current: ContextVar[_Step | None] = ContextVar("overlay_slime_gae", default=Non
 
 
 def _run(original: Callable[..., Any], args: Any, rollout_data: Any) -> Any:
-    """Run `compute_advantages_and_returns` without rewards: slime would put them on a token of each rank 0."""
+    """Run slime's computation without rewards: it would put them on some token of the first rank."""
     custom = getattr(args, "custom_advantage_function_path", None)
     if args.advantage_estimator != "ppo" or custom is not None:
         return original(args, rollout_data)
@@ -50,9 +50,10 @@ def _run(original: Callable[..., Any], args: Any, rollout_data: Any) -> Any:
 
 
 def make_batch(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build `get_advantages_and_returns_batch`: over the trained tokens of each sample, as if there were no others.
+    """Build `get_advantages_and_returns_batch`: over the trained tokens, as if there were no others.
 
-    The reward of a sample is that of the last of them. The others get the advantage 0, and their value for a return.
+    The reward of a sample is that of the last of them. The others get the advantage 0, and their value for a
+    return.
     """
     import torch
     from megatron.core import mpu

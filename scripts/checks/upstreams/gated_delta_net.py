@@ -79,7 +79,10 @@ def _stand_in() -> Any:
 
 
 def build(seed: int) -> Callable[[Any, Sequence[int]], Any]:
-    """Under `cuda_on_cpu`, return what runs slime's layer, with weights that are drawn, on [1, tokens, size] and lengths."""
+    """Return what runs slime's layer on [1, tokens, size] and lengths, with drawn weights.
+
+    Under `cuda_on_cpu`.
+    """
     _stand_in()
     attention = importlib.import_module("slime_plugins.models.qwen3_next").Attention
     torch.manual_seed(seed)

@@ -2,8 +2,8 @@
 
     python group_baseline_check.py SEED [ray]
 
-First with overlay, then, after `overlay.disable()`, as released. With `ray`, with overlay alone, and the manager
-is what it is in a job: an actor in a process of its own, in which overlay is not enabled.
+First with overlay, then, after `overlay.disable()`, as released. With `ray`, with overlay alone, and the
+manager is what it is in a job: an actor in a process of its own, in which overlay is not enabled.
 """
 
 from __future__ import annotations

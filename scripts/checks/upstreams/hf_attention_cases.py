@@ -40,7 +40,7 @@ def cases(_world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
 
 
 def _scatter(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes a rank of the group, as which PyTorch's own gather passes it where there is no NCCL."""
+    """Return what takes a rank of the group, which PyTorch's own gather passes where there is no NCCL."""
 
     def scatter(tensor: Any, parts: Any, src: int, group: Any) -> Any:
         return original(tensor, parts, dist.get_global_rank(group, src), group)
@@ -61,7 +61,7 @@ def _layer(kind: str, lengths: list[int], seed: int, parallel: bool) -> dict[str
 
 
 def _bfloat16(seed: int) -> dict[str, Any]:
-    """Sum what ranks give back in the type that models are trained in: small numbers, which it has exactly."""
+    """Sum what ranks give back in the type that models are trained in: small whole numbers."""
     import_slime("cp_utils")
     gather = getattr(importlib.import_module(MODULE), "_AllGatherForDuplicatedComputation", None)
     if gather is None:
