@@ -54,27 +54,9 @@ def look(kind: str, seed: str) -> dict[str, Any]:
     wanted: dict[str, list[Any]] = {"advantages": [], "returns": []}
     trained = []
     for index, size in enumerate(SAMPLES):
-        count = size[1]
-        mask = [1] * count if kind == "whole" else _mask(draw, count)
-        if kind == "none" and index in (0, 4):
-            mask = [0] * count
-        columns = {
-            name: [draw.gauss(0, 1) for _ in range(count)]
-            for name in ("values", "log_probs", "ref_log_probs")
-        }
-        penalties = [
-            -coefficient * (new - old)
-            for new, old in zip(columns["log_probs"], columns["ref_log_probs"], strict=True)
-        ]
-        own = [position for position in range(count) if mask[position]]
-        rewards = [penalties[position] for position in own]
-        if own:
-            rewards[-1] += data["rewards"][index]
-        advantages, returns = [0.0] * count, list(columns["values"])
-        found = estimate([columns["values"][position] for position in own], rewards, gamma, lambd)
-        for position, value in zip(own, found, strict=True):
-            advantages[position] = value
-            returns[position] += value
+        columns, mask = _sample(draw, size[1], "none" if kind == "none" and index in (0, 4) else kind)
+        reward = data["rewards"][index]
+        advantages, returns = _right(columns, mask, reward, coefficient, (gamma, lambd))
         for name, column in columns.items():
             full = torch.tensor(column, dtype=torch.float32)
             data.setdefault(name, []).append(context.slice_log_prob_with_cp(full, *size))
@@ -104,6 +86,35 @@ def look(kind: str, seed: str) -> dict[str, Any]:
             tokens += int(mask.sum())
             off = max([off, *(mine - right).abs()[mask].tolist()])
     return {"error": off, "tokens": tokens}
+
+
+def _sample(draw: random.Random, count: int, kind: str) -> tuple[dict[str, list[float]], list[int]]:
+    """Return what there is of each of a sample's tokens, and which are trained."""
+    names = ("values", "log_probs", "ref_log_probs")
+    columns = {name: [draw.gauss(0, 1) for _ in range(count)] for name in names}
+    fixed = {"whole": [1] * count, "none": [0] * count}
+    return columns, fixed[kind] if kind in fixed else _mask(draw, count)
+
+
+def _right(
+    columns: dict[str, list[float]],
+    mask: list[int],
+    reward: float,
+    coefficient: float,
+    decay: tuple[float, float],
+) -> tuple[list[float], list[float]]:
+    """Return the advantages and returns of a sample, in plain arithmetic over its trained tokens."""
+    own = [position for position, trained in enumerate(mask) if trained]
+    new, old = columns["log_probs"], columns["ref_log_probs"]
+    rewards = [-coefficient * (new[position] - old[position]) for position in own]
+    if own:
+        rewards[-1] += reward
+    advantages, returns = [0.0] * len(mask), list(columns["values"])
+    found = estimate([columns["values"][position] for position in own], rewards, *decay)
+    for position, value in zip(own, found, strict=True):
+        advantages[position] = value
+        returns[position] += value
+    return advantages, returns
 
 
 def _mask(draw: random.Random, count: int) -> list[int]:

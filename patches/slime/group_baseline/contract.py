@@ -9,7 +9,7 @@ from overlay.testing import assert_applied, enable
 
 def check(seed: str) -> str:
     """Give it whole, trimmed and uneven groups, and rollouts of several samples."""
-    import overlay.compat.megatron_on_cpu  # before Megatron
+    import overlay.compat.megatron_on_cpu  # noqa: F401 -- before Megatron
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.no_triton import no_triton
     from overlay.compat.slime_on_cpu import stand_in

@@ -84,7 +84,6 @@ def _prompts(args: Any, samples: Sequence[Any]) -> list[Hashable]:
 
     log.warning(
         f"slime.group-baseline: {known.count(None)} of {len(samples)} samples have no group_index, and there "
-        f"are not {size} for each of {args.rollout_batch_size} prompts: all are taken for one group, as slime "
-        "does"
+        f"are not {size} for each of {args.rollout_batch_size} prompts: all are one group, as in slime alone"
     )
     return [0] * len(samples)

@@ -17,7 +17,7 @@ def check(seed: str) -> str:
     import tempfile
     from pathlib import Path
 
-    import overlay.compat.megatron_on_cpu  # before Megatron
+    import overlay.compat.megatron_on_cpu  # noqa: F401 -- before Megatron
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.forked_ranks import run
     from overlay.compat.no_triton import no_triton

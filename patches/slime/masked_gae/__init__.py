@@ -57,7 +57,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#2205", "radixark/miles#1827", "radixark/miles#1720"),
     remove=Removal(
         version=None,
-        when="a release leaves masked tokens out of its advantage estimation, and rewards the last trained token",
+        when="a release estimates advantages over trained tokens alone, and rewards the last of them",
         test="tests/real/test_masked_gae.py::test_upstream_alone_leaves_masked_tokens_out",
     ),
     requires=("slime.whiten-over-cp",),

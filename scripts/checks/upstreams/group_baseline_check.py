@@ -73,7 +73,7 @@ def main() -> None:
     overlay.enable([PATCH], strict=True)
     with no_triton(), cuda_on_cpu():
         stand_in()
-        import slime.ray.placement_group
+        import slime.ray.placement_group  # noqa: F401 -- for overlay to patch it
 
         if sys.argv[2:] == ["ray"]:
             print(json.dumps(on_ray(seed)))
