@@ -1,4 +1,4 @@
-"""Let the slime that is first on the path compute advantages by GRPO without any log-probabilities; print JSON.
+"""Let the slime that is first on the path compute advantages without any log-probabilities; print JSON.
 
 That is what it does since 0.3.0 where a rollout is one step, as the loss then has them at hand, and where the
 rollout brings none of its own. With some, the same is done with those of the rollout.
