@@ -71,9 +71,9 @@ def gradient(
 
     """
     import_slime("cp_utils")
-    attention = importlib.import_module(MODULE).HuggingfaceAttention
+    attention: Any = importlib.import_module(MODULE).HuggingfaceAttention
 
-    class Layer(attention):  # type: ignore[misc, valid-type]  # of slime's, whatever that is
+    class Layer(attention):
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
             self.args = Namespace(sequence_parallel=sequence_parallel)

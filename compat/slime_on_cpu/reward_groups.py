@@ -56,7 +56,7 @@ def manager(**changed: Any) -> Iterator[Any]:
     import slime.ray.placement_group as placement
     from slime.ray import rollout
 
-    made = []
+    made: list[Any] = []
 
     def remote(args: Any, pg: Any) -> Any:
         made.append(actor(copy.deepcopy(args), pg))
@@ -84,7 +84,8 @@ def samples(rewards: list[list[list[float]]]) -> list[Any]:
     """Return slime's samples by prompt, rollout and part, as they come flattened."""
     from slime.utils.types import Sample
 
-    found, index = [], 0
+    found: list[Any] = []
+    index = 0
     for prompt, group in enumerate(rewards):
         for parts in group:
             for reward in parts:
@@ -106,7 +107,7 @@ def wanted(rewards: list[list[list[float]]], *, scaled: bool, together: bool) ->
         together: Whether the parts of a rollout count as one.
 
     """
-    found = []
+    found: list[float] = []
     for group in rewards:
         counted = (
             [sum(parts) / len(parts) for parts in group]

@@ -50,7 +50,7 @@ def _scatter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def warm() -> None:
     """Let slime 0.2.0 to 0.2.3 gather over some of the ranks under gloo."""
-    dist.scatter = _scatter(dist.scatter)
+    vars(dist)["scatter"] = _scatter(dist.scatter)
 
 
 def _layer(kind: str, lengths: list[int], seed: int, parallel: bool) -> dict[str, Any]:

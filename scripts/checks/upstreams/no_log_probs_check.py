@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from typing import Any
 
 import torch
 
@@ -23,8 +24,9 @@ def main() -> None:
 
         options = {**vars(ARGUMENTS), "normalize_advantages": False}
         found = []
-        for extra in ({}, {"rollout_log_probs": [torch.zeros(3)]}):
-            data = {
+        log_probs: dict[str, Any] = {"rollout_log_probs": [torch.zeros(3)]}
+        for extra in ({}, log_probs):
+            data: dict[str, Any] = {
                 "rewards": [1.0],
                 "response_lengths": [3],
                 "total_lengths": [5],
