@@ -79,8 +79,8 @@ def look(kind: str, seed: str) -> dict[str, Any]:
     if data["rewards"] != rewards_before:
         raise RuntimeError("the rewards were changed")
     off, tokens = 0.0, 0
-    for name, columns in wanted.items():
-        for mine, right, mask in zip(data[name], columns, trained, strict=True):
+    for name, rights in wanted.items():
+        for mine, right, mask in zip(data[name], rights, trained, strict=True):
             if mine.shape != right.shape or mine.dtype != torch.float32:
                 raise RuntimeError(f"{name} of another shape or type: {mine}, not {right}")
             tokens += int(mask.sum())
