@@ -24,10 +24,20 @@ def fetch(project: str, revision: str, cache: Path = CACHE) -> Path:
 
     """
 
-    def unpack(into: Path) -> None:
-        packed = git_sources.archive(project, revision, *UPSTREAMS[project].paths)
+    def unpack(into: Path, *paths: str) -> None:
+        packed = git_sources.archive(project, revision, *paths)
         with tarfile.open(fileobj=io.BytesIO(packed)) as files:
             files.extractall(into, filter="data")
 
+    def unpack_one(made: Path) -> None:
+        unpack(made.parent, path)
+        (made.parent / path).rename(made)
+
     git_sources.check_name(project, revision)
-    return git_sources.whole(cache / f"{project}-{revision}", unpack)
+    paths = UPSTREAMS[project].paths
+    folder = git_sources.whole(cache / f"{project}-{revision}", lambda into: unpack(into, *paths))
+    for path in paths:
+        # A folder that was unpacked when less was wanted of the upstream.
+        if not (folder / path).exists():
+            git_sources.whole(folder / path, unpack_one)
+    return folder

@@ -37,12 +37,12 @@ class Upstream(NamedTuple):
     variable: str
     #: Whose repository it is.
     origin: str
-    #: What is unpacked of it: the package, and what says its version.
+    #: What is unpacked of it: its packages, and what says its version.
     paths: tuple[str, ...]
 
 
 UPSTREAMS = {
-    "slime": Upstream("SLIME_REPO", "THUDM/slime", ("slime", "setup.py")),
+    "slime": Upstream("SLIME_REPO", "THUDM/slime", ("slime", "slime_plugins", "setup.py")),
     "megatron": Upstream("MEGATRON_REPO", "NVIDIA/Megatron-LM", ("megatron",)),
     "verl": Upstream("VERL_REPO", "verl-project/verl", ("verl",)),
     "miles": Upstream("MILES_REPO", "radixark/miles", ("miles", "setup.py")),

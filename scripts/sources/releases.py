@@ -96,16 +96,24 @@ def fetch(release: Release, cache: Path = fetch_source.CACHE) -> Path:
         for diff in diffs:
             _apply(release, diff, into)
 
-    # After its parts, so that another line under the same name is another folder.
-    key = hashlib.sha256(" + ".join([*projects, *diffs]).encode()).hexdigest()[:8]
+    # After its parts and what is unpacked of them: another line under the same name is another folder.
+    wanted = [path for part in projects for path in _paths(part)]
+    key = hashlib.sha256(" + ".join([*projects, *diffs, *wanted]).encode()).hexdigest()[:8]
     name = re.sub(r"[^A-Za-z0-9.]+", "-", release.name)
     return git_sources.whole(cache / f"{name}-{key}", fill)
 
 
-def _fetch(part: str, cache: Path) -> Path:
+def _paths(part: str) -> tuple[str, ...]:
+    """Return what is unpacked of a part from git, nothing if it is of a package index."""
     project, _, version = part.partition(" ")
     # Of the others an index has nothing, or something else of that name.
-    if project in UPSTREAMS and not (project == "verl" and _VERSION.fullmatch(version)):
+    from_git = project in UPSTREAMS and not (project == "verl" and _VERSION.fullmatch(version))
+    return UPSTREAMS[project].paths if from_git else ()
+
+
+def _fetch(part: str, cache: Path) -> Path:
+    project, _, version = part.partition(" ")
+    if _paths(part):
         return fetch_source.fetch(project, version, cache)
     try:
         return fetch_release.fetch(f"{project}=={version}", cache)

@@ -39,11 +39,13 @@ def make_advantages(original: Callable[..., Any], module: ModuleType) -> Callabl
     """Wrap the computation of advantages: every rank of the last stage enters the collective."""
     import torch
 
+    from overlay.patches._slime_advantages import compute
+
     def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
         token = _entered.set(False)
         before = rollout_data.get("advantages")
         try:
-            result = original(args, rollout_data)
+            result = compute(original, module, args, rollout_data)
             advantages = rollout_data.get("advantages")
             computed = advantages is not None and advantages is not before
             if computed and args.normalize_advantages and not _entered.get():

@@ -45,6 +45,7 @@ def repo(tmp_path: Path) -> Path:
     """A repository with a tag v0.2.4, and a branch of that name which says something else."""
     repo = tmp_path / "repo"
     write(repo, slime__data_py="VALUE = 1\n", setup_py="", docker__it_patch=DIFF, docker__off_patch="")
+    write(repo, slime_plugins__it_py="VALUE = 1\n")
     (repo / "docker/off.patch").write_text(DIFF.replace("-VALUE = 1", "-VALUE = 7"))
     (repo / "docker/other.patch").write_text(DIFF.replace("/core/", "/training/"))
     git(repo, "init", "--quiet")
@@ -107,6 +108,15 @@ def test_a_tag_is_unpacked_and_the_second_run_needs_no_repository(repo: Path, tm
     assert (folder / "slime" / "data.py").read_text() == "VALUE = 1\n", first.stderr
     assert fetch(tmp_path, "slime", "v0.2.4").stdout == first.stdout
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["slime-v0.2.4"]
+
+
+def test_a_folder_from_before_a_path_was_listed_gets_it(repo: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "slime-v0.2.4"
+    write(folder, slime__data_py="VALUE = 9\n", setup_py="")
+    assert fetch(tmp_path, "slime", "v0.2.4", SLIME_REPO=repo).stdout.strip() == str(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["setup.py", "slime", "slime_plugins"]
+    assert (folder / "slime_plugins" / "it.py").read_text() == "VALUE = 1\n"
+    assert (folder / "slime" / "data.py").read_text() == "VALUE = 9\n"
 
 
 def test_a_bundle_is_as_good_as_a_repository(repo: Path, tmp_path: Path) -> None:

@@ -1,0 +1,141 @@
+"""slime's advantages by PPO on a rank, held against plain arithmetic over all trained tokens."""
+
+from __future__ import annotations
+
+import random
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from overlay.compat.slime_on_cpu import import_slime
+from overlay.compat.slime_on_cpu.advantages import ARGUMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Tokens and response tokens of samples: short ones, of which most ranks have nothing, and a long one.
+SAMPLES = ((9, 4), (24, 15), (16, 1), (40, 40 - 7), (300, 270))
+#: Of advantages of about one, over hundreds of tokens: float32's.
+TOLERANCE = 1e-4
+
+
+def estimate(values: Sequence[float], rewards: Sequence[float], gamma: float, lambd: float) -> list[float]:
+    """Return the advantages of an episode that ends with its last token."""
+    found: list[float] = []
+    later, following = 0.0, 0.0
+    for value, reward in zip(reversed(values), reversed(rewards), strict=True):
+        later = reward + gamma * following - value + gamma * lambd * later
+        following = value
+        found.append(later)
+    return found[::-1]
+
+
+def look(kind: str, seed: str) -> dict[str, Any]:
+    """Return how far this rank's advantages and returns are from those of the trained tokens alone.
+
+    Args:
+        kind: `tools`, with runs of masked tokens, the last token too in some; `whole`, with none; `penalty`,
+            with a KL penalty as well; `none`, with a sample of which nothing is trained.
+        seed: Of what is drawn, the same on all ranks.
+
+    """
+    loss, context = import_slime("loss", "cp_utils")
+    draw = random.Random(f"{seed}/{kind}")
+    gamma, lambd = draw.choice([1.0, 0.99]), draw.choice([0.9, 0.95])
+    coefficient = 0.3 if kind == "penalty" else 0.0
+    data: dict[str, Any] = {
+        "total_lengths": [total for total, _ in SAMPLES],
+        "response_lengths": [count for _, count in SAMPLES],
+        "rewards": [draw.uniform(-2, 2) for _ in SAMPLES],
+        "loss_masks": [],
+    }
+    wanted: dict[str, list[Any]] = {"advantages": [], "returns": []}
+    trained = []
+    for index, size in enumerate(SAMPLES):
+        columns, mask = _sample(draw, size[1], "none" if kind == "none" and index in (0, 4) else kind)
+        reward = data["rewards"][index]
+        advantages, returns = _right(columns, mask, reward, coefficient, (gamma, lambd))
+        for name, column in columns.items():
+            full = torch.tensor(column, dtype=torch.float32)
+            data.setdefault(name, []).append(context.slice_log_prob_with_cp(full, *size))
+        data["loss_masks"].append(torch.tensor(mask, dtype=torch.float32))
+        for name, column in (("advantages", advantages), ("returns", returns)):
+            wanted[name].append(context.slice_log_prob_with_cp(torch.tensor(column), *size))
+        trained.append(context.slice_log_prob_with_cp(torch.tensor(mask, dtype=torch.bool), *size))
+    rewards_before = list(data["rewards"])
+    options = {
+        **vars(ARGUMENTS),
+        "advantage_estimator": "ppo",
+        "normalize_advantages": False,
+        "kl_coef": coefficient,
+        "kl_loss_type": "k1",
+        "gamma": gamma,
+        "lambd": lambd,
+    }
+    loss.compute_advantages_and_returns(Namespace(**options), data)
+    dist.barrier()
+    if data["rewards"] != rewards_before:
+        raise RuntimeError("the rewards were changed")
+    off, tokens = 0.0, 0
+    for name, rights in wanted.items():
+        for mine, right, mask in zip(data[name], rights, trained, strict=True):
+            if mine.shape != right.shape or mine.dtype != torch.float32:
+                raise RuntimeError(f"{name} of another shape or type: {mine}, not {right}")
+            tokens += int(mask.sum())
+            off = max([off, *(mine - right).abs()[mask].tolist()])
+    return {"error": off, "tokens": tokens}
+
+
+def _sample(draw: random.Random, count: int, kind: str) -> tuple[dict[str, list[float]], list[int]]:
+    """Return what there is of each of a sample's tokens, and which are trained."""
+    names = ("values", "log_probs", "ref_log_probs")
+    columns = {name: [draw.gauss(0, 1) for _ in range(count)] for name in names}
+    fixed = {"whole": [1] * count, "none": [0] * count}
+    return columns, fixed[kind] if kind in fixed else _mask(draw, count)
+
+
+def _right(
+    columns: dict[str, list[float]],
+    mask: list[int],
+    reward: float,
+    coefficient: float,
+    decay: tuple[float, float],
+) -> tuple[list[float], list[float]]:
+    """Return the advantages and returns of a sample, in plain arithmetic over its trained tokens."""
+    own = [position for position, trained in enumerate(mask) if trained]
+    new, old = columns["log_probs"], columns["ref_log_probs"]
+    rewards = [-coefficient * (new[position] - old[position]) for position in own]
+    if own:
+        rewards[-1] += reward
+    advantages, returns = [0.0] * len(mask), list(columns["values"])
+    found = estimate([columns["values"][position] for position in own], rewards, *decay)
+    for position, value in zip(own, found, strict=True):
+        advantages[position] = value
+        returns[position] += value
+    return advantages, returns
+
+
+def _mask(draw: random.Random, count: int) -> list[int]:
+    """Return runs of trained and of masked tokens, with at least one that is trained."""
+    mask: list[int] = []
+    kind = draw.randint(0, 1)
+    while len(mask) < count:
+        mask += [kind] * draw.randint(1, 9)
+        kind = 1 - kind
+    mask = mask[:count]
+    mask[draw.randrange(count)] = 1
+    return mask
+
+
+KINDS = ("tools", "whole", "penalty", "none")
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong with the advantages of one rank, empty if nothing is."""
+    for kind in KINDS:
+        found = look(kind, seed)
+        if not found["error"] <= TOLERANCE:
+            return f"{kind}: {found}"
+    return ""

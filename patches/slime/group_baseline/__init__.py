@@ -1,0 +1,72 @@
+"""`slime.group-baseline`: a reward is compared with those of the same prompt, however many samples there are.
+
+The rollout manager is a Ray actor: the class at its name is not the one that Ray sends to the actor, and its
+methods are in no module. But slime has an option for just this, `--custom-reward-post-process-path`, which
+the actor loads in its own process. So the function that starts the actor passes it the path of a function of
+this patch, unless the user has given one.
+
+A rollout with several samples counts once, as in the loss of the release: else a prompt whose answers differ
+in the number of their parts would have a baseline that leans to the long ones, and advantages that do not add
+up to 0.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.slime.group_baseline.fix import make_manager
+
+_MANAGER = "slime.ray.placement_group:create_rollout_manager"
+_REWARDS = "slime.ray.rollout:RolloutManager._post_process_rewards"
+
+PATCH = Patch(
+    id="slime.group-baseline",
+    revision=1,
+    summary="Rewards are normalised by prompt, also where samples were trimmed or a rollout has several",
+    why=(
+        "slime takes the rewards of a step for groups of --n-samples-per-prompt if that is how many there "
+        "are, and for one group if not: with samples trimmed to a multiple of the global batch size, a "
+        "dynamic batch size or rollouts of several samples, each reward is compared with the mean of the "
+        "whole batch, without a word. A prompt that is always solved gets a positive advantage, and a hard "
+        "one a negative. With the patch the group is the prompt (Sample.group_index), and a rollout counts "
+        "once, with the mean reward of its samples, as in slime's loss. Where slime's groups are the "
+        "prompts, its numbers stay to the last bit. To count every sample instead: "
+        "--custom-reward-post-process-path slime.rollout._fanout_test_helpers.grpo_normalize_by_group_index, "
+        "which slime has since 0.3.0. Any function that is given there goes before the patch."
+    ),
+    changes=("numbers",),
+    met=(
+        "GRPO, GSPO, CISPO or REINFORCE++-baseline with rewards normalised, in steps whose samples are not "
+        "--n-samples-per-prompt for each of --rollout-batch-size prompts, or not in the order of their "
+        "prompts."
+    ),
+    upstream=("THUDM/slime#1930", "THUDM/slime#1933"),
+    remove=Removal(
+        version=None,
+        when="a release groups rewards by the prompt",
+        test="tests/real/test_group_baseline.py::test_upstream_alone_normalises_by_prompt",
+    ),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                variant(
+                    "0.2",
+                    ">=0.1.0.dev0,<0.4.0.dev0",
+                    # v0.2.0 to v0.3.0; v0.3.1.
+                    replaced(_MANAGER, make_manager, "f426dc276b92", "327f27dfe45d"),
+                    # What is wrong, and what gives way to the function: once it differs, it may be mended.
+                    # v0.2.0 and .post1; v0.2.1 to v0.3.0; v0.3.1.
+                    known(_REWARDS, "aa705a542c9c", "40eb9c897b3d", "d9902783a151"),
+                ),
+                variant(
+                    "0.1",
+                    "<0.4.0.dev0",
+                    Absent(site=_REWARDS),
+                    verdict="not-affected",
+                    reason="this slime raises an error unless each prompt has its number of samples",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,75 @@
+"""`slime.hf-attention-gradient`: a layer that every rank runs on all tokens gets the gradient of all tokens.
+
+slime runs Gated DeltaNet layers whole on every rank: the ranks gather the tokens, and keep their own of the
+output. What a rank gives back to the tokens of another is a part of their gradient under context parallelism,
+where the ranks keep different tokens, and a copy under tensor parallelism, where they get the same gradient.
+So the backward of a gather is a sum in the one, and none in the other. slime 0.2.4 dropped both sums, and the
+releases before it had both: here each of them gets the one that it lacks, in the backward of the gather, and
+the division that undoes the other, around the layer's `forward`, which is what both can be reached by.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.slime.hf_attention_gradient.fix import make_backward, make_forward
+
+_LAYER = "slime_plugins.models.hf_attention"
+_GATHER = f"{_LAYER}:_AllGatherForDuplicatedComputation"
+
+PATCH = Patch(
+    id="slime.hf-attention-gradient",
+    revision=1,
+    summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
+    why=(
+        "slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps "
+        "the output at its own tokens. Since 0.2.4 the backward keeps of the gradient what a rank gives back "
+        "to its own tokens, and drops what it gives back to those of the other context parallel ranks: "
+        "everything below such a layer is trained with a wrong gradient, without an error. From 0.2.0 to "
+        "0.2.3 it is the gradient times the tensor parallel size under sequence parallelism, once more with "
+        "each such layer. With the patch it is that of one process in both."
+    ),
+    changes=("numbers",),
+    met=(
+        "Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
+        "it tensor parallelism with --sequence-parallel."
+    ),
+    upstream=("THUDM/slime#1748",),
+    remove=Removal(
+        version=None,
+        when="a release sums the gradient of the gathered tokens over context parallel ranks",
+        test="tests/real/test_hf_attention.py::test_upstream_alone_has_the_gradient_of_one_process",
+    ),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                variant(
+                    "0.2",
+                    ">=0.1.0.dev0,<0.2.4.dev0",
+                    # v0.2.0 and .post1; v0.2.1; v0.2.2 and v0.2.3.
+                    replaced(
+                        f"{_LAYER}:HuggingfaceAttention.forward",
+                        make_forward,
+                        *("5d9fe2e3a4cb", "94bc725fbaa5", "f6251ce73c8b"),
+                    ),
+                ),
+                variant(
+                    "0.2.4",
+                    # The tag v0.2.4 calls itself 0.2.3.
+                    ">=0.2.3.dev0,<0.4.0.dev0",
+                    replaced(f"{_GATHER}.backward", make_backward, "b9096b5a0a4d"),
+                    # That sets what `backward` reads, and has no other use of the two.
+                    known(f"{_GATHER}.forward", "851878a1ac5a"),
+                ),
+                variant(
+                    "0.1",
+                    "<0.4.0.dev0",
+                    Absent(site=_LAYER),
+                    verdict="not-affected",
+                    reason="this slime has no layer that every rank runs on all tokens",
+                ),
+            ),
+        ),
+    ),
+)

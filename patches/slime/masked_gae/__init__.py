@@ -1,0 +1,86 @@
+"""`slime.masked-gae`: PPO's advantages are those of a response without the tokens that nobody trains.
+
+slime estimates advantages over all tokens of a response, those of tools and observations too, whose values
+nobody trains, as the loss of the critic leaves them out. Here the estimator, by its name in the loss, takes
+the trained tokens alone, runs slime's own recursion on them and puts the result back. The masks and rewards
+that it is not passed come from `slime.whiten-over-cp`, which stands around the caller
+(`patches/_slime_advantages.py`): there the rewards are withheld from slime, which would add them to a token
+of the first context parallel rank, whether or not the last token of the response is there, or any.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Absent, Known, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.slime.masked_gae.fix import make_batch
+
+_LOSS = "slime.backends.megatron_utils.loss"
+_BATCH = "get_advantages_and_returns_batch"
+_CONTEXT = "slime.backends.megatron_utils.cp_utils"
+_UTILS = "slime.utils.ppo_utils"
+
+#: What is called, and not replaced.
+_SHARED: tuple[Known, ...] = (
+    known(f"{_CONTEXT}:all_gather_with_cp", "c567803669c3"),
+    known(
+        f"{_CONTEXT}:slice_log_prob_with_cp",
+        *("0d3bf222596c", "796a306adda1", "1a8f033fa038", "9eebe53f3605", "734123b9cf6a"),
+    ),
+    known(f"{_UTILS}:vanilla_gae", "ed4a38187184"),
+    known(f"{_UTILS}:chunked_gae", "0fb14eb0d01c"),
+    known(f"{_UTILS}:compute_approx_kl", "2c27d973f166", "10fad8a9fd01"),
+    # What the import stands for, and so what is replaced in truth.
+    known(f"{_UTILS}:{_BATCH}", "5cd9b4e7c9a9", "dbabcbfda048"),
+)
+
+PATCH = Patch(
+    id="slime.masked-gae",
+    revision=1,
+    summary="PPO's advantages over trained tokens alone, with the reward on the last of them",
+    why=(
+        "In PPO slime runs the advantage estimation through tokens that are not trained, of tools and "
+        "observations: with lambda below 1 their values, which no loss has ever touched, enter the "
+        "advantages of the tokens before them, and the reward may sit on one of them. Under context "
+        "parallelism the reward goes to the last token that the first rank has, which is rarely that of the "
+        "response, or to none: IndexError. With the patch the advantages are those of the response without "
+        "these tokens, gamma and lambda count trained tokens, and the reward is that of the last of them, "
+        "wherever it is. This is one reading of two: the other, slime's, takes observations for steps of the "
+        "episode that are discounted too. slime's own REINFORCE++ puts the reward on the last trained token, "
+        "and its PPO has been as it is since it came, so the patch is selected by its name only."
+    ),
+    changes=("numbers", "crashes"),
+    met=(
+        "PPO with masked tokens in the responses and lambda or gamma below 1, or a reward on a masked token, "
+        "or with a context parallel size above 1."
+    ),
+    opt_in=True,
+    upstream=("THUDM/slime#2205", "radixark/miles#1827", "radixark/miles#1720"),
+    remove=Removal(
+        version=None,
+        when="a release estimates advantages over trained tokens alone, and rewards the last of them",
+        test="tests/real/test_masked_gae.py::test_upstream_alone_leaves_masked_tokens_out",
+    ),
+    requires=("slime.whiten-over-cp",),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                variant(
+                    "0.2",
+                    ">=0.1.0.dev0,<0.3.2.dev0",
+                    replaced(f"{_LOSS}:{_BATCH}", make_batch, "bdbee30f4e08"),
+                    # The import, and what it stands for.
+                    known(f"{_LOSS}:compute_approx_kl", "2f8ada3623f3"),
+                    *_SHARED,
+                ),
+                variant(
+                    "0.1",
+                    "<0.1.0.dev0",
+                    Absent(site=f"{_LOSS}:{_BATCH}"),
+                    verdict="not-affected",
+                    reason="this slime has no PPO",
+                ),
+            ),
+        ),
+    ),
+)

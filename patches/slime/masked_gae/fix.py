@@ -1,0 +1,114 @@
+"""What takes the place of slime's advantage estimation: the same, over the tokens that are trained."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from overlay.patches._slime_advantages import RUN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+class _Step:
+    """What the estimator is not passed: slime's arguments, what is known of the samples, their rewards."""
+
+    def __init__(self, args: Any, given: Any, rewards: Any) -> None:
+        self.args = args
+        self.given = given
+        self.rewards = rewards
+
+    def penalties(self, module: ModuleType) -> list[Any]:
+        """Return the KL of this rank's tokens of each sample, none if it has no part in the rewards."""
+        args, given = self.args, self.given
+        own = given.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs")
+        if args.kl_coef == 0 or not own:
+            return []
+        pairs = zip(own, given["ref_log_probs"], strict=True)
+        return [module.compute_approx_kl(*pair, kl_loss_type=args.kl_loss_type) for pair in pairs]
+
+
+#: While slime computes advantages by PPO.
+_current: ContextVar[_Step | None] = ContextVar("overlay_slime_gae", default=None)
+
+
+def _run(original: Callable[..., Any], args: Any, rollout_data: Any) -> Any:
+    """Run slime's computation without rewards: it would put them on some token of the first rank."""
+    custom = getattr(args, "custom_advantage_function_path", None)
+    if args.advantage_estimator != "ppo" or custom is not None:
+        return original(args, rollout_data)
+    given = {**rollout_data, "rewards": []}
+    token = _current.set(_Step(args, given, rollout_data.get("rewards")))
+    try:
+        return original(args, given)
+    finally:
+        _current.reset(token)
+        rollout_data.update({name: value for name, value in given.items() if name != "rewards"})
+
+
+def make_batch(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `get_advantages_and_returns_batch`: over the trained tokens, as if there were no others.
+
+    The reward of a sample is that of the last of them. The others get the advantage 0, and their value for a
+    return.
+    """
+    import torch
+    from megatron.core import mpu
+    from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
+    from slime.utils import ppo_utils
+
+    def get_advantages_and_returns_batch(
+        total_lengths: Any,
+        response_lengths: Any,
+        values_list: Any,
+        rewards_list: Any,
+        gamma: Any,
+        lambd: Any,
+        chunked: bool = True,
+    ) -> Any:
+        step = _current.get()
+        if step is None:
+            return original(total_lengths, response_lengths, values_list, rewards_list, gamma, lambd, chunked)
+        split = mpu.get_context_parallel_world_size() > 1
+        sizes = list(zip(total_lengths, response_lengths, strict=True))
+
+        def whole(parts: Any) -> list[Any]:
+            """Return tensors of all response tokens, given this rank's of each sample."""
+            if not split:
+                return list(parts)
+            return [all_gather_with_cp(part, *size) for part, size in zip(parts, sizes, strict=bool(parts))]
+
+        with torch.no_grad():
+            values = whole(values_list)
+            kl = whole(step.penalties(module)) or [0.0] * len(sizes)
+            masks = zip(step.given["loss_masks"], values, strict=True)
+            trained = [mask.to(value.device) != 0 for mask, value in masks]
+            # At least one column: of a step in which nothing is trained as well.
+            shape = len(sizes), max([1, *(int(mask.sum()) for mask in trained)])
+            table, rewards = values[0].new_zeros(2, *shape)
+            rows = zip(step.rewards, values, kl, trained, strict=True)
+            for row, (reward, value, penalty, mask) in enumerate(rows):
+                if (count := int(mask.sum())) == 0:
+                    continue
+                table[row, :count] = value[mask]
+                rewards[row, :count] = (-step.args.kl_coef * penalty + torch.zeros_like(value))[mask]
+                rewards[row, count - 1] += reward
+            estimate = ppo_utils.chunked_gae if chunked else ppo_utils.vanilla_gae
+            found, _ = estimate(rewards=rewards, values=table, gamma=gamma, lambd=lambd)
+            advantages = []
+            for row, (value, mask) in enumerate(zip(values, trained, strict=True)):
+                advantages.append(torch.zeros_like(value))
+                advantages[-1][mask] = found[row, : int(mask.sum())]
+            returns = [mine + value for mine, value in zip(advantages, values, strict=True)]
+            if split:
+                advantages, returns = (
+                    [slice_log_prob_with_cp(one, *size) for one, size in zip(found, sizes, strict=True)]
+                    for found in (advantages, returns)
+                )
+        return advantages, returns
+
+    vars(get_advantages_and_returns_batch)[RUN] = _run
+    return get_advantages_and_returns_batch
