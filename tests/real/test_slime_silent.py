@@ -1,0 +1,77 @@
+"""What slime leaves out in silence, on each release that does: the contract of each patch, without it and with it.
+
+Each revision is run once for all patches, in a process of its own with that revision first on the path.
+`SLIME_REPO` names a repository of slime.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from slime_silent_check import RAISED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Found = Callable[[str, str], list[str]]
+
+pytestmark = pytest.mark.real
+
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+
+#: After 0.3.1.
+MAIN = "624b824a8"
+V02 = ("v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3")
+ALL = ("v0.1.0", *V02, "v0.3.0", "v0.3.1")
+
+#: The releases that a patch is for, and those that are cured.
+AFFECTED: dict[str, tuple[str, ...]] = {
+    "slime.eps-clip-c": ALL,
+}
+CURED: dict[str, tuple[str, ...]] = {
+    "slime.eps-clip-c": (MAIN,),
+}
+
+
+@pytest.fixture
+def found(slime: Callable[[str], Path], findings: Callable[..., dict[str, Any]]) -> Found:
+    """Return the function that says what the contract of a patch found on a revision: alone, and with it."""
+
+    def get(patch: str, revision: str) -> list[str]:
+        here = [name for name, revisions in AFFECTED.items() if revision in revisions + CURED.get(name, ())]
+        return list(findings(slime(revision), "slime_silent_check.py", SEED, *here)[patch])
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("patch", "revision"),
+    [(patch, revision) for patch, revisions in AFFECTED.items() for revision in revisions],
+)
+def test_with_the_patch_it_is_right(found: Found, patch: str, revision: str) -> None:
+    assert found(patch, revision)[1] == "", SEED
+
+
+def alone(patch: str) -> pytest.MarkDecorator:
+    """Mark the removal test of a patch, which fails on each release that the patch is for."""
+    wrong = pytest.mark.xfail(
+        strict=True, raises=pytest.fail.Exception, reason=f"once this passes, {patch} has had its day"
+    )
+    needed = [pytest.param(revision, marks=wrong) for revision in AFFECTED[patch]]
+    return pytest.mark.parametrize("revision", [*needed, *CURED.get(patch, ())])
+
+
+def holds(said: str) -> None:
+    """Fail if upstream alone is wrong; that a contract raised is an error of its own."""
+    assert not said.startswith(RAISED), (SEED, said)
+    if said:
+        pytest.fail(said)
+
+
+@alone("slime.eps-clip-c")
+def test_upstream_alone_bounds_the_loss(found: Found, revision: str) -> None:
+    holds(found("slime.eps-clip-c", revision)[0])
