@@ -31,9 +31,17 @@ ALL = ("v0.1.0", *V02, "v0.3.0", "v0.3.1")
 #: The releases that a patch is for, and those that are cured.
 AFFECTED: dict[str, tuple[str, ...]] = {
     "slime.eps-clip-c": ALL,
+    "slime.value-temperature": V02,
+    "slime.resumed-schedule": ("v0.2.2", "v0.2.3"),
+    "slime.checkpoint-step": ("v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1"),
+    "slime.teacher-temperature": ("v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1"),
 }
 CURED: dict[str, tuple[str, ...]] = {
     "slime.eps-clip-c": (MAIN,),
+    "slime.value-temperature": ("v0.3.0",),
+    "slime.resumed-schedule": ("v0.2.1", "v0.2.4"),
+    "slime.checkpoint-step": ("v0.2.2", MAIN),
+    "slime.teacher-temperature": (MAIN,),
 }
 
 
@@ -75,3 +83,23 @@ def holds(said: str) -> None:
 @alone("slime.eps-clip-c")
 def test_upstream_alone_bounds_the_loss(found: Found, revision: str) -> None:
     holds(found("slime.eps-clip-c", revision)[0])
+
+
+@alone("slime.value-temperature")
+def test_upstream_alone_leaves_values_as_they_are(found: Found, revision: str) -> None:
+    holds(found("slime.value-temperature", revision)[0])
+
+
+@alone("slime.resumed-schedule")
+def test_upstream_alone_resumes_the_schedule(found: Found, revision: str) -> None:
+    holds(found("slime.resumed-schedule", revision)[0])
+
+
+@alone("slime.checkpoint-step")
+def test_upstream_alone_loads_each_from_its_own_step(found: Found, revision: str) -> None:
+    holds(found("slime.checkpoint-step", revision)[0])
+
+
+@alone("slime.teacher-temperature")
+def test_upstream_alone_scores_the_teacher_like_the_student(found: Found, revision: str) -> None:
+    holds(found("slime.teacher-temperature", revision)[0])

@@ -28,10 +28,11 @@ PATCH = Patch(
         "slime parses --eps-clip-c, the upper bound of dual-clip PPO, and its policy loss never hands it on: "
         "a token with a negative advantage whose probability has risen since the rollout pushes without a "
         "bound. With the patch the loss of such a token is at most --eps-clip-c times its advantage, as the "
-        "option says and as slime does after 0.3.1. It changes the numbers of jobs that set --eps-clip-c, and "
-        "of no others. A job that is to go on as before leaves the option out, which did nothing. FSDP's "
-        "trainer, which slime 0.2.0 to 0.2.2 have too, is not changed."
+        "option says and as slime does after 0.3.1. A job that is to go on as before leaves the option out, "
+        "which did nothing. FSDP's trainer, which slime 0.2.0 to 0.2.2 have too, is not changed."
     ),
+    changes=("numbers",),
+    met="--eps-clip-c on Megatron.",
     upstream=("THUDM/slime#2247",),
     remove=Removal(
         version=None,

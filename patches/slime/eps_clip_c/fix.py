@@ -12,18 +12,15 @@ if TYPE_CHECKING:
 def make_policy_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build the policy loss of a micro-batch: slime's own, with the loss of a token bounded."""
     from functools import partial
-    from types import FunctionType
+
+    from overlay.patches._rebound import rebound
 
     def policy_loss_function(args: Any, batch: Any, logits: Any, sum_of_sample_mean: Any) -> Any:
         bound = getattr(args, "eps_clip_c", None)
         if bound is None:
             return original(args, batch, logits, sum_of_sample_mean)
-        # The module's names as they are now: others replace some of them.
-        names = {
-            **vars(module),
-            "compute_policy_loss": partial(module.compute_policy_loss, eps_clip_c=bound),
-        }
-        bounded = FunctionType(original.__code__, names, original.__name__, original.__defaults__)
-        return bounded(args, batch, logits, sum_of_sample_mean)
+        bounded = partial(module.compute_policy_loss, eps_clip_c=bound)
+        own = rebound(original, module, compute_policy_loss=bounded)
+        return own(args, batch, logits, sum_of_sample_mean)
 
     return policy_loss_function
