@@ -35,6 +35,11 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "slime.resumed-schedule": ("v0.2.2", "v0.2.3"),
     "slime.checkpoint-step": ("v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1"),
     "slime.teacher-temperature": ("v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1"),
+    "slime.partial-rollout-budget": ("286750aa3", "v0.3.0", "v0.3.1"),
+    "slime.group-timeouts": (*V02, "v0.3.0"),
+    "slime.allgather-cp-models": ("v0.2.3", "v0.2.4", "286750aa3"),
+    "slime.async-groups": ("v0.3.0", "v0.3.1"),
+    "slime.tool-turn-mask": (*V02, "v0.3.0", "v0.3.1"),
 }
 CURED: dict[str, tuple[str, ...]] = {
     "slime.eps-clip-c": (MAIN,),
@@ -42,6 +47,11 @@ CURED: dict[str, tuple[str, ...]] = {
     "slime.resumed-schedule": ("v0.2.1", "v0.2.4"),
     "slime.checkpoint-step": ("v0.2.2", MAIN),
     "slime.teacher-temperature": (MAIN,),
+    "slime.partial-rollout-budget": ("v0.2.4", MAIN),
+    "slime.group-timeouts": ("v0.3.1",),
+    "slime.allgather-cp-models": ("v0.3.0",),
+    "slime.async-groups": (MAIN,),
+    "slime.tool-turn-mask": (MAIN,),
 }
 
 
@@ -103,3 +113,28 @@ def test_upstream_alone_loads_each_from_its_own_step(found: Found, revision: str
 @alone("slime.teacher-temperature")
 def test_upstream_alone_scores_the_teacher_like_the_student(found: Found, revision: str) -> None:
     holds(found("slime.teacher-temperature", revision)[0])
+
+
+@alone("slime.partial-rollout-budget")
+def test_upstream_alone_asks_for_the_tokens_that_are_left(found: Found, revision: str) -> None:
+    holds(found("slime.partial-rollout-budget", revision)[0])
+
+
+@alone("slime.group-timeouts")
+def test_upstream_alone_makes_groups_as_they_were(found: Found, revision: str) -> None:
+    holds(found("slime.group-timeouts", revision)[0])
+
+
+@alone("slime.allgather-cp-models")
+def test_upstream_alone_refuses_what_it_would_scramble(found: Found, revision: str) -> None:
+    holds(found("slime.allgather-cp-models", revision)[0])
+
+
+@alone("slime.async-groups")
+def test_upstream_alone_trains_on_every_group(found: Found, revision: str) -> None:
+    holds(found("slime.async-groups", revision)[0])
+
+
+@alone("slime.tool-turn-mask")
+def test_upstream_alone_renders_results_of_tools_as_one_turn(found: Found, revision: str) -> None:
+    holds(found("slime.tool-turn-mask", revision)[0])
