@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def rebound(function: Callable[..., Any], module: ModuleType, **names: Any) -> Callable[..., Any]:
-    """Return a function of `module`, which is no closure, over the module's names as they are now and `names`.
+    """Return a function of `module`, no closure, over the module's names as they are now and `names`.
 
     It is for one call: names that the module is given later are not seen.
     """

@@ -107,6 +107,6 @@ def import_slime(*names: str) -> list[ModuleType]:
 
 
 def imported(name: str) -> ModuleType:
-    """Import any module of slime by its full name and return it: one of the rollout side, or of its utilities."""
+    """Import any module of slime by its full name and return it: of the rollout side, or a utility."""
     stand_in()
     return importlib.import_module(name)

@@ -1,4 +1,4 @@
-"""What slime leaves out in silence, on each release that does: the contract of each patch, without it and with it.
+"""What slime does wrong in silence, on each release that does: the contract of each patch, alone and with it.
 
 Each revision is run once for all patches, in a process of its own with that revision first on the path.
 `SLIME_REPO` names a repository of slime.
@@ -40,6 +40,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "slime.allgather-cp-models": ("v0.2.3", "v0.2.4", "286750aa3"),
     "slime.async-groups": ("v0.3.0", "v0.3.1"),
     "slime.tool-turn-mask": (*V02, "v0.3.0", "v0.3.1"),
+    "slime.bridge-flags": ("v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "v0.3.0"),
 }
 CURED: dict[str, tuple[str, ...]] = {
     "slime.eps-clip-c": (MAIN,),
@@ -47,11 +48,12 @@ CURED: dict[str, tuple[str, ...]] = {
     "slime.resumed-schedule": ("v0.2.1", "v0.2.4"),
     "slime.checkpoint-step": ("v0.2.2", MAIN),
     "slime.teacher-temperature": (MAIN,),
-    "slime.partial-rollout-budget": ("v0.2.4", MAIN),
+    "slime.partial-rollout-budget": (MAIN,),
     "slime.group-timeouts": ("v0.3.1",),
     "slime.allgather-cp-models": ("v0.3.0",),
     "slime.async-groups": (MAIN,),
     "slime.tool-turn-mask": (MAIN,),
+    "slime.bridge-flags": (),
 }
 
 
@@ -138,3 +140,8 @@ def test_upstream_alone_trains_on_every_group(found: Found, revision: str) -> No
 @alone("slime.tool-turn-mask")
 def test_upstream_alone_renders_results_of_tools_as_one_turn(found: Found, revision: str) -> None:
     holds(found("slime.tool-turn-mask", revision)[0])
+
+
+@alone("slime.bridge-flags")
+def test_upstream_alone_hands_flags_to_the_bridge(found: Found, revision: str) -> None:
+    holds(found("slime.bridge-flags", revision)[0])

@@ -1,5 +1,4 @@
 """`slime.allgather-cp-models`: `--allgather-cp` is refused for models whose tokens it would scramble.
-
 The function that compares the arguments with the model's configuration is wrapped: it is called once, before
 anything is started.
 """
@@ -47,7 +46,9 @@ PATCH = Patch(
                 variant(
                     "0.2.3",
                     ">=0.2.2.dev0,<0.3.0.dev0",
-                    replaced(f"{_ARGUMENTS}:_hf_validate_args", make_validate, "b643af440c47", "aa04e52bdab6"),
+                    replaced(
+                        f"{_ARGUMENTS}:_hf_validate_args", make_validate, "b643af440c47", "aa04e52bdab6"
+                    ),
                     Absent(site=f"{_ARGUMENTS}:_validate_allgather_cp_supported"),
                     Present(site=_REDISTRIBUTE),
                 ),

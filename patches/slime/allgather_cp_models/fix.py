@@ -21,14 +21,14 @@ def make_validate(original: Callable[..., Any], _module: ModuleType) -> Callable
     def _hf_validate_args(args: Any, hf_config: Any) -> None:
         names = getattr(hf_config, "architectures", None) or ()
         # The option is slime's; what parses only Megatron's arguments does not know it.
-        if getattr(args, "allgather_cp", False) and args.context_parallel_size > 1:
-            if not any(name in IN_ORDER for name in names):
-                msg = (
-                    f"--allgather-cp splits sequences in order, and the layers of {', '.join(names) or 'this model'} "
-                    f"expect the two halves of each rank (zigzag): it is for {' and '.join(IN_ORDER)}. "
-                    "Leave it out"
-                )
-                raise ValueError(msg)
+        split = getattr(args, "allgather_cp", False) and args.context_parallel_size > 1
+        if split and not any(name in IN_ORDER for name in names):
+            msg = (
+                "--allgather-cp splits sequences in order, and the layers of "
+                f"{', '.join(names) or 'this model'} expect the two halves of each rank (zigzag): it is for "
+                f"{' and '.join(IN_ORDER)}. Leave it out"
+            )
+            raise ValueError(msg)
         original(args, hf_config)
 
     return _hf_validate_args

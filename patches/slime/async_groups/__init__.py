@@ -1,5 +1,4 @@
 """`slime.async-groups`: fully asynchronous rollouts train on every group that was generated.
-
 A rollout empties the queue of groups that are done and keeps as many as it needs. It runs as it is, with a
 worker that hands out no more than that. What is left stays in the queue, which must not stop the thread that
 generates, so it loses its bound; and the worker gets no prompts while enough groups wait.
@@ -19,11 +18,11 @@ PATCH = Patch(
     revision=1,
     summary="Fully asynchronous rollouts train on every group that was generated",
     why=(
-        "A fully asynchronous rollout of slime 0.3 takes all groups that are done out of the queue and throws "
-        "away those beyond --rollout-batch-size, by their index: generated, scored, and their prompts used up. "
-        "Prompts that come late in the data, and whose responses are long, are lost most. With the patch they "
-        "are trained on in the next rollout, the oldest first, and the worker takes no new prompts while as "
-        "many groups wait as it generates at once, as in slime after 0.3.1."
+        "A fully asynchronous rollout of slime 0.3 takes all groups that are done out of the queue and "
+        "throws away those beyond --rollout-batch-size, by their index: generated, scored, and their prompts "
+        "used up. Prompts that come late in the data, and whose responses are long, are lost most. With the "
+        "patch they are trained on in the next rollout, the oldest first, and the worker takes no new "
+        "prompts while as many groups wait as it generates at once, as in slime after 0.3.1."
     ),
     changes=("numbers", "speed"),
     met="--rollout-function-path slime.rollout.fully_async_rollout.generate_rollout_fully_async.",

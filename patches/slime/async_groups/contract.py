@@ -1,4 +1,4 @@
-"""Each group that was generated is trained on in some rollout, and the worker runs ahead by no more than it may."""
+"""Each group that is generated is trained on, and the worker runs ahead by no more than it may."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def wrong(seed: str) -> str:
         if trained != wanted:
             return f"rollout {turn} of groups done in the order {done} gets {trained} and not {wanted}"
         if worker.queue_size() != len(done) - batch * (turn + 1):
-            return f"{worker.queue_size()} of {len(done)} groups are left after {turn + 1} rollouts of {batch}"
+            return (
+                f"{worker.queue_size()} of {len(done)} groups are left after {turn + 1} rollouts of {batch}"
+            )
 
     # A queue with a bound stops the thread that generates.
     worker = module.AsyncRolloutWorker(args, None, concurrency=4)

@@ -1,4 +1,4 @@
-"""What keeps the groups that a rollout does not need for the next one, and makes no more than are waited for."""
+"""What keeps the groups that a rollout does not need for the next, and makes no more than may wait."""
 
 from __future__ import annotations
 

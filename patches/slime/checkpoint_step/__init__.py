@@ -1,5 +1,4 @@
 """`slime.checkpoint-step`: the step of the reference's checkpoint is not that of the models loaded after it.
-
 slime borrows the actor's arguments to load another model and puts them back, all but a step that was not set.
 The method is wrapped.
 """
@@ -18,15 +17,15 @@ PATCH = Patch(
     summary="The step of the reference's checkpoint is not that of the models loaded after it",
     why=(
         "To load the reference or the teacher, slime sets ckpt_step to --ref-ckpt-step or "
-        "--opd-teacher-ckpt-step, and puts it back only if --ckpt-step was set. Without --ckpt-step, the models "
-        "that are loaded next, the teacher and the old actor, come from the reference's step of their own "
-        "checkpoints: of an older one, or of none, which stops the job. With the patch each comes from the "
-        "step that its own option names, else from the latest."
+        "--opd-teacher-ckpt-step, and puts it back only if --ckpt-step was set. Without --ckpt-step, the "
+        "models that are loaded next, the teacher and the old actor, come from the reference's step of their "
+        "own checkpoints: of an older one, or of none, which stops the job. With the patch each comes from "
+        "the step that its own option names, else from the latest."
     ),
     changes=("numbers", "crashes"),
     met=(
-        "--ref-ckpt-step or --opd-teacher-ckpt-step without --ckpt-step, and a model that is loaded after: the teacher "
-        "of on-policy distillation, or the old actor (--keep-old-actor)."
+        "--ref-ckpt-step or --opd-teacher-ckpt-step without --ckpt-step, and a model that is loaded after: "
+        "the teacher of on-policy distillation, or the old actor (--keep-old-actor)."
     ),
     upstream=("THUDM/slime#2243",),
     remove=Removal(

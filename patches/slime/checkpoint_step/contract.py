@@ -35,8 +35,8 @@ def wrong(seed: str) -> str:
                     wanted = [ref or step, teacher or step, step]
                     if read != wanted or args.ckpt_step != step:
                         return (
-                            f"--ckpt-step {step}, --ref-ckpt-step {ref}, --opd-teacher-ckpt-step {teacher}: reference, "
-                            f"teacher and old actor are loaded from {read} and not {wanted}"
+                            f"steps {step} of the actor, {ref} of the reference and {teacher} of the teacher: "
+                            f"reference, teacher and old actor are loaded from {read} and not {wanted}"
                         )
     return ""
 

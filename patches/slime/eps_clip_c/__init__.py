@@ -1,8 +1,7 @@
 """`slime.eps-clip-c`: `--eps-clip-c` bounds the loss of tokens with a negative advantage.
-
-slime's loss of a token takes the bound, and its caller leaves it out. The former is compiled, and so cannot be
-replaced; the caller has the arguments, and runs as it is over the names of its module, of which that one is
-bound to the option. FSDP's trainer has a caller of its own, which stays as it is.
+slime's loss of a token takes the bound, and its caller leaves it out. The former is compiled, and so cannot
+be replaced; the caller has the arguments, and runs as it is over the names of its module, of which that one
+is bound to the option. FSDP's trainer has a caller of its own, which stays as it is.
 """
 
 from __future__ import annotations

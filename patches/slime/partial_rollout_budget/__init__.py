@@ -1,7 +1,6 @@
 """`slime.partial-rollout-budget`: a response that is resumed gets the tokens that it has left, and no more.
-
-The functions that generate a sample are wrapped, that of the streaming rollout too. They get the parameters of
-the call with fewer new tokens; the caller's own stay as they are.
+The functions that generate a sample are wrapped, that of the streaming rollout too. They get the parameters
+of the call with fewer new tokens; the caller's own stay as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +24,10 @@ PATCH = Patch(
         "nothing left, or is too long already, ends as truncated."
     ),
     changes=("numbers", "memory"),
-    met="--partial-rollout, or a generate function that calls slime's own for a sample that has a response already.",
+    met=(
+        "--partial-rollout, or a generate function that calls slime's own for a sample that has a response "
+        "already."
+    ),
     upstream=("THUDM/slime#2261",),
     remove=Removal(
         version=None,
@@ -39,7 +41,15 @@ PATCH = Patch(
                 variant(
                     "before 0.3",
                     "<0.2.5.dev0",
-                    known(_GENERATE, "7db343dff215", "df7737c62770", "1ffe84d3319f", "08c8cbc35e91", "d882b8ca6bac", "8d8742c34018"),
+                    known(
+                        _GENERATE,
+                        "7db343dff215",
+                        "df7737c62770",
+                        "1ffe84d3319f",
+                        "08c8cbc35e91",
+                        "d882b8ca6bac",
+                        "8d8742c34018",
+                    ),
                     verdict="not-affected",
                     reason="slime takes the response that there is off the budget before 0.3",
                 ),
@@ -54,7 +64,9 @@ PATCH = Patch(
                     "0.3",
                     ">=0.2.4.dev0,<0.3.2.dev0",
                     replaced(_GENERATE, make_generate, "a022997a24b4", "314bb03bfe3c"),
-                    replaced(f"{_STREAMING}:generate_streaming", make_streaming, "4c529e094e87", "84ed5601c014"),
+                    replaced(
+                        f"{_STREAMING}:generate_streaming", make_streaming, "4c529e094e87", "84ed5601c014"
+                    ),
                 ),
                 # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
                 variant(

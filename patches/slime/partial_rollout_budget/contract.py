@@ -11,10 +11,11 @@ class _Sent(Exception):  # noqa: N818 -- what is sent is no error
     """Ends a generation with what it would have sent to the engine."""
 
 
-def wrong(seed: str) -> str:
+def wrong(seed: str, *, longer: bool = False) -> str:
     """Return which response is asked for more or fewer tokens than it has left, empty if none is.
 
-    The engine and the tokenizer are stood in for.
+    The engine and the tokenizer are stood in for. With `longer` there is a response that is too long already,
+    which slime after 0.3.1 stops at.
     """
     import asyncio
     import importlib
@@ -44,8 +45,9 @@ def wrong(seed: str) -> str:
     budget = draw.randint(10, 99)
     status = module.Sample.Status
     for function in functions:
-        for used in (0, draw.randint(1, budget - 1), budget, budget + 5):
-            sample = module.Sample(prompt="p", tokens=[1, 2, 3] + [4] * used, response_length=used)
+        for used in (0, draw.randint(1, budget - 1), budget, *([budget + 5] if longer else [])):
+            tokens = [1, 2, 3] + [4] * used
+            sample = module.Sample(prompt="p", tokens=tokens, response="x" * used, response_length=used)
             sample.status = status.ABORTED if used else status.PENDING
             try:
                 asyncio.run(function(args, sample, {"max_new_tokens": budget, "temperature": 0.5}))
@@ -64,7 +66,7 @@ def check(seed: str) -> str:
     from overlay.testing import assert_applied, enable
 
     enable("slime.partial-rollout-budget")
-    found = wrong(seed)
+    found = wrong(seed, longer=True)
     assert_applied("slime.partial-rollout-budget")
     return found
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def left(sample: Any, sampling_params: Any) -> Any:
-    """Return the parameters with as many new tokens as the sample's response has left, none if it is longer."""
+    """Return the parameters with the new tokens that the sample's response has left, none if it is longer."""
     most = max(sampling_params["max_new_tokens"] - sample.response_length, 0)
     return {**sampling_params, "max_new_tokens": most}
 

@@ -1,8 +1,7 @@
 """`slime.resumed-schedule`: a resumed run's learning rate goes on from where the checkpoint had it.
-
-Megatron's checkpoint brings the schedule with it, and slime 0.2.2 and 0.2.3 advance it once more. The function
-that does so runs as it is, with a loader that notes where the schedule stands, and the schedule is put back
-there. A checkpoint without a schedule is left to slime.
+Megatron's checkpoint brings the schedule with it, and slime 0.2.2 and 0.2.3 advance it once more. The
+function that does so runs as it is, with a loader that notes where the schedule stands, and the schedule is
+put back there. A checkpoint without a schedule is left to slime.
 """
 
 from __future__ import annotations
@@ -19,13 +18,16 @@ PATCH = Patch(
     summary="A resumed run's learning rate goes on from where the checkpoint had it",
     why=(
         "After it has loaded a checkpoint, schedule included, slime 0.2.2 and 0.2.3 advance the schedule by "
-        "iteration * global_batch_size samples a second time: with decay, a run that resumes half-way goes on "
-        "with the learning rate of its end, and warm-up is skipped. With the patch the schedule stays where "
-        "the checkpoint had it, as in slime 0.2.4. Where the checkpoint's schedule is not loaded "
+        "iteration * global_batch_size samples a second time: with decay, a run that resumes half-way goes "
+        "on with the learning rate of its end, and warm-up is skipped. With the patch the schedule stays "
+        "where the checkpoint had it, as in slime 0.2.4. Where the checkpoint's schedule is not loaded "
         "(--no-load-optim), it stands where slime puts it."
     ),
     changes=("numbers",),
-    met="A run that resumes from a checkpoint with its optimizer, with a learning rate or weight decay that changes.",
+    met=(
+        "A run that resumes from a checkpoint with its optimizer, with a learning rate or weight decay that "
+        "changes."
+    ),
     upstream=("THUDM/slime#1775",),
     remove=Removal(
         version="0.2.4",

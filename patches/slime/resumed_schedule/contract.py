@@ -62,7 +62,7 @@ def wrong(seed: str) -> str:
             _, _, found, _ = module.initialize_model_and_optimizer(
                 Namespace(global_batch_size=batch), "actor"
             )
-            # A checkpoint without a schedule is slime's: it begins anew, or after the rollouts there have been.
+            # A checkpoint without a schedule is left to slime: it begins anew, or after the rollouts.
             wanted = kept or (found.num_steps if found.num_steps in (0, batch * iteration) else 0)
             right = fresh()
             right.step(increment=wanted)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build what makes model and optimizer and loads the checkpoint: slime's own, and the schedule put back."""
+    """Build what makes model and optimizer and loads them: slime's own, and the schedule put back."""
     from overlay.patches._rebound import rebound
 
     def initialize_model_and_optimizer(args: Any, role: str = "actor") -> Any:

@@ -1,5 +1,4 @@
 """`slime.teacher-temperature`: the teacher of on-policy distillation is scored at the rollout's temperature.
-
 slime puts the temperature into the request to the teacher's server itself. The function that sends it runs as
 it is, with a session that writes the request with the other temperature.
 """
@@ -18,14 +17,17 @@ PATCH = Patch(
     summary="The teacher of on-policy distillation is scored at the rollout's temperature",
     why=(
         "On-policy distillation compares log-probabilities of student and teacher. slime computes the "
-        "student's at --rollout-temperature, and asks the teacher's server for its own at temperature 0, which "
-        "stands for greedy sampling and not for the rollout's temperature. The divergence is then one of two "
-        "distributions at different temperatures, and is not 0 even if student and teacher are the same model. "
-        "With the patch the teacher is asked at --rollout-temperature, as in slime after 0.3.1. The teacher that "
-        "Megatron runs (--opd-type megatron) is scored at that temperature already."
+        "student's at --rollout-temperature, and asks the teacher's server for its own at temperature 0, "
+        "which stands for greedy sampling and not for the rollout's temperature. The divergence is then one "
+        "of two distributions at different temperatures, and is not 0 even if student and teacher are the "
+        "same model. With the patch the teacher is asked at --rollout-temperature, as in slime after 0.3.1. "
+        "The teacher that Megatron runs (--opd-type megatron) is scored at that temperature already."
     ),
     changes=("numbers",),
-    met="On-policy distillation with a teacher on a server of its own, at a --rollout-temperature other than 1.",
+    met=(
+        "On-policy distillation with a teacher on a server of its own, at a --rollout-temperature other than "
+        "1."
+    ),
     upstream=("THUDM/slime#2085",),
     remove=Removal(
         version=None,

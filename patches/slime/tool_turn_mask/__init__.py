@@ -1,5 +1,4 @@
 """`slime.tool-turn-mask`: results of tools that follow each other are one turn, as in the chat template.
-
 slime tokenises a conversation message by message. The method that does so for Qwen3 is wrapped: it gets such
 results as one message, and a tokenizer that takes that apart again.
 """
@@ -18,9 +17,9 @@ PATCH = Patch(
     summary="Qwen3 SFT: results of tools that follow each other are one turn",
     why=(
         "For SFT with --loss-mask-type qwen3, slime tokenises a conversation message by message. Qwen3's "
-        "template puts the results of tools that follow each other into one user turn, and slime gives each a "
-        "turn of its own: after parallel tool calls the model is trained on a conversation that it never sees "
-        "at inference. With the patch the tokens are those of the template, as in slime after 0.3.1. "
+        "template puts the results of tools that follow each other into one user turn, and slime gives each "
+        "a turn of its own: after parallel tool calls the model is trained on a conversation that it never "
+        "sees at inference. With the patch the tokens are those of the template, as in slime after 0.3.1. "
         "--loss-mask-type qwen, which has the same habit there too, is not changed."
     ),
     changes=("numbers",),
