@@ -1,4 +1,5 @@
 """`slime.allgather-cp-models`: `--allgather-cp` is refused for models whose tokens it would scramble.
+
 The function that compares the arguments with the model's configuration is wrapped: it is called once, before
 anything is started.
 """

@@ -1,4 +1,5 @@
 """`slime.async-groups`: fully asynchronous rollouts train on every group that was generated.
+
 A rollout empties the queue of groups that are done and keeps as many as it needs. It runs as it is, with a
 worker that hands out no more than that. What is left stays in the queue, which must not stop the thread that
 generates, so it loses its bound; and the worker gets no prompts while enough groups wait.

@@ -1,4 +1,5 @@
 """`slime.bridge-flags`: in bridge mode the model recomputes, and counts tokens, as it was asked to.
+
 slime copies parallel sizes to the configuration that Megatron Bridge made of the checkpoint, and few other
 arguments. The function that does so is wrapped. What it returns makes the model from that configuration
 later, which gets the flags that were set; the others stay as the bridge has them.

@@ -1,4 +1,5 @@
 """`slime.checkpoint-step`: the step of the reference's checkpoint is not that of the models loaded after it.
+
 slime borrows the actor's arguments to load another model and puts them back, all but a step that was not set.
 The method is wrapped.
 """

@@ -36,7 +36,7 @@ def wrong(seed: str) -> str:
                     if read != wanted or args.ckpt_step != step:
                         return (
                             f"steps {step} of the actor, {ref} of the reference and {teacher} of the teacher: "
-                            f"reference, teacher and old actor are loaded from {read} and not {wanted}"
+                            f"reference, teacher and old actor come from {read} and not {wanted}"
                         )
     return ""
 

@@ -1,4 +1,5 @@
 """`slime.eps-clip-c`: `--eps-clip-c` bounds the loss of tokens with a negative advantage.
+
 slime's loss of a token takes the bound, and its caller leaves it out. The former is compiled, and so cannot
 be replaced; the caller has the arguments, and runs as it is over the names of its module, of which that one
 is bound to the option. FSDP's trainer has a caller of its own, which stays as it is.
@@ -12,8 +13,8 @@ from overlay.patches.slime.eps_clip_c.fix import make_policy_loss
 
 _LOSS = "slime.backends.megatron_utils.loss"
 
-#: `policy_loss_function` without the bound: v0.1.0; v0.2.0; v0.2.1; v0.2.2; v0.2.3 to 286750aa3; v0.3.0; v0.3.1;
-#: the image nightly-20260810a.
+#: `policy_loss_function` without the bound: v0.1.0; v0.2.0; v0.2.1; v0.2.2; v0.2.3 to 286750aa3; v0.3.0;
+#: v0.3.1; the image nightly-20260810a.
 _UNBOUNDED = (
     *("bb556c77c8b7", "7d02e8733361", "3d7e19bcbf79", "163b17115e53", "7e77e2de889a"),
     *("340ec5d7a55a", "6e57bb01b00b", "3bc49d697dd4"),

@@ -1,4 +1,5 @@
 """`slime.group-timeouts`: process groups have their timeout after an offload too.
+
 slime destroys its process groups with each offload and makes them anew from their ranks alone. The function
 by which slime gives torch such groups is wrapped, so that each keeps what it was made with, and the one that
 makes them anew: what a group has kept comes first, and slime does the rest.

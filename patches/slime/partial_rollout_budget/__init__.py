@@ -1,4 +1,5 @@
 """`slime.partial-rollout-budget`: a response that is resumed gets the tokens that it has left, and no more.
+
 The functions that generate a sample are wrapped, that of the streaming rollout too. They get the parameters
 of the call with fewer new tokens; the caller's own stay as they are.
 """

@@ -1,4 +1,5 @@
 """`slime.resumed-schedule`: a resumed run's learning rate goes on from where the checkpoint had it.
+
 Megatron's checkpoint brings the schedule with it, and slime 0.2.2 and 0.2.3 advance it once more. The
 function that does so runs as it is, with a loader that notes where the schedule stands, and the schedule is
 put back there. A checkpoint without a schedule is left to slime.

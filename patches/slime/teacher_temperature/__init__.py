@@ -1,4 +1,5 @@
 """`slime.teacher-temperature`: the teacher of on-policy distillation is scored at the rollout's temperature.
+
 slime puts the temperature into the request to the teacher's server itself. The function that sends it runs as
 it is, with a session that writes the request with the other temperature.
 """

@@ -1,4 +1,5 @@
 """`slime.tool-turn-mask`: results of tools that follow each other are one turn, as in the chat template.
+
 slime tokenises a conversation message by message. The method that does so for Qwen3 is wrapped: it gets such
 results as one message, and a tokenizer that takes that apart again.
 """

@@ -1,4 +1,5 @@
 """`slime.value-temperature`: the critic's values are not divided by the rollout's temperature.
+
 slime takes the rows of the responses out of logits and of values with one function, which divides both. It is
 wrapped, since `get_values` may be another patch's: what has one entry a row is a value, and is taken out at a
 temperature of 1.
