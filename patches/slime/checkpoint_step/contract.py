@@ -35,7 +35,7 @@ def wrong(seed: str) -> str:
                     wanted = [ref or step, teacher or step, step]
                     if read != wanted or args.ckpt_step != step:
                         return (
-                            f"steps {step} of the actor, {ref} of the reference and {teacher} of the teacher: "
+                            f"steps {step} of the actor, {ref} of the reference, {teacher} of the teacher: "
                             f"reference, teacher and old actor come from {read} and not {wanted}"
                         )
     return ""
