@@ -21,9 +21,9 @@ PATCH = Patch(
     why=(
         "A fully asynchronous rollout of slime 0.3 takes all groups that are done out of the queue and "
         "throws away those beyond --rollout-batch-size, by their index: generated, scored, and their prompts "
-        "used up. Prompts that come late in the data, and whose responses are long, are lost most. With the "
-        "patch they are trained on in the next rollout, the oldest first, and the worker takes no new "
-        "prompts while as many groups wait as it generates at once, as in slime after 0.3.1."
+        "used up. Prompts that come late in the data are lost most. With the patch they are trained on in "
+        "the next rollout, the oldest first, and the worker takes no new prompts while as many groups wait "
+        "as it generates at once, as in slime after 0.3.1."
     ),
     changes=("numbers", "speed"),
     met="--rollout-function-path slime.rollout.fully_async_rollout.generate_rollout_fully_async.",
