@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Found = Callable[[str, str], list[str]]
 
-pytestmark = pytest.mark.real
-
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 #: After 0.3.1.
@@ -46,7 +44,7 @@ CURED: dict[str, tuple[str, ...]] = {
     "slime.eps-clip-c": (MAIN,),
     "slime.value-temperature": ("v0.3.0",),
     "slime.resumed-schedule": ("v0.2.1", "v0.2.4"),
-    "slime.checkpoint-step": ("v0.2.2", MAIN),
+    "slime.checkpoint-step": (MAIN,),
     "slime.teacher-temperature": (MAIN,),
     "slime.partial-rollout-budget": (MAIN,),
     "slime.group-timeouts": ("v0.3.1",),
@@ -55,6 +53,8 @@ CURED: dict[str, tuple[str, ...]] = {
     "slime.tool-turn-mask": (MAIN,),
     "slime.bridge-flags": (),
 }
+
+pytestmark = [pytest.mark.real, pytest.mark.by_source(*AFFECTED, revision="slime")]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ temperature of 1.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
 from overlay.patches.slime.value_temperature.fix import make_responses, make_responses_0_2_0
 
 _ROWS = "slime.backends.megatron_utils.loss:get_responses"
@@ -37,6 +37,14 @@ PATCH = Patch(
         Target(
             project=SLIME,
             variants=(
+                # v0.1.0 calls itself 0.0.1.
+                variant(
+                    "0.1",
+                    "<0.1.0.dev0",
+                    Absent(site="slime.backends.megatron_utils.loss:get_values"),
+                    verdict="not-affected",
+                    reason="slime has no critic before 0.2",
+                ),
                 variant(
                     "0.2.0",
                     ">=0.1.0.dev0,<0.2.2.dev0",
