@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from overlay.patch import Contract
 
 _IN_ORDER = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"}
@@ -17,7 +19,7 @@ def wrong(_seed: str) -> str:
     with megatron():
         from overlay.compat.slime_on_cpu import import_slime
 
-        (module,) = import_slime("arguments")
+        module: Any = import_slime("arguments")[0]
         module._set_default_megatron_args = lambda args: args
         for name in _IN_ORDER | _ZIGZAG:
             for size in (1, 2):

@@ -24,7 +24,7 @@ def wrong(_seed: str) -> str:
         from overlay.compat.slime_on_cpu import import_slime
 
         @dataclass
-        class Provider(TransformerConfig):  # type: ignore[misc]
+        class Provider(TransformerConfig):
             def __post_init__(self) -> None:
                 """Leave the checks to `finalize`."""
 
@@ -45,7 +45,7 @@ def wrong(_seed: str) -> str:
 
         sys.modules["megatron.bridge"] = Bridge("megatron.bridge")
         sys.modules["slime_plugins.megatron_bridge"] = ModuleType("slime_plugins.megatron_bridge")
-        (module,) = import_slime("model_provider")
+        module: Any = import_slime("model_provider")[0]
         module.patch_auto_bridge_hf_config = lambda bridge: bridge
         module.LinearForLastLayer = lambda **_options: None
         module.freeze_model_params = lambda *_: None

@@ -18,11 +18,16 @@ def wrong(seed: str) -> str:
 
         from overlay.compat.slime_on_cpu import import_slime
 
-        (actor,) = import_slime("actor")
+        actor: Any = import_slime("actor")[0]
         draw = random.Random(seed)
         read: list[Any] = []
         own: Any = None
-        actor.load_checkpoint = lambda *_args, **_options: read.append(own.args.ckpt_step) or (0, 0)
+
+        def load_checkpoint(*_args: Any, **_options: Any) -> tuple[int, int]:
+            read.append(own.args.ckpt_step)
+            return 0, 0
+
+        actor.load_checkpoint = load_checkpoint
         for step in (None, draw.randint(1, 99)):
             for ref in (None, draw.randint(100, 199)):
                 for teacher in (None, draw.randint(200, 299)):

@@ -32,7 +32,7 @@ def wrong(seed: str) -> str:
         made.append((ranks, timeout, pg_options))
         return torchs(ranks=ranks, backend=backend if backend == "gloo" else "fake")
 
-    dist.new_group = new_group
+    dist.new_group = new_group  # type: ignore[assignment]  # with the parameters that are looked at
     module.monkey_patch_torch_dist()
     draw = random.Random(seed)
     timeout = timedelta(minutes=draw.randint(11, 99))

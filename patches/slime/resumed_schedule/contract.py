@@ -28,7 +28,7 @@ def wrong(seed: str) -> str:
 
         from overlay.compat.slime_on_cpu import import_slime
 
-        (module,) = import_slime("model")
+        module: Any = import_slime("model")[0]
         draw = random.Random(seed)
         batch, iteration = draw.randint(2, 9), draw.randint(3, 9)
         # More than one step for each rollout, which is what an iteration is in slime.
