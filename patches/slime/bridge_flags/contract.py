@@ -74,7 +74,8 @@ def wrong(_seed: str) -> str:
                 config = provide(pre_process=True, post_process=False, vp_stage=None).config
                 for name, value in flags.items():
                     wanted = ["core_attn"] if name == "recompute_modules" and value is None else value
-                    if getattr(config, name) != wanted:
+                    # What is off may be None or False.
+                    if (getattr(config, name) or None) != (wanted or None):
                         return f"{role}: {name} is {getattr(config, name)}, and {wanted} was asked for"
     return ""
 
