@@ -44,8 +44,8 @@ def wrong(_seed: str) -> str:
                     return Provider(num_layers=2, hidden_size=8, num_attention_heads=2)
 
         sys.modules["megatron.bridge"] = Bridge("megatron.bridge")
-        for name in ("slime_plugins", "slime_plugins.megatron_bridge"):
-            sys.modules[name] = ModuleType(name)
+        sys.modules["slime_plugins"] = ModuleType("slime_plugins")
+        sys.modules["slime_plugins.megatron_bridge"] = ModuleType("slime_plugins.megatron_bridge")
         module: Any = import_slime("model_provider")[0]
         module.patch_auto_bridge_hf_config = lambda bridge: bridge
         module.LinearForLastLayer = lambda **_options: None
