@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CONFTEST = UPSTREAMS / "repetitions.py"
 #: What stands for sources: the first digit of a release, and of 0.x nothing can be had.
 SOURCES = """
-def _source(patches, project, release):
+def source_of(patches, project, release):
     assert (patches, project) == (("up.fix",), "up")
     return None if release.startswith("0") else (release[0],)
 """

@@ -27,15 +27,22 @@ _OTHERS = (
     "PIL",
     "datasets",
     "httpx",
+    "mbridge",
     "pandas",
     "pyarrow",
+    "pybase64",
+    "pylatexenc",
     "ray",
     "sglang",
     "sglang_router",
     "tensorboard",
+    "torch_memory_saver",
     "transformers",
     "wandb",
 )
+
+#: Packages that are in Megatron's repository or beside it, and not in its wheel.
+_WITHIN = ("megatron.bridge.", "megatron.training.")
 
 #: Packages of slime whose `__init__` is left out. Of its fork miles, none is.
 _BARE = ("slime.utils", "slime.backends.megatron_utils")
@@ -62,7 +69,7 @@ class StandIns:
 
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: object = None) -> ModuleSpec | None:
         """Find a module of one of the packages."""
-        if name.partition(".")[0] not in self.packages:
+        if name.partition(".")[0] not in self.packages and not f"{name}.".startswith(_WITHIN):
             return None
         return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]  # a loader by its methods
 
@@ -103,3 +110,9 @@ def import_slime(*names: str) -> list[ModuleType]:
 
         return [as_slime(name) for name in names]
     return [importlib.import_module(f"{TRAINING}.{name}") for name in names]
+
+
+def imported(name: str) -> Any:
+    """Import any module of slime by its full name and return it: of the rollout side, or a utility."""
+    stand_in()
+    return importlib.import_module(name)

@@ -242,6 +242,9 @@ def loss(shape: Sequence[tuple[int, int]], *, seed: int, **changed: Any) -> dict
     for log_prob, entropy, old, advantage, mask in samples:
         ratio = (log_prob - old).exp()
         terms = torch.maximum(-ratio * advantage, -ratio.clamp(0.8, 1.2) * advantage)
+        if args.eps_clip_c is not None:
+            bounded = terms.minimum(-args.eps_clip_c * advantage)
+            terms = torch.where(advantage < 0, bounded, terms)
         terms = -log_prob if args.loss_type == "sft_loss" else terms - args.entropy_coef * entropy
         wanted = wanted + (terms * mask).sum() / mask.sum().clamp_min(1)
         size = size + (terms * mask).abs().sum().detach() / mask.sum().clamp_min(1)

@@ -41,7 +41,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     ((parameter, project),) = mark.kwargs.items()
     others = {name: value for name, value in called.params.items() if name != parameter}
     release = called.params.get(parameter)
-    source = _source(mark.args, project, release) if isinstance(release, str) else None
+    source = source_of(mark.args, project, release) if isinstance(release, str) else None
     if source is None:
         return
     test = item.nodeid.partition("[")[0]
@@ -51,7 +51,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @functools.cache
-def _source(patches: tuple[str, ...], project: str, release: str) -> tuple[object, ...] | None:
+def source_of(patches: tuple[str, ...], project: str, release: str) -> tuple[object, ...] | None:
     """Return what patches find in a release, `None` if the release cannot be had: the test says so."""
     from sources import fetch_release, fetch_source, git_sources
 

@@ -1,0 +1,26 @@
+"""A function of an upstream that runs as it is, over the names of its module, a few of which are others.
+
+That is for what has to be handed in by a name that the function looks up in its module and that cannot be
+replaced there: it is compiled or a class, or others of the module are to keep it.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def rebound(function: Callable[..., Any], module: ModuleType, **names: Any) -> Callable[..., Any]:
+    """Return a function of `module`, no closure, over the module's names as they are now and `names`.
+
+    It is for one call: names that the module is given later are not seen.
+    """
+    from types import FunctionType
+
+    told: Any = function
+    made = FunctionType(told.__code__, {**vars(module), **names}, told.__name__, told.__defaults__)
+    made.__kwdefaults__ = told.__kwdefaults__
+    return made

@@ -1,0 +1,66 @@
+"""`slime.async-groups`: fully asynchronous rollouts train on every group that was generated.
+
+A rollout empties the queue of groups that are done and keeps as many as it needs. It runs as it is, with a
+worker that hands out no more than that. What is left stays in the queue, which must not stop the thread that
+generates, so it loses its bound; and the worker gets no prompts while enough groups wait.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.slime.async_groups.fix import make_init, make_rollout
+
+_MODULE = "slime.rollout.fully_async_rollout"
+_WORKER = f"{_MODULE}:AsyncRolloutWorker"
+
+PATCH = Patch(
+    id="slime.async-groups",
+    revision=1,
+    summary="Fully asynchronous rollouts train on every group that was generated",
+    why=(
+        "A fully asynchronous rollout of slime 0.3 takes all groups that are done out of the queue and "
+        "throws away those beyond --rollout-batch-size, by their index: generated, scored, and their prompts "
+        "used up. Prompts that come late in the data are lost most. With the patch they are trained on in "
+        "the next rollout, the oldest first, and the worker takes no new prompts while as many groups wait "
+        "as it generates at once, as in slime after 0.3.1."
+    ),
+    changes=("numbers", "speed"),
+    met="--rollout-function-path slime.rollout.fully_async_rollout.generate_rollout_fully_async.",
+    upstream=("THUDM/slime#2238",),
+    remove=Removal(
+        version=None,
+        when="a release leaves the groups that a rollout does not need in the queue",
+        test="tests/real/test_slime_silent.py::test_upstream_alone_trains_on_every_group",
+    ),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                variant(
+                    "before 0.3",
+                    "<0.3.0.dev0",
+                    Absent(site=_MODULE),
+                    verdict="not-affected",
+                    reason="slime has fully asynchronous rollouts only among its examples, before 0.3",
+                ),
+                variant(
+                    "0.3",
+                    ">=0.2.4.dev0,<0.3.2.dev0",
+                    replaced(f"{_MODULE}:_generate_rollout_async", make_rollout, "b0abf7a695ef"),
+                    replaced(f"{_WORKER}.__init__", make_init, "9021b7cc7953"),
+                    # That it asks for prompts one by one, and goes on where there are none.
+                    known(f"{_WORKER}._loop", "c1e4034a6c8d"),
+                ),
+                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+                variant(
+                    "after 0.3.1",
+                    ">=0.3.1.dev0",
+                    known(f"{_MODULE}:_generate_rollout_async", "fb667674491b"),
+                    verdict="fixed-upstream",
+                    reason="slime leaves the groups that a rollout does not need in the queue",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,82 @@
+"""`slime.bridge-flags`: in bridge mode the model recomputes, and counts tokens, as it was asked to.
+
+slime copies parallel sizes to the configuration that Megatron Bridge made of the checkpoint, and few other
+arguments. The function that does so is wrapped. What it returns makes the model from that configuration
+later, which gets the flags that were set; the others stay as the bridge has them.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.slime.bridge_flags.fix import make_inner_provider, make_provider
+
+_PROVIDER = "slime.backends.megatron_utils.model_provider"
+
+PATCH = Patch(
+    id="slime.bridge-flags",
+    revision=1,
+    summary="In bridge mode the model recomputes, and counts tokens, as it was asked to",
+    why=(
+        "With --megatron-to-hf-mode bridge, slime makes the model from what Megatron Bridge reads in the "
+        "checkpoint, and hands it few of its arguments. --recompute-granularity and the options beside it "
+        "are lost, and jobs that fit run out of memory. --calculate-per-token-loss is lost for the model and "
+        "not for the loss: Megatron's schedule then divides each micro-batch by its own number of tokens, so "
+        "that tokens of short ones weigh more, where one mean over all tokens was asked for. slime 0.2.2 and "
+        "0.2.3 lose --context-parallel-size too, so that each rank attends to its own tokens alone. With the "
+        "patch the model's configuration has those flags that are set. Of the flags of mixture-of-experts "
+        "losses nothing is changed: there the checkpoint may be meant."
+    ),
+    changes=("numbers", "memory"),
+    met=(
+        "--megatron-to-hf-mode bridge with --recompute-granularity or --calculate-per-token-loss; in slime "
+        "0.2.2 and 0.2.3 with a context parallel size above 1 too."
+    ),
+    upstream=("radixark/miles#1483", "THUDM/slime@f655e13d9"),
+    remove=Removal(
+        version="0.3.1",
+        when="slime 0.3.1 has no bridge mode any more",
+        test="tests/real/test_slime_silent.py::test_upstream_alone_hands_flags_to_the_bridge",
+    ),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                variant(
+                    "before 0.2.2",
+                    "<0.2.2.dev0",
+                    known(
+                        f"{_PROVIDER}:get_model_provider_func", "dfa83e8f2cfc", "1345b8887bf1", "cfd30a1c11bd"
+                    ),
+                    verdict="not-affected",
+                    reason="slime has no bridge mode for the model before 0.2.2",
+                ),
+                variant(
+                    "0.2.2",
+                    ">=0.2.1.dev0,<0.3.0.dev0",
+                    replaced(
+                        f"{_PROVIDER}:get_model_provider_func",
+                        make_provider,
+                        "507f0e2851f8",
+                        "ed1c7b3f37ff",
+                        "29333892cf28",
+                        "52559e6c1f83",
+                    ),
+                    Absent(site=f"{_PROVIDER}:_get_model_provider_func"),
+                ),
+                variant(
+                    "0.3.0",
+                    ">=0.2.4.dev0,<0.3.1.dev0",
+                    replaced(f"{_PROVIDER}:_get_model_provider_func", make_inner_provider, "390c6f05761b"),
+                ),
+                variant(
+                    "0.3.1",
+                    ">=0.3.0.dev0",
+                    Absent(site="slime.utils.megatron_bridge_utils"),
+                    verdict="superseded",
+                    reason="slime has no bridge mode any more",
+                ),
+            ),
+        ),
+    ),
+)

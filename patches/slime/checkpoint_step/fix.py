@@ -1,0 +1,22 @@
+"""What keeps the step of one model's checkpoint out of the next model's."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_load_other(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the loading of another model than the actor, whose arguments it borrows."""
+
+    def load_other_checkpoint(self: Any, model_tag: str, path: str) -> None:
+        step = self.args.ckpt_step
+        try:
+            original(self, model_tag, path)
+        finally:
+            self.args.ckpt_step = step
+
+    return load_other_checkpoint

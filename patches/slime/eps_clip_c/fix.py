@@ -1,0 +1,26 @@
+"""What hands slime's policy loss the option that it leaves out."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_policy_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the policy loss of a micro-batch: slime's own, with the loss of a token bounded."""
+    from functools import partial
+
+    from overlay.patches._rebound import rebound
+
+    def policy_loss_function(args: Any, batch: Any, logits: Any, sum_of_sample_mean: Any) -> Any:
+        bound = getattr(args, "eps_clip_c", None)
+        if bound is None:
+            return original(args, batch, logits, sum_of_sample_mean)
+        bounded = partial(module.compute_policy_loss, eps_clip_c=bound)
+        own = rebound(original, module, compute_policy_loss=bounded)
+        return own(args, batch, logits, sum_of_sample_mean)
+
+    return policy_loss_function

@@ -1,0 +1,33 @@
+"""What leaves a rollout that is resumed the tokens that it has not used."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def left(sample: Any, sampling_params: Any) -> Any:
+    """Return the parameters with the new tokens that the sample's response has left, none if it is longer."""
+    most = max(sampling_params["max_new_tokens"] - sample.response_length, 0)
+    return {**sampling_params, "max_new_tokens": most}
+
+
+def make_generate(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the generation of one sample."""
+
+    async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
+        return await original(args, sample, left(sample, sampling_params))
+
+    return generate
+
+
+def make_streaming(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the same where the answer comes in pieces."""
+
+    async def generate_streaming(args: Any, sample: Any, sampling_params: Any) -> Any:
+        return await original(args, sample, left(sample, sampling_params))
+
+    return generate_streaming

@@ -1,0 +1,29 @@
+"""What asks the teacher for log-probabilities at the temperature of the student's."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_reward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the request to the teacher: slime's own, serialised with the rollout's temperature."""
+    import json
+    from functools import partial
+    from types import SimpleNamespace
+
+    from overlay.patches._rebound import rebound
+
+    async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
+        def serialised(payload: Any) -> str:
+            sampling = {**payload["sampling_params"], "temperature": args.rollout_temperature}
+            return json.dumps({**payload, "sampling_params": sampling})
+
+        session = partial(module.aiohttp.ClientSession, json_serialize=serialised)
+        own = rebound(original, module, aiohttp=SimpleNamespace(ClientSession=session))
+        return await own(args, sample, **kwargs)
+
+    return reward_func

@@ -1,0 +1,66 @@
+"""`slime.tool-turn-mask`: results of tools that follow each other are one turn, as in the chat template.
+
+slime tokenises a conversation message by message. The method that does so for Qwen3 is wrapped: it gets such
+results as one message, and a tokenizer that takes that apart again.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.slime.tool_turn_mask.fix import make_mask, make_mask_0_2_0
+
+_MASK = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen3"
+
+PATCH = Patch(
+    id="slime.tool-turn-mask",
+    revision=1,
+    summary="Qwen3 SFT: results of tools that follow each other are one turn",
+    why=(
+        "For SFT with --loss-mask-type qwen3, slime tokenises a conversation message by message. Qwen3's "
+        "template puts the results of tools that follow each other into one user turn, and slime gives each "
+        "a turn of its own: after parallel tool calls the model is trained on a conversation that it never "
+        "sees at inference. With the patch the tokens are those of the template, as in slime after 0.3.1. "
+        "--loss-mask-type qwen, which has the same habit there too, is not changed."
+    ),
+    changes=("numbers",),
+    met="SFT with --loss-mask-type qwen3 on conversations in which results of tools follow each other.",
+    upstream=("THUDM/slime#2264", "THUDM/slime#2263"),
+    remove=Removal(
+        version=None,
+        when="a release renders results of tools that follow each other together",
+        test="tests/real/test_slime_silent.py::test_upstream_alone_renders_results_of_tools_as_one_turn",
+    ),
+    targets=(
+        Target(
+            project=SLIME,
+            variants=(
+                variant(
+                    "0.1",
+                    "<0.1.0.dev0",
+                    Absent(site=_MASK),
+                    verdict="not-affected",
+                    reason="slime has no masks for Qwen3 before 0.2",
+                ),
+                variant(
+                    "0.2.0",
+                    ">=0.1.0.dev0,<0.2.2.dev0",
+                    replaced(_MASK, make_mask_0_2_0, "c8c78982dde2", "782bb4439153"),
+                ),
+                variant(
+                    "0.2.2",
+                    ">=0.2.1.dev0,<0.3.2.dev0",
+                    replaced(_MASK, make_mask, "0a3e4befb3be", "1d5395dab581"),
+                ),
+                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+                variant(
+                    "after 0.3.1",
+                    ">=0.3.1.dev0",
+                    known(_MASK, "d9d43ea39198"),
+                    verdict="fixed-upstream",
+                    reason="slime renders results of tools that follow each other together",
+                ),
+            ),
+        ),
+    ),
+)
