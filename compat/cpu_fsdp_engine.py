@@ -61,10 +61,14 @@ def build(engine_class: Any, model: torch.nn.Module, ranks: int = 1) -> Any:
     return engine
 
 
-def draw_batch(draw: random.Random, samples: int) -> TensorDict:
+def draw_batch(draw: random.Random, samples: int, *, silent: bool = True) -> TensorDict:
     """Draw padded prompts and responses, masks, and the tokens without padding: what verl's losses read.
 
-    Some tokens of a response do not count, and some samples have none that does.
+    Args:
+        draw: What is drawn from.
+        samples: How many. Some tokens of a response do not count.
+        silent: Whether some samples have no token that counts.
+
     """
     prompts, responses = ([draw.randint(1, most) for _ in range(samples)] for most in (4, 6))
     width, wide = max(prompts), max(responses)
@@ -80,7 +84,8 @@ def draw_batch(draw: random.Random, samples: int) -> TensorDict:
         attention[row, width - prompt : width + response] = 1
         share = draw.choice((0.0, 0.7, 1.0, 1.0)) if row else 1.0
         counts[row, :response] = torch.tensor([int(draw.random() < share) for _ in range(response)])
-    counts[0, 0] = 1
+        if not silent:
+            counts[row, 0] = 1
     batch = TensorDict(
         {
             "input_ids": nested(tokens),
