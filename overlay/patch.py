@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     Condition = Union["Known", "Present", "Absent", "Calls", "Fields"]  # noqa: UP007 -- they are strings
 
 
+#: What can change in a job, as it is seen from outside.
+CHANGES = ("numbers", "memory", "speed", "hangs", "crashes", "safety")
+
+
 class Project(Record):
     """An upstream project, as far as the engine needs to know one."""
 
@@ -225,6 +229,12 @@ class Patch(Record):
     companion: bool = False
     #: Of a companion: what a job does without it, as a clause of a warning.
     without: str = ""
+    #: What changes in a job that runs, of `CHANGES`; a patch that merely refuses or reports says `safety`.
+    changes: tuple[str, ...] = ()
+    #: The settings under which a job meets the defect, in a sentence: under others the patch changes nothing.
+    met: str = ""
+    #: Whether only its id selects it, neither `all` nor a glob: upstream's reading can be defended as well.
+    opt_in: bool = False
 
 
 class Contract(Record):

@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from overlay.patch import Absent, Calls, Contract, Fields, Known
+from overlay.patch import CHANGES, Absent, Calls, Contract, Fields, Known
 from overlay.reading.digest import DIGEST_LENGTH
 from overlay.verdict import LOUD, VERDICTS
 
@@ -49,6 +49,7 @@ def faults(patch: Patch, tests: Path) -> list[str]:
         *_placeholders(patch, tests),
         *_contract(patch),
         *_words(patch),
+        *_seen_in_a_job(patch),
         *_removal(patch, tests),
         *_targets(patch),
     ]
@@ -133,6 +134,14 @@ def _words(patch: Patch) -> Iterator[str]:
     for reference in patch.upstream:
         if not UPSTREAM.fullmatch(reference):
             yield f"upstream: {reference!r} is neither `owner/repo#number` nor `owner/repo@commit`"
+
+
+def _seen_in_a_job(patch: Patch) -> Iterator[str]:
+    if "/" not in patch.id and not (patch.changes and patch.met.endswith(".")):
+        yield "changes, met: what changes in a job, and under which settings, in a sentence"
+    for word in patch.changes:
+        if word not in CHANGES:
+            yield f"changes: {word!r} is none of {', '.join(CHANGES)}"
 
 
 def _removal(patch: Patch, tests: Path) -> Iterator[str]:

@@ -49,16 +49,18 @@ def select(
     patches: str | Iterable[str] | None = None,
     environ: Mapping[str, str] | None = None,
     companions: Iterable[str] = (),
+    opt_in: Iterable[str] = (),
 ) -> tuple[str, ...]:
     """Return the ids that a selection names, sorted.
 
     `patches` comes first, then `OVERLAY_PATCHES`, then everything. Terms apply from left to right; a
     selection that begins with a term that drops starts from everything. `companions` are chosen with whatever
-    else is, unless a term drops them.
+    else is, unless a term drops them. `opt_in` are chosen by their ids alone: not by `all`, nor by a glob.
 
     Raises `SelectionError` if a term matches no patch, with the nearest ids, or if it is not a string.
     """
     ids = sorted(known)
+    by_id = set(opt_in)
     wanted = asked(patches, environ)
     source = "OVERLAY_PATCHES" if patches is None else "patches"
     if patches is None and not wanted and not _variable(environ):
@@ -68,7 +70,7 @@ def select(
         raise SelectionError(msg)
     if wanted == ["none"]:
         return ()
-    chosen = set(ids) if wanted[0].startswith("-") else set()
+    chosen = set(ids) - by_id if wanted[0].startswith("-") else set()
     dropped: set[str] = set()
     for term in wanted:
         if term == "none":
@@ -76,6 +78,12 @@ def select(
             raise SelectionError(msg)
         drop = term.startswith("-")
         matched = _matches(term[1:] if drop else term, ids, source)
+        if not drop and term not in by_id:
+            if matched and matched <= by_id:
+                named = ", ".join(sorted(matched))
+                msg = f"{source}: {term!r} matches only what is selected by its id: {named}"
+                raise SelectionError(msg)
+            matched -= by_id
         chosen = chosen - matched if drop else chosen | matched
         dropped = dropped | matched if drop else dropped - matched
     return tuple(sorted(chosen | (set(companions) - dropped if chosen else set())))

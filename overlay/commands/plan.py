@@ -29,7 +29,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.reading.source import InstalledTree
 
-    patches = "all" if arguments.patches is None and arguments.all else arguments.patches
+    patches = engine.everything() if arguments.patches is None and arguments.all else arguments.patches
     tree = InstalledTree(arguments.site, arguments.root)
     plan = engine.plan(patches, tree)
     show(arguments, plan.to_dict(), lambda: tables.plan(plan, findings=arguments.all))

@@ -38,7 +38,12 @@ _COLOURS = {
 
 def patches(items: Iterable[Patch]) -> str:
     """Return the table of `overlay list`."""
-    return _table(("patch", "summary"), [(f"{patch.id}@{patch.revision}", patch.summary) for patch in items])
+    rows = [(f"{patch.id}@{patch.revision}", _summary(patch)) for patch in items]
+    return _table(("patch", "summary"), rows)
+
+
+def _summary(patch: Patch) -> str:
+    return f"{patch.summary} (selected by its id alone)" if patch.opt_in else patch.summary
 
 
 def plan(item: Plan, *, findings: bool) -> str:
@@ -75,6 +80,10 @@ def _sites(patch: PatchStatus) -> str:
 def explanation(patch: Patch, verdict: Verdict) -> str:
     """Return what `overlay explain` prints."""
     lines = [_wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", _wrap(patch.why), ""]
+    if patch.changes:
+        lines.append(_wrap(f"Changes in a job: {', '.join(patch.changes)}. Met under: {patch.met}"))
+    if patch.opt_in:
+        lines.append(_wrap(f"Selected by its id alone: OVERLAY_PATCHES=all,{patch.id}"))
     lines.append(_wrap(f"Upstream: {', '.join(patch.upstream)}"))
     lines.append(_wrap(f"Removal: {patch.remove.when}. Test: {patch.remove.test}"))
     if patch.requires:

@@ -27,6 +27,8 @@ class Selection(Record):
     argument: type | None = None
     known: tuple[str, ...] = ()
     all_companions: tuple[str, ...] = ()
+    #: The patches that are selected by their ids alone.
+    opt_in: tuple[str, ...] = ()
 
     def without(self, drop: Iterable[str], *, strict: bool = False) -> str:
         """Return what to set, or to call, to select the same without some patches.
@@ -46,7 +48,7 @@ class Selection(Record):
 
     def _means(self, terms: tuple[str, ...]) -> tuple[str, ...]:
         try:
-            return settings.select(self.known, terms, companions=self.all_companions)
+            return settings.select(self.known, terms, companions=self.all_companions, opt_in=self.opt_in)
         except SelectionError:
             return ()
 
@@ -71,9 +73,10 @@ def choose(
 ) -> Selection:
     """Return what an argument of `enable()` selects, or else the environment. Raises `SelectionError`."""
     companions = tuple(sorted(patch.id for patch in known.values() if patch.companion))
+    opt_in = tuple(sorted(patch.id for patch in known.values() if patch.opt_in))
     if patches is not None and not isinstance(patches, str):
         patches = settings.terms(patches)
-    ids = settings.select(known, patches, environ, companions)
+    ids = settings.select(known, patches, environ, companions, opt_in)
     terms = settings.asked(patches, environ)
     return Selection(
         ids=ids,
@@ -82,4 +85,5 @@ def choose(
         argument=None if patches is None else str if isinstance(patches, str) else list,
         known=tuple(sorted(known)),
         all_companions=companions,
+        opt_in=opt_in,
     )

@@ -130,6 +130,10 @@ class Engine:
             return session.chosen
         return choose(self.known(), patches)
 
+    def everything(self) -> tuple[str, ...]:
+        """Return the selection of all patches, those that only their ids select as well."""
+        return ("all", *(name for name, patch in sorted(self.known().items()) if patch.opt_in))
+
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""
         from overlay.catalogue.packs import named

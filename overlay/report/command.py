@@ -20,8 +20,9 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
     sites: list[str | None] = list(arguments.audit)
     if not sites and not ledgers:
         sites = [None]
+    selection = engine.everything()
     audits = [
-        page.audit_view(site or "this environment", engine.plan("all", site), InstalledTree(site))
+        page.audit_view(site or "this environment", engine.plan(selection, site), InstalledTree(site))
         for site in sites
     ]
     text = page.render(

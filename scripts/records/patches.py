@@ -35,6 +35,8 @@ def page() -> str:
 def section(patch: Patch) -> str:
     """Return what the page says of one patch."""
     facts = [
+        f"- changes in a job: {', '.join(patch.changes)}",
+        f"- met under: {patch.met}",
         f"- upstream: {', '.join(map(link, patch.upstream))}",
         f"- not needed once {patch.remove.when}"
         + (f" (in {patch.remove.version})" if patch.remove.version else ""),
@@ -42,6 +44,8 @@ def section(patch: Patch) -> str:
     ]
     if measured := pages(patch.id):
         facts.append("- what was measured: " + ", ".join(f"[{name}]({name})" for name in measured))
+    if patch.opt_in:
+        facts.append(f"- selected by its id alone: `OVERLAY_PATCHES=all,{patch.id}`")
     if patch.requires:
         facts.append("- needs: " + ", ".join(f"`{name}`" for name in patch.requires))
     tables = [table(target) for target in patch.targets]

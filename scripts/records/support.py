@@ -56,7 +56,7 @@ def audit(release: Release, folder: Path) -> dict[str, dict[str, str]]:
     """
     found = {
         verdict.patch: verdict
-        for verdict in overlay.plan("all", str(folder)).verdicts
+        for verdict in overlay.plan([*load_patches()], str(folder)).verdicts
         if verdict.verdict != "not-installed"
     }
     for name, patch in load_patches().items():

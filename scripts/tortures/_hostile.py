@@ -120,12 +120,13 @@ def main(root: Path, words: list[str]) -> None:
     """Audit each tree whose name holds one of the words, all without words."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     import overlay
+    from overlay.catalogue.registry import load_patches
 
     for name, folder in trees(root).items():
         if words and not any(word in name for word in words):
             continue
         began = time.process_time()
-        verdicts = {one.patch: one for one in overlay.plan("all", str(folder)).verdicts}
+        verdicts = {one.patch: one for one in overlay.plan([*load_patches()], str(folder)).verdicts}
         seconds = time.process_time() - began
         assert not any(one.verdict == "apply" for one in verdicts.values()), name
         print(json.dumps([name, verdicts[PATCH].verdict, seconds, verdicts[PATCH].reason]), flush=True)

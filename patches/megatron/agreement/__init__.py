@@ -21,6 +21,8 @@ PATCH = Patch(
         "without a word: upstream knows nothing of patches. When Megatron has made its process groups, all "
         "ranks compare what is patched and on which sources, and every one of them raises if they differ."
     ),
+    changes=("safety",),
+    met="Any job of more than one rank. It changes no number: ranks that differ stop before they train.",
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,
     without="ranks with other patches or other sources train on without a word",

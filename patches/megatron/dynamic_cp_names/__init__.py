@@ -35,6 +35,8 @@ PATCH = Patch(
         "the group of the last micro-batch. With the patch the keyword, the getter and the groups are there, "
         "and attention works in the group of its micro-batch and in no other."
     ),
+    changes=("numbers", "crashes"),
+    met="verl's dynamic_context_parallel=True on a released Megatron-Core.",
     upstream=("verl-project/verl#5057", "NVIDIA/Megatron-LM#3405"),
     remove=Removal(
         version=None,

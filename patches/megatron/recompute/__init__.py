@@ -40,6 +40,11 @@ PATCH = Patch(
         "With the patch Megatron's own backward runs, and the detached inputs then drop their references, "
         "unless something else still uses them."
     ),
+    changes=("memory",),
+    met=(
+        "Full recomputation of MoE layers: recompute_granularity=full. "
+        "No number changes where memory was not aliased."
+    ),
     upstream=(
         "NVIDIA/Megatron-LM#3221",
         "NVIDIA/Megatron-LM#3267",

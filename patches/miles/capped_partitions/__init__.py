@@ -25,6 +25,8 @@ PATCH = Patch(
         "that is longer, none is empty, and they are balanced by FLOPs as far as the budget allows. Where "
         "miles' own result holds the budget, it is kept."
     ),
+    changes=("memory", "numbers"),
+    met="--use-dynamic-batch-size with --balance-by-flops. Sums over other micro-batches round otherwise.",
     upstream=("THUDM/slime#1951",),
     remove=Removal(
         version=None,

@@ -50,6 +50,11 @@ PATCH = Patch(
         "rest again in the gradient itself, and all ranks enter the same collectives whether or not they "
         "have a response token. Logits that are not float32 and --true-on-policy-mode are left to miles."
     ),
+    changes=("memory",),
+    met=(
+        "The policy and SFT losses on float32 logits, without --true-on-policy-mode. "
+        "Numbers change by rounding."
+    ),
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
     remove=Removal(
         version=None,

@@ -26,6 +26,8 @@ PATCH = Patch(
         "out, and the others wait for it until they time out. With the patch all ranks that have a part of "
         "the batch are asked together, whether or not they have a token, and sums are taken in float64."
     ),
+    changes=("numbers", "hangs"),
+    met="--normalize-advantages with a context parallel size above 1.",
     upstream=("THUDM/slime#2235",),
     remove=Removal(
         version=None,

@@ -49,6 +49,11 @@ PATCH = Patch(
         "micro-batch holds the budget, but for a single sample that is longer, none is empty, and they are "
         "balanced as far as the budget allows. Where slime's own result holds the budget, it is kept."
     ),
+    changes=("memory", "numbers"),
+    met=(
+        "--use-dynamic-batch-size; in 0.3.1 with --balance-by-flops only. "
+        "Sums over other micro-batches round otherwise."
+    ),
     upstream=(
         "THUDM/slime#1823",
         "THUDM/slime#1838",

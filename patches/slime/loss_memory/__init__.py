@@ -90,6 +90,8 @@ PATCH = Patch(
         "rest again in the gradient itself, and all ranks enter the same collectives whether or not they "
         "have a response token."
     ),
+    changes=("memory",),
+    met="Every job that trains with slime's policy or SFT loss. Numbers change by rounding.",
     upstream=(
         "THUDM/slime#1788",
         "THUDM/slime#1822",

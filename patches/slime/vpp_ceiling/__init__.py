@@ -39,6 +39,8 @@ PATCH = Patch(
         "the number is rounded up on every rank, before the ranks agree on the greatest. If no multiple "
         "holds the budget with the samples of a step, all ranks raise one error that says what to change."
     ),
+    changes=("memory", "crashes"),
+    met="--use-dynamic-batch-size with virtual pipeline stages.",
     upstream=("THUDM/slime#1823", "THUDM/slime#1848", "THUDM/slime#1951"),
     remove=Removal(
         version="0.3.0",

@@ -46,6 +46,8 @@ PATCH = Patch(
         "the batch are asked together, whether or not they have a token. Sums are taken in float64: in "
         "float32 they lose the variance of advantages that are large against it."
     ),
+    changes=("numbers", "hangs"),
+    met="--normalize-advantages with a context parallel size above 1, or with advantages far from 0.",
     upstream=("THUDM/slime#2235",),
     remove=Removal(
         version=None,

@@ -130,6 +130,8 @@ PATCH = Patch(
         "losses and metrics are collected once. Settings that dynamic context parallelism cannot honour "
         "are refused, not computed wrongly."
     ),
+    changes=("numbers", "crashes"),
+    met="dynamic_context_parallel=True in the Megatron engine.",
     upstream=(
         "verl-project/verl#5057",
         "verl-project/verl#5869",

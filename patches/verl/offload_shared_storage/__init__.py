@@ -33,6 +33,11 @@ PATCH = Patch(
         "the device. Where nothing else does, all is as it was; and there verl 0.8 frees it just as early, "
         "without resizing anything."
     ),
+    changes=("numbers",),
+    met=(
+        "Parameter offload of a model without DDP, such as the reference model, whose parameters share "
+        "storage."
+    ),
     upstream=("verl-project/verl#6447",),
     remove=Removal(
         version=None,

@@ -52,6 +52,8 @@ PATCH = Patch(
         "be done is one error on every rank. Samples that must stay together and exceed it go alone, with a "
         "warning."
     ),
+    changes=("memory", "hangs"),
+    met="use_dynamic_bsz=True. Sums over other micro-batches round otherwise.",
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
     remove=Removal(
         version="0.9.1",

@@ -34,6 +34,7 @@ ANSWERS = {
     "TODO: sentences: what goes wrong without it, for whom, and what the patch does about it.": (
         "The mean of whole numbers is rounded down, for everybody. With the patch it is that of the numbers."
     ),
+    "TODO: the settings under which a job meets the defect.": "Every job that takes a mean.",
     "TODO: owner/repo#number": "some/upstream#1",
     "TODO: what must have happened upstream": "a release divides by /",
     "TODO: such as 0.8": "0.8",
