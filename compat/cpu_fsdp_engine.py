@@ -7,6 +7,7 @@ tokens and whose result is known here beforehand, and the model: a table of numb
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from overlay.compat.cuda_on_cpu import replaced
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 #: Tokens that there are.
 VOCABULARY = 13
@@ -114,6 +115,25 @@ def before_responses(batch: TensorDict) -> list[torch.Tensor]:
     ]
 
 
+@contextlib.contextmanager
+def on_cpu(engine_class: Any, tokens: torch.Tensor) -> Iterator[None]:
+    """Let an engine of the class run on this CPU, as one of ranks that have so many tokens together."""
+
+    def all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None) -> None:
+        """Leave what all ranks have, as they count tokens and nothing else."""
+        del op, group
+        tensor.copy_(tokens)
+
+    home = sys.modules[engine_class.__module__]
+    with (
+        replaced(torch.distributed, "all_reduce", all_reduce),
+        # From 0.9 on verl takes a machine without a device for one with CUDA.
+        replaced(home, "get_device_id", lambda: "cpu"),
+        replaced(home, "get_device_name", lambda: "cpu"),
+    ):
+        yield
+
+
 def step(
     engine_class: Any,
     model: torch.nn.Module,
@@ -141,21 +161,9 @@ def step(
     model.zero_grad()
     engine = build(engine_class, model, ranks)
     tokens = batch["loss_mask"].sum()
-
-    def all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None) -> None:
-        """Leave what all ranks have, as they count tokens and nothing else."""
-        del op, group
-        tensor.copy_(tokens)
-
     outputs = []
-    home = sys.modules[engine_class.__module__]
-    with (
-        replaced(torch.distributed, "all_reduce", all_reduce),
-        # From 0.9 on verl takes a machine without a device for one with CUDA.
-        replaced(home, "get_device_id", lambda: "cpu"),
-        replaced(home, "get_device_name", lambda: "cpu"),
-    ):
-        for share in tu.chunk_tensordict(batch, ranks):
+    with on_cpu(engine_class, tokens):
+        for share in tu.chunk_tensordict(batch, ranks) if ranks > 1 else [batch]:
             settings = {"use_dynamic_bsz": False, "global_batch_size": len(batch), **cut}
             outputs.append(engine.forward_backward_batch(tu.assign_non_tensor(share, **settings), loss))
     for parameter in model.parameters():
