@@ -1,8 +1,8 @@
 """verl's FSDP engine around a tiny model, in one CPU process in which data parallel ranks take turns.
 
-The loop over micro-batches, what comes before and after a model, and the losses are upstream's own. Stood in for
-are FSDP, which would average gradients over ranks as `step` does, the one collective of the loop, which adds up
-tokens and whose result is known here beforehand, and the model: a table of numbers in float64.
+The loop over micro-batches, what comes before and after a model, and the losses are upstream's own. Stood in
+for are FSDP, which would average gradients over ranks as `step` does, the one collective of the loop, which
+adds up tokens and whose result is known here beforehand, and the model: a table of numbers in float64.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Table(torch.nn.Module):
         self.rows = torch.nn.Parameter(start)
 
     def forward(self, input_ids: torch.Tensor, **_settings: Any) -> SimpleNamespace:
+        """Return the rows of the tokens, [1, tokens], as verl looks for them."""
         return SimpleNamespace(logits=self.rows[input_ids])
 
 
@@ -108,11 +109,9 @@ def nested(rows: list[torch.Tensor]) -> torch.Tensor:
 
 
 def before_responses(batch: TensorDict) -> list[torch.Tensor]:
-    """Return for each sample the tokens from which its response's are predicted: all but the last, [response]."""
+    """Return for each sample the tokens from which those of its response are predicted, [response]."""
     lengths = batch["attention_mask"][:, batch["prompts"].shape[1] :].sum(dim=1).tolist()
-    return [
-        row[-1 - length : -1] for row, length in zip(batch["input_ids"].unbind(), lengths, strict=True)
-    ]
+    return [row[-1 - length : -1] for row, length in zip(batch["input_ids"].unbind(), lengths, strict=True)]
 
 
 @contextlib.contextmanager

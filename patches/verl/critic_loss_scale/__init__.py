@@ -1,8 +1,8 @@
 """`verl.critic-loss-scale`: the gradient of a critic does not depend on how its batch is cut.
 
-verl's engines tell a loss how many tokens and samples the whole batch has, and by what data parallelism divides.
-The loss of a policy takes it into account, and that of a critic does not. The numbers are handed to the function
-that aggregates both, by a context variable: what is aggregated, and how, stays upstream's own.
+verl's engines tell a loss how many tokens and samples the whole batch has, and by what data parallelism
+divides. The loss of a policy takes it into account, and that of a critic does not. The numbers are handed to the
+function that aggregates both, by a context variable: what is aggregated, and how, stays upstream's own.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ PATCH = Patch(
         "use_legacy_worker_impl other than disable), whose micro-batches count by their samples, are left "
         "alone."
     ),
+    changes=("numbers",),
+    met="A critic of verl's FSDP or Megatron engine with several micro-batches, or several data parallel ranks.",
     upstream=("verl-project/verl#6957",),
     remove=Removal(
         version="0.9.0",
         when="a critic's loss is the mean over the mini-batch, as that of a policy is",
-        test="tests/real/test_verl_loss_scales.py::test_upstream_alone_has_one_gradient_for_any_cut",
+        test="tests/real/test_verl_contracts.py::test_upstream_alone_is_right",
     ),
     targets=(
         Target(

@@ -57,14 +57,19 @@ def _upstream() -> tuple[Any, Any, Any]:
     def make_config(mode: str) -> Any:
         """Return what a loss reads: the whole configuration would look for the model that it names."""
         fields = {"loss_agg_mode": mode, "cliprange_value": CLIP, "loss_scale_factor": None}
-        return SimpleNamespace(**{name: value for name, value in fields.items() if hasattr(CriticConfig, name)})
+        return SimpleNamespace(
+            **{name: value for name, value in fields.items() if hasattr(CriticConfig, name)}
+        )
 
     return FSDPEngineWithValueHead, value_loss, make_config
 
 
 def _cuts() -> list[tuple[int, dict[str, Any]]]:
     """Return how 8 samples are cut: the ranks, and the micro-batches of each in verl's words."""
-    sizes = [(ranks, {"micro_batch_size_per_gpu": size}) for ranks, size in ((1, 8), (1, 2), (1, 1), (2, 4), (2, 1))]
+    sizes = [
+        (ranks, {"micro_batch_size_per_gpu": size})
+        for ranks, size in ((1, 8), (1, 2), (1, 1), (2, 4), (2, 1))
+    ]
     return [*sizes, (1, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 16})]
 
 
@@ -96,7 +101,11 @@ def _misreported(outputs: list[dict[str, Any]], value: float) -> str:
     if isinstance(reported[0], list):  # verl 0.7.0
         return ""
     mean = sum(float(one.aggregate()) for one in reported) / len(reported)
-    return "" if abs(mean - value) <= TOLERANCE * abs(value) else f"the loss is {value:.6g}, and {mean:.6g} is reported"
+    return (
+        ""
+        if abs(mean - value) <= TOLERANCE * abs(value)
+        else f"the loss is {value:.6g}, and {mean:.6g} is reported"
+    )
 
 
 def check(seed: str) -> str:

@@ -26,11 +26,13 @@ PATCH = Patch(
         "releases, where nothing but a distillation is trained, each micro-batch is divided by its own tokens. "
         "With the patch the numbers of the batch are noted first, as in verl 0.9."
     ),
+    changes=("numbers",),
+    met="distillation.enabled=True.",
     upstream=("verl-project/verl#7225", "verl-project/verl#7200"),
     remove=Removal(
         version="0.9.0",
         when="the loss of a distillation is told of its own batch",
-        test="tests/real/test_verl_loss_scales.py::test_upstream_alone_has_one_gradient_for_any_cut",
+        test="tests/real/test_verl_contracts.py::test_upstream_alone_is_right",
     ),
     targets=(
         Target(

@@ -75,7 +75,10 @@ def _with_teacher(batch: Any, rows: Any, generator: Any) -> Any:
 
     size = batch["responses"].shape
     batch["teacher_logprobs"] = nested(
-        [-2 + torch.randn(len(row), 1, generator=generator, dtype=torch.float64) for row in batch["input_ids"].unbind()]
+        [
+            -2 + torch.randn(len(row), 1, generator=generator, dtype=torch.float64)
+            for row in batch["input_ids"].unbind()
+        ]
     )
     batch["old_log_probs"] = torch.zeros(size, dtype=torch.float64)
     for row, values in enumerate(_log_probs(rows.detach(), batch)):

@@ -41,10 +41,14 @@ def wrong(seed: str) -> str:
     (output,) = cpu_fsdp_engine.step(FSDPEngineWithLMHead, model, batch.clone(), loss, **cut)
     if float((model.adapter.grad - gradient).norm()) > TOLERANCE * float(gradient.norm()):
         return "another gradient"
-    if abs(float(sum(output["loss"])) - float((want * weights).sum())) > TOLERANCE * float(weights.abs().sum()):
+    if abs(float(sum(output["loss"])) - float((want * weights).sum())) > TOLERANCE * float(
+        weights.abs().sum()
+    ):
         return "another loss"
     if left := [index for index, micro_batches in enumerate(model.left) if micro_batches > 1]:
-        return f"when micro-batch {left[-1]} begins, there is something left of {model.left[left[-1]]} before it"
+        return (
+            f"when micro-batch {left[-1]} begins, there is something left of {model.left[left[-1]]} before it"
+        )
     engine = cpu_fsdp_engine.build(FSDPEngineWithLMHead, model)
     with cpu_fsdp_engine.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
         _, alone = engine.forward_step(batch, None, forward_only=True)
@@ -74,9 +78,7 @@ def _watched_model(generator: Any) -> Any:
             self.left: list[int] = []
 
         def forward(self, input_ids: Any, **settings: Any) -> Any:
-            self.left.append(
-                sum(any(not one.expired() for one in watched) for watched in self.watched)
-            )
+            self.left.append(sum(any(not one.expired() for one in watched) for watched in self.watched))
             output = super().forward(input_ids, **settings)
             embedded = output.logits.requires_grad_(True)
             output.logits = checkpoint(self.block, embedded, use_reentrant=False)
