@@ -1,4 +1,4 @@
-"""Small patches of verl, each by its contract, on upstream alone and with the patch: one process a release."""
+"""Small patches of verl by their contracts, on upstream alone and with the patch: one process a release."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """`verl.critic-loss-scale`: the gradient of a critic does not depend on how its batch is cut.
 
 verl's engines tell a loss how many tokens and samples the whole batch has, and by what data parallelism
-divides. The loss of a policy takes it into account, and that of a critic does not. The numbers are handed to the
-function that aggregates both, by a context variable: what is aggregated, and how, stays upstream's own.
+divides. The loss of a policy takes it into account, and that of a critic does not. The numbers are handed
+to the function that aggregates both, by a context variable: what is aggregated, and how, stays upstream's
+own.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ PATCH = Patch(
     revision=1,
     summary="The gradient of a critic does not depend on how its batch is cut",
     why=(
-        "verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch, and add up the gradients. So "
-        "the gradient grows with the number of micro-batches, a short micro-batch counts as much as a full one, "
-        "and another micro-batch size, or use_dynamic_bsz, is another learning rate. With the patch the loss is "
-        "the mean over the whole mini-batch of all ranks, as that of the policy is, and as in verl 0.9. A job "
-        "whose gradients were clipped to their norm learns much as before; any other one has a gradient that "
-        "is smaller by the number of micro-batches, and its critic may want a larger learning rate. With one "
-        "micro-batch on one rank, nothing changes under token-mean. Under the modes that begin with seq-mean, "
-        "samples without a token that counts are part of the number by which is divided, as they are for the "
-        "policy. critic/vf_loss is reported for the whole mini-batch from verl 0.7.1 on; 0.7.0 has no way to "
-        "say so, and reports the mean of its micro-batches as before. The legacy workers (0.7 with "
-        "use_legacy_worker_impl other than disable), whose micro-batches count by their samples, are left "
-        "alone."
+        "verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch, and add up the "
+        "gradients. So the gradient grows with the number of micro-batches, a short micro-batch counts "
+        "as much as a full one, and another micro-batch size, or use_dynamic_bsz, is another learning "
+        "rate. With the patch the loss is the mean over the whole mini-batch of all ranks, as that of "
+        "the policy is, and as in verl 0.9. A job whose gradients were clipped to their norm learns much"
+        " as before; any other one has a gradient that is smaller by the number of micro-batches, and "
+        "its critic may want a larger learning rate. With one micro-batch on one rank, nothing changes "
+        "under token-mean. Under the modes that begin with seq-mean, samples without a token that counts"
+        " are part of the number by which is divided, as they are for the policy. critic/vf_loss is "
+        "reported for the whole mini-batch from verl 0.7.1 on; 0.7.0 has no way to say so, and reports "
+        "the mean of its micro-batches as before. The legacy workers (0.7 with use_legacy_worker_impl "
+        "other than disable), whose micro-batches count by their samples, are left alone."
     ),
     changes=("numbers",),
-    met="A critic of verl's FSDP or Megatron engine with several micro-batches, or several data parallel ranks.",
+    met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",
     upstream=("verl-project/verl#6957",),
     remove=Removal(
         version="0.9.0",

@@ -1,4 +1,4 @@
-"""The contract of `verl.critic-loss-scale`: any cut of a batch, the same gradient, which is that of its mean."""
+"""The contract of `verl.critic-loss-scale`: any cut of a batch, the same gradient, that of its mean."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 
 
 def wrong(seed: str) -> str:
-    """Return what is wrong with the gradient of verl's own engine, in the words of `cut`, empty if nothing is."""
+    """Return what is wrong with the gradient of verl's own engine, empty if nothing is."""
     from overlay.compat.verl_imports import stand_in
 
     stand_in()

@@ -1,8 +1,8 @@
-"""`verl.distillation-loss-scale`: each micro-batch of a distillation is divided by the tokens of its own batch.
+"""`verl.distillation-loss-scale`: micro-batches of a distillation are divided by the tokens of their batch.
 
-A loss of verl 0.8 reads from the configuration of the actor what the whole batch comes to, and the loss of the
-policy writes it there. The loss of a distillation reads it too, and is computed first. So the numbers are written
-before it is.
+A loss of verl 0.8 reads from the configuration of the actor what the whole batch comes to, and the loss of
+the policy writes it there. The loss of a distillation reads it too, and is computed first. So the numbers
+are written before it is.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ PATCH = Patch(
     revision=1,
     summary="A distillation divides each micro-batch by the tokens of its own batch",
     why=(
-        "verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has. The "
-        "first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, and the very "
-        "first one by its own alone, whatever data parallelism divides by. So the gradient depends on how the "
-        "batch is cut, and where a mini-batch is one micro-batch, all of it is of the wrong size. Between "
-        "releases, where nothing but a distillation is trained, each micro-batch is divided by its own tokens. "
-        "With the patch the numbers of the batch are noted first, as in verl 0.9."
+        "verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has."
+        " The first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, "
+        "and the very first one by its own alone, whatever data parallelism divides by. So the gradient "
+        "depends on how the batch is cut, and where a mini-batch is one micro-batch, all of it is of the"
+        " wrong size. Between releases, where nothing but a distillation is trained, each micro-batch is"
+        " divided by its own tokens. With the patch the numbers of the batch are noted first, as in verl"
+        " 0.9."
     ),
     changes=("numbers",),
     met="distillation.enabled=True.",

@@ -14,7 +14,7 @@ MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
 
 
 def wrong(seed: str) -> str:
-    """Return what is wrong with the gradient of verl's own engine, in the words of the cut, empty if nothing is."""
+    """Return what is wrong with the gradient of verl's own engine, empty if nothing is."""
     from overlay.compat.verl_imports import stand_in
 
     stand_in()
@@ -68,7 +68,7 @@ def _log_probs(rows: Any, batch: Any) -> list[Any]:
 
 
 def _with_teacher(batch: Any, rows: Any, generator: Any) -> Any:
-    """Add what a teacher says of each token, and what the loss of a policy reads. The policy is the old one."""
+    """Add what a teacher says of each token, and what the loss of a policy reads: it is still the old one."""
     import torch
 
     from overlay.compat.cpu_fsdp_engine import nested
@@ -88,7 +88,7 @@ def _with_teacher(batch: Any, rows: Any, generator: Any) -> Any:
 
 
 def _reference(rows: Any, batch: Any, mode: str, *, as_reward: bool) -> Any:
-    """Return the gradient of half the squared distance to the teacher, or of that as what a policy is to avoid."""
+    """Return the gradient of half the squared distance to the teacher, or of that as a reward to avoid."""
     import torch
 
     table = rows.detach().clone().requires_grad_(True)

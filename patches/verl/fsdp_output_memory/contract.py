@@ -1,4 +1,4 @@
-"""The contract of `verl.fsdp-output-memory`: of micro-batches that are done nothing is left, but their gradient."""
+"""The contract of `verl.fsdp-output-memory`: of a micro-batch that is done only its gradient is left."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def wrong(seed: str) -> str:
 
 
 def _watched_model(generator: Any) -> Any:
-    """Return a model with a frozen embedding and a checkpointed block, as LoRA has it, that watches its tensors."""
+    """Return a model with a frozen embedding and a checkpointed block, as with LoRA: it watches its tensors."""
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils.checkpoint import checkpoint
