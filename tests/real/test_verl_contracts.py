@@ -21,6 +21,7 @@ PATCHES: dict[str, tuple[tuple[str, ...], str]] = {
     "verl.critic-loss-scale": (("0.7.0", "0.7.1", "0.8.0"), "0.9.0"),
     "verl.distillation-loss-scale": (("0.8.0",), "0.9.0"),
     "verl.fsdp-output-memory": (("0.6.1", "0.7.0", "0.7.1", "0.8.0"), "0.9.0"),
+    "verl.weight-transfer-order": (("0.7.1", "0.8.0"), "0.9.0"),
 }
 CASES = [(patch, version) for patch, (affected, _) in PATCHES.items() for version in affected]
 

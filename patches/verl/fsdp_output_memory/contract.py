@@ -59,7 +59,7 @@ def wrong(seed: str) -> str:
 
 
 def _watched_model(generator: Any) -> Any:
-    """Return a model with a frozen embedding and a checkpointed block, as with LoRA: it watches its tensors."""
+    """Return a model with a frozen embedding and a checkpointed block, as with LoRA, that is watched."""
     import torch
     from torch.multiprocessing.reductions import StorageWeakRef
     from torch.utils.checkpoint import checkpoint
