@@ -1,7 +1,7 @@
 """The contract of `verl.weight-transfer-order`: weights are read once the device has written them.
 
-There is no device here. What stands for one finishes nothing before it is waited for, as it well may; what reads
-the weights reads them at once, as a stream of its own does.
+There is no device here. What stands for one finishes nothing before it is waited for, as it well may; what
+reads the weights reads them at once, as a stream of its own does.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _meta(module: Any, name: str, weight: Any) -> Any:
 
 
 def _import_engine() -> Any:
-    """Return the module of the engine, with something in the place of CuPy and ZeroMQ where they are not installed."""
+    """Return the module of the engine, with something in the place of packages that are not installed."""
     import importlib
     import importlib.util
     import sys
