@@ -51,7 +51,7 @@ def build(engine_class: Any, model: torch.nn.Module, ranks: int = 1) -> Any:
     """
     methods = {"get_data_parallel_size": lambda _self: ranks, "get_data_parallel_group": lambda _self: None}
     alone = type(engine_class.__name__, (engine_class,), methods)
-    engine = alone.__new__(alone)
+    engine: Any = object.__new__(alone)
     vars(engine).update(
         module=model,
         ulysses_sequence_parallel_size=1,

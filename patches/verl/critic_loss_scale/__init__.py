@@ -26,14 +26,15 @@ PATCH = Patch(
         "gradients. So the gradient grows with the number of micro-batches, a short micro-batch counts "
         "as much as a full one, and another micro-batch size, or use_dynamic_bsz, is another learning "
         "rate. With the patch the loss is the mean over the whole mini-batch of all ranks, as that of "
-        "the policy is, and as in verl 0.9. A job whose gradients were clipped to their norm learns much"
-        " as before; any other one has a gradient that is smaller by the number of micro-batches, and "
-        "its critic may want a larger learning rate. With one micro-batch on one rank, nothing changes "
-        "under token-mean. Under the modes that begin with seq-mean, samples without a token that counts"
-        " are part of the number by which is divided, as they are for the policy. critic/vf_loss is "
-        "reported for the whole mini-batch from verl 0.7.1 on; 0.7.0 has no way to say so, and reports "
-        "the mean of its micro-batches as before. The legacy workers (0.7 with use_legacy_worker_impl "
-        "other than disable), whose micro-batches count by their samples, are left alone."
+        "the policy is, and as in verl 0.9. The norm that is reported falls by about the number of "
+        "micro-batches. Adam, and a gradient that is clipped at each step, hide a size that stays the "
+        "same, but neither that it changes with the number of micro-batches, nor the weight of short "
+        "ones. With one micro-batch on one rank, nothing changes under token-mean. Under the modes that "
+        "begin with seq-mean, samples without a token that counts are part of the number by which is "
+        "divided, as they are for the policy. critic/vf_loss is reported for the whole mini-batch from "
+        "verl 0.7.1 on; 0.7.0 has no way to say so, and reports the mean of its micro-batches as before."
+        " The legacy workers (0.7 with use_legacy_worker_impl other than disable), whose micro-batches "
+        "count by their samples, are left alone."
     ),
     changes=("numbers",),
     met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",

@@ -83,7 +83,7 @@ def _watched_model(generator: Any) -> Any:
             embedded = output.logits.requires_grad_(True)
             output.logits = checkpoint(self.block, embedded, use_reentrant=False)
             tensors = (embedded, output.logits)
-            self.watched.append([StorageWeakRef(tensor.untyped_storage()) for tensor in tensors])  # type: ignore[no-untyped-call]
+            self.watched.append([StorageWeakRef(tensor.untyped_storage()) for tensor in tensors])
             return output
 
         def block(self, embedded: Any) -> Any:
