@@ -9,7 +9,7 @@ from typing import Any
 
 from overlay.patch import Contract
 
-#: Relative, of sums in float64 from which verl subtracts 1e-8 of a token.
+#: Relative, of sums in float64 in which verl adds 1e-8 to a number of tokens.
 TOLERANCE = 1e-6
 #: How far a value may move from the old one.
 CLIP = 0.5
