@@ -1,0 +1,77 @@
+"""`verl.critic-loss-scale`: the gradient of a critic does not depend on how its batch is cut.
+
+verl's engines tell a loss how many tokens and samples the whole batch has, and by what data parallelism
+divides. The loss of a policy takes it into account, and that of a critic does not. The numbers are handed
+to the function that aggregates both, by a context variable: what is aggregated, and how, stays upstream's
+own.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Absent, Calls, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.verl.critic_loss_scale.fix import make_agg_loss, make_value_loss
+
+_LOSSES = "verl.workers.utils.losses"
+_VALUE_LOSS = f"{_LOSSES}:value_loss"
+_ALGORITHMS = "verl.trainer.ppo.core_algos"
+_AGGREGATE, _COMPUTE = f"{_ALGORITHMS}:agg_loss", f"{_ALGORITHMS}:compute_value_loss"
+
+PATCH = Patch(
+    id="verl.critic-loss-scale",
+    revision=1,
+    summary="The gradient of a critic does not depend on how its batch is cut",
+    why=(
+        "verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch, and add up the "
+        "gradients. So the gradient grows with the number of micro-batches, a short micro-batch counts "
+        "as much as a full one, and another micro-batch size, or use_dynamic_bsz, is another learning "
+        "rate. With the patch the loss is the mean over the whole mini-batch of all ranks, as that of "
+        "the policy is, and as in verl 0.9. The norm that is reported falls by about the number of "
+        "micro-batches. Adam, and a gradient that is clipped at each step, hide a size that stays the "
+        "same, but neither that it changes with the number of micro-batches, nor the weight of short "
+        "ones. With one micro-batch on one rank, nothing changes under token-mean. Under the modes that "
+        "begin with seq-mean, samples without a token that counts are part of the number by which is "
+        "divided, as they are for the policy. critic/vf_loss is reported for the whole mini-batch from "
+        "verl 0.7.1 on; 0.7.0 has no way to say so, and reports the mean of its micro-batches as before."
+        " The legacy workers (0.7 with use_legacy_worker_impl other than disable), whose micro-batches "
+        "count by their samples, are left alone."
+    ),
+    changes=("numbers",),
+    met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",
+    upstream=("verl-project/verl#6957",),
+    remove=Removal(
+        version="0.9.0",
+        when="a critic's loss is the mean over the mini-batch, as that of a policy is",
+        test="tests/real/test_verl_contracts.py::test_upstream_alone_is_right",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                variant(
+                    "0.7 and 0.8",
+                    ">=0.7.0.dev0,<0.9.0.dev0",
+                    # 0.7.0 and 0.7.1; 0.8.0
+                    replaced(_VALUE_LOSS, make_value_loss, "05d0bd2c204c", "67da64f9b89b"),
+                    # 0.7.0; 0.7.1 and 0.8.0
+                    replaced(_AGGREGATE, make_agg_loss, "644aa4946d9c", "dc73e40d0484"),
+                    Calls(site=_COMPUTE, callee="agg_loss"),
+                ),
+                variant(
+                    "0.9",
+                    ">=0.9.0.dev0",
+                    known(_VALUE_LOSS, "ba829f4576b3"),
+                    verdict="fixed-upstream",
+                    reason="verl 0.9 takes the mean of a critic's loss over the mini-batch",
+                ),
+                variant(
+                    "0.6",
+                    "<0.7.0.dev0",
+                    Absent(site=_LOSSES),
+                    verdict="not-affected",
+                    reason="verl 0.6 trains critics with its legacy workers, which weigh each micro-batch",
+                ),
+            ),
+        ),
+    ),
+)

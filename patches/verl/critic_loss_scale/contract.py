@@ -1,0 +1,121 @@
+"""The contract of `verl.critic-loss-scale`: any cut of a batch, the same gradient, that of its mean."""
+
+from __future__ import annotations
+
+import functools
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from overlay.patch import Contract
+
+#: Relative, of sums in float64 in which verl adds 1e-8 to a number of tokens.
+TOLERANCE = 1e-6
+#: How far a value may move from the old one.
+CLIP = 0.5
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong with the gradient of verl's own engine, empty if nothing is."""
+    from overlay.compat.verl_imports import stand_in
+
+    stand_in()
+    import torch
+
+    from overlay.compat import cpu_fsdp_engine
+
+    draw = random.Random(seed)
+    generator = torch.Generator().manual_seed(draw.randrange(2**31))
+    engine, loss, make_config = _upstream()
+    for mode in MODES:
+        batch = cpu_fsdp_engine.draw_batch(draw, 8)
+        shape = batch["response_mask"].shape
+        for name in ("values", "returns"):
+            batch[name] = torch.randn(shape, generator=generator, dtype=torch.float64)
+        model = cpu_fsdp_engine.Table(1, generator)
+        value, want = _reference(model.rows, batch, mode)
+        config = make_config(mode)
+        for ranks, cut in _cuts():
+            found = cpu_fsdp_engine.step(
+                engine, model, batch.clone(), functools.partial(loss, config), ranks=ranks, **cut
+            )
+            error = float((model.rows.grad - want).norm() / want.norm())
+            if not error <= TOLERANCE:
+                return f"{mode}, {ranks} ranks, {cut}: the gradient is off by {error:.3g}"
+            if wrong := _misreported(found, value):
+                return f"{mode}, {ranks} ranks, {cut}: {wrong}"
+    return ""
+
+
+def _upstream() -> tuple[Any, Any, Any]:
+    """Return the engine and the loss, and what makes the configuration of a critic."""
+    from verl.workers.config import CriticConfig
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithValueHead
+    from verl.workers.utils.losses import value_loss
+
+    def make_config(mode: str) -> Any:
+        """Return what a loss reads: the whole configuration would look for the model that it names."""
+        fields = {"loss_agg_mode": mode, "cliprange_value": CLIP, "loss_scale_factor": None}
+        return SimpleNamespace(
+            **{name: value for name, value in fields.items() if hasattr(CriticConfig, name)}
+        )
+
+    return FSDPEngineWithValueHead, value_loss, make_config
+
+
+def _cuts() -> list[tuple[int, dict[str, Any]]]:
+    """Return how 8 samples are cut: the ranks, and the micro-batches of each in verl's words."""
+    sizes = [
+        (ranks, {"micro_batch_size_per_gpu": size})
+        for ranks, size in ((1, 8), (1, 2), (1, 1), (2, 4), (2, 1))
+    ]
+    return [*sizes, (1, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 16})]
+
+
+def _reference(rows: Any, batch: Any, mode: str) -> tuple[float, Any]:
+    """Return the loss of the batch and its gradient, by the definition of a clipped value loss."""
+    import torch
+
+    from overlay.compat.cpu_fsdp_engine import before_responses
+
+    table = rows.detach().clone().requires_grad_(True)
+    sums, tokens = [], []
+    for row, ids in enumerate(before_responses(batch)):
+        counts = batch["response_mask"][row][: len(ids)]
+        old, target = (batch[name][row][: len(ids)] for name in ("values", "returns"))
+        value = table[ids, 0]
+        near = old + (value - old).clamp(-CLIP, CLIP)
+        sums.append((0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2) * counts).sum())
+        tokens.append(int(counts.sum()))
+    if mode == "seq-mean-token-mean":
+        sums = [one / max(count, 1) for one, count in zip(sums, tokens, strict=True)]
+    loss = torch.stack(sums).sum() / (sum(tokens) if mode == "token-mean" else len(tokens))
+    loss.backward()
+    return loss.item(), table.grad
+
+
+def _misreported(outputs: list[dict[str, Any]], value: float) -> str:
+    """Return what is wrong with the loss that verl would report, where it adds up what it is told."""
+    reported = [output["metrics"]["critic/vf_loss"] for output in outputs]
+    if isinstance(reported[0], list):  # verl 0.7.0
+        return ""
+    mean = sum(float(one.aggregate()) for one in reported) / len(reported)
+    return (
+        ""
+        if abs(mean - value) <= TOLERANCE * abs(value)
+        else f"the loss is {value:.6g}, and {mean:.6g} is reported"
+    )
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("verl.critic-loss-scale")
+    found = wrong(seed)
+    assert_applied("verl.critic-loss-scale")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("verl.protocol",))

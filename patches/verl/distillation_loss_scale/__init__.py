@@ -1,0 +1,64 @@
+"""`verl.distillation-loss-scale`: micro-batches of a distillation are divided by the tokens of their batch.
+
+A loss of verl 0.8 reads from the configuration of the actor what the whole batch comes to, and the loss of
+the policy writes it there. The loss of a distillation reads it too, and is computed first. So the numbers
+are written before it is.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.verl.distillation_loss_scale.fix import make_distillation_loss
+
+_LOSSES = "verl.trainer.distillation.losses"
+_LOSS = f"{_LOSSES}:distillation_loss"
+
+PATCH = Patch(
+    id="verl.distillation-loss-scale",
+    revision=1,
+    summary="A distillation divides each micro-batch by the tokens of its own batch",
+    why=(
+        "verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has."
+        " The first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, "
+        "and the very first one by its own alone, whatever data parallelism divides by. So the gradient "
+        "depends on how the batch is cut, and where a mini-batch is one micro-batch, all of it is of the"
+        " wrong size. Between releases, where nothing but a distillation is trained, each micro-batch is"
+        " divided by its own tokens. With the patch the numbers of the batch are noted first, as in verl"
+        " 0.9."
+    ),
+    changes=("numbers",),
+    met="distillation.enabled=True.",
+    upstream=("verl-project/verl#7225", "verl-project/verl#7200"),
+    remove=Removal(
+        version="0.9.0",
+        when="the loss of a distillation is told of its own batch",
+        test="tests/real/test_verl_contracts.py::test_upstream_alone_is_right",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                variant(
+                    "0.8",
+                    ">=0.8.0.dev0,<0.9.0.dev0",
+                    replaced(_LOSS, make_distillation_loss, "334213192255"),
+                ),
+                variant(
+                    "0.9",
+                    ">=0.9.0.dev0",
+                    known(_LOSS, "e508a5929b34"),
+                    verdict="fixed-upstream",
+                    reason="verl 0.9 tells the loss of a distillation of its own batch",
+                ),
+                variant(
+                    "0.7",
+                    "<0.8.0.dev0",
+                    Absent(site=_LOSSES),
+                    verdict="not-affected",
+                    reason="distillation came with verl 0.8",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,121 @@
+"""The contract of `verl.distillation-loss-scale`: any cut of any batch, the gradient of its mean."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any
+
+from overlay.patch import Contract
+
+#: Relative, of sums in float64 in which verl adds 1e-8 to a number of tokens.
+TOLERANCE = 1e-6
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong with the gradient of verl's own engine, empty if nothing is."""
+    from overlay.compat.verl_imports import stand_in
+
+    stand_in()
+    import torch
+    from verl.trainer.distillation.losses import distillation_ppo_loss
+    from verl.workers.config import ActorConfig, DistillationConfig, DistillationLossConfig
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    from overlay.compat import cpu_fsdp_engine
+
+    draw = random.Random(seed)
+    generator = torch.Generator().manual_seed(draw.randrange(2**31))
+    for mode in MODES:
+        for as_reward in (False, True):
+            model = cpu_fsdp_engine.Table(cpu_fsdp_engine.VOCABULARY, generator)
+            actor = ActorConfig(
+                strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, loss_agg_mode=mode
+            )
+            settings = DistillationLossConfig(
+                loss_mode="mse", use_policy_gradient=as_reward, use_task_rewards=False, loss_max_clamp=None
+            )
+            loss = functools.partial(
+                distillation_ppo_loss, actor, DistillationConfig(distillation_loss=settings)
+            )
+            # One configuration for all, as in a job: what one batch leaves there the next one finds.
+            for ranks, cut in ((1, 4), (1, 8), (2, 1), (1, 1), (1, 2)):
+                # In each sample some token counts: without one in a micro-batch verl raises.
+                batch = cpu_fsdp_engine.draw_batch(draw, 8, silent=False)
+                batch = _with_teacher(batch, model.rows, generator)
+                want = _reference(model.rows, batch, mode, as_reward=as_reward)
+                cpu_fsdp_engine.step(
+                    FSDPEngineWithLMHead, model, batch, loss, ranks=ranks, micro_batch_size_per_gpu=cut
+                )
+                error = float((model.rows.grad - want).norm() / want.norm())
+                if not error <= TOLERANCE:
+                    how = f"{ranks} ranks, {cut} samples in a micro-batch"
+                    return f"{mode}, {how}, as a reward: {as_reward}: the gradient is off by {error:.3g}"
+    return ""
+
+
+def _log_probs(rows: Any, batch: Any) -> list[Any]:
+    """Return the log-probabilities of the responses, one [response] for each sample."""
+    import torch
+
+    from overlay.compat.cpu_fsdp_engine import before_responses
+
+    return [
+        torch.log_softmax(rows[ids], -1).gather(1, answer[: len(ids), None])[:, 0]
+        for ids, answer in zip(before_responses(batch), batch["responses"], strict=True)
+    ]
+
+
+def _with_teacher(batch: Any, rows: Any, generator: Any) -> Any:
+    """Add what a teacher says of each token, and what the loss of a policy reads: it is still the old one."""
+    import torch
+
+    from overlay.compat.cpu_fsdp_engine import nested
+
+    size = batch["responses"].shape
+    batch["teacher_logprobs"] = nested(
+        [
+            -2 + torch.randn(len(row), 1, generator=generator, dtype=torch.float64)
+            for row in batch["input_ids"].unbind()
+        ]
+    )
+    batch["old_log_probs"] = torch.zeros(size, dtype=torch.float64)
+    for row, values in enumerate(_log_probs(rows.detach(), batch)):
+        batch["old_log_probs"][row, : len(values)] = values
+    batch["advantages"] = torch.randn(size, generator=generator, dtype=torch.float64)
+    return batch
+
+
+def _reference(rows: Any, batch: Any, mode: str, *, as_reward: bool) -> Any:
+    """Return the gradient of half the squared distance to the teacher, or of that as a reward to avoid."""
+    import torch
+
+    table = rows.detach().clone().requires_grad_(True)
+    sums, tokens = [], []
+    teachers = batch["teacher_logprobs"].unbind()
+    for row, student in enumerate(_log_probs(table, batch)):
+        counts = batch["response_mask"][row][: len(student)]
+        distance = 0.5 * (student - teachers[row][-1 - len(student) : -1, 0]) ** 2
+        # At the old policy the gradient of a token is that of its log-probability times its advantage.
+        terms = distance.detach() * student if as_reward else distance
+        sums.append((terms * counts).sum())
+        tokens.append(int(counts.sum()))
+    if mode == "seq-mean-token-mean":
+        sums = [one / max(count, 1) for one, count in zip(sums, tokens, strict=True)]
+    loss = torch.stack(sums).sum() / (sum(tokens) if mode == "token-mean" else len(tokens))
+    loss.backward()
+    return table.grad
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("verl.distillation-loss-scale")
+    found = wrong(seed)
+    assert_applied("verl.distillation-loss-scale")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("verl.protocol",))

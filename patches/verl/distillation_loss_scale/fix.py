@@ -1,0 +1,22 @@
+"""What `verl.distillation-loss-scale` puts in the place of upstream's own."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_distillation_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `distillation_loss`: the original, once the configuration has the numbers of this very batch."""
+
+    def distillation_loss(config: Any, distillation_config: Any, model_output: Any, data: Any) -> Any:
+        # What `ppo_loss` writes there as well, which is called afterwards.
+        for name in ("dp_size", "batch_num_tokens", "global_batch_size"):
+            config.global_batch_info[name] = data[name]
+        config.global_batch_info["loss_scale_factor"] = config.loss_scale_factor
+        return original(config, distillation_config, model_output, data)
+
+    return distillation_loss

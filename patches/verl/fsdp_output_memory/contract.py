@@ -1,0 +1,114 @@
+"""The contract of `verl.fsdp-output-memory`: of a micro-batch that is done only its gradient is left."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from overlay.patch import Contract
+
+#: Relative, in float64.
+TOLERANCE = 1e-12
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong with a step of verl's own engine over many micro-batches, empty if nothing is."""
+    from overlay.compat.verl_imports import stand_in
+
+    stand_in()
+    import torch
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    from overlay.compat import cpu_fsdp_engine
+
+    draw = random.Random(seed)
+    model = _watched_model(torch.Generator().manual_seed(draw.randrange(2**31)))
+    batch = cpu_fsdp_engine.draw_batch(draw, 8)
+    answered = torch.ones(batch["input_ids"].values().shape, dtype=torch.bool)
+    # What verl takes for the successor of a sample's last token depends on the sample behind it.
+    answered[batch["input_ids"].offsets()[1:] - 1] = False
+    weights = torch.randn(answered.shape, dtype=torch.float64) * answered
+    batch["weights"] = torch.nested.nested_tensor_from_jagged(weights, batch["input_ids"].offsets())
+
+    def loss(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        return (model_output["log_probs"].values() * data["weights"].values()).sum(), {}
+
+    want = _log_probs(model, batch)
+    (want * weights).sum().backward()
+    gradient = model.adapter.grad.clone()
+    # The longest sample has 10 tokens.
+    cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": 10}
+    (output,) = cpu_fsdp_engine.step(FSDPEngineWithLMHead, model, batch.clone(), loss, **cut)
+    if float((model.adapter.grad - gradient).norm()) > TOLERANCE * float(gradient.norm()):
+        return "another gradient"
+    if abs(float(sum(output["loss"])) - float((want * weights).sum())) > TOLERANCE * float(
+        weights.abs().sum()
+    ):
+        return "another loss"
+    if left := [index for index, micro_batches in enumerate(model.left) if micro_batches > 1]:
+        return (
+            f"when micro-batch {left[-1]} begins, there is something left of {model.left[left[-1]]} before it"
+        )
+    engine = cpu_fsdp_engine.build(FSDPEngineWithLMHead, model)
+    with cpu_fsdp_engine.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
+        _, alone = engine.forward_step(batch, None, forward_only=True)
+    found = alone["model_output"]["log_probs"].values()
+    if float((found - want)[answered].abs().max()) > TOLERANCE * float(want.abs().max()):
+        return "without gradients, other outputs"
+    return ""
+
+
+def _watched_model(generator: Any) -> Any:
+    """Return a model with a frozen embedding and a checkpointed block, as with LoRA, that is watched."""
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils.checkpoint import checkpoint
+
+    from overlay.compat.cpu_fsdp_engine import VOCABULARY, Table
+
+    class Watched(Table):
+        """Its logits are rows of a frozen table plus what the adapter makes of them."""
+
+        def __init__(self) -> None:
+            super().__init__(VOCABULARY, generator)
+            self.rows.requires_grad_(False)
+            self.adapter = torch.nn.Parameter(torch.randn(VOCABULARY, VOCABULARY, dtype=torch.float64))
+            self.watched: list[list[Any]] = []
+            #: For each forward pass: of how many before it something was left.
+            self.left: list[int] = []
+
+        def forward(self, input_ids: Any, **settings: Any) -> Any:
+            self.left.append(sum(any(not one.expired() for one in watched) for watched in self.watched))
+            output = super().forward(input_ids, **settings)
+            embedded = output.logits.requires_grad_(True)
+            output.logits = checkpoint(self.block, embedded, use_reentrant=False)
+            tensors = (embedded, output.logits)
+            self.watched.append([StorageWeakRef(tensor.untyped_storage()) for tensor in tensors])
+            return output
+
+        def block(self, embedded: Any) -> Any:
+            return embedded + torch.tanh(embedded * self.adapter[0]) * self.adapter[1]
+
+    return Watched()
+
+
+def _log_probs(model: Any, batch: Any) -> Any:
+    """Return the log-probabilities of each token's successor, one after the other, [tokens]."""
+    import torch
+
+    ids = batch["input_ids"].values()
+    logits = model.block(model.rows[ids])
+    return torch.log_softmax(logits, -1).gather(1, ids.roll(-1)[:, None])[:, 0]
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("verl.fsdp-output-memory")
+    found = wrong(seed)
+    assert_applied("verl.fsdp-output-memory")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("verl.protocol",))

@@ -1,0 +1,33 @@
+"""What `verl.fsdp-output-memory` puts in the place of upstream's own."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_forward_step(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `forward_step`: the loss with its graph, and besides it outputs that hold on to none.
+
+    In training the loop of verl's FSDP engine collects outputs that nobody reads: it gets none.
+    """
+    import torch
+
+    def forward_step(self: Any, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
+        loss, output = original(self, micro_batch, loss_function, forward_only)
+        output["model_output"] = {
+            name: value.detach() if torch.is_tensor(value) else value
+            for name, value in output["model_output"].items()
+        }
+        if torch.is_tensor(output["loss"]):  # until 0.6
+            output["loss"] = output["loss"].detach()
+        # An engine with a loop of its own may have use for them.
+        loop = type(self).forward_backward_batch
+        if not forward_only and loop is module.FSDPEngine.forward_backward_batch:
+            del output["model_output"]
+        return loss, output
+
+    return forward_step

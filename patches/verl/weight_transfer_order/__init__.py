@@ -1,0 +1,68 @@
+"""`verl.weight-transfer-order`: no bucket of weights is read before NCCL has written it.
+
+A broadcast of Ray's returns once its kernel is enqueued, on a stream that no other waits for. verl's
+operation waits for that, and hands the bucket on. The wait is asked as before, and the device is waited for
+behind it.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.verl.weight_transfer_order.fix import make_wait
+
+_ENGINE = "verl.checkpoint_engine.nccl_checkpoint_engine"
+_WAIT = f"{_ENGINE}:BroadcastOperation.wait_for_complete"
+_RECEIVE = f"{_ENGINE}:NCCLCheckpointEngine.receive_weights"
+
+PATCH = Patch(
+    id="verl.weight-transfer-order",
+    revision=1,
+    summary="Rollout workers read no bucket of weights before NCCL has written it",
+    why=(
+        "verl's NCCL checkpoint engine takes a broadcast for complete when its kernel has been enqueued."
+        " The first bucket that a rollout worker receives, which may be the only one, is handed to the "
+        "inference engine at once, and one that copies on a stream of its own reads what was there "
+        "before: weights that are wrong here and there, with no error. The sender may free its buffer "
+        "under the last broadcast in the same way. With the patch the wait of the operation includes the"
+        " device. Between buckets verl waits for it anyway, so it costs one wait more a transfer."
+    ),
+    changes=("numbers",),
+    met="Weights that are sent to separate rollout workers by the checkpoint engine `nccl`.",
+    upstream=("verl-project/verl#7083",),
+    remove=Removal(
+        version="0.9.0",
+        when="the first bucket is handed on once the device has it",
+        test="tests/real/test_verl_contracts.py::test_upstream_alone_is_right",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                variant(
+                    "0.7.1 and 0.8",
+                    ">=0.7.1.dev0,<0.9.0.dev0",
+                    replaced(_WAIT, make_wait, "086334f28d6b"),
+                    # What it waits for: that Ray has been told of the broadcast.
+                    known(f"{_ENGINE}:BroadcastOperation._run", "fe83fcd543ba"),
+                    # 0.7.1; 0.8.0: later ones wait for the device themselves.
+                    known(_RECEIVE, "8410f63ffd92", "33c4289374bf"),
+                ),
+                variant(
+                    "0.9",
+                    ">=0.9.0.dev0",
+                    known(f"{_ENGINE}:NCCLCheckpointEngine._receive_weight_chunks", "41d6340973fe"),
+                    verdict="fixed-upstream",
+                    reason="verl 0.9 waits for the device before it hands on the first bucket",
+                ),
+                variant(
+                    "0.7.0",
+                    "<0.7.1.dev0",
+                    Absent(site=_ENGINE),
+                    verdict="not-affected",
+                    reason="the NCCL checkpoint engine came with verl 0.7.1",
+                ),
+            ),
+        ),
+    ),
+)
