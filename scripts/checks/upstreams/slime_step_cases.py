@@ -190,6 +190,31 @@ CASES: tuple[Case, ...] = (
         settings=(*_CP2, "--use-rollout-logprobs", "--rollout-temperature", "0.8"),
     ),
     Case(
+        "--eps-clip-c 1.5, DP 2",
+        _both("wrong"),
+        _MIXED,
+        shows=("slime.eps-clip-c",),
+        settings=("--use-rollout-logprobs", "--eps-clip-c", "1.5"),
+    ),
+    Case(
+        "critic at temperature 0.8, DP 2",
+        {"v0.2.4": ("wrong",), "v0.3.1": ("right",)},
+        _MIXED,
+        shows=("slime.value-temperature",),
+        settings=(*_PPO, "--rollout-temperature", "0.8"),
+        role="critic",
+        masked=0.0,
+    ),
+    Case(
+        "critic with masked tokens, DP 2",
+        _both("wrong"),
+        _MIXED,
+        shows=("slime.masked-gae",),
+        select="slime.*, slime.masked-gae",
+        settings=_PPO,
+        role="critic",
+    ),
+    Case(
         "critic of PPO, CP 2",
         _both("right"),
         tuple((4 * length, 2 * length) for length in (3, 5, 8, 4, 6, 7, 9, 5)),
@@ -216,4 +241,17 @@ CASES: tuple[Case, ...] = (
     ),
 )
 #: Patches of slime that no step can show, and why.
-NOT_SHOWN = {"slime.fast-partitioner": "the partitions are the same, and only found sooner"}
+NOT_SHOWN = {
+    "slime.fast-partitioner": "the partitions are the same, and only found sooner",
+    "slime.allgather-cp-models": "it refuses a model, before there is a step",
+    "slime.async-groups": "it is about generating rollouts",
+    "slime.bridge-flags": "it is about models of Megatron-Bridge, which no index has",
+    "slime.checkpoint-step": "it is about which checkpoint is loaded",
+    "slime.group-baseline": "rewards are normalised by the rollout manager, before the step",
+    "slime.hf-attention-gradient": "the model of the step has no Gated DeltaNet layer",
+    "slime.group-timeouts": "it is about groups that are made again after offloading",
+    "slime.partial-rollout-budget": "it is about generating rollouts",
+    "slime.resumed-schedule": "it is about resuming a job",
+    "slime.teacher-temperature": "it is about the scores of a teacher in SGLang",
+    "slime.tool-turn-mask": "it is about tokenizing conversations",
+}
