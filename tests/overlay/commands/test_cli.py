@@ -77,7 +77,9 @@ def test_explain_an_unknown_patch() -> None:
 
 def test_plan_of_an_empty_folder(tmp_path: Path) -> None:
     data = read("plan", "--site", str(tmp_path), code=2)
-    assert {verdict["verdict"] for verdict in data["verdicts"]} == {"not-installed"}
+    opt_in = {patch["id"] for patch in read("list") if patch["opt_in"]}
+    found = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
+    assert found == {name: "not-selected" if name in opt_in else "not-installed" for name in found}
     chosen = read("plan", "--site", str(tmp_path), code=2, OVERLAY_PATCHES="verl.*")
     assert "not-selected" in {verdict["verdict"] for verdict in chosen["verdicts"]}
     audited = read("audit", "--site", str(tmp_path), code=2, OVERLAY_PATCHES="verl.*")
