@@ -1,7 +1,7 @@
-"""`megatron.async-checkpoint-pin`: what an asynchronous checkpoint staged stays in memory until it is written.
+"""`megatron.async-checkpoint-pin`: what an asynchronous checkpoint staged stays until it is written.
 
-The queue of asynchronous calls is wrapped. It keeps what a request has staged on the process that writes it, and that
-process is dropped by upstream when it has been joined.
+The queue of asynchronous calls is wrapped. It keeps what a request has staged on the process that writes
+it, and that process is dropped by upstream when it has been joined.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ PATCH = Patch(
     revision=1,
     summary="What an asynchronous checkpoint has staged is kept until it is written",
     why=(
-        "To save asynchronously, Megatron copies its shards into pinned host memory and forks a process that writes "
-        "them. Until 0.16.1 nothing in the trainer holds the copies once the process has started: torch takes the "
-        "pinned memory back and hands it out for the next copy to the host, which then lands in what the process "
-        "still writes, as pinned pages are shared with it. The checkpoint is corrupt, and nothing says so. With the "
-        "patch the copies are held until the process has been joined, as in 0.17."
+        "To save asynchronously, Megatron copies its shards into pinned host memory and forks a process "
+        "that writes them. Until 0.16.1 nothing in the trainer holds the copies once the process has "
+        "started: torch takes the pinned memory back and hands it out for the next copy to the host, which "
+        "then lands in what the process still writes, as pinned pages are shared with it. The checkpoint "
+        "is corrupt, and nothing says so. With the patch the copies are held until the process has been "
+        "joined, as in 0.17."
     ),
     changes=("numbers", "memory"),
-    met="Asynchronous saving (--async-save) with the process that is forked for each checkpoint, which is the default.",
+    met=(
+        "Asynchronous saving (--async-save) with the process that is forked for each checkpoint, which is "
+        "the default."
+    ),
     upstream=("NVIDIA/Megatron-LM#2288",),
     remove=Removal(
         version="0.17.0",

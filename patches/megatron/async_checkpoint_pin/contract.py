@@ -6,7 +6,7 @@ from overlay.patch import Contract
 
 
 def wrong(seed: str) -> str:
-    """Return what became of staged tensors while a process writes them, and afterwards; empty if all is well."""
+    """Return what became of staged tensors while they are written, and afterwards; empty if all is well."""
     import gc
     import os
     import weakref

@@ -29,7 +29,7 @@ class _FromOne(list):  # type: ignore[type-arg] -- must be the very type that up
 def make_init(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Build `TransformerLayer.__init__`, for which the list counts from one as long as it runs."""
 
-    def __init__(self: Any, config: Any, *args: Any, **options: Any) -> None:
+    def init(self: Any, config: Any, *args: Any, **options: Any) -> None:
         types = config.cp_comm_type
         if type(types) is not list:
             original(self, config, *args, **options)
@@ -40,4 +40,4 @@ def make_init(original: Callable[..., Any], _module: ModuleType) -> Callable[...
         finally:
             config.cp_comm_type = types
 
-    return functools.wraps(original)(__init__)
+    return functools.wraps(original)(init)

@@ -1,7 +1,7 @@
 """`megatron.resumed-weight-decay`: the first step after a resume has the weight decay of the checkpoint.
 
-Loading advances the schedule before it has read the fields of the weight decay. The method is wrapped, and the schedule
-applied once more, by no step, when all of them are there.
+Loading advances the schedule before it has read the fields of the weight decay. The method is wrapped, and
+the schedule applied once more, by no step, when all of them are there.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ PATCH = Patch(
     revision=1,
     summary="The first step after a resume has the weight decay of the checkpoint",
     why=(
-        "Megatron's scheduler, when it is loaded, sets the learning rate and the weight decay of all parameter groups "
-        "before it reads the weight decay, its growth and its steps from the checkpoint. The first optimizer step "
-        "after a resume decays the weights by what the new command line would have at that step, and only from the "
-        "second on by what the checkpoint says. With the patch the first does too. The learning rate is right either "
-        "way."
+        "Megatron's scheduler, when it is loaded, sets the learning rate and the weight decay of all "
+        "parameter groups before it reads the weight decay, its growth and its steps from the checkpoint. "
+        "The first optimizer step after a resume decays the weights by what the new command line would "
+        "have at that step, and only from the second on by what the checkpoint says. With the patch the "
+        "first does too. The learning rate is right either way."
     ),
     changes=("numbers",),
     met=(
-        "A job that is resumed with --use-checkpoint-opt-param-scheduler (the default of the class, not of Megatron's "
-        "arguments) and another weight decay, or another schedule of it, than it was saved with."
+        "A job that is resumed with --use-checkpoint-opt-param-scheduler (the default of the class, not of "
+        "Megatron's arguments) and another weight decay, or another schedule of it, than it was saved "
+        "with."
     ),
     upstream=("NVIDIA/Megatron-LM#5213", "NVIDIA-NeMo/Automodel#3883"),
     remove=Removal(

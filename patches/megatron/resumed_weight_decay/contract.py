@@ -57,7 +57,7 @@ def wrong(seed: str) -> str:
             if after.state_dict() != state:
                 return "what was loaded is not what was saved"
             if seen(after) != seen(before):
-                return f"at step {steps} a resumed job has (lr, weight decay) {seen(after)} and not {seen(before)}"
+                return f"at step {steps} (lr, weight decay) are {seen(after)} and not {seen(before)}"
             # Told to override, the job goes on by its own settings, at the step of the checkpoint.
             style = ours.wd_incr_style
             ours.load_state_dict(state)

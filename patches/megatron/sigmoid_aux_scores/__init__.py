@@ -1,6 +1,7 @@
 """`megatron.sigmoid-aux-scores`: the balancing loss of a sigmoid router is computed in float32.
 
-The function that makes the scores for that loss is wrapped: it gets logits of float32, as it does from 0.17 on.
+The function that makes the scores for that loss is wrapped: it gets logits of float32, as it does from 0.17
+on.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ PATCH = Patch(
     revision=1,
     summary="The balancing loss of a sigmoid router is computed in float32",
     why=(
-        "The scores of which a sigmoid router's load balancing loss is made are computed in the type of the logits, "
-        "which is that of the model unless moe_router_dtype says otherwise. In bfloat16 scores keep three digits, "
-        "experts tie that do not, so that which of them count as chosen depends on their order, and the gradient of "
-        "the router is rounded as coarsely. A softmax router, and the scores by which tokens are really sent, are "
-        "computed in float32. With the patch these are too, as from 0.17 on."
+        "The scores of which a sigmoid router's load balancing loss is made are computed in the type of "
+        "the logits, which is that of the model unless moe_router_dtype says otherwise. In bfloat16 scores "
+        "keep three digits, experts tie that do not, so that which of them count as chosen depends on "
+        "their order, and the gradient of the router is rounded as coarsely. A softmax router, and the "
+        "scores by which tokens are really sent, are computed in float32. With the patch these are too, as "
+        "from 0.17 on."
     ),
     changes=("numbers",),
     met=(
-        "moe_router_score_function=sigmoid with a load balancing loss (aux_loss, seq_aux_loss, global_aux_loss) and a "
-        "coefficient above 0, with logits below float32: moe_router_dtype unset, the router not fused."
+        "moe_router_score_function=sigmoid with a load balancing loss (aux_loss, seq_aux_loss, "
+        "global_aux_loss) and a coefficient above 0, with logits below float32: moe_router_dtype unset, "
+        "the router not fused."
     ),
     upstream=("NVIDIA/Megatron-LM#2765",),
     remove=Removal(

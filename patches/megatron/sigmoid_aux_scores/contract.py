@@ -1,4 +1,4 @@
-"""The scores for the load balancing loss, and their gradient, are those of float64 but for float32's rounding."""
+"""The scores for the load balancing loss and their gradient are those of float64, but for rounding."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Run with a Megatron first on the path: prints what contracts find there, without patches and with each alone.
+"""Run with a Megatron first on the path: prints what contracts find there, alone and with each patch.
 
     python megatron_contracts_check.py SEED PATCH...
 
-The last line is JSON: by patch, what its contract's `wrong` says of Megatron alone, and what its `check` says.
+The last line is JSON: by patch, what its contract's `wrong` says of Megatron alone, and what its `check`
+says.
 """
 
 from __future__ import annotations
