@@ -32,6 +32,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "megatron.resumed-weight-decay": (*OLD, *NEW),
     "megatron.sigmoid-aux-scores": OLD,
     "megatron.cp-comm-type-by-layer": OLD,
+    "megatron.reshardable-checkpoint": ("0.15.3", "0.16.1", *NEW),
 }
 CURED: dict[str, tuple[str, ...]] = {
     "megatron.async-checkpoint-pin": NEW,
@@ -98,3 +99,21 @@ def test_upstream_alone_scores_in_float32(found: Found, version: str) -> None:
 @alone("megatron.cp-comm-type-by-layer")
 def test_upstream_alone_gives_each_layer_its_type(found: Found, version: str) -> None:
     holds(found("megatron.cp-comm-type-by-layer", version)[0])
+
+
+@alone("megatron.reshardable-checkpoint")
+def test_upstream_alone_saves_each_parameters_state(found: Found, version: str) -> None:
+    holds(found("megatron.reshardable-checkpoint", version)[0])
+
+
+@pytest.mark.parametrize("version", ["0.16.1"])
+def test_three_and_six_data_parallel_ranks_save_each_parameters_state(
+    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]], version: str
+) -> None:
+    """One release: the others have the same source, and one rank pads its buckets too."""
+    said = findings(release(f"megatron-core=={version}"), "reshardable_ranks.py", SEED, "3", "6")
+    for ranks in (3, 6):
+        alone, patched = said[str(ranks)]
+        assert len(alone) == ranks
+        assert all("of another parameter" in one for one in alone), (SEED, alone)
+        assert patched == [""] * ranks, SEED
