@@ -32,6 +32,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "megatron.resumed-weight-decay": (*OLD, *NEW),
     "megatron.sigmoid-aux-scores": OLD,
     "megatron.cp-comm-type-by-layer": OLD,
+    "megatron.label-smoothing-over-tp": (*OLD, *NEW),
     "megatron.reshardable-checkpoint": ("0.15.3", "0.16.1", *NEW),
 }
 CURED: dict[str, tuple[str, ...]] = {
@@ -117,3 +118,8 @@ def test_three_and_six_data_parallel_ranks_save_each_parameters_state(
         assert len(alone) == ranks
         assert all("of another parameter" in one for one in alone), (SEED, alone)
         assert patched == [""] * ranks, SEED
+
+
+@alone("megatron.label-smoothing-over-tp")
+def test_upstream_alone_smooths_over_the_vocabulary(found: Found, version: str) -> None:
+    holds(found("megatron.label-smoothing-over-tp", version)[0])
