@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class _FromOne(list):  # type: ignore[type-arg] -- must be the very type that upstream asks for
+class _FromOne(list):  # type: ignore[type-arg]
     """A list whose first item is number one."""
 
     def __getitem__(self, number: Any) -> Any:

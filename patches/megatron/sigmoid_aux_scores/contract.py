@@ -58,7 +58,7 @@ def scored(logits: Any, name: str) -> tuple[Any, Any]:
 
     if hasattr(moe_utils, "compute_routing_scores_for_aux_loss"):
         # By the name under which the router calls it.
-        chosen, scores = router.compute_routing_scores_for_aux_loss(logits, CHOSEN, name)  # type: ignore[attr-defined]
+        chosen, scores = router.compute_routing_scores_for_aux_loss(logits, CHOSEN, name)
         return scores, chosen
     own = SimpleNamespace(score_function=name, topk=CHOSEN)
     found = router.TopKRouter.compute_routing_scores_for_aux_loss(own, logits)
