@@ -71,9 +71,9 @@ def make_load(original: Callable[..., Any], _module: ModuleType) -> Callable[...
 
     def load_state_dict(self: Any, state_dict: dict[str, Any]) -> Any:
         ours = state_dict.get("param_state_sharding_type") == "fully_reshardable"
-        states = state_dict["param_state"] if ours else {}
+        states = (state_dict.get("param_state") if ours else None) or {}
         numbers = iter(range(len(states)))
-        for buffer in self.buffers if ours else ():
+        for buffer in self.buffers if states else ():
             if shifted := _shifted(_masters(buffer, numbers, states)):
                 raise ShiftedCheckpointError(
                     f"the optimizer state in this checkpoint is shifted: the master weights of {shifted} "
@@ -91,10 +91,11 @@ def _masters(buffer: Any, numbers: Iterator[int], states: dict[int, Any]) -> Ite
     import torch
 
     for (parameter, (_, _, bucket)), number in zip(buffer.param_index_map.items(), numbers, strict=False):
-        state = states[number]
+        state = states.get(number, {})
         master = state.get("param", state.get("fp32_param"))
         # Quantised weights are something else than their master weights rounded.
-        if type(parameter) is torch.nn.Parameter and master is not None and parameter.dtype.itemsize > 1:
+        plain = type(parameter) is torch.nn.Parameter and parameter.dtype.itemsize > 1
+        if plain and master is not None and master.numel() == parameter.numel():
             yield bucket, parameter.detach(), master
 
 
