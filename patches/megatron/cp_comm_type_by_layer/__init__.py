@@ -16,6 +16,8 @@ _INIT = "megatron.core.transformer.transformer_layer:TransformerLayer.__init__"
 _FROM_ONE = (
     *("9c580d5e4442", "a6fc1216df6a", "f00d472b86ba", "b131d86742f6"),
     *("247efef1fc7e", "cd29d1f3c86b", "4c4d66ea1c32"),
+    # Under slime's diffs: in its images up to 0.2.1, of 0.2.2 to 0.2.4, from 0.3.0 on.
+    *("a007b7230a57", "45d3efba9689", "af56363af4d5"),
 )
 
 PATCH = Patch(
