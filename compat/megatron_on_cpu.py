@@ -52,13 +52,14 @@ def megatron() -> Iterator[None]:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
-            _start_megatron()
+            start_megatron()
             yield
         finally:
             dist.destroy_process_group()
 
 
-def _start_megatron() -> None:
+def start_megatron() -> None:
+    """Make Megatron's parallel state for the ranks that torch.distributed has, all of them data parallel."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils

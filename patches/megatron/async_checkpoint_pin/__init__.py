@@ -1,0 +1,61 @@
+"""`megatron.async-checkpoint-pin`: what an asynchronous checkpoint staged stays until it is written.
+
+The queue of asynchronous calls is wrapped. It keeps what a request has staged on the process that writes
+it, and that process is dropped by upstream when it has been joined.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON
+from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patches.megatron.async_checkpoint_pin.fix import make_schedule
+
+_ASYNC = "megatron.core.dist_checkpointing.strategies.async_utils"
+_SCHEDULE = f"{_ASYNC}:AsyncCallsQueue.schedule_async_request"
+#: Starts the process. A digest, as it says whether the staged tensors are kept: that is the defect.
+_START = f"{_ASYNC}:TemporalAsyncCaller.schedule_async_call"
+
+PATCH = Patch(
+    id="megatron.async-checkpoint-pin",
+    revision=1,
+    summary="What an asynchronous checkpoint has staged is kept until it is written",
+    why=(
+        "To save asynchronously, Megatron copies its shards into pinned host memory and forks a process "
+        "that writes them. Until 0.16.1 nothing in the trainer holds the copies once the process has "
+        "started: torch takes the pinned memory back and hands it out for the next copy to the host, which "
+        "then lands in what the process still writes, as pinned pages are shared with it. The checkpoint "
+        "is corrupt, and nothing says so. With the patch the copies are held until the process has been "
+        "joined, as in 0.17."
+    ),
+    changes=("numbers", "memory"),
+    met=(
+        "Asynchronous saving (--async-save) with the process that is forked for each checkpoint, which is "
+        "the default."
+    ),
+    upstream=("NVIDIA/Megatron-LM#2288",),
+    remove=Removal(
+        version="0.17.0",
+        when="megatron-core 0.17 holds them itself",
+        test="tests/real/test_megatron_contracts.py::test_upstream_alone_keeps_what_is_being_written",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                variant(
+                    "0.12",
+                    ">=0.12.0.dev0,<0.17.0.dev0",
+                    replaced(_SCHEDULE, make_schedule, "799ee6555e86"),
+                    known(_START, "f53cc0b77db0"),
+                ),
+                variant(
+                    "0.17",
+                    ">=0.16.0.dev0",
+                    known(_START, "f1b6fa97a40d"),
+                    verdict="fixed-upstream",
+                    reason="this Megatron holds what it has staged until the process has been joined",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,76 @@
+"""What a checkpoint has staged lives as long as the process that writes it, and no longer."""
+
+from __future__ import annotations
+
+from overlay.patch import Contract
+
+
+def wrong(seed: str) -> str:
+    """Return what became of staged tensors while they are written, and afterwards; empty if all is well."""
+    import gc
+    import os
+    import weakref
+
+    import torch
+
+    from overlay.compat.megatron_on_cpu import megatron
+
+    with megatron():
+        from megatron.core.dist_checkpointing.strategies import async_utils
+
+        torch.manual_seed(int(seed) % 2**31)
+        drawn, owners = torch.randn(5, 3), list[weakref.ref[torch.Tensor]]()
+        go_on, told = os.pipe()
+
+        def stage() -> list[torch.Tensor]:
+            copy = drawn.clone()
+            owners.append(weakref.ref(copy))
+            return [copy]
+
+        def write(_plan: object, staged: list[torch.Tensor], sign: float) -> None:
+            os.read(go_on, 1)  # as if the disk were slow
+            if not torch.equal(staged[0], drawn) or sign != float(drawn[0, 0]):
+                os._exit(3)
+
+        queue = async_utils.AsyncCallsQueue()
+        finished = list[int]()
+        request = async_utils.AsyncRequest(
+            write,
+            ("plan", None, float(drawn[0, 0])),
+            [lambda *_: finished.append(1)],
+            preload_fn=stage,
+        )
+        first = queue.schedule_async_request(request)
+        process = queue.async_calls[-1].async_caller.process
+        gc.collect()
+        held = owners[0]() is not None
+        os.write(told, b".")
+        done = queue.maybe_finalize_async_calls(blocking=True)
+        if process.exitcode or done != [first] or not finished:
+            return "the checkpoint was not written as it was staged"
+        if not held:
+            return "nothing holds what was staged while it is being written"
+        # multiprocessing has forgotten the process: it was joined.
+        del process
+        gc.collect()
+        if owners[0]() is not None:
+            return "what was staged is held after it was written"
+        # A request that stages nothing goes as it is.
+        plain = async_utils.AsyncRequest(lambda *_: None, ("plan",), [])
+        second = queue.schedule_async_request(plain)
+        if queue.maybe_finalize_async_calls(blocking=True) != [second]:
+            return "a request without staging is not finished"
+    return ""
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("megatron.async-checkpoint-pin")
+    found = wrong(seed)
+    assert_applied("megatron.async-checkpoint-pin")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

@@ -1,0 +1,55 @@
+"""`megatron.label-smoothing-over-tp`: labels are smoothed over the vocabulary of all ranks.
+
+The function that computes the loss is wrapped. With smoothing and more than one rank it gives way to a
+function of its own; without, it is as it was.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON
+from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patches.megatron.label_smoothing_over_tp.fix import make_grouped_loss, make_loss
+
+_MODULE = "megatron.core.tensor_parallel.cross_entropy"
+_LOSS = f"{_MODULE}:vocab_parallel_cross_entropy"
+#: Its digest says that the vocabulary is a rank's own: what is mended.
+_FORWARD = f"{_MODULE}:_VocabParallelCrossEntropy.forward"
+
+PATCH = Patch(
+    id="megatron.label-smoothing-over-tp",
+    revision=1,
+    summary="Labels are smoothed over the whole vocabulary, not over a rank's part of it",
+    why=(
+        "With tensor parallelism each rank has a part of the vocabulary, and Megatron's cross entropy with "
+        "label smoothing takes the mean of the log-probabilities over that part, as if it were all: every "
+        "rank has another loss, and a gradient that is not that of the loss of any. With the patch the sum "
+        "of the logits is taken over all ranks, and loss and gradient are those of one process."
+    ),
+    changes=("numbers",),
+    met="label_smoothing above 0 in vocab_parallel_cross_entropy, with a tensor parallel size above 1.",
+    upstream=("NVIDIA/Megatron-LM#7452",),
+    remove=Removal(
+        version=None,
+        when="a release takes the mean over the vocabulary of all ranks",
+        test="tests/real/test_megatron_contracts.py::test_upstream_alone_smooths_over_the_vocabulary",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                variant(
+                    "0.12",
+                    ">=0.12.0.dev0,<0.19.0.dev0",
+                    replaced(_LOSS, make_loss, "05450ae6a6e5"),
+                    known(_FORWARD, "d9ebea2fa122"),
+                ),
+                variant(
+                    "0.19",
+                    ">=0.16.0.dev0,<0.21.0.dev0",
+                    replaced(_LOSS, make_grouped_loss, "fadbfc5a2738"),
+                    known(_FORWARD, "957a6e1638f5"),
+                ),
+            ),
+        ),
+    ),
+)

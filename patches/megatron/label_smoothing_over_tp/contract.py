@@ -1,0 +1,87 @@
+"""Loss and gradient of each tensor parallel rank are those of one process in float64, smoothed or not."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from overlay.patch import Contract
+
+PATCH = "megatron.label-smoothing-over-tp"
+#: Tensor parallel ranks, tokens, sequences, words.
+RANKS, TOKENS, SEQUENCES, VOCABULARY = 2, 7, 3, 22
+
+
+def wrong(seed: str) -> str:
+    """Return what a rank finds wrong, empty if none finds anything."""
+    import importlib
+
+    from overlay.compat import forked_ranks
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.no_triton import no_triton
+
+    with cuda_on_cpu(), no_triton():
+        importlib.import_module("megatron.core.tensor_parallel")
+        reader, writer = os.pipe()
+
+        def work() -> int:
+            os.write(writer, json.dumps(_rank(seed)).encode() + b"\n")
+            return 0
+
+        status = forked_ranks.run(RANKS, work)
+    os.close(writer)
+    with os.fdopen(reader) as answers:
+        said = [json.loads(line) for line in answers]
+    if status or len(said) != RANKS:
+        return f"{len(said)} of {RANKS} ranks ended well"
+    return next(filter(None, said), "")
+
+
+def _rank(seed: str) -> str:
+    """Look at it on one of the ranks, which all draw the same."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+
+    dist.init_process_group("gloo")
+    parallel_state.initialize_model_parallel(tensor_model_parallel_size=RANKS)
+    torch.manual_seed(int(seed) % 2**31)
+    found = list[str]()
+    part = VOCABULARY // RANKS
+    own = slice(dist.get_rank() * part, (dist.get_rank() + 1) * part)
+    for dtype in (torch.float32, torch.bfloat16):
+        for smoothing in (0.0, 0.1, 0.7):
+            drawn = (3 * torch.randn(TOKENS, SEQUENCES, VOCABULARY)).to(dtype)
+            target = torch.randint(VOCABULARY, (TOKENS, SEQUENCES))
+            weights = torch.randn(TOKENS, SEQUENCES, dtype=torch.float64)
+            exact = drawn.double().requires_grad_()
+            # Of torch, which gives the target a part as well.
+            spread = smoothing * VOCABULARY / (VOCABULARY - 1)
+            wanted = torch.nn.functional.cross_entropy(
+                exact.flatten(0, 1), target.flatten(), reduction="none", label_smoothing=spread
+            ).view_as(target)
+            (wanted_by,) = torch.autograd.grad((wanted * weights).sum(), exact)
+            logits = drawn[..., own].clone().requires_grad_()
+            loss = vocab_parallel_cross_entropy(logits, target, smoothing)
+            (by,) = torch.autograd.grad((loss.double() * weights).sum(), logits)
+            step = torch.finfo(dtype).eps
+            if not torch.allclose(loss.double(), wanted, rtol=1e-5, atol=1e-5):
+                found.append(f"with smoothing {smoothing} the loss of {dtype} is off")
+            elif not torch.allclose(by.double(), wanted_by[..., own], rtol=step, atol=1e-5):
+                found.append(f"with smoothing {smoothing} the gradient of {dtype} is off")
+    dist.destroy_process_group()
+    return "; ".join(found)
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable(PATCH)
+    found = wrong(seed)
+    assert_applied(PATCH)
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

@@ -1,0 +1,188 @@
+"""What is saved of each parameter is its own master weight, and Adam's moments of its own gradient."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from overlay.errors import OverlayError
+from overlay.patch import Contract
+
+BETAS = (0.9, 0.95)
+#: Elements of a bucket: so many that up to eight ranks have some of the first one, padding or not.
+BUCKET = 5000
+
+
+def wrong(seed: str) -> str:
+    """Return which parameters are saved with another's state, in one process; empty if none is."""
+    from overlay.compat.megatron_on_cpu import megatron
+
+    with megatron():
+        return saved_and_loaded(seed)
+
+
+def saved_and_loaded(seed: str) -> str:
+    """Return the same for the data parallel ranks that there are: all of them get the same gradients."""
+    import torch
+
+    for low in (False, True):
+        torch.manual_seed(int(seed) % 2**31)
+        model, optimizer, gradients, before = trained(low=low)
+        # Both, before anything is said: ranks that are done would leave others in a collective.
+        states = [save(model, optimizer, efficient=efficient) for efficient in (False, True)]
+        if states[0] is None:
+            return "nothing is saved"
+        for state in states:
+            if found := _others(state or {}, gradients, before):
+                return found
+        if found := _round_trip(model, optimizer):
+            return found
+    return ""
+
+
+def _others(state: dict[str, dict[str, Any]], gradients: dict[str, Any], weights: dict[str, Any]) -> str:
+    """Return which parameter is saved with the state of another, empty if none is."""
+    import torch
+
+    for name, tensors in state.items():
+        grad = gradients[name]
+        exact = {"exp_avg": (1 - BETAS[0]) * grad, "exp_avg_sq": (1 - BETAS[1]) * grad**2}
+        for key, value in exact.items():
+            if not torch.allclose(tensors[key], value, rtol=2.0**-20, atol=1e-12):
+                return f"{key} of {name} is that of another parameter"
+        if not torch.equal(tensors["param"].to(weights[name].dtype), weights[name]):
+            return f"the master weight of {name} is that of another parameter"
+    return ""
+
+
+def _round_trip(model: Any, optimizer: Any) -> str:
+    """Load what was saved, then what upstream alone saves, which is to be refused."""
+    import torch
+
+    whole = optimizer.sharded_param_state_fully_reshardable(keys(model), metadata={})
+    plain = {
+        number: {key: sharded.data.clone() for key, sharded in tensors.items()}
+        for number, tensors in whole.items()
+    }
+    load(optimizer, plain)
+    again = optimizer.sharded_param_state_fully_reshardable(keys(model), metadata={})
+    for number, tensors in plain.items():
+        for key, value in tensors.items():
+            if not torch.equal(again[number][key].data, value):
+                return "what is loaded is not what was saved"
+    flat = torch.cat([tensors["param"].flatten() for tensors in plain.values()]).roll(3)
+    first = next(iter(optimizer.buffers[0].param_index_map.values()))[2]
+    sizes = [tensors["param"].shape for tensors in plain.values()]
+    buckets = [entry[2] for entry in optimizer.buffers[0].param_index_map.values()]
+    moved = {
+        number: {**plain[number], "param": part.reshape(shape) if bucket != first else plain[number]["param"]}
+        for number, (part, shape, bucket) in enumerate(
+            zip(flat.split([shape.numel() for shape in sizes]), sizes, buckets, strict=True)
+        )
+    }
+    with contextlib.suppress(OverlayError):
+        load(optimizer, moved)
+        return "a shifted checkpoint is loaded"
+    # Of other weights altogether nothing can be said.
+    load(optimizer, {n: {**tensors, "param": tensors["param"] + 1} for n, tensors in plain.items()})
+    return ""
+
+
+def trained(*, low: bool) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
+    """Return a model after one step of Adam, its optimizer, the gradients, and the weights that it has."""
+    import torch
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.transformer import TransformerConfig
+
+    class Model(torch.nn.Module):
+        """Parameters of odd sizes, which fill no bucket."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            for number in range(14):
+                size = tuple((2 * torch.randint(1, 35, (2,)) + 1).tolist())
+                value = torch.randn(size, dtype=torch.bfloat16 if low else torch.float32)
+                self.register_parameter(f"weight{number}", torch.nn.Parameter(value))
+
+    model = DistributedDataParallel(
+        TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=2),
+        DistributedDataParallelConfig(
+            use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=BUCKET
+        ),
+        Model(),
+    )
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=1e-2,
+        weight_decay=0.0,
+        clip_grad=0.0,
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        bf16=low,
+        params_dtype=torch.bfloat16 if low else torch.float32,
+        use_distributed_optimizer=True,
+    )
+    (optimizer,) = get_megatron_optimizer(config, [model]).chained_optimizers
+    gradients = {}
+    for name, parameter in model.module.named_parameters():
+        parameter.main_grad.copy_(torch.randn(parameter.shape))
+        gradients[name] = parameter.main_grad.float()
+    optimizer.step()
+    weights = {name: value.detach().clone() for name, value in model.module.named_parameters()}
+    return model, optimizer, gradients, weights
+
+
+def keys(model: Any) -> dict[str, Any]:
+    """Return the sharded state of the model."""
+    from megatron.core.dist_checkpointing import ShardedTensor
+
+    return {
+        name: ShardedTensor.from_rank_offsets(name, value) for name, value in model.module.named_parameters()
+    }
+
+
+def save(model: Any, optimizer: Any, *, efficient: bool) -> dict[str, dict[str, Any]] | None:
+    """Return what is saved of each parameter by its name, `None` on a rank that saves nothing."""
+    state = optimizer.sharded_param_state_fully_reshardable(
+        keys(model), metadata={"distrib_optim_fully_reshardable_mem_efficient": efficient}
+    )
+    found: dict[str, dict[str, Any]] = {}
+    for tensors in (state or {}).values():
+        for key, sharded in tensors.items():
+            found.setdefault(sharded.key.rpartition(".")[2], {})[key] = sharded.data
+    return found or None
+
+
+def load(optimizer: Any, state: dict[int, Any]) -> None:
+    """Load the state of the parameters, as the load of a checkpoint does."""
+    setting = optimizer._set_main_param_and_optimizer_states
+
+    def with_step(parameter: Any, tensors: dict[str, Any]) -> None:
+        # torch's own Adam counts steps for each parameter, which this load of Megatron's has not heard of.
+        setting(parameter, {**optimizer._get_main_param_and_optimizer_states(parameter), **tensors})
+
+    optimizer._set_main_param_and_optimizer_states = with_step
+    try:
+        optimizer.load_state_dict(
+            {
+                **optimizer.state_dict(),
+                "param_state": state,
+                "param_state_sharding_type": "fully_reshardable",
+            }
+        )
+    finally:
+        del optimizer._set_main_param_and_optimizer_states
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("megatron.reshardable-checkpoint")
+    found = wrong(seed)
+    assert_applied("megatron.reshardable-checkpoint")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

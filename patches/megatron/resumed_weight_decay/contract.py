@@ -1,0 +1,85 @@
+"""A resumed schedule has at once, in every group, what the one that was saved had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from overlay.patch import Contract
+
+#: Schedules that are drawn.
+COUNT = 60
+
+
+def wrong(seed: str) -> str:
+    """Return what differs after a resume from what was saved, empty if nothing does."""
+    import random
+    from types import SimpleNamespace
+
+    from overlay.compat.megatron_on_cpu import megatron
+
+    with megatron():
+        from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+        draw = random.Random(seed)
+
+        def scheduler(*, saved: bool = True, override: bool = False) -> Any:
+            constant = draw.random() < 0.3
+            start = draw.uniform(0, 0.1)
+            return OptimizerParamScheduler(
+                SimpleNamespace(
+                    param_groups=[
+                        {"params": [], "wd_mult": mult, "lr_mult": 1.0, "is_decoupled_lr": False}
+                        for mult in (1.0, 0.0, 0.5)
+                    ]
+                ),
+                init_lr=0.0,
+                max_lr=draw.uniform(1e-3, 1e-2),
+                min_lr=1e-5,
+                lr_warmup_steps=draw.randint(0, 5),
+                lr_decay_steps=draw.randint(20, 90),
+                lr_decay_style=draw.choice(("linear", "cosine")),
+                start_wd=start,
+                end_wd=start if constant else draw.uniform(0.1, 0.2),
+                wd_incr_steps=draw.randint(20, 90),
+                wd_incr_style="constant" if constant else draw.choice(("linear", "cosine")),
+                use_checkpoint_opt_param_scheduler=saved,
+                override_opt_param_scheduler=override,
+            )
+
+        def seen(one: Any) -> list[tuple[float, float]]:
+            return [(group["lr"], group["weight_decay"]) for group in one.optimizer.param_groups]
+
+        for _ in range(COUNT):
+            before, after, ours = scheduler(), scheduler(), scheduler(saved=False, override=True)
+            before.step(steps := draw.randint(1, 100))
+            state = before.state_dict()
+            after.load_state_dict(state)
+            if after.state_dict() != state:
+                return "what was loaded is not what was saved"
+            if seen(after) != seen(before):
+                return f"at step {steps} (lr, weight decay) are {seen(after)} and not {seen(before)}"
+            # Told to override, the job goes on by its own settings, at the step of the checkpoint.
+            style = ours.wd_incr_style
+            ours.load_state_dict(state)
+            first = seen(ours)
+            ours.step(0)
+            if (
+                first != seen(ours)
+                or ours.num_steps != steps
+                or (style == "constant" and ours.end_wd != ours.start_wd)
+            ):
+                return f"at step {steps} a job with its own settings has {first} and then {seen(ours)}"
+    return ""
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("megatron.resumed-weight-decay")
+    found = wrong(seed)
+    assert_applied("megatron.resumed-weight-decay")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

@@ -1,0 +1,78 @@
+"""The scores for the load balancing loss and their gradient are those of float64, but for rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from overlay.patch import Contract
+
+#: Tokens, experts, experts chosen for a token.
+TOKENS, EXPERTS, CHOSEN = 96, 24, 4
+
+
+def wrong(seed: str) -> str:
+    """Return what differs from float64, empty if nothing does by more than float32 rounds."""
+    import torch
+
+    from overlay.compat.megatron_on_cpu import megatron
+
+    with megatron():
+        torch.manual_seed(int(seed) % 2**31)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+            logits: Any = torch.randn(TOKENS, EXPERTS).to(dtype).requires_grad_()
+            weights = torch.randn(TOKENS, EXPERTS, dtype=torch.float64)
+            for name in ("sigmoid", "softmax"):
+                scores, chosen = scored(logits, name)
+                exact = logits.detach().double().requires_grad_()
+                wanted = exact.sigmoid() / exact.sigmoid().sum(-1, keepdim=True)
+                wanted = wanted if name == "sigmoid" else exact.softmax(-1)
+                (by,) = torch.autograd.grad((scores.double() * weights).sum(), logits)
+                (wanted_by,) = torch.autograd.grad((wanted * weights).sum(), exact)
+                off = float(((scores - wanted).abs() / wanted).max())
+                # What float32 allows: a thousand times less than bfloat16 does.
+                if scores.dtype.itemsize < torch.float32.itemsize:
+                    return f"{name} scores of {dtype} logits are {scores.dtype}, off by {off:.1e}"
+                if off > 1e-5:
+                    return f"{name} scores of {dtype} logits are off by {off:.1e}"
+                # The gradient has the type of the logits: rounded once.
+                step = torch.finfo(dtype).eps if dtype != torch.float64 else 1e-5
+                if by.dtype != dtype or float((by - wanted_by).abs().max() / wanted_by.abs().max()) > max(
+                    step, 1e-5
+                ):
+                    return f"the gradient of {name} scores of {dtype} logits is off"
+                if chosen is None:
+                    continue
+                # A chosen expert has no lower score than one that is left out, and equal logits may tie.
+                least = wanted.masked_fill(~chosen, 2.0).min(-1).values
+                most = wanted.masked_fill(chosen, -1.0).max(-1).values
+                if not bool((chosen.sum(-1) == CHOSEN).all()) or bool((least < most * (1 - 1e-6)).any()):
+                    return f"with {name} scores of {dtype} logits other experts count as chosen"
+    return ""
+
+
+def scored(logits: Any, name: str) -> tuple[Any, Any]:
+    """Return scores and the map of chosen experts, `None` where that release makes it elsewhere."""
+    from types import SimpleNamespace
+
+    from megatron.core.transformer.moe import moe_utils, router
+
+    if hasattr(moe_utils, "compute_routing_scores_for_aux_loss"):
+        # By the name under which the router calls it.
+        chosen, scores = router.compute_routing_scores_for_aux_loss(logits, CHOSEN, name)
+        return scores, chosen
+    own = SimpleNamespace(score_function=name, topk=CHOSEN)
+    found = router.TopKRouter.compute_routing_scores_for_aux_loss(own, logits)
+    return found if isinstance(found, tuple) else (found, None)
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("megatron.sigmoid-aux-scores")
+    found = wrong(seed)
+    assert_applied("megatron.sigmoid-aux-scores")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

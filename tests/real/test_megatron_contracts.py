@@ -1,0 +1,125 @@
+"""Small things that released Megatrons get wrong: the contract of each patch, without it and with it.
+
+Each release is run once for all patches, in a process of its own with that release first on the path.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from megatron_contracts_check import RAISED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Found = Callable[[str, str], list[str]]
+
+pytestmark = pytest.mark.real
+
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+
+#: The last of each minor version; the others have the same sources at the sites.
+OLD = ("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1")
+NEW = ("0.17.1", "0.18.2", "0.19.2")
+
+#: The releases that a patch is for, and those that are cured.
+AFFECTED: dict[str, tuple[str, ...]] = {
+    "megatron.async-checkpoint-pin": OLD,
+    "megatron.resumed-weight-decay": (*OLD, *NEW),
+    "megatron.sigmoid-aux-scores": OLD,
+    "megatron.cp-comm-type-by-layer": OLD,
+    "megatron.label-smoothing-over-tp": (*OLD, *NEW),
+    "megatron.reshardable-checkpoint": ("0.15.3", "0.16.1", *NEW),
+}
+CURED: dict[str, tuple[str, ...]] = {
+    "megatron.async-checkpoint-pin": NEW,
+    "megatron.sigmoid-aux-scores": NEW,
+    "megatron.cp-comm-type-by-layer": NEW,
+}
+#: By day each source runs once; a release has several patches, so the last before the cure and the newest do.
+BY_DAY = ("0.13.1", "0.16.1", "0.19.2")
+
+
+@pytest.fixture
+def found(release: Callable[[str], Path], findings: Callable[..., dict[str, Any]]) -> Found:
+    """Return the function that says what the contract of a patch found on a release: alone, and with it."""
+
+    def get(patch: str, version: str) -> list[str]:
+        if os.environ.get("TESTS_ONCE") and version not in BY_DAY:
+            pytest.skip("left to the nightly run: megatron-core by minor version")
+        here = [name for name, versions in AFFECTED.items() if version in versions + CURED.get(name, ())]
+        folder = release(f"megatron-core=={version}")
+        return list(findings(folder, "megatron_contracts_check.py", SEED, *here)[patch])
+
+    return get
+
+
+@pytest.mark.parametrize(
+    ("patch", "version"),
+    [(patch, version) for patch, versions in AFFECTED.items() for version in versions],
+)
+def test_with_the_patch_it_is_right(found: Found, patch: str, version: str) -> None:
+    assert found(patch, version)[1] == "", SEED
+
+
+def alone(patch: str) -> pytest.MarkDecorator:
+    """Mark the removal test of a patch, which fails on each release that the patch is for."""
+    wrong = pytest.mark.xfail(
+        strict=True, raises=pytest.fail.Exception, reason=f"once this passes, {patch} has had its day"
+    )
+    needed = [pytest.param(version, marks=wrong) for version in AFFECTED[patch]]
+    return pytest.mark.parametrize("version", [*needed, *CURED.get(patch, ())])
+
+
+def holds(said: str) -> None:
+    """Fail if upstream alone is wrong; that a contract raised is an error of its own."""
+    assert not said.startswith(RAISED), (SEED, said)
+    if said:
+        pytest.fail(said)
+
+
+@alone("megatron.async-checkpoint-pin")
+def test_upstream_alone_keeps_what_is_being_written(found: Found, version: str) -> None:
+    holds(found("megatron.async-checkpoint-pin", version)[0])
+
+
+@alone("megatron.resumed-weight-decay")
+def test_upstream_alone_decays_by_the_checkpoint(found: Found, version: str) -> None:
+    holds(found("megatron.resumed-weight-decay", version)[0])
+
+
+@alone("megatron.sigmoid-aux-scores")
+def test_upstream_alone_scores_in_float32(found: Found, version: str) -> None:
+    holds(found("megatron.sigmoid-aux-scores", version)[0])
+
+
+@alone("megatron.cp-comm-type-by-layer")
+def test_upstream_alone_gives_each_layer_its_type(found: Found, version: str) -> None:
+    holds(found("megatron.cp-comm-type-by-layer", version)[0])
+
+
+@alone("megatron.reshardable-checkpoint")
+def test_upstream_alone_saves_each_parameters_state(found: Found, version: str) -> None:
+    holds(found("megatron.reshardable-checkpoint", version)[0])
+
+
+@pytest.mark.parametrize("version", ["0.16.1"])
+def test_three_and_six_data_parallel_ranks_save_each_parameters_state(
+    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]], version: str
+) -> None:
+    """One release: the others have the same source, and one rank pads its buckets too."""
+    said = findings(release(f"megatron-core=={version}"), "reshardable_ranks.py", SEED, "3", "6")
+    for ranks in (3, 6):
+        alone, patched = said[str(ranks)]
+        assert len(alone) == ranks
+        assert all("of another parameter" in one for one in alone), (SEED, alone)
+        assert patched == [""] * ranks, SEED
+
+
+@alone("megatron.label-smoothing-over-tp")
+def test_upstream_alone_smooths_over_the_vocabulary(found: Found, version: str) -> None:
+    holds(found("megatron.label-smoothing-over-tp", version)[0])
