@@ -2,7 +2,7 @@
 
     ./scripts/matrix                    # audit every release, and say what differs from the record
     ./scripts/matrix --checks           # and run each applied patch's contract on it
-    ./scripts/matrix --checks --write   # write the record, after each release
+    ./scripts/matrix --missing --write  # and those alone that no record says passed, with the record
     ./scripts/matrix --patch verl.x ... # look at this patch alone, and leave the others as they are
     ./scripts/matrix --recorded         # print the record, and fetch nothing
 
@@ -28,6 +28,7 @@ from sources.git_sources import FetchError
 from tortures._upstreams import BESIDE_MEGATRON, Pristine
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
 
     from sources.releases import Release
@@ -70,16 +71,30 @@ def audit(release: Release, folder: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def measure(release: Release, folder: Path, patch: str, *, checks: bool) -> dict[str, dict[str, str]]:
-    """Return what is found on a release that lies in a folder, with checks of one patch, or of all."""
+def measure(
+    release: Release, folder: Path, patch: str, *, checks: bool, done: Container[str] = ()
+) -> dict[str, dict[str, str]]:
+    """Return what is found on a release that lies in a folder, with checks of one patch, or of all.
+
+    Those that are `done` are not run again.
+    """
     print(f"{release.name} ...", file=sys.stderr, flush=True)
     found = audit(release, folder)
+    applied = [name for name, cell in found.items() if patch in ("", name) and cell["verdict"] == "apply"]
     if checks:
-        wanted = [name for name in found if patch in ("", name)]
-        applied = [name for name in wanted if found[name]["verdict"] == "apply"]
-        for name, outcome in _support_checks.run(folder, applied).items():
+        found |= {name: {**found[name], "check": _support_checks.PASSED} for name in applied if name in done}
+        for name, outcome in _support_checks.run(folder, [one for one in applied if one not in done]).items():
             found[name]["check"] = outcome
     return found
+
+
+def passed(row: dict[str, dict[str, str]]) -> set[str]:
+    """Return the patches that apply in a row of a matrix, and whose check has passed there."""
+    return {
+        name
+        for name, cell in row.items()
+        if (cell["verdict"], cell.get("check")) == ("apply", _support_checks.PASSED)
+    }
 
 
 def kept(found: Matrix, old: Matrix, patch: str, *, checks: bool) -> Matrix:
@@ -144,9 +159,11 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--patch", default="", metavar="ID", help="look at this patch alone")
     parser.add_argument("--checks", action="store_true", help="run each applied patch's contract too")
+    parser.add_argument("--missing", action="store_true", help="run those that no record says passed")
     parser.add_argument("--write", action="store_true", help=f"write {RECORD.name}")
     parser.add_argument("--recorded", action="store_true", help="print the record, and fetch nothing")
     options = parser.parse_args(arguments)
+    options.checks |= options.missing
     listed, old = {release.name: release for release in releases.read(LIST)}, recorded()
     if options.recorded:
         print(_support_print.tables(old, listed))
@@ -165,10 +182,14 @@ def main(arguments: list[str]) -> int:
         except FetchError as error:
             missing[release] = str(error)
             continue
-        found[release] = measure(listed[release], folder, options.patch, checks=options.checks)
-        new = kept(found, old, options.patch, checks=options.checks)
+        done = passed(old.get(release, {})) if options.missing else ()
+        found[release] = measure(listed[release], folder, options.patch, checks=options.checks, done=done)
+        # As it is by now: somebody may be writing other releases.
+        new = kept(found, recorded() if options.write else old, options.patch, checks=options.checks)
         if options.write:  # now: what was found on this release took long, and may be interrupted
-            RECORD.write_text(text(new), encoding="utf-8")
+            written = RECORD.with_suffix(".json.new")
+            written.write_text(text(new), encoding="utf-8")
+            written.replace(RECORD)
     different, wrong = difference(old, new), failed(found)
     print(
         "\n\n".join(
