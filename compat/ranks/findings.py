@@ -40,7 +40,7 @@ def on_ranks(seed: str, module: str | Path, names: tuple[str, ...], *, te: bool 
 
 
 def megatron_ranks(
-    seed: str, module: str, patches: str, *, release: Path | None = None, te: bool = False
+    seed: str, module: str, patches: str, *, release: Path | None = None, te: bool | str = False
 ) -> dict[str, list[Any]]:
     """Return what two ranks with Megatron alone found in each case of a module.
 
@@ -49,7 +49,7 @@ def megatron_ranks(
         module: With `cases(world)`, as `megatron_main` says.
         patches: Ids with commas, none if empty.
         release: A folder that comes first on the ranks' path.
-        te: Whether there is a stand-in for Transformer Engine.
+        te: Whether there is a stand-in for Transformer Engine, or the version that it stands for.
 
     Raises:
         RuntimeError: A case raised, or a rank did not come back from one.
