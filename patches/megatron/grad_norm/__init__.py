@@ -29,8 +29,8 @@ PATCH = Patch(
     ),
     changes=("numbers",),
     met=(
-        "Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before 0.19), "
-        "multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any)."
+        "Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before 0.19),"
+        " multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any)."
     ),
     upstream=(
         "NVIDIA/Megatron-LM#5916",
@@ -40,7 +40,7 @@ PATCH = Patch(
     ),
     remove=Removal(
         version=None,
-        when="Megatron marks grouped experts (0.19 does), spares duplicated weights (0.17 does) and marks sinks",
+        when="Megatron marks experts (0.19 does), not what is duplicated (0.17 does not), and marks sinks",
         test="tests/real/test_megatron_grad_norm.py::test_upstream_alone_counts_each_element_once",
     ),
     targets=(

@@ -32,7 +32,7 @@ def mark(module: Any) -> None:
 
 
 def _undivided(module: Any, names: set[str]) -> bool:
-    """Tell whether a linear layer has its whole weight on each rank, which Transformer Engine marks anyway."""
+    """Tell whether a linear layer has its whole weight on each rank: Transformer Engine marks it anyway."""
     return (
         "TELinear" in names
         and not names & {"TEColumnParallelLinear", "TERowParallelLinear"}
