@@ -1,4 +1,4 @@
-"""`megatron.moe-aux-scale` on two gloo ranks: a router's gradient, through Megatron's schedule, in each layout."""
+"""`megatron.moe-aux-scale` on two gloo ranks: the gradient of a router through Megatron's own schedule."""
 
 from __future__ import annotations
 
