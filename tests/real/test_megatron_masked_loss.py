@@ -1,4 +1,4 @@
-"""`megatron.masked-loss-cp` on two gloo ranks: the gradient of a masked loss through Megatron's own schedule."""
+"""`megatron.masked-loss-cp` on two gloo ranks: the gradient of a masked loss by Megatron's schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`megatron.masked-loss-cp`: the loss of a micro-batch is its sum over its tokens, of all context parallel ranks.
+"""`megatron.masked-loss-cp`: a masked loss is divided by the tokens of all context parallel ranks.
 
 Megatron divides the sum of each rank by the tokens of that rank, and averages over the ranks. The function
 that does so is given the loss function, which is wrapped: its sum comes out as much larger as the divisor is
@@ -8,7 +8,7 @@ too small. Of the function itself nothing is copied.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, Target, replaced, variant
+from overlay.patch import Patch, Removal, Target, replaced, variant
 from overlay.patches.megatron.masked_loss_cp.fix import make_calc_loss
 
 _CALC = "megatron.core.pipeline_parallel.schedules:forward_step_calc_loss"
@@ -18,13 +18,13 @@ PATCH = Patch(
     revision=1,
     summary="A masked loss under context parallelism is divided by the tokens of all its ranks",
     why=(
-        "Without calculate_per_token_loss, Megatron divides a sum that a loss function returns with its number "
-        "of tokens by the tokens of the own context parallel rank, and averages over the ranks. If a prompt "
-        "is masked, the ranks have different numbers: a token that has few others beside it on its rank weighs "
-        "more, and where a rank has none, the loss of the others is halved, or is NaN in 0.14. With the "
-        "patch the sum of all ranks is divided by the tokens of all, in one more all-reduce of one number for "
-        "each micro-batch. Data parallel ranks still divide by their own, which is Megatron's documented "
-        "choice. Upstream has not decided yet, so it is selected by name alone."
+        "Without calculate_per_token_loss, Megatron divides a sum that a loss function returns with its "
+        "number of tokens by the tokens of its own context parallel rank, and averages over the ranks. If a "
+        "prompt is masked, the ranks have different numbers: a token that has few others beside it on its "
+        "rank weighs more, and where a rank has none, the loss of the others is halved, or is NaN in 0.14. "
+        "With the patch the sum of all ranks is divided by the tokens of all, in one more all-reduce of one "
+        "number for each micro-batch. Data parallel ranks still divide by their own. Upstream has not "
+        "decided yet, so it is selected by name alone."
     ),
     changes=("numbers",),
     met=(
@@ -57,13 +57,6 @@ PATCH = Patch(
                         "8e7a2b1b55d9",  # 0.19, main and dev of August 2026
                         "2e865388c7d5",  # fd1121b8
                     ),
-                ),
-                variant(
-                    "0.12",
-                    "<0.14.0.dev0",
-                    Absent(site=_CALC),
-                    verdict="not-affected",
-                    reason="the schedule of these releases is one function, which this patch does not replace",
                 ),
             ),
         ),

@@ -1,4 +1,4 @@
-"""The gradient of a masked loss on two ranks that have different numbers of tokens, by Megatron's schedule."""
+"""The gradient of a masked loss on two ranks with different numbers of tokens, by Megatron's schedule."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _step(counts: tuple[tuple[int, int], ...], *, context: bool) -> dict[str, fl
         return chunk(batch.float()), lambda out: ((out * mask).sum(), mask.sum().int(), {})
 
     get_forward_backward_func()(
-        forward_step_func=forward_step, data_iterator=iter(zip(rows[:, rank], masks[:, rank])),
+        forward_step_func=forward_step, data_iterator=iter(zip(rows[:, rank], masks[:, rank], strict=True)),
         model=[parallel], num_microbatches=len(counts), seq_length=ROWS, micro_batch_size=1,
         forward_only=False,
     )  # fmt: skip

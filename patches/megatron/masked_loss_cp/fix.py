@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+#: What a loss function returns that leaves the division to Megatron: a sum, a number of tokens, a report.
+PARTS = 3
+
 
 def make_calc_loss(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Wrap `forward_step_calc_loss`: it gets a loss that is as much larger as its divisor is too small."""
@@ -42,7 +45,7 @@ def _over_all_ranks(loss_func: Callable[..., Any], size: int | None) -> Callable
         outputs = loss_func(*args, **kwargs)
         ranks = parallel_state.get_context_parallel_world_size()
         # Groups of one's own, of another size, cannot be asked for from here.
-        other = kwargs.get("non_loss_data") or not isinstance(outputs, tuple) or len(outputs) != 3
+        other = kwargs.get("non_loss_data") or not isinstance(outputs, tuple) or len(outputs) != PARTS
         if ranks == 1 or size not in (None, ranks) or other:
             return outputs
         summed, tokens, reduced = outputs

@@ -73,8 +73,11 @@ def _step(layout: str, kind: str, replicas: int, *, per_token: bool) -> dict[str
 def _loss(out: Any, layout: str, *, per_token: bool) -> tuple[Any, ...]:
     """Return a loss without a gradient of its own, of as many tokens as this rank's part of the loss has."""
     import torch
+    from megatron.core import __version__
 
-    tokens = SEQUENCES * TOKENS // (2 if layout == "cp" else 1)
+    # Before 0.13 a loss function adds the tokens up over context parallel ranks by itself.
+    own = layout == "cp" and not __version__.startswith("0.12.")
+    tokens = SEQUENCES * TOKENS // (2 if own else 1)
     loss = out.sum() * 0
     return (loss, torch.tensor(tokens, dtype=torch.int), {}) if per_token else (loss, {})
 
