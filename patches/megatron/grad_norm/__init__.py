@@ -17,7 +17,7 @@ _GROUPS = "megatron.core.optimizer:_get_param_groups"
 PATCH = Patch(
     id="megatron.grad-norm",
     revision=1,
-    summary="Each element counts once in the gradient norm: experts, undivided MLA weights, attention sinks",
+    summary="Experts, undivided weights and attention sinks count once in the gradient norm",
     why=(
         "With tensor parallelism Megatron counts a parameter without a mark on the first tensor parallel "
         "rank only, and one with a mark on all. Transformer Engine 2.13 stopped marking grouped expert "
