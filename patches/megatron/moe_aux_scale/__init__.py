@@ -13,7 +13,6 @@ from overlay.patch import Patch, Removal, Target, known, replaced, variant
 from overlay.patches.megatron.moe_aux_scale.fix import (
     make_apply_cp,
     make_attach,
-    make_attach_count,
     make_attach_cp,
     make_attach_rc,
     make_z_loss,
@@ -91,14 +90,6 @@ PATCH = Patch(
                     replaced(_ATTACH, make_attach, "cccc6604c022", "c5ddeb08145e", "778f5ca7578a"),
                     replaced(_Z_LOSS, make_z_loss, "8230790b10c3", "822c6e5279de", "924c24ceeb49"),
                     known(_CALC, "cc461b7035a7", "93b0f0033b2b", "ba8c7d97ff28"),
-                ),
-                # Dev of August 2026, and a commit in an image of verl: they count one sequence for all.
-                variant(
-                    "before 0.19",
-                    ">=0.19.0.dev0,<0.20.0.dev0",
-                    replaced(_ATTACH, make_attach_count, "dbd942ea1940"),
-                    known(_Z_LOSS, "988a86dbceb4"),
-                    known(_CALC, "8e7a2b1b55d9", "2e865388c7d5"),
                 ),
                 variant(
                     "0.19",

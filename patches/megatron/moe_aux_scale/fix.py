@@ -104,17 +104,7 @@ def _make_attach(original: Callable[..., Any], *, context: bool) -> Callable[...
 
 
 def make_attach(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the same of 0.16 to 0.18, which is told how many tokens count."""
-    return _make_counted(original, scaled=True)
-
-
-def make_attach_count(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the same of commits before 0.19, which multiply by the ranks themselves."""
-    return _make_counted(original, scaled=False)
-
-
-def _make_counted(original: Callable[..., Any], *, scaled: bool) -> Callable[..., Any]:
-    """Wrap a method that is told how many tokens count.
+    """Wrap the same of 0.16 to 0.18, which is told how many tokens count.
 
     It is told a number where all do, which is that of one sequence if the loss is that of sequences. Where
     there is a padding mask it is told a tensor, which an all-reduce has overwritten: that is left as it is.
@@ -129,7 +119,7 @@ def _make_counted(original: Callable[..., Any], *, scaled: bool) -> Callable[...
         factor = 1
         if count is None or isinstance(count, int):
             kwargs["valid_token_count"] = None  # all rows of the activation count
-            factor = _factor(self, context=False) if scaled else 1
+            factor = _factor(self, context=False)
         return original(self, activation, aux_loss_coeff * factor, aux_loss * factor, *args, **kwargs)
 
     return attach_and_log_load_balancing_loss
