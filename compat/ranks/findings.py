@@ -40,16 +40,23 @@ def on_ranks(seed: str, module: str | Path, names: tuple[str, ...], *, te: bool 
 
 
 def megatron_ranks(
-    seed: str, module: str, patches: str, *, release: Path | None = None, te: bool | str = False
+    seed: str,
+    module: str | Path,
+    patches: str,
+    *,
+    release: Path | None = None,
+    te: bool | str = False,
+    ranks: int = 2,
 ) -> dict[str, list[Any]]:
-    """Return what two ranks with Megatron alone found in each case of a module.
+    """Return what ranks with Megatron alone found in each case of a module.
 
     Args:
         seed: What the cases draw from.
-        module: With `cases(world)`, as `megatron_main` says.
+        module: Its name, or the path of one, with `cases(world)` as `megatron_main` says.
         patches: Ids with commas, none if empty.
         release: A folder that comes first on the ranks' path.
         te: Whether there is a stand-in for Transformer Engine, or the version that it stands for.
+        ranks: Number of ranks.
 
     Raises:
         RuntimeError: A case raised, or a rank did not come back from one.
@@ -59,7 +66,7 @@ def megatron_ranks(
     os.environ["OVERLAY_TEST_SEED"] = seed
     with tempfile.TemporaryDirectory() as folder:
         found = run_cases(
-            2, module, Path(folder), overlay=bool(patches), patches=patches, program="megatron_main.py",
+            ranks, module, Path(folder), overlay=bool(patches), patches=patches, program="megatron_main.py",
             release=release, te=te, timeout=SECONDS,
         )  # fmt: skip
     for name, rows in found.items():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import overlay
+from checks import UPSTREAMS
+from overlay.compat.ranks.findings import megatron_ranks
 from overlay.patches.megatron.moe_aux_scale import PATCH
 from overlay.patches.megatron.moe_aux_scale.contract import wrong
 from overlay.testing import assert_form
@@ -42,11 +44,25 @@ def test_upstream_alone_weighs_losses_as_one_process(version: str, release: Call
     assert wrong(SEED, patched=False, release=release(f"megatron-core=={version}")) == [], SEED
 
 
+@pytest.mark.parametrize("version", ["0.15.3", "0.16.1"])
+def test_losses_weigh_as_in_one_process_on_four_ranks(version: str, release: Callable[[str], Path]) -> None:
+    assert wrong(SEED, release=release(f"megatron-core=={version}"), ranks=4) == [], SEED
+
+
+def test_a_padding_mask_makes_the_count_of_a_rank_that_of_all(release: Callable[[str], Path]) -> None:
+    # Why losses with a mask are left as they are.
+    folder = release("megatron-core==0.16.1")
+    (ranks,) = megatron_ranks(SEED, UPSTREAMS / "moe_mask_cases.py", "", release=folder).values()
+    assert [rank["counted"] for rank in ranks] == [sum(rank["tokens"] for rank in ranks)] * 2
+
+
 def test_it_is_selected_by_its_name_alone(release: Callable[[str], Path]) -> None:
     folder = str(release("megatron-core==0.16.1"))
-    assert PATCH.id not in {item.patch for item in overlay.plan("all", folder).verdicts}
-    (verdict,) = (item for item in overlay.plan(PATCH.id, folder).verdicts if item.patch == PATCH.id)
-    assert verdict.verdict == "apply"
+    found = {
+        terms: {item.patch: item.verdict for item in overlay.plan(terms, folder).verdicts}[PATCH.id]
+        for terms in ("all", PATCH.id)
+    }
+    assert found == {"all": "not-selected", PATCH.id: "apply"}
 
 
 def test_the_patch_is_of_the_form() -> None:

@@ -1,4 +1,4 @@
-"""The gradient that auxiliary losses give a router on two ranks, through Megatron's own schedule."""
+"""The gradient that auxiliary losses give a router on several ranks, through Megatron's own schedule."""
 
 from __future__ import annotations
 
@@ -12,28 +12,35 @@ if TYPE_CHECKING:
 #: Sequences of a micro-batch, micro-batches of a step, tokens of a sequence, sizes of the model.
 SEQUENCES, BATCHES, TOKENS, HIDDEN, EXPERTS, CHOSEN = 2, 3, 8, 6, 4, 2
 COEFFICIENT = 0.1
-#: The layouts of two ranks, and over how many data parallel ranks a step is spread.
-LAYOUTS = {
-    "tp": ({"tensor": 2}, 1), "cp": ({"context": 2}, 1), "ep": ({"expert": 2}, 2), "dp": ({"tensor": 1}, 2),
-}  # fmt: skip
+#: The layouts of so many ranks.
+LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
+    2: {"tp": {"tensor": 2}, "cp": {"context": 2}, "ep": {"expert": 2}, "dp": {"tensor": 1}},
+    4: {
+        "tp and cp": {"tensor": 2, "context": 2},
+        "tp and ep": {"tensor": 2, "expert": 2, "expert_tensor": 1},
+        "cp and ep": {"context": 2, "expert": 2},
+    },
+}
 KINDS = ("aux_loss", "seq_aux_loss", "z_loss")
 
 
-def cases(_world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
     """Return a case for each layout, loss and way to divide the gradient."""
     return [
         (
             f"{layout}, {kind}, {'per token' if per_token else 'per batch'}",
             sizes,
-            functools.partial(_step, layout, kind, replicas, per_token=per_token),
+            functools.partial(
+                _step, kind, sizes.get("tensor", 1), sizes.get("context", 1), per_token=per_token
+            ),
         )
-        for layout, (sizes, replicas) in LAYOUTS.items()
+        for layout, sizes in LAYOUTS[world].items()
         for per_token in (True, False)
         for kind in KINDS
     ]
 
 
-def _step(layout: str, kind: str, replicas: int, *, per_token: bool) -> dict[str, float]:
+def _step(kind: str, tensor: int, context: int, *, per_token: bool) -> dict[str, float]:
     """Take a step, and return how far the router's gradient is from that of one process, relatively."""
     import torch
     import torch.distributed as dist
@@ -46,21 +53,22 @@ def _step(layout: str, kind: str, replicas: int, *, per_token: bool) -> dict[str
 
     draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
     weight = torch.randn(EXPERTS, HIDDEN, generator=draw, dtype=torch.float64)
-    shape = (replicas, BATCHES, TOKENS, SEQUENCES, HIDDEN)
+    shards = tensor * context
+    shape = (dist.get_world_size() // shards, BATCHES, TOKENS, SEQUENCES, HIDDEN)
     tokens = torch.randn(shape, generator=draw, dtype=torch.float64)
     right = _of_one_process(weight, tokens, kind)
 
     rank = dist.get_rank()
-    model = _model(layout, kind, per_token=per_token)
+    model = _model(kind, per_token=per_token)
     with torch.no_grad():
         model.router.weight.copy_(weight)
     model.config.finalize_model_grads_func = finalize_model_grads
     parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
     # Tensor and context parallel ranks have their tokens of each sequence, data parallel ranks their own.
-    mine = tokens[rank] if replicas > 1 else tokens[0].chunk(2, dim=1)[rank]
+    mine = tokens[rank // shards].chunk(shards, dim=1)[rank % shards]
 
     def forward_step(data: Any, chunk: Any) -> Any:
-        return chunk(next(data).float()), lambda out: _loss(out, layout, per_token=per_token)
+        return chunk(next(data).float()), lambda out: _loss(out, context, per_token=per_token)
 
     get_forward_backward_func()(
         forward_step_func=forward_step, data_iterator=iter(mine), model=[parallel], num_microbatches=BATCHES,
@@ -70,14 +78,13 @@ def _step(layout: str, kind: str, replicas: int, *, per_token: bool) -> dict[str
     return {"error": float((found - right).abs().max() / right.abs().max())}
 
 
-def _loss(out: Any, layout: str, *, per_token: bool) -> tuple[Any, ...]:
+def _loss(out: Any, context: int, *, per_token: bool) -> tuple[Any, ...]:
     """Return a loss without a gradient of its own, of as many tokens as this rank's part of the loss has."""
     import torch
     from megatron.core import __version__
 
     # Before 0.13 a loss function adds the tokens up over context parallel ranks by itself.
-    own = layout == "cp" and not __version__.startswith("0.12.")
-    tokens = SEQUENCES * TOKENS // (2 if own else 1)
+    tokens = SEQUENCES * TOKENS // (1 if __version__.startswith("0.12.") else context)
     loss = out.sum() * 0
     return (loss, torch.tensor(tokens, dtype=torch.int), {}) if per_token else (loss, {})
 
@@ -102,7 +109,7 @@ def _of_one_process(weight: Any, tokens: Any, kind: str) -> Any:
     return weight.grad
 
 
-def _model(layout: str, kind: str, *, per_token: bool) -> Any:
+def _model(kind: str, *, per_token: bool) -> Any:
     """Return a model that is a router."""
     from megatron.core import parallel_state
     from megatron.core.enums import ModelType
@@ -127,7 +134,7 @@ def _model(layout: str, kind: str, *, per_token: bool) -> Any:
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
         context_parallel_size=parallel_state.get_context_parallel_world_size(),
         expert_model_parallel_size=parallel_state.get_expert_model_parallel_world_size(),
-        sequence_parallel=layout == "tp",
+        sequence_parallel=parallel_state.get_tensor_model_parallel_world_size() > 1,
         calculate_per_token_loss=per_token,
         add_bias_linear=False,
         use_cpu_initialization=True,

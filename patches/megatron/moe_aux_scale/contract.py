@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-4
 
 
-def wrong(seed: str, *, patched: bool = True, release: Path | None = None) -> list[str]:
+def wrong(seed: str, *, patched: bool = True, release: Path | None = None, ranks: int = 2) -> list[str]:
     """Return the cases in which the gradient is not that of one process, with the patch or without."""
     from overlay.compat.ranks.findings import megatron_ranks
 
     patches = "megatron.moe-aux-scale" if patched else ""
-    found = megatron_ranks(seed, "overlay.patches.megatron.moe_aux_scale.cases", patches, release=release)
-    return [name for name, ranks in found.items() if not all(rank["error"] < TOLERANCE for rank in ranks)]
+    module = "overlay.patches.megatron.moe_aux_scale.cases"
+    found = megatron_ranks(seed, module, patches, release=release, ranks=ranks)
+    return [name for name, rows in found.items() if not all(row["error"] < TOLERANCE for row in rows)]
 
 
 def check(seed: str) -> str:
