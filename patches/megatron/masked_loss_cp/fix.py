@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 #: What a loss function returns that leaves the division to Megatron: a sum, a number of tokens, a report.
 PARTS = 3
+#: Settings by which sequences get context parallel groups of their own.
+CHANGING = ("hybrid_context_parallel", "dynamic_context_parallel")
 
 
 def make_calc_loss(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
@@ -24,7 +26,10 @@ def make_calc_loss(original: Callable[..., Any], _module: ModuleType) -> Callabl
         given = parameters.bind(*args, **kwargs)
         given.apply_defaults()
         arguments = given.arguments
-        if not arguments["config"].calculate_per_token_loss and arguments["loss_func"] is not None:
+        config = arguments["config"]
+        # Groups that change from one micro-batch to the next: not all ranks of the static one are in a step.
+        changing = any(getattr(config, name, False) for name in CHANGING)
+        if not (changing or config.calculate_per_token_loss or arguments["loss_func"] is None):
             arguments["loss_func"] = _over_all_ranks(arguments["loss_func"], arguments["cp_group_size"])
         return original(*given.args, **given.kwargs)
 
