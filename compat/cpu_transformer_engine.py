@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 
 #: New enough for packed sequences with padding, and older than whatever takes more than names.
 VERSION = "1.12.0"
+
+
+def version() -> str:
+    """Return the version that this stands for: what `TE_STAND_IN` says, if it is one."""
+    asked = os.environ.get("TE_STAND_IN", "")
+    return asked if "." in asked else VERSION
 
 
 class DotProductAttention(torch.nn.Module):
@@ -66,6 +73,72 @@ class DotProductAttention(torch.nn.Module):
             raise ValueError("the exchange of keys and values needs a stream")
         packed: Any = SimpleNamespace(cp_group=self.cp_group, cu_seqlens_q_padded=cu_seqlens_q_padded)
         return self.attention(query, key, value, packed_seq_params=packed)
+
+
+def _mark(parameter: Any, dim: int) -> None:
+    """Set what Transformer Engine's `set_tensor_model_parallel_attributes` sets."""
+    parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dim, 1
+
+
+class Linear(torch.nn.Module):
+    """Parameters of a linear layer, marked as `reset_parameters` of linear.py marks them, 1.13 to 2.16.1."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        parallel_mode: str | None = None,
+        sequence_parallel: bool = False,
+        bias: bool = True,
+        tp_size: int = 1,
+        **_unused: Any,
+    ) -> None:
+        super().__init__()
+        self.parallel_mode, self.use_bias = parallel_mode, bias
+        out_features //= tp_size if parallel_mode == "column" else 1
+        in_features //= tp_size if parallel_mode == "row" else 1
+        self.weight = torch.nn.Parameter(torch.empty(out_features, in_features))
+        _mark(self.weight, 1 if parallel_mode == "row" else 0)
+        if bias:
+            self.bias = torch.nn.Parameter(torch.empty(out_features))
+            if parallel_mode == "row":
+                cast("Any", self.bias).sequence_parallel = sequence_parallel
+            elif parallel_mode == "column":
+                _mark(self.bias, 0)
+
+
+class GroupedLinear(torch.nn.Module):
+    """Parameters of several linear layers, with marks or without.
+
+    With: `reset_parameters` of grouped_linear.py, 1.13 (line 657) to 2.12 (727). Since 2.13 (795) that calls
+    what marks only where the weights are one tensor, which is an option.
+    """
+
+    def __init__(
+        self,
+        num_gemms: int,
+        in_features: int,
+        out_features: int,
+        *,
+        parallel_mode: str | None = None,
+        sequence_parallel: bool = False,
+        bias: bool = True,
+        tp_size: int = 1,
+        **_unused: Any,
+    ) -> None:
+        super().__init__()
+        self.num_gemms, self.parallel_mode, self.use_bias = num_gemms, parallel_mode, bias
+        marked = tuple(map(int, version().split(".")[:2])) < (2, 13)
+        for index in range(num_gemms):
+            one = Linear(
+                in_features, out_features, parallel_mode=parallel_mode, sequence_parallel=sequence_parallel,
+                bias=bias, tp_size=tp_size,
+            )  # fmt: skip
+            for name, parameter in one.named_parameters():
+                if not marked:
+                    vars(parameter).clear()
+                self.register_parameter(f"{name}{index}", parameter)
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -132,9 +205,10 @@ class _Finder(MetaPathFinder, Loader):
         return _Names(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module)["__version__"] = VERSION
+        vars(module)["__version__"] = version()
         if module.__name__ == "transformer_engine.pytorch":
             vars(module).update(DotProductAttention=DotProductAttention, LayerNorm=LayerNorm, RMSNorm=RMSNorm)
+            vars(module).update(Linear=Linear, GroupedLinear=GroupedLinear)
 
 
 def install() -> None:

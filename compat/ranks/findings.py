@@ -39,6 +39,47 @@ def on_ranks(seed: str, module: str | Path, names: tuple[str, ...], *, te: bool 
     return f"ranks did not come back from {missing[0]!r}" if missing else found
 
 
+def megatron_ranks(
+    seed: str,
+    module: str | Path,
+    patches: str,
+    *,
+    release: Path | None = None,
+    te: bool | str = False,
+    ranks: int = 2,
+) -> dict[str, list[Any]]:
+    """Return what ranks with Megatron alone found in each case of a module.
+
+    Args:
+        seed: What the cases draw from.
+        module: Its name, or the path of one, with `cases(world)` as `megatron_main` says.
+        patches: Ids with commas, none if empty.
+        release: A folder that comes first on the ranks' path.
+        te: Whether there is a stand-in for Transformer Engine, or the version that it stands for.
+        ranks: Number of ranks.
+
+    Raises:
+        RuntimeError: A case raised, or a rank did not come back from one.
+        TimeoutError: No rank came back from the first case.
+
+    """
+    os.environ["OVERLAY_TEST_SEED"] = seed
+    with tempfile.TemporaryDirectory() as folder:
+        found = run_cases(
+            ranks, module, Path(folder), overlay=bool(patches), patches=patches, program="megatron_main.py",
+            release=release, te=te, timeout=SECONDS,
+        )  # fmt: skip
+    for name, rows in found.items():
+        for row in rows:
+            if row is None:
+                msg = f"ranks did not come back from {name!r}"
+                raise RuntimeError(msg)
+            if "trace" in row:
+                msg = f"{name}: {row['error']}: {row['message']}"
+                raise RuntimeError(msg)
+    return found
+
+
 def fault_of_training(rows: list[dict[str, Any]]) -> str:
     """Return what is wrong with a step of training on all ranks."""
     for rank, row in enumerate(rows):

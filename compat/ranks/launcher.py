@@ -31,7 +31,7 @@ def run_cases(
     patches: str = PATCHES,
     program: str = "engine_main.py",
     release: Path | None = None,
-    te: bool = False,
+    te: bool | str = False,
     only: Sequence[str] = (),
     torchrun: bool = False,
     timeout: float = 420.0,
@@ -47,7 +47,7 @@ def run_cases(
         patches: Which of its patches, if it is.
         program: The file that each rank runs: its name if it is beside this one, or its path.
         release: A folder that comes first on the ranks' path.
-        te: Whether there is a stand-in for Transformer Engine.
+        te: Whether there is a stand-in for Transformer Engine, or the version that it stands for.
         only: Names of the cases that are run (of `engine_main`), if not all.
         torchrun: Whether each rank is a process that torchrun starts, and that imports for itself.
         timeout: Seconds until all ranks are killed. A hang is a failure, never a wait.
@@ -68,7 +68,7 @@ def run_cases(
     environment["TORCHDYNAMO_DISABLE"] = "1"
     environment["OVERLAY_PATCHES"] = patches if overlay else "none"
     if te:
-        environment["TE_STAND_IN"] = "1"
+        environment["TE_STAND_IN"] = te if isinstance(te, str) else "1"
     first = [release, module.parent if isinstance(module, Path) else None, os.environ.get("PYTHONPATH")]
     environment["PYTHONPATH"] = os.pathsep.join(str(path) for path in first if path)
     log = folder / "log.txt"

@@ -1,0 +1,80 @@
+"""What every rank of a job with Megatron alone does: runs the cases of a module, one after the other.
+
+Arguments: the module's name, a folder, and the names of cases if not all are run. A module has
+`cases(world)`, which returns an ordered list of (name, sizes, function): sizes by the keys of `KEYWORDS`. A
+function is run on all ranks in this layout and returns something that JSON can hold.
+"""
+
+from __future__ import annotations
+
+import overlay
+from overlay.compat.ranks import quick_rank
+
+overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
+
+import faulthandler  # noqa: E402
+import importlib  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import sys  # noqa: E402
+from datetime import timedelta  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import torch.distributed as dist  # noqa: E402
+
+from overlay.compat.cuda_on_cpu import cuda_on_cpu  # noqa: E402
+from overlay.compat.no_triton import no_triton  # noqa: E402
+
+if os.environ.get("TE_STAND_IN"):
+    from overlay.compat import cpu_transformer_engine
+
+    cpu_transformer_engine.install()
+
+with no_triton(), cuda_on_cpu():
+    from megatron.core import parallel_state
+
+#: What Megatron's keywords begin with.
+KEYWORDS = {
+    "tensor": "tensor_model_parallel_size",
+    "pipeline": "pipeline_model_parallel_size",
+    "context": "context_parallel_size",
+    "expert": "expert_model_parallel_size",
+    "expert_tensor": "expert_tensor_parallel_size",
+}
+
+
+def main(module: str, folder: Path, only: list[str]) -> None:
+    """Run the cases, and write what each of them returned or raised."""
+    with (folder / f"rank{os.environ['RANK']}.jsonl").open("w", encoding="utf-8") as report, cuda_on_cpu():
+        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        known = importlib.import_module(module).cases(dist.get_world_size())
+        layout = None
+        for name, sizes, case in known:
+            if only and name not in only:
+                continue
+            if sizes != layout:
+                parallel_state.destroy_model_parallel()
+                keywords = {KEYWORDS[key]: size for key, size in sizes.items()}
+                parallel_state.initialize_model_parallel(create_gloo_process_groups=False, **keywords)
+                layout = sizes
+            try:
+                result = case()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the test judges it
+                import traceback
+
+                result = {"error": type(error).__name__, "message": str(error)}
+                result["trace"] = traceback.format_exc()
+            report.write(json.dumps([name, result]) + "\n")
+            report.flush()
+        dist.destroy_process_group()
+
+
+def start(arguments: list[str]) -> None:
+    """Be a rank, to its end."""
+    faulthandler.enable()
+    main(arguments[0], Path(arguments[1]), arguments[2:])
+    quick_rank.leave()
+
+
+if __name__ == "__main__":
+    start(sys.argv[1:])

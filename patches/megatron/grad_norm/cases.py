@@ -1,0 +1,189 @@
+"""The norm that Megatron's own optimizers clip by, on two ranks, of a model with one layer of each kind."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: Of a parameter, the shape over all ranks, and what takes this rank's part of it.
+    Split = tuple[tuple[int, ...], Callable[[Any], Any]]
+
+#: Experts of the whole model, and sizes of theirs. Heads of attention.
+EXPERTS, WIDE, NARROW, HEADS = 4, 6, 4, 4
+#: A bound that every gradient drawn here exceeds, and the rate of a step.
+CLIP, RATE = 0.5, 0.25
+#: How the ranks share experts: as parts of each, or whole ones.
+LAYOUTS: dict[str, dict[str, int]] = {
+    "parts of experts": {"tensor": 2, "expert_tensor": 2},
+    "whole experts": {"tensor": 2, "expert": 2, "expert_tensor": 1},
+}
+KINDS = ("experts", "biased experts", "undivided", "sinks", "all")
+
+
+def cases(_world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+    """Return a case for each layout and kind of layer, by SGD and by the distributed optimizer."""
+    return [
+        (f"{kind}, {layout}, {name}", sizes, functools.partial(_step, kind, distributed=distributed))
+        for layout, sizes in LAYOUTS.items()
+        for kind in KINDS
+        for name, distributed in (("plain", False), ("distributed", True))
+    ]
+
+
+def _step(kind: str, *, distributed: bool) -> dict[str, float]:
+    """Take a step, and return how far norm and update are off, relatively, from those of the whole model."""
+    import torch
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+    model, splits = _model(kind)
+    config = model.config
+    settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed, overlap_grad_reduce=False)
+    parallel = DistributedDataParallel(config, settings, model)
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam" if distributed else "sgd", lr=RATE, clip_grad=CLIP, weight_decay=0.0,
+            sgd_momentum=0.0, use_distributed_optimizer=distributed, bf16=False, fp16=False,
+        ),
+        [parallel],
+        **_no_gloo(get_megatron_optimizer),
+    )  # fmt: skip
+    draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
+    squares, wanted = 0.0, {}
+    for name, (shape, part) in splits.items():
+        whole = torch.randn(shape, generator=draw, dtype=torch.float64)
+        squares += float(whole.square().sum())
+        wanted[name] = part(whole)
+    parameters = dict(model.named_parameters())
+    before = {name: one.detach().double().clone() for name, one in parameters.items()}
+    for name, one in parameters.items():
+        one.main_grad.copy_(wanted[name])
+    _, norm, _ = optimizer.step()
+    right = math.sqrt(squares)
+    off = 0.0
+    if not distributed:  # Adam's first step is the same for gradients of any size
+        for name, one in parameters.items():
+            step = before[name] - one.detach().double()
+            clipped = wanted[name] * RATE * CLIP / right
+            off = max(off, float((step - clipped).abs().max() / clipped.abs().max()))
+    return {"norm": abs(float(norm) / right - 1), "update": off}
+
+
+def _no_gloo(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the setting, where there is one, by which no groups for checkpoints are asked for."""
+    import inspect
+
+    known = "use_gloo_process_groups" in inspect.signature(function).parameters
+    return {"use_gloo_process_groups": False} if known else {}
+
+
+def _model(kind: str) -> tuple[Any, dict[str, Split]]:
+    """Return a model, and how each of its parameters is split."""
+    import torch
+    from megatron.core import parallel_state
+    from megatron.core.extensions.transformer_engine import TELinear
+    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.module import MegatronModule
+
+    expert = parallel_state.get_expert_model_parallel_world_size()
+    config = TransformerConfig(
+        num_layers=1,
+        hidden_size=8,
+        num_attention_heads=HEADS,
+        num_moe_experts=EXPERTS,
+        use_cpu_initialization=True,
+        tensor_model_parallel_size=2,
+        expert_model_parallel_size=expert,
+        expert_tensor_parallel_size=parallel_state.get_expert_tensor_parallel_world_size(),
+        sequence_parallel=expert > 1,  # some releases insist
+        add_bias_linear=False,
+        gradient_accumulation_fusion=False,
+    )
+    model = MegatronModule(config)
+    splits: dict[str, Split] = {}
+    if kind in ("experts", "biased experts", "all"):
+        splits.update(_add_experts(model, biased=kind == "biased experts"))
+    if kind in ("undivided", "all"):
+        model.down = TELinear(
+            6, 4, parallel_mode="duplicated", config=config, init_method=_ones, bias=False,
+            skip_bias_add=False, skip_weight_param_allocation=False,
+        )  # fmt: skip
+        splits["down.weight"] = ((4, 6), _whole)
+    if kind in ("sinks", "all"):
+        attention = torch.nn.Module()
+        # As Megatron's and Transformer Engine's attention register it, without a mark.
+        attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(HEADS // 2)))
+        model.attention = attention
+        splits["attention.softmax_offset"] = ((HEADS,), _half)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+    _without_kernels()
+    return model, splits
+
+
+def _add_experts(model: Any, *, biased: bool) -> dict[str, Split]:
+    """Give a model this rank's experts, and return how each of their parameters is split."""
+    from megatron.core import parallel_state
+    from megatron.core.extensions import transformer_engine as te
+
+    expert = parallel_state.get_expert_model_parallel_world_size()
+    splits: dict[str, Split] = {}
+    for layer, made, sizes in (
+        ("fc1", te.TEColumnParallelGroupedLinear, (NARROW, WIDE)),
+        ("fc2", te.TERowParallelGroupedLinear, (WIDE, NARROW)),
+    ):
+        module = made(
+            EXPERTS // expert, *sizes, config=model.config, init_method=_ones, bias=biased,
+            skip_bias_add=biased, is_expert=True, tp_comm_buffer_name=None,
+        )  # fmt: skip
+        setattr(model, layer, module)
+        for name, _ in module.named_parameters():
+            bias = name.startswith("bias")
+            shape = sizes[1:] if bias else sizes[::-1]
+            if expert > 1:  # other experts on the other rank
+                splits[f"{layer}.{name}"] = ((2, *shape), lambda whole: whole[_rank()])
+            elif layer == "fc1":
+                splits[f"{layer}.{name}"] = (shape, _half)
+            else:
+                splits[f"{layer}.{name}"] = (shape, _whole if bias else functools.partial(_half, dim=1))
+    return splits
+
+
+def _rank() -> int:
+    from megatron.core import parallel_state
+
+    return int(parallel_state.get_tensor_model_parallel_rank())
+
+
+def _half(whole: Any, dim: int = 0) -> Any:
+    return whole.chunk(2, dim)[_rank()]
+
+
+def _whole(whole: Any) -> Any:
+    return whole
+
+
+def _ones(tensor: Any) -> Any:
+    return tensor.fill_(1.0)
+
+
+def _without_kernels() -> None:
+    """Let Megatron use torch's optimizers and its own norms, which Transformer Engine stands in front of."""
+    import torch
+    from megatron.core import optimizer, utils
+    from megatron.core.optimizer import clip_grads, distrib_optimizer
+
+    vars(optimizer).update(SGD=torch.optim.SGD, Adam=torch.optim.AdamW, USING_PYTORCH_OPTIMIZER=True)
+    vars(distrib_optimizer).update(Adam=torch.optim.AdamW)
+    vars(clip_grads).update(
+        multi_tensor_applier=utils.local_multi_tensor_applier,
+        l2_norm_impl=utils.local_multi_tensor_l2_norm,
+        multi_tensor_scale_impl=utils.local_multi_tensor_scale,
+        multi_tensor_scale_tensor_impl=None,
+    )

@@ -1,0 +1,74 @@
+"""Marks parameters before an optimizer is built, so that each element counts once in the gradient's norm."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import ModuleType
+    from typing import Any
+
+
+def mark(module: Any) -> None:
+    """Mark the parameters of one module: whether another rank of the norm's group has the same elements.
+
+    A mark says that the rank's part is its own. What has none counts on the first tensor parallel rank alone.
+    Megatron-FSDP's parameters are left as they are: it reads the marks for its own purposes.
+    """
+    names = {one.__name__ for one in type(module).__mro__}
+    own = {
+        name: parameter
+        for name, parameter in module.named_parameters(recurse=False)
+        if not getattr(parameter, "__fsdp_param__", False)
+    }
+    if "TEGroupedLinear" in names:
+        _mark_experts(own, row="TERowParallelGroupedLinear" in names, size=_expert_tensor_size(module.config))
+    elif _undivided(module, names):
+        for parameter in own.values():
+            if getattr(parameter, "allreduce", True):
+                parameter.tensor_model_parallel = False
+    if "softmax_offset" in own:  # one for each head, of which a rank has its own
+        own["softmax_offset"].tensor_model_parallel = True
+
+
+def _undivided(module: Any, names: set[str]) -> bool:
+    """Tell whether a linear layer has its whole weight on each rank: Transformer Engine marks it anyway."""
+    return (
+        "TELinear" in names
+        and not names & {"TEColumnParallelLinear", "TERowParallelLinear"}
+        and module.parallel_mode is None
+    )
+
+
+def _expert_tensor_size(config: Any) -> int:
+    """Return over how many ranks each expert is split."""
+    size = config.expert_tensor_parallel_size
+    return int(config.tensor_model_parallel_size if size is None else size)
+
+
+def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:
+    """Mark weights and biases of experts that are each split over `size` ranks, by row or by column."""
+    for name, parameter in own.items():
+        kind = name.rstrip("0123456789")
+        if kind not in ("weight", "bias"):
+            continue
+        split = size > 1 and not (row and kind == "bias")
+        # Whole experts, in groups of their own: no two ranks of the norm's group have the same one.
+        whole = size == 1 and not getattr(parameter, "allreduce", True)
+        if split or whole:
+            parameter.tensor_model_parallel = True
+
+
+def make_param_groups(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap `_get_param_groups`, with which every optimizer begins: the marks are right before it."""
+    from functools import wraps
+
+    @wraps(original)
+    def _get_param_groups(*args: Any, **kwargs: Any) -> Any:
+        chunks: Iterable[Any] = kwargs["model_chunks"] if "model_chunks" in kwargs else args[0]
+        for chunk in chunks:
+            for module in chunk.modules():
+                mark(module)
+        return original(*args, **kwargs)
+
+    return _get_param_groups

@@ -1,0 +1,109 @@
+"""The gradient of a masked loss on two ranks with different numbers of tokens, by Megatron's schedule."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Rows of a micro-batch on a rank, and their width.
+ROWS, WIDTH = 6, 4
+#: Which of them count, on either rank, in each micro-batch of a step.
+COUNTS: dict[str, tuple[tuple[int, int], ...]] = {
+    "as many": ((3, 3), (2, 2)),
+    "fewer": ((5, 1), (1, 6), (4, 2)),
+    "none on one": ((5, 0), (2, 4)),
+    "none at all": ((0, 0), (1, 4)),
+}
+
+
+def cases(_world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+    """Return a case for each distribution of tokens over two ranks of context or data parallelism."""
+    return [
+        (f"{axis}, {name}", sizes, functools.partial(_step, counts, context=axis == "cp"))
+        for axis, sizes in (("cp", {"context": 2}), ("dp", {"context": 1}))
+        for name, counts in COUNTS.items()
+        # Data parallel ranks divide each by their own tokens, with the patch too.
+        if axis == "cp" or name in ("as many", "fewer")
+    ]
+
+
+def _step(counts: tuple[tuple[int, int], ...], *, context: bool) -> dict[str, float]:
+    """Take a step, and return how far the gradient is from that of one process, relatively."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core.distributed import (
+        DistributedDataParallel,
+        DistributedDataParallelConfig,
+        finalize_model_grads,
+    )
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
+    weight = torch.randn(WIDTH, generator=draw, dtype=torch.float64)
+    rows = torch.randn(len(counts), 2, ROWS, WIDTH, generator=draw, dtype=torch.float64)
+    masks = torch.tensor([[[row < count for row in range(ROWS)] for count in pair] for pair in counts])
+    right = _of_one_process(weight, rows, masks, context=context)
+
+    rank = dist.get_rank()
+    model = _model(2 if context else 1)
+    with torch.no_grad():
+        model.weight.copy_(weight)
+    model.config.finalize_model_grads_func = finalize_model_grads
+    parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
+
+    def forward_step(data: Any, chunk: Any) -> Any:
+        batch, mask = next(data)
+        return chunk(batch.float()), lambda out: ((out * mask).sum(), mask.sum().int(), {})
+
+    get_forward_backward_func()(
+        forward_step_func=forward_step, data_iterator=iter(zip(rows[:, rank], masks[:, rank], strict=True)),
+        model=[parallel], num_microbatches=len(counts), seq_length=ROWS, micro_batch_size=1,
+        forward_only=False,
+    )  # fmt: skip
+    found = model.weight.main_grad.double()
+    return {"error": float((found - right).abs().max() / right.abs().max())}
+
+
+def _of_one_process(weight: Any, rows: Any, masks: Any, *, context: bool) -> Any:
+    """Return the gradient of the mean over micro-batches of the mean over tokens, in float64."""
+    import torch
+
+    weight = weight.clone().requires_grad_()
+    losses = (rows @ weight).square() * masks  # micro-batches, ranks, rows
+    if context:
+        means = losses.sum((1, 2)) / masks.sum((1, 2)).clamp(min=1)
+    else:
+        means = losses.sum(2) / masks.sum(2).clamp(min=1)
+    torch.mean(means).backward()
+    return weight.grad
+
+
+def _model(context: int) -> Any:
+    """Return a model of one vector, which squares its product with each row."""
+    import torch
+    from megatron.core.enums import ModelType
+    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.module import MegatronModule
+
+    config = TransformerConfig(
+        num_layers=1, hidden_size=WIDTH, num_attention_heads=1, context_parallel_size=context,
+        use_cpu_initialization=True, gradient_accumulation_fusion=False,
+    )  # fmt: skip
+
+    class Model(MegatronModule):
+        def __init__(self) -> None:
+            super().__init__(config)
+            self.weight = torch.nn.Parameter(torch.zeros(WIDTH))
+            self.model_type = ModelType.encoder_or_decoder
+
+        def forward(self, rows: Any) -> Any:
+            return (rows @ self.weight).square()
+
+        def set_input_tensor(self, _tensor: object) -> None:
+            pass
+
+    return Model()

@@ -1,0 +1,104 @@
+"""`megatron.moe-aux-scale`: auxiliary losses of a router weigh what their coefficients say, in every layout.
+
+A router multiplies its loss by the tokens of one rank, and the gradient is divided by those of all. Where a
+method is given loss and coefficient, or reads the coefficient itself, both are multiplied by what is missing:
+the gradient grows, and what is reported, their quotient, stays. It is selected by name alone: the coefficient
+of a running job has been chosen against the gradient that it got.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON
+from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patches.megatron.moe_aux_scale.fix import (
+    make_apply_cp,
+    make_attach,
+    make_attach_cp,
+    make_attach_rc,
+    make_z_loss,
+    make_z_loss_cp,
+)
+
+_ROUTER = "megatron.core.transformer.moe.router:TopKRouter"
+_ATTACH = f"{_ROUTER}.attach_and_log_load_balancing_loss"
+_Z_LOSS = f"{_ROUTER}.apply_z_loss"
+# By what the schedule scales the losses of all routers decides what is missing, and is a line of either.
+_STEP = "megatron.core.pipeline_parallel.schedules:forward_step"
+_CALC = f"{_STEP}_calc_loss"
+
+PATCH = Patch(
+    id="megatron.moe-aux-scale",
+    revision=1,
+    summary="Auxiliary and z-losses of MoE routers with the weight that their coefficients say",
+    why=(
+        "The gradient of a router's auxiliary losses depends on the layout of the ranks. With "
+        "calculate_per_token_loss it is too small by the tensor times the context parallel size, and that of "
+        "seq_aux_loss by the micro-batch size as well, from 0.16 on. Without it, it is too small by the "
+        "context parallel size before 0.16. The values that are reported are right all the time. With the "
+        "patch the gradient is that of one process, as it is in 0.19: so many times as large as it was, in a "
+        "running job too. Scale the coefficients down by as much to keep the balance that the job has. With "
+        "a padding mask the auxiliary losses of 0.16 and later are left as they are."
+    ),
+    changes=("numbers",),
+    met=(
+        "moe_aux_loss_coeff or moe_z_loss_coeff with calculate_per_token_loss and tensor or context "
+        "parallelism (before 0.19), or without it and with context parallelism (before 0.16)."
+    ),
+    opt_in=True,
+    upstream=(
+        "NVIDIA/Megatron-LM#5047",
+        "NVIDIA/Megatron-LM#2217",
+        "NVIDIA/Megatron-LM#5798",
+        "NVIDIA/Megatron-LM#7452",
+    ),
+    remove=Removal(
+        version="0.19.0",
+        when="the gradient of a router's auxiliary losses is that of one process",
+        test="tests/real/test_megatron_moe_aux.py::test_upstream_alone_weighs_losses_as_one_process",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                variant(
+                    "0.12",
+                    ">=0.12.0.dev0,<0.14.0.dev0",
+                    replaced(
+                        f"{_ROUTER}.apply_load_balancing_loss", make_apply_cp, "dd18e0ef404d", "9dc0d437b782"
+                    ),
+                    replaced(_Z_LOSS, make_z_loss_cp, "63f797ce3e81", "80397b8cf131"),
+                    known(_STEP, "241ca4edb8d8", "faf3bdaa7af9"),
+                ),
+                variant(
+                    "0.14",
+                    ">=0.14.0.dev0,<0.16.0.dev0",
+                    replaced(_ATTACH, make_attach_cp, "3b0814abc76e"),
+                    replaced(_Z_LOSS, make_z_loss_cp, "80397b8cf131"),
+                    known(_CALC, "afc656bf025d", "b2870242a262"),
+                ),
+                # Commits before 0.16, in images of slime and verl.
+                variant(
+                    "before 0.16",
+                    ">=0.16.0.dev0,<0.17.0.dev0",
+                    replaced(_ATTACH, make_attach_rc, "3b0814abc76e"),
+                    replaced(_Z_LOSS, make_z_loss, "80397b8cf131"),
+                    known(_CALC, "72007d33f7a8"),
+                ),
+                variant(
+                    "0.16",
+                    ">=0.16.0.dev0,<0.19.0.dev0",
+                    replaced(_ATTACH, make_attach, "cccc6604c022", "c5ddeb08145e", "778f5ca7578a"),
+                    replaced(_Z_LOSS, make_z_loss, "8230790b10c3", "822c6e5279de", "924c24ceeb49"),
+                    known(_CALC, "cc461b7035a7", "93b0f0033b2b", "ba8c7d97ff28"),
+                ),
+                variant(
+                    "0.19",
+                    ">=0.19.0.dev0",
+                    known(_ATTACH, "5d6309eb88df"),
+                    verdict="fixed-upstream",
+                    reason="Megatron multiplies the losses by the size of the group",
+                ),
+            ),
+        ),
+    ),
+)

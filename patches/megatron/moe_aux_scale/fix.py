@@ -1,0 +1,125 @@
+"""Scales the auxiliary losses of a router by what the schedule and the division by tokens leave out."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def _factor(router: Any, *, context: bool) -> int:
+    """Return by how much a loss of this router is too small.
+
+    With per-token loss the gradient is divided by the tokens of all ranks, and the loss was multiplied by
+    those of one: the ranks of a batch, tensor and context parallel, are missing. Without, it is averaged over
+    context parallel ranks, each of which has its part of it: the schedule makes up for that from 0.16 on, and
+    before with `context`.
+    """
+    if router.calculate_per_token_loss:
+        return _size(router, "tp_cp_group", "get_tensor_and_context_parallel_world_size")
+    return _size(router, "cp_group", "get_context_parallel_world_size") if context else 1
+
+
+def _size(router: Any, group: str, getter: str) -> int:
+    """Return the size of a router's group, or of Megatron's where it has none of its own, as in 0.12."""
+    from megatron.core import parallel_state
+
+    own = getattr(router, group, None)
+    return int(getattr(parallel_state, getter)() if own is None else own.size())
+
+
+def _scaled(router: Any, name: str, factor: int, call: Callable[[], Any]) -> Any:
+    """Call with a copy of the router's settings, in which one coefficient is multiplied."""
+    from copy import copy
+
+    before = router.config
+    if factor == 1:
+        return call()
+    router.config = copy(before)
+    if (value := getattr(before, name)) is not None:
+        setattr(router.config, name, value * factor)
+    try:
+        return call()
+    finally:
+        router.config = before
+
+
+def _make_z_loss(original: Callable[..., Any], *, context: bool) -> Callable[..., Any]:
+    from functools import wraps
+
+    @wraps(original)
+    def apply_z_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # What is reported is divided by the coefficient, and stays as it is.
+        factor = _factor(self, context=context)
+        return _scaled(self, "moe_z_loss_coeff", factor, lambda: original(self, *args, **kwargs))
+
+    return apply_z_loss
+
+
+def make_z_loss(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap `apply_z_loss` where the schedule knows of context parallelism."""
+    return _make_z_loss(original, context=False)
+
+
+def make_z_loss_cp(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap `apply_z_loss` where it does not."""
+    return _make_z_loss(original, context=True)
+
+
+def make_apply_cp(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the `apply_load_balancing_loss` of 0.12 and 0.13, which reads its coefficient itself."""
+    from functools import wraps
+
+    @wraps(original)
+    def apply_load_balancing_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
+        factor = _factor(self, context=True)
+        return _scaled(self, "moe_aux_loss_coeff", factor, lambda: original(self, *args, **kwargs))
+
+    return apply_load_balancing_loss
+
+
+def make_attach_cp(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap `attach_and_log_load_balancing_loss` of 0.14 and 0.15."""
+    return _make_attach(original, context=True)
+
+
+def make_attach_rc(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the same where the schedule knows of context parallelism."""
+    return _make_attach(original, context=False)
+
+
+def _make_attach(original: Callable[..., Any], *, context: bool) -> Callable[..., Any]:
+    from functools import wraps
+
+    @wraps(original)
+    def attach_and_log_load_balancing_loss(
+        self: Any, activation: Any, aux_loss_coeff: float, aux_loss: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        factor = _factor(self, context=context)
+        return original(self, activation, aux_loss_coeff * factor, aux_loss * factor, *args, **kwargs)
+
+    return attach_and_log_load_balancing_loss
+
+
+def make_attach(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the same of 0.16 to 0.18, which is told how many tokens count.
+
+    It is told a number where all do, which is that of one sequence if the loss is that of sequences. Where
+    there is a padding mask it is told a tensor, which an all-reduce has overwritten: that is left as it is.
+    """
+    from functools import wraps
+
+    @wraps(original)
+    def attach_and_log_load_balancing_loss(
+        self: Any, activation: Any, aux_loss_coeff: float, aux_loss: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        count = kwargs.get("valid_token_count")
+        factor = 1
+        if count is None or isinstance(count, int):
+            kwargs["valid_token_count"] = None  # all rows of the activation count
+            factor = _factor(self, context=False)
+        return original(self, activation, aux_loss_coeff * factor, aux_loss * factor, *args, **kwargs)
+
+    return attach_and_log_load_balancing_loss

@@ -1,0 +1,30 @@
+"""What takes the place of Megatron's sum over tensor parallel ranks."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_reduce(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `_reduce`: the sum over the group, whatever the strides of the input.
+
+    Upstream reduces a contiguous copy and returns what it copied. Given a contiguous tensor it makes no copy.
+    """
+
+    def _reduce(input_: Any, group: Any) -> Any:
+        return original(input_.contiguous(), group)
+
+    return _reduce
+
+
+def make_reduce_0_12(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the same for 0.12, where the group is Megatron's own."""
+
+    def _reduce(input_: Any) -> Any:
+        return original(input_.contiguous())
+
+    return _reduce
