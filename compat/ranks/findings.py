@@ -26,10 +26,8 @@ def on_ranks(seed: str, module: str | Path, names: tuple[str, ...], *, te: bool 
             found = run_cases(2, module, Path(folder), te=te, only=names, timeout=SECONDS)
         except TimeoutError as error:
             return str(error)
-        except RuntimeError as error:  # with all that the ranks said
-            said = re.findall(r"^(?:\[rank\d+\]: ?)?(\w+: .+)$", str(error), re.MULTILINE)
-            errors = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))]
-            raise RuntimeError(errors[-1] if errors else str(error)[-300:]) from None
+        except RuntimeError as error:
+            raise _last_error(error) from None
     for name in names:
         for row in found.get(name, [None]):
             # `error` is a figure where nothing was raised.
@@ -65,10 +63,13 @@ def megatron_ranks(
     """
     os.environ["OVERLAY_TEST_SEED"] = seed
     with tempfile.TemporaryDirectory() as folder:
-        found = run_cases(
-            ranks, module, Path(folder), overlay=bool(patches), patches=patches, program="megatron_main.py",
-            release=release, te=te, timeout=SECONDS,
-        )  # fmt: skip
+        try:
+            found = run_cases(
+                ranks, module, Path(folder), overlay=bool(patches), patches=patches,
+                program="megatron_main.py", release=release, te=te, timeout=SECONDS,
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise _last_error(error) from None
     for name, rows in found.items():
         for row in rows:
             if row is None:
@@ -78,6 +79,13 @@ def megatron_ranks(
                 msg = f"{name}: {row['error']}: {row['message']}"
                 raise RuntimeError(msg)
     return found
+
+
+def _last_error(error: RuntimeError) -> RuntimeError:
+    """Return the last error of all that ranks said."""
+    said = re.findall(r"^(?:\[rank\d+\]: ?)?(\w+: .+)$", str(error), re.MULTILINE)
+    errors = [line for line in said if line.partition(":")[0].endswith(("Error", "Exception"))]
+    return RuntimeError(errors[-1] if errors else str(error)[-300:])
 
 
 def fault_of_training(rows: list[dict[str, Any]]) -> str:
