@@ -8,6 +8,7 @@ A quoted output stands between two marks, the first of which names the command:
 
     ./scripts/matrix figures            # run every command and write its output into the documents
     ./scripts/matrix figures README.md  # only those of some documents
+    ./scripts/matrix figures docs/trust.md --only "mutants --recorded"
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ def quoted(command: str, output: str) -> str:
     return f"```text\n$ {command}\n{body}\n```\n"
 
 
-def rewrite(path: Path, printed: dict[str, str]) -> None:
-    """Write the outputs into one document. Commands run once, however often they are quoted."""
+def rewrite(path: Path, printed: dict[str, str], words: str = "") -> None:
+    """Write the outputs of the commands with some words into one document, each command run once."""
 
     def fill(match: re.Match[str]) -> str:
         command = match["command"]
+        if words not in command:
+            return match[0]
         if command not in printed:
             print(f"running {command}", file=sys.stderr, flush=True)
             done = subprocess.run(
@@ -62,8 +65,9 @@ def main(arguments: list[str]) -> int:
     """Rewrite the named documents, or all."""
     parser = argparse.ArgumentParser(description="Print again what the documents quote.")
     parser.add_argument("documents", nargs="*", metavar="FILE", help="such as README.md (default: all)")
-    named = parser.parse_args(arguments).documents
+    parser.add_argument("--only", default="", metavar="WORDS", help="those whose command has these words")
+    options = parser.parse_args(arguments)
     printed: dict[str, str] = {}
-    for path in [ROOT / name for name in named] or documents():
-        rewrite(path, printed)
+    for path in [ROOT / name for name in options.documents] or documents():
+        rewrite(path, printed, options.only)
     return 0
