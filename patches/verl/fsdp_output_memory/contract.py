@@ -49,7 +49,7 @@ def wrong(seed: str) -> str:
         return (
             f"when micro-batch {left[-1]} begins, there is something left of {model.left[left[-1]]} before it"
         )
-    if off := _own_step(model, batch, gradient):
+    if off := _own_engines(model, batch, gradient):
         return off
     engine = cpu_fsdp_engine.build(FSDPEngineWithLMHead, model)
     with cpu_fsdp_engine.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
@@ -60,8 +60,8 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def _own_step(model: Any, batch: Any, gradient: Any) -> str:
-    """Return what is wrong with an engine that makes its loss of the outputs, empty if nothing is.
+def _own_engines(model: Any, batch: Any, gradient: Any) -> str:
+    """Return what is wrong with engines that make their loss of the outputs, empty if nothing is.
 
     Args:
         model: The model.
@@ -73,7 +73,7 @@ def _own_step(model: Any, batch: Any, gradient: Any) -> str:
 
     from overlay.compat import cpu_fsdp_engine
 
-    class Own(FSDPEngineWithLMHead):  # type: ignore[misc]
+    class Own(FSDPEngineWithLMHead):
         def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
             loss, output = super().forward_step(micro_batch, loss_function, forward_only)
             log_probs = output["model_output"]["log_probs"].values()
@@ -87,6 +87,16 @@ def _own_step(model: Any, batch: Any, gradient: Any) -> str:
     cpu_fsdp_engine.step(Own, model, batch.clone(), nothing, **cut)
     if float((model.adapter.grad - gradient).norm()) > TOLERANCE * float(gradient.norm()):
         return "another gradient of an engine whose own step makes its loss of the outputs"
+
+    class OwnLoop(FSDPEngineWithLMHead):
+        def forward_backward_batch(self, *_given: Any) -> None:
+            raise NotImplementedError
+
+    engine = cpu_fsdp_engine.build(OwnLoop, model)
+    with cpu_fsdp_engine.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
+        _, output = engine.forward_step(batch, nothing, forward_only=False)
+    if not output["model_output"]["log_probs"].requires_grad:
+        return "outputs without a gradient for an engine with a loop of its own"
     return ""
 
 

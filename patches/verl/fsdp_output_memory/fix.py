@@ -18,13 +18,10 @@ def make_forward_step(original: Callable[..., Any], module: ModuleType) -> Calla
 
     def forward_step(self: Any, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
         loss, output = original(self, micro_batch, loss_function, forward_only)
-        engine, step, loop = (
-            module.FSDPEngineWithLMHead,
-            type(self).forward_step,
-            type(self).forward_backward_batch,
-        )
+        step, loop = type(self).forward_step, type(self).forward_backward_batch
         # A job's own step or loop may have use for outputs, and for their graph. VeOmni's loop is verl's.
-        if step is not engine.forward_step or not loop.__module__.startswith("verl."):
+        own = step is not module.FSDPEngineWithLMHead.forward_step
+        if own or not loop.__module__.startswith("verl."):
             return loss, output
         output["model_output"] = {
             name: value.detach() if torch.is_tensor(value) else value
