@@ -26,7 +26,8 @@ PATCH = Patch(
         " by what the graph holds on to, which with LoRA and gradient checkpointing is the embedding of "
         "each token. A run dies of that in its update, however small its micro-batches are. With the "
         "patch, as in verl 0.9, outputs are detached, and in training they are dropped with their "
-        "micro-batch. Losses, gradients and what is computed without gradients stay the same."
+        "micro-batch. Losses, gradients and what is computed without gradients stay the same. An "
+        "engine of your own with another step or loop is left alone."
     ),
     changes=("memory",),
     met="Training with verl's FSDP engine and more than one micro-batch in a mini-batch.",

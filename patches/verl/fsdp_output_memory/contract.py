@@ -49,12 +49,54 @@ def wrong(seed: str) -> str:
         return (
             f"when micro-batch {left[-1]} begins, there is something left of {model.left[left[-1]]} before it"
         )
+    if off := _own_engines(model, batch, gradient):
+        return off
     engine = cpu_fsdp_engine.build(FSDPEngineWithLMHead, model)
     with cpu_fsdp_engine.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
         _, alone = engine.forward_step(batch, None, forward_only=True)
     found = alone["model_output"]["log_probs"].values()
     if float((found - want)[answered].abs().max()) > TOLERANCE * float(want.abs().max()):
         return "without gradients, other outputs"
+    return ""
+
+
+def _own_engines(model: Any, batch: Any, gradient: Any) -> str:
+    """Return what is wrong with engines that make their loss of the outputs, empty if nothing is.
+
+    Args:
+        model: The model.
+        batch: The batch, with a weight for each token.
+        gradient: That of the weighted log-probabilities.
+
+    """
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    from overlay.compat import cpu_fsdp_engine
+
+    class Own(FSDPEngineWithLMHead):
+        def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
+            loss, output = super().forward_step(micro_batch, loss_function, forward_only)
+            log_probs = output["model_output"]["log_probs"].values()
+            return loss + (log_probs * micro_batch["weights"].values()).sum(), output
+
+    def nothing(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        return 0 * model_output["log_probs"].values().sum(), {}
+
+    model.zero_grad()
+    cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": 10}
+    cpu_fsdp_engine.step(Own, model, batch.clone(), nothing, **cut)
+    if float((model.adapter.grad - gradient).norm()) > TOLERANCE * float(gradient.norm()):
+        return "another gradient of an engine whose own step makes its loss of the outputs"
+
+    class OwnLoop(FSDPEngineWithLMHead):
+        def forward_backward_batch(self, *_given: Any) -> None:
+            raise NotImplementedError
+
+    engine = cpu_fsdp_engine.build(OwnLoop, model)
+    with cpu_fsdp_engine.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
+        _, output = engine.forward_step(batch, nothing, forward_only=False)
+    if not output["model_output"]["log_probs"].requires_grad:
+        return "outputs without a gradient for an engine with a loop of its own"
     return ""
 
 

@@ -18,14 +18,18 @@ def make_forward_step(original: Callable[..., Any], module: ModuleType) -> Calla
 
     def forward_step(self: Any, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
         loss, output = original(self, micro_batch, loss_function, forward_only)
+        step, loop = type(self).forward_step, type(self).forward_backward_batch
+        # A job's own step or loop may have use for outputs, and for their graph. VeOmni's loop is verl's.
+        own = step is not module.FSDPEngineWithLMHead.forward_step
+        if own or not loop.__module__.startswith("verl."):
+            return loss, output
         output["model_output"] = {
             name: value.detach() if torch.is_tensor(value) else value
             for name, value in output["model_output"].items()
         }
         if torch.is_tensor(output["loss"]):  # until 0.6
             output["loss"] = output["loss"].detach()
-        # An engine with a loop of its own may have use for them.
-        loop = type(self).forward_backward_batch
+        # VeOmni's loop has use for them.
         if not forward_only and loop is module.FSDPEngine.forward_backward_batch:
             del output["model_output"]
         return loss, output
