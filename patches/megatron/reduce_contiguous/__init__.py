@@ -40,7 +40,7 @@ PATCH = Patch(
             variants=(
                 variant(
                     "0.12",
-                    ">=0.11.0.dev0,<0.13.0.dev0",
+                    ">=0.12.0.dev0,<0.13.0.dev0",
                     replaced(_REDUCE, make_reduce_0_12, "4f003c4b29a9"),
                 ),
                 variant(
