@@ -40,6 +40,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "slime.async-groups": ("v0.3.0", "v0.3.1"),
     "slime.tool-turn-mask": (*V02, "v0.3.0", "v0.3.1"),
     "slime.bridge-flags": ("v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "v0.3.0"),
+    "slime.one-step-log-probs": ("v0.3.0", "v0.3.1", MAIN),
 }
 CURED: dict[str, tuple[str, ...]] = {
     "slime.eps-clip-c": (MAIN,),
@@ -53,6 +54,7 @@ CURED: dict[str, tuple[str, ...]] = {
     "slime.async-groups": (MAIN,),
     "slime.tool-turn-mask": (MAIN,),
     "slime.bridge-flags": (),
+    "slime.one-step-log-probs": ("v0.2.4", "286750aa3"),
 }
 
 pytestmark = pytest.mark.real
@@ -166,3 +168,8 @@ def test_upstream_alone_renders_results_of_tools_as_one_turn(found: Found, revis
 @alone("slime.bridge-flags")
 def test_upstream_alone_hands_flags_to_the_bridge(found: Found, revision: str) -> None:
     holds(found("slime.bridge-flags", revision)[0])
+
+
+@alone("slime.one-step-log-probs")
+def test_upstream_alone_needs_no_log_probs_of_the_rollout(found: Found, revision: str) -> None:
+    holds(found("slime.one-step-log-probs", revision)[0])
