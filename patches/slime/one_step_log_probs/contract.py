@@ -21,16 +21,18 @@ def wrong(seed: str) -> str:
         from overlay.compat.slime_on_cpu.advantages import ARGUMENTS
 
         actor: Any = import_slime("actor")[0]
-        quiet = ("get_data_iterator", "log_rollout_data", "log_perf_data", "train_dump_utils", "train")
-        vars(actor).update((name, MagicMock()) for name in quiet)
+        logs = ("log_rollout_data", "log_perf_data", "train_dump_utils", "train_metric_utils")
+        vars(actor).update((name, MagicMock()) for name in ("get_data_iterator", "train", *logs))
         # slime 0.2 is told the number of micro-batches here.
         actor.get_data_iterator.return_value = MagicMock(), [1]
+        actor.Timer().start("train_wait")
         draw = random.Random(seed)
         counts = [draw.randint(1, 9) for _ in range(4)]
         rewards = [draw.gauss(0, 1) for _ in counts]
         for estimator in ("grpo", "reinforce_plus_plus_baseline"):
             args = MagicMock(**{**vars(ARGUMENTS), "normalize_advantages": False})
             args.advantage_estimator, args.loss_type = estimator, "policy_loss"
+            args.save_debug_train_data = None
             for name in ("keep_old_actor", "use_critic", "get_mismatch_metrics", "use_routing_replay"):
                 setattr(args, name, False)
             own = MagicMock(args=args, _active_model_tag="actor", rollout_data_postprocess=None)
@@ -44,7 +46,6 @@ def wrong(seed: str) -> str:
                 "global_batch_sizes": [len(counts)],
             }
             own.compute_log_prob.return_value = {"log_probs": [torch.zeros(count) for count in counts]}
-            actor.Timer().start("train_wait")
             try:
                 actor.MegatronTrainRayActor.train_actor(own, 0, data)
             except TypeError as error:
