@@ -1,6 +1,7 @@
 """slime's real actor takes a step of training on gloo ranks: alone it fails as is claimed, with overlay not.
 
-All cases of a release and a mode come from one process, which imports once and forks the ranks.
+All cases of a release and a mode come from one process, which imports once and forks the ranks. By day a case
+is run on an older release only if that does something else alone.
 """
 
 from __future__ import annotations
@@ -17,27 +18,38 @@ from overlay.catalogue.registry import load_patches
 from sources.slime_images import RELEASES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from slime_step_cases import Case
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 SEED = int(os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31))))
 
+#: By day, the newest release stands for those that do the same alone.
+LEFT = {
+    (release, case.name)
+    for index, release in enumerate(RELEASES)
+    for case in cases_of(release)
+    if any(case.alone.get(newer) == case.alone[release] for newer in RELEASES[index + 1 :])
+}
+WITH_OVERLAY = [(release, case) for release in RELEASES for case in cases_of(release)]
 #: What hangs alone is left to `scripts/demo slime`: a hang lasts for as long as it is waited for.
-ALONE = [
-    (release, case.name)
-    for release in RELEASES
-    for case in cases_of(release)
-    if "hangs" not in case.alone[release]
-]
-RIGHT_ALONE = [
-    (release, case.name)
-    for release in RELEASES
-    for case in cases_of(release)
-    if case.alone[release] == (RIGHT,)
-]
-WITH_OVERLAY = [(release, case.name) for release in RELEASES for case in cases_of(release)]
+ALONE = [(release, case) for release, case in WITH_OVERLAY if "hangs" not in case.alone[release]]
+RIGHT_ALONE = [(release, case) for release, case in ALONE if case.alone[release] == (RIGHT,)]
+
+
+def on_each(cases: Sequence[tuple[str, Case]]) -> pytest.MarkDecorator:
+    """Run a test for each release and case, and leave to the nightly run what another release stands for."""
+    left = pytest.mark.nightly("another release does the same alone", release=RELEASES)
+    return pytest.mark.parametrize(
+        ("release", "case"),
+        [
+            pytest.param(release, case.name, marks=[left] if (release, case.name) in LEFT else [])
+            for release, case in cases
+        ],
+    )
 
 
 @pytest.fixture(scope="session")
@@ -54,20 +66,22 @@ def row(
     def get(release: str, mode: str, case: str) -> Row:
         image = listed(f"slime image {release}")
         if (release, mode) not in runs:
-            wanted = {name for of, name in (ALONE if mode == "plain" else WITH_OVERLAY) if of == release}
-            runs[release, mode] = run(image, mode, [one for one in CASES if one.name in wanted], SEED)
+            wanted = [one for of, one in (ALONE if mode == "plain" else WITH_OVERLAY) if of == release]
+            if os.environ.get("TESTS_ONCE"):
+                wanted = [one for one in wanted if (release, one.name) not in LEFT]
+            runs[release, mode] = run(image, mode, wanted, SEED)
         return runs[release, mode][case]
 
     return get
 
 
-@pytest.mark.parametrize(("release", "case"), WITH_OVERLAY)
+@on_each(WITH_OVERLAY)
 def test_with_overlay_the_step_is_right(row: Callable[[str, str, str], Row], release: str, case: str) -> None:
     found = row(release, "overlay", case)
     assert found.verdict == RIGHT, (SEED, found)
 
 
-@pytest.mark.parametrize(("release", "case"), ALONE)
+@on_each(ALONE)
 def test_alone_it_comes_to_what_is_claimed(
     row: Callable[[str, str, str], Row], release: str, case: str
 ) -> None:
@@ -75,7 +89,7 @@ def test_alone_it_comes_to_what_is_claimed(
     assert found.verdict.startswith(found.case.alone[release]), (SEED, found)
 
 
-@pytest.mark.parametrize(("release", "case"), RIGHT_ALONE)
+@on_each(RIGHT_ALONE)
 def test_where_it_is_right_alone_micro_batches_are_the_same(
     row: Callable[[str, str, str], Row], release: str, case: str
 ) -> None:

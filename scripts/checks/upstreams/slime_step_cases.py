@@ -50,6 +50,13 @@ def _drawn(case: Case, seed: int) -> dict[str, Any]:
     return rollouts.samples(case.lengths, rewards, vocabulary=sizes.vocabulary, seed=seed, masked=case.masked)
 
 
+def _without_log_probs(case: Case, seed: int) -> dict[str, Any]:
+    """Draw the samples of a case, of a rollout that brings no log-probabilities."""
+    data = _drawn(case, seed)
+    del data["rollout_log_probs"]
+    return data
+
+
 @dataclass(frozen=True)
 class Case:
     """A step of training."""
@@ -188,6 +195,14 @@ CASES: tuple[Case, ...] = (
         _both("right"),
         _MIXED,
         settings=(*_CP2, "--use-rollout-logprobs", "--rollout-temperature", "0.8"),
+    ),
+    Case(
+        "no log-probs of the rollout, CP 2",
+        {"v0.2.4": ("right",), "v0.3.1": ("crashes: TypeError",)},
+        _MIXED,
+        shows=("slime.one-step-log-probs",),
+        settings=_CP2,
+        draw=_without_log_probs,
     ),
     Case(
         "--eps-clip-c 1.5, DP 2",

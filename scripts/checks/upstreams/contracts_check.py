@@ -1,0 +1,69 @@
+"""Run with an upstream first on the path: prints what contracts find there, alone and with each patch.
+
+    python contracts_check.py SEED PATCH...
+
+The last line is JSON: by patch, what its contract's `wrong` says of the upstream alone, and what its `check`
+says with the patch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import sys
+
+from overlay.catalogue.registry import load_patches, module_of
+from overlay.compat.verl_imports import stand_in
+
+#: What is said of a contract that raised: that is no finding.
+RAISED = "raised"
+
+
+def main(seed: str, *patches: str) -> None:
+    """Print it."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    answers, sys.stdout = sys.stdout, sys.stderr
+    load_patches()
+    _import_before(patches)
+    found = {patch: [_asked(patch, function, seed) for function in ("wrong", "check")] for patch in patches}
+    answers.write(json.dumps(found) + "\n")
+
+
+def _import_before(patches: tuple[str, ...]) -> None:
+    """Import what takes long and no patch changes, before a process for each contract is forked."""
+    if any(patch.startswith("verl.") for patch in patches):
+        stand_in()
+    for patch in patches:
+        for name in importlib.import_module(f"{module_of(patch)}.contract").CONTRACT.before:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+
+def _asked(patch: str, function: str, seed: str) -> str:
+    """Return what a function of a contract says, in a process that is fit for nothing else afterwards."""
+    reader, writer = os.pipe()
+    # Not a pool: its processes are daemons, which may have no children, and some contracts fork.
+    child = multiprocessing.get_context("fork").Process(target=_answer, args=(writer, patch, function, seed))
+    child.start()
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        said = answer.read()
+    child.join()
+    return str(json.loads(said)) if said else f"{RAISED} nothing, and ended"
+
+
+def _answer(writer: int, patch: str, function: str, seed: str) -> None:
+    contract = importlib.import_module(f"{module_of(patch)}.contract")
+    try:
+        said = str(getattr(contract, function)(seed))
+    except Exception as error:  # noqa: BLE001 -- whatever it is, the test judges it
+        said = f"{RAISED} {type(error).__name__}: {error}"
+    with os.fdopen(writer, "w") as answer:
+        json.dump(said, answer)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
