@@ -5,22 +5,18 @@ Each release is run once for all patches, in a process of its own with that rele
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from megatron_contracts_check import RAISED
+from contract_tests import SEED, Contracts, holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    Found = Callable[[str, str], list[str]]
+    from contract_tests import Found
 
 pytestmark = pytest.mark.real
-
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 #: The last of each minor version; the others have the same sources at the sites.
 OLD = ("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1")
@@ -44,42 +40,18 @@ CURED: dict[str, tuple[str, ...]] = {
 BY_DAY = ("0.13.1", "0.16.1", "0.19.2")
 
 
+CONTRACTS = Contracts("megatron-core", AFFECTED, CURED, BY_DAY)
+alone = CONTRACTS.xfail_where_needed
+
+
 @pytest.fixture
 def found(release: Callable[[str], Path], findings: Callable[..., dict[str, Any]]) -> Found:
-    """Return the function that says what the contract of a patch found on a release: alone, and with it."""
-
-    def get(patch: str, version: str) -> list[str]:
-        if os.environ.get("TESTS_ONCE") and version not in BY_DAY:
-            pytest.skip("left to the nightly run: megatron-core by minor version")
-        here = [name for name, versions in AFFECTED.items() if version in versions + CURED.get(name, ())]
-        folder = release(f"megatron-core=={version}")
-        return list(findings(folder, "megatron_contracts_check.py", SEED, *here)[patch])
-
-    return get
+    return CONTRACTS.finder(lambda version: release(f"megatron-core=={version}"), findings)
 
 
-@pytest.mark.parametrize(
-    ("patch", "version"),
-    [(patch, version) for patch, versions in AFFECTED.items() for version in versions],
-)
+@CONTRACTS.with_the_patch()
 def test_with_the_patch_it_is_right(found: Found, patch: str, version: str) -> None:
     assert found(patch, version)[1] == "", SEED
-
-
-def alone(patch: str) -> pytest.MarkDecorator:
-    """Mark the removal test of a patch, which fails on each release that the patch is for."""
-    wrong = pytest.mark.xfail(
-        strict=True, raises=pytest.fail.Exception, reason=f"once this passes, {patch} has had its day"
-    )
-    needed = [pytest.param(version, marks=wrong) for version in AFFECTED[patch]]
-    return pytest.mark.parametrize("version", [*needed, *CURED.get(patch, ())])
-
-
-def holds(said: str) -> None:
-    """Fail if upstream alone is wrong; that a contract raised is an error of its own."""
-    assert not said.startswith(RAISED), (SEED, said)
-    if said:
-        pytest.fail(said)
 
 
 @alone("megatron.async-checkpoint-pin")
