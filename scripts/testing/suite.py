@@ -7,7 +7,8 @@ it stand the skipped tests, counted by reason, and the checks that failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay, and
 the tests that are left out by day as repetitions (`scripts/checks/upstreams/repetitions.py`). Each program
-starts cold then; by day they start on a server that has imported what they begin with (`scripts/checks/ranks/warm_tests.py`).
+starts cold then; by day they start on a server that has imported what they begin with
+(`scripts/checks/ranks/warm_tests.py`).
 `--quick` runs the tests that catch most slips in the least time, and needs no source but this checkout
 (`scripts/torture own` says what they miss).
 """
