@@ -13,7 +13,7 @@ from overlay.compat.ranks import quick_rank
 overlay.enable()  # what, and how strictly, says the environment: as on the ranks of a real job
 
 import faulthandler  # noqa: E402
-import importlib  # noqa: E402
+import importlib.util  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
@@ -29,6 +29,12 @@ if os.environ.get("TE_STAND_IN"):
     from overlay.compat import cpu_transformer_engine
 
     cpu_transformer_engine.install()
+
+if importlib.util.find_spec("slime") is not None:
+    # slime's images: its diff of Megatron asks for modules of slime, and these for what is not installed.
+    from overlay.compat.slime_on_cpu import stand_in
+
+    stand_in()
 
 with no_triton(), cuda_on_cpu():
     from megatron.core import parallel_state
