@@ -123,7 +123,9 @@ def on_cpu(engine_class: Any, tokens: torch.Tensor) -> Iterator[None]:
         del op, group
         tensor.copy_(tokens)
 
-    home = sys.modules[engine_class.__module__]
+    # Of an engine of somebody's own: that of verl's, which it comes from.
+    own = [base.__module__ for base in engine_class.__mro__ if base.__module__.startswith("verl.")]
+    home = sys.modules[own[0]]
     with (
         replaced(torch.distributed, "all_reduce", all_reduce),
         # From 0.9 on verl takes a machine without a device for one with CUDA.

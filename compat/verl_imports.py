@@ -1,6 +1,7 @@
 """What verl's workers and trainers import and do not use on a CPU, where it is not installed.
 
-A web server, an image loader, and classes of vision models that newer releases of transformers have dropped.
+A web server, an image loader, a cache, and classes of vision models that newer releases of
+transformers have dropped.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ class _Anything(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds what verl's web server wants, where it is not installed: this comes last on the meta path."""
+    """Finds what of that is not installed: this comes last on the meta path."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name.partition(".")[0] in ("fastapi", "qwen_vl_utils", "uvicorn"):
+        if name.partition(".")[0] in ("cachetools", "fastapi", "qwen_vl_utils", "uvicorn"):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import overlay
+from overlay.catalogue.registry import load_patches
 from overlay.compat.projects import SLIME
 from overlay.compat.slime_releases import MODULES, RELEASES
 from overlay.reading.source import InstalledTree
@@ -47,7 +48,8 @@ def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
 ) -> None:
     # As Ray's `py_modules` brings it.
     folder = slime(name.partition("==")[2])
-    shutil.copytree(folder / "slime", tmp_path / "slime")
+    for package in ("slime", "slime_plugins"):
+        shutil.copytree(folder / package, tmp_path / package)
     if RECORD[name]:
         found = audit(name, tmp_path)
         assert {patch: cell["verdict"] for patch, cell in found.items()} == verdicts(name)
@@ -83,7 +85,7 @@ def test_every_patch_was_checked_where_it_applies() -> None:
 
 
 def test_what_is_installed_here() -> None:
-    plan = overlay.plan("all")
+    plan = overlay.plan([*load_patches()])
     found = {verdict.patch: verdict.verdict for verdict in plan.verdicts}
     here = {**verdicts("megatron-core==0.16.1"), **verdicts("verl==0.8.0")}
     assert found == {**dict.fromkeys(found, "not-installed"), **here}

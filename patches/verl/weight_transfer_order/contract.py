@@ -58,7 +58,7 @@ def wrong(seed: str) -> str:
 
     from overlay.compat.cuda_on_cpu import replaced
 
-    module = _import_engine()
+    module = import_engine()
     draw = random.Random(seed)
     for buckets in (1, 2, 5):
         device = Device()
@@ -103,7 +103,7 @@ def _meta(module: Any, name: str, weight: Any) -> Any:
     return kind(**known, chunk_offset=0, chunk_size=weight.nbytes)
 
 
-def _import_engine() -> Any:
+def import_engine() -> Any:
     """Return the module of the engine, with something in the place of packages that are not installed."""
     import importlib
     import importlib.util

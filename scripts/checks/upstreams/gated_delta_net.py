@@ -60,9 +60,10 @@ def _stand_in() -> Any:
     model = importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next")
     rule = model.torch_recurrent_gated_delta_rule
 
-    def chunk_gated_delta_rule(*inputs: Any, cu_seqlens: Any, **options: Any) -> Any:
+    def chunk_gated_delta_rule(*inputs: Any, cu_seqlens: Any = None, **options: Any) -> Any:
         names = ("g", "beta")
-        lengths = cu_seqlens.diff().tolist()
+        # Up to 0.2.2 slime does not say where sequences begin: they are one.
+        lengths = inputs[0].shape[1] if cu_seqlens is None else cu_seqlens.diff().tolist()
         parts = zip(*(one.split(lengths, 1) for one in (*inputs, *map(options.pop, names))), strict=True)
         found = [rule(*part[:3], **dict(zip(names, part[3:], strict=True)), **options)[0] for part in parts]
         return torch.cat(found, dim=1), None

@@ -9,6 +9,7 @@ manager is what it is in a job: an actor in a process of its own, in which overl
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from typing import Any
@@ -70,6 +71,8 @@ def on_ray(seed: str) -> dict[str, Any]:
 def main() -> None:
     """Print what is found."""
     seed = sys.argv[1]
+    # In the actor it is not: else the driver would arm it.
+    os.environ["OVERLAY"] = "0"
     overlay.enable([PATCH], strict=True)
     with no_triton(), cuda_on_cpu():
         stand_in()

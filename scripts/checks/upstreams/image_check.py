@@ -96,17 +96,20 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.no_triton import no_triton
     from overlay.compat.slime_on_cpu import stand_in
+    from overlay.patches.verl.weight_transfer_order.contract import import_engine
 
     with cuda_on_cpu(), no_triton():
         from megatron.core import parallel_state
 
-        if any(name.endswith(".sft_trainer_ray") for name in names):
+        if any(name.startswith("verl.") for name in names):
             verl_imports.stand_in()
         if find_spec("slime"):
             stand_in()
             # All of them have these, patched or not.
             names = [*names, *(f"slime.backends.megatron_utils.{name}" for name in ("data", "loss"))]
         for name in names:
+            if name.endswith(".nccl_checkpoint_engine"):
+                import_engine()
             importlib.import_module(name)
 
         def agree(*_: Any) -> None:

@@ -222,6 +222,8 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=8192)
     options = parser.parse_args()
 
+    # What is patched is in this process; workers need nothing, and may be without a start-up file.
+    os.environ["OVERLAY"] = "0"
     overlay.enable("verl.*, -verl.dynamic-cp-loss", strict=True)
     import ray
     import verl
