@@ -76,8 +76,8 @@ def test_it_is_the_release_that_runs(found: dict[str, Any]) -> None:
     workers = {share["verl"] for step in found["plain"]["default"] for share in step["shares"]}
     assert workers == {found["path"]}
     assert found["states"]["verl.sft-balance"] == "applied"
-    # Nothing that the other patches of verl claim.
-    assert {found["states"][name] for name in found["states"]} <= {"applied", "skipped"}
+    # Nothing that the other patches of verl claim; modules of some are not imported.
+    assert {*found["states"].values()} <= {"applied", "skipped", "armed"}
     assert found["states"]["verl.fast-partitioner"] == "applied"
 
 
