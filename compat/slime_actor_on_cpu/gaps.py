@@ -5,11 +5,12 @@
 * The router of Megatron's experts asks for a name that is only there with Transformer Engine.
 * Megatron's interleaved pipeline lets go of an activation while it is being sent (NVIDIA/Megatron-LM#4047).
   gloo reads it when the receiver asks for it, and may find other numbers there: the gradient of one run in
-  dozens was off by 3e-2. Here the activation is kept.
+  dozens was off by 3e-2. Here the last ones are kept.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 #: Of torch 2.13; slime's images have 2.9 and 2.11.
@@ -26,7 +27,19 @@ def fill() -> None:
         if name not in vars(ReloadableProcessGroup):
             setattr(ReloadableProcessGroup, name, _handed(name))
     vars(moe_utils).setdefault("te_general_gemm", None)
-    schedules.deallocate_output_tensor = lambda *_given, **_more: None
+    schedules.deallocate_output_tensor = _kept(schedules.deallocate_output_tensor)
+
+
+def _kept(deallocate: Any) -> Any:
+    """Return the function that frees an activation, with the last ones held until they have been sent."""
+    sent: deque[Any] = deque(maxlen=64)
+
+    def deallocate_output_tensor(out: Any, *given: Any, **more: Any) -> None:
+        if out is not None:
+            sent.append(out.data)
+        deallocate(out, *given, **more)
+
+    return deallocate_output_tensor
 
 
 def _handed(name: str) -> Any:
