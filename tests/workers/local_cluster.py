@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 #: Seconds until a job must have run.
-PATIENCE = 90
+PATIENCE = 240
 
 
 def environment(**more: str) -> dict[str, str]:
