@@ -24,9 +24,10 @@ pytestmark = [
 ]
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+#: On slime's main branch the real layer asks for an accelerator, which nothing here stands in for: there the
+#: contract is run, by the support matrix.
 RELEASES = (
     "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1",
-    "624b824a8",
 )  # fmt: skip
 #: Of the synthetic layer in float64; of Qwen3-Next's, parts of which compute in float32 at any type.
 TOLERANCES = {"mixing": 1e-10, "gated delta net": 1e-4, "bfloat16": 0.0}
@@ -75,7 +76,7 @@ still_wrong = pytest.mark.xfail(
 
 @pytest.mark.parametrize(
     "revision",
-    [pytest.param(revision, marks=still_wrong) for revision in ("v0.2.3", "v0.2.4", "v0.3.1", "624b824a8")],
+    [pytest.param(revision, marks=still_wrong) for revision in ("v0.2.3", "v0.2.4", "v0.3.1")],
 )
 def test_upstream_alone_has_the_gradient_of_one_process(revision: str, slime: Callable[[str], Path]) -> None:
     assert not plain(slime(revision))
