@@ -104,7 +104,7 @@ def expected(rates: dict[str, Any], settings: dict[str, Any], first: int, steps:
 
 
 @contextlib.contextmanager
-def one_rank() -> Iterator[None]:
+def _one_rank() -> Iterator[None]:
     """Run Megatron's parallel state of a single rank, with what verl's Megatron side imports."""
     from overlay.compat.megatron_on_cpu import megatron
     from overlay.compat.verl_imports import stand_in
@@ -119,7 +119,7 @@ def one_rank() -> Iterator[None]:
 
 def wrong(seed: str) -> str:
     """Return what is wrong with schedules that are resumed, empty if nothing is."""
-    with tempfile.TemporaryDirectory() as folder:
+    with _one_rank(), tempfile.TemporaryDirectory() as folder:
         return _wrong(random.Random(seed), Path(folder))
 
 
@@ -199,9 +199,9 @@ def check(seed: str) -> str:
     from overlay.testing import assert_applied, enable
 
     enable("verl.resume-lr-schedule")
-    with one_rank():
-        assert_applied("verl.resume-lr-schedule")
-        return wrong(seed)
+    found = wrong(seed)
+    assert_applied("verl.resume-lr-schedule")
+    return found
 
 
 CONTRACT = Contract(check=check, before=("torch", "ray", "tensordict"))

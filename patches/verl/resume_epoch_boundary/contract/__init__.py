@@ -22,7 +22,11 @@ def wrong(seed: str) -> str:
     """Return what is wrong with jobs that are resumed, empty if nothing is."""
     from overlay.patches.verl.resume_epoch_boundary.contract import jobs
 
-    draw = random.Random(seed)
+    with jobs.one_rank():
+        return _wrong(jobs, random.Random(seed))
+
+
+def _wrong(jobs: Any, draw: random.Random) -> str:
     for name, make in kinds(jobs):
         for workers in (0, 2):
             with tempfile.TemporaryDirectory() as folder:
@@ -82,12 +86,9 @@ def check(seed: str) -> str:
     from overlay.testing import assert_applied, enable
 
     enable("verl.resume-epoch-boundary")
-    from overlay.patches.verl.resume_epoch_boundary.contract import jobs
-
-    with jobs.one_rank():
-        found = wrong(seed)
-        assert_applied("verl.resume-epoch-boundary")
-        return found
+    found = wrong(seed)
+    assert_applied("verl.resume-epoch-boundary")
+    return found
 
 
 CONTRACT = Contract(check=check, before=("torch", "ray", "tensordict"))
