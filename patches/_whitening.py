@@ -16,7 +16,7 @@ def whitened(
     Args:
         values: Of this rank, [tokens], possibly of none.
         mask: Of the same shape, 1 for what counts.
-        all_reduce: Adds a tensor up over all ranks that have a part of the values, in place.
+        all_reduce: Adds a tensor up over all ranks that have a part of the values, in place. Called twice.
         shift_mean: Whether the result has the mean 0, or that of the values.
         epsilon: What is added to the variance.
 
@@ -27,15 +27,20 @@ def whitened(
     import torch
 
     exact, counts = values.double(), mask.double()
-    sums = torch.stack([counts.sum(), (exact * counts).sum(), (exact**2 * counts).sum()])
+    sums = torch.stack([counts.sum(), (exact * counts).sum()])
     all_reduce(sums)
-    count, total, squares = sums.tolist()
+    count, total = sums.tolist()
     if count == 0:
         msg = "the loss masks of all ranks are empty: there is no advantage to normalise"
         raise ValueError(msg)
     mean = total / count
-    variance = max(squares / count - mean**2, 0.0)
+    # Squares of the differences, and not of the values: of those the variance is lost where it is small
+    # against them, in float64 as well. So there are two sums, one after the other.
+    away = exact - mean
+    squares = (away**2 * counts).sum()
+    all_reduce(squares)
+    variance = squares.item() / count
     if count > 1:
         variance *= count / (count - 1)
-    result = (exact - mean) / (variance + epsilon) ** 0.5
+    result = away / (variance + epsilon) ** 0.5
     return (result if shift_mean else result + mean).to(values.dtype)

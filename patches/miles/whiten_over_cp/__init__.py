@@ -17,7 +17,7 @@ _GROUPS = "miles.utils.ft_utils.process_group_utils"
 
 PATCH = Patch(
     id="miles.whiten-over-cp",
-    revision=1,
+    revision=2,
     summary="Advantages normalised with one mean and deviation for all ranks",
     why=(
         "With --normalize-advantages and context parallelism, miles' ranks whiten their slices of a sample "

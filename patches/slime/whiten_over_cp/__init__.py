@@ -36,7 +36,7 @@ _WHITEN = ("36e2ecb14c57", "a40c04ac0ab3")
 
 PATCH = Patch(
     id="slime.whiten-over-cp",
-    revision=1,
+    revision=2,
     summary="Advantages normalised with one mean and deviation for all ranks",
     why=(
         "With --normalize-advantages and context parallelism, slime's ranks whiten their slices of a sample "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,17 +16,20 @@ import torch
 
 def on_ranks(values: list[Any], masks: list[Any], *, shift_mean: bool, epsilon: float) -> list[Any]:
     """Return what each rank makes of its values."""
-    sums: list[Any] = []
+    meeting = threading.Barrier(len(values), timeout=10)
+    given: list[Any] = [None] * len(values)
 
-    def all_reduce(own: Any) -> None:
-        own.copy_(torch.stack(sums).sum(0))
+    def rank(index: int) -> Any:
+        def all_reduce(own: Any) -> None:
+            given[index] = own.clone()
+            meeting.wait()
+            own.copy_(torch.stack(given).sum(0))
+            meeting.wait()
 
-    how: dict[str, Any] = {"shift_mean": shift_mean, "epsilon": epsilon}
-    shares = list(zip(values, masks, strict=True))
-    for share in shares:
-        with contextlib.suppress(ValueError):  # of a rank that would be alone, and has nothing
-            whitened(*share, lambda own: sums.append(own.clone()), **how)
-    return [whitened(*share, all_reduce, **how) for share in shares]
+        return whitened(values[index], masks[index], all_reduce, shift_mean=shift_mean, epsilon=epsilon)
+
+    with ThreadPoolExecutor(len(values)) as pool:
+        return list(pool.map(rank, range(len(values))))
 
 
 @pytest.mark.parametrize("shift_mean", [True, False])
@@ -43,6 +47,16 @@ def test_mean_and_deviation_are_those_of_all_values_that_count(shift_mean: bool,
         wanted += counted.mean()
     assert [value.dtype for value in found] == [torch.float32] * 3
     torch.testing.assert_close(torch.cat(found).double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_deviation_that_is_small_against_the_values_is_not_lost() -> None:
+    """Two rewards of 3,000 that are 0.001 apart: their squares differ in a float64's last digits."""
+    low = 3000 + torch.rand(2, dtype=torch.float64)
+    values = [torch.stack([one, one + 0.001]) for one in low]
+    for pair in values:
+        (found,) = on_ranks([pair], [torch.ones(2)], shift_mean=True, epsilon=0.0)
+        wanted = torch.tensor([-(0.5**0.5), 0.5**0.5], dtype=torch.float64)
+        torch.testing.assert_close(found, wanted, rtol=1e-8, atol=0)
 
 
 def test_one_value_has_no_deviation_and_none_is_an_error() -> None:
