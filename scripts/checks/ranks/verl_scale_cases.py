@@ -34,7 +34,13 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], dict[str, Any]]]
 def critic(world: int, size: int) -> dict[str, Any]:
     """Train a step of a critic with so many samples in a micro-batch."""
     draw = torch.Generator().manual_seed(seed())
-    responses = torch.randint(1, 6, (4 * world,), generator=draw).tolist()
+    # A rank's responses are longer than those of the rank before it: with as many tokens on each rank
+    # upstream would be right wherever a rank has one micro-batch.
+    responses = [
+        length + 5 * rank
+        for rank in range(world)
+        for length in torch.randint(1, 6, (4,), generator=draw).tolist()
+    ]
     batch = cpu_engine.random_batch(
         [PROMPT + length for length in responses], seed=seed(), micro_batch_size_per_gpu=size
     )
