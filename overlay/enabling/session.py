@@ -12,6 +12,7 @@ import sys
 from types import ModuleType
 
 from overlay import log
+from overlay.aliases.counting import with_functions
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.decide import decide, in_order, settle
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
@@ -62,6 +63,8 @@ class Session:
         for entry in self.entries.values():
             for module in _modules(entry.patch):
                 self._watched.setdefault(module, []).append(entry)
+        #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
+        self._lived = with_functions(frozenset(self._watched))
         self._finder = WatchingFinder(frozenset(self._watched), self._imported)
         self._finder.install()
 
@@ -136,6 +139,7 @@ class Session:
             again = self._seen.get(name) is module
             if name in self._seen and not (again and patience is not None):
                 # Executed once more: from another source, perhaps.
+                self._lived |= {name}
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
@@ -210,7 +214,7 @@ class Session:
                 before = entry.installed
                 entry.installed = [*before, *sites]  # first: an interruption must find what there is to undo
                 try:
-                    put(sites)
+                    put(sites, first=name not in self._lived)
                 except BaseException:
                     entry.installed = [*before, *(site for site in sites if site.in_place)]
                     raise
