@@ -13,6 +13,7 @@ from types import ModuleType
 
 from overlay import log
 from overlay.aliases.counting import with_functions
+from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.decide import decide, in_order, settle
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
@@ -204,7 +205,10 @@ class Session:
         if not missing:
             return
         try:
-            sites = prepare(entry.label, module, missing, self._source())
+            tree = self._source()
+            with Paused():
+                sites = prepare(entry.label, module, missing, tree)
+                tree.let_go()
             with self._lock:
                 if self.closed:
                     return
@@ -339,7 +343,9 @@ class Session:
             chosen = [entry.patch for entry in self.entries.values()]
             try:
                 tree = self._source()
-                found = settle(chosen, {other.id: decide(other, tree) for other in chosen}, tree)
+                with Paused():
+                    found = settle(chosen, {other.id: decide(other, tree) for other in chosen}, tree)
+                    tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)

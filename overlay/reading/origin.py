@@ -16,7 +16,7 @@ def defined_at(site: str, tree: Tree) -> tuple[str, str]:
 
     Raises `SourceError` if one of the modules in between cannot be read.
     """
-    return split_site(import_chain(site, tree)[-1])
+    return split_site(tree.chain(site)[-1])
 
 
 def import_chain(site: str, tree: Tree) -> list[str]:
