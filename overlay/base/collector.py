@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 class Paused:
     """Keeps the collector from running: `with Paused():`.
 
-    A syntax tree is a hundred thousand objects, and after so many the collector looks through the whole heap, of
-    a trainer again and again, to find nothing: trees have no circles. Where somebody else has switched it off
-    it stays off. Two threads that pause it at once may get it back a little early, which costs time only.
+    A syntax tree is a hundred thousand objects, and after so many the collector looks through the whole heap,
+    of a trainer again and again, to find nothing: trees have no circles. Where somebody else has switched it
+    off it stays off. Two threads that pause it at once may get it back a little early, which costs time only.
     """
 
     def __init__(self) -> None:

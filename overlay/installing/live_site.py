@@ -11,7 +11,6 @@ from types import CodeType, FunctionType
 
 from overlay.base.marks import OWNER, is_wrapper
 from overlay.errors import OverlayError
-from overlay.reading.origin import defined_at
 from overlay.reading.shape import split_site
 
 TYPE_CHECKING = False
@@ -93,7 +92,7 @@ def check_original(site: str, original: object, tree: Tree) -> None:
     if getattr(original, OWNER, None) is not None:
         msg = f"{site} is already replaced by {describe(original)}"
         raise ConflictError(msg)
-    home, qualname = defined_at(site, tree)
+    home, qualname = split_site(tree.chain(site)[-1])
     running = original.__code__
     if original.__module__ == home and any(_same(code, running) for code in _compiled(tree, home, qualname)):
         return

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     #: The headers of what a statement stands in, from the inside: `(header, those around it)`.
     Context = tuple[list[object], "Context"] | None
 
-    #: A statement, what it stands in, the attributes that it writes or deletes as dotted names, and the calls of
-    #: `setattr` and `delattr` in it with the attribute.
+    #: A statement, what it stands in, the attributes that it writes or deletes as dotted names, and the
+    #: calls of `setattr` and `delattr` in it with the attribute.
     _Outside = tuple[ast.AST, Context, list[str], list[tuple[str, str]]]
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -72,7 +72,7 @@ class Module:
     """The syntax tree of a module, walked once for all that is asked of it."""
 
     def __init__(self, tree: ast.Module, text: str | None = None) -> None:
-        """Take a tree, and the text that it was parsed from: what no word of stands there is not looked for."""
+        """Take a tree, and the text that it was parsed from: a word that is not in it is not looked for."""
         self.tree = tree
         self._has_global = text is None or "global" in text
         self._has_calls = text is None or "setattr" in text or "delattr" in text
@@ -116,7 +116,7 @@ class _Scope:
     """The suite of a module, class or function."""
 
     def __init__(self, body: list[ast.stmt], context: Context, *, captures: bool) -> None:
-        #: The statements, handlers and cases in it, in the order of the source, not those of scopes inside it.
+        #: The statements, handlers and cases in it, in the order of the source, without scopes inside it.
         self.statements = [*_statements(body, context)]
         self._captures = captures
         self._names: dict[str, list[Found]] | None = None
@@ -232,16 +232,7 @@ def _blocks(node: ast.AST) -> list[tuple[list[object], list[Any]]]:
 
 def _names_of(node: ast.AST, where: Context, *, captures: bool) -> dict[str, list[Found]]:
     """Return the names that a statement binds in its scope, each with what does so."""
-    found: dict[str, list[Found]] = {}
-    if isinstance(node, _DEFINITIONS):
-        found[node.name] = [Found(node, where, binds=True)]
-    elif isinstance(node, (ast.Import, ast.ImportFrom)):
-        for alias in node.names:
-            # Other names of the same statement are no business of this site.
-            only = Found(_only(node, alias), where, binds=True)
-            found.setdefault(alias.asname or alias.name.partition(".")[0], []).append(only)
-    elif isinstance(node, ast.ExceptHandler) and node.name:
-        found[node.name] = [Found(node, where, binds=False, removes=True)]
+    found = _named_by(node, where)
     for target in _targets(node):
         removes = isinstance(node, ast.Delete)
         bare = isinstance(node, ast.AnnAssign) and node.value is None
@@ -253,6 +244,21 @@ def _names_of(node: ast.AST, where: Context, *, captures: bool) -> dict[str, lis
         for name in _captures(part):
             if name not in found:
                 found[name] = [Found(node, where, binds=True)]
+    return found
+
+
+def _named_by(node: ast.AST, where: Context) -> dict[str, list[Found]]:
+    """Return the names that a definition, an import or a handler says itself."""
+    found: dict[str, list[Found]] = {}
+    if isinstance(node, _DEFINITIONS):
+        found[node.name] = [Found(node, where, binds=True)]
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        for alias in node.names:
+            # Other names of the same statement are no business of this site.
+            only = Found(_only(node, alias), where, binds=True)
+            found.setdefault(alias.asname or alias.name.partition(".")[0], []).append(only)
+    elif isinstance(node, ast.ExceptHandler) and node.name:
+        found[node.name] = [Found(node, where, binds=False, removes=True)]
     return found
 
 

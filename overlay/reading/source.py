@@ -24,7 +24,7 @@ from overlay.reading.locate import (
     source_text,
     stated_version,
 )
-from overlay.reading.origin import import_chain
+from overlay.reading.origin import origin
 from overlay.reading.shape import bindings, digest, doubt, exists, shape, split_site
 
 TYPE_CHECKING = False
@@ -130,7 +130,13 @@ class Tree:
         Raises `SourceError`.
         """
         if site not in self._chains:
-            self._chains[site] = import_chain(site, self)
+            chain = [site]
+            while chain[-1]:
+                module = split_site(chain[-1])[0]
+                nodes = self.nodes(chain[-1])
+                found = origin(nodes, module, is_package=self.is_package(module))
+                chain.append("" if found in chain else found)  # two modules may import it from each other
+            self._chains[site] = chain[:-1]
         return self._chains[site]
 
     def _text(self, module: str) -> str | None:
