@@ -15,7 +15,7 @@ from overlay import log
 from overlay.aliases.counting import with_functions
 from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING
-from overlay.deciding.decide import decide, in_order, settle
+from overlay.deciding.decide import in_order
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
@@ -24,11 +24,11 @@ from overlay.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from overlay.deciding.memory import Witness
     from overlay.deciding.selection import Selection
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch, Target
     from overlay.pinning.pin import Pin
-    from overlay.reading.source import Tree
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
@@ -56,7 +56,7 @@ class Session:
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
-        self._tree: Tree | None = None
+        self._tree: Witness | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._seen: dict[str, object] = {}
         self._watched: dict[str, list[Entry]] = {}
@@ -341,10 +341,12 @@ class Session:
         found = self._verdicts
         if patch.id not in found:
             chosen = [entry.patch for entry in self.entries.values()]
+            from overlay.deciding.memory import decide_all
+
             try:
                 tree = self._source()
                 with Paused():
-                    found = settle(chosen, {other.id: decide(other, tree) for other in chosen}, tree)
+                    found = decide_all(chosen, tree)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
@@ -353,12 +355,12 @@ class Session:
             self._verdicts = found
         return found[patch.id]
 
-    def _source(self) -> Tree:
-        from overlay.reading.source import InstalledTree
+    def _source(self) -> Witness:
+        from overlay.deciding.memory import Witness
 
         tree = self._tree
         if tree is None:
-            tree = self._tree = InstalledTree()
+            tree = self._tree = Witness()
         return tree
 
 

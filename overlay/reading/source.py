@@ -49,6 +49,8 @@ class Tree:
         self._compiled: dict[str, list[CodeType]] = {}
         self._chains: dict[str, list[str]] = {}
         self._texts: dict[str, str | None] = {}
+        #: What is remembered of sites: where each is defined, and the fingerprints of what that compiles to.
+        self.prints: dict[str, tuple[str, list[str]]] = {}
 
     def source(self, module: str) -> str | None:
         """Return the source of a module, `None` if there is no such module.
