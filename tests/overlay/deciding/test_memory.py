@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,6 @@ import pytest
 
 from overlay.deciding import memory
 from overlay.deciding.memory import Witness, decide_all
-from overlay.reading import source
-from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 
     from overlay.enabling.engine import Engine
     from overlay.patch import Patch
-
-Engines = "Callable[..., Engine]"
+    from overlay.verdict import Verdict
 
 
 @pytest.fixture
@@ -35,13 +33,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows by each source that is parsed."""
     found: list[str] = []
-    plain = source.ast.parse
+    plain = ast.parse
 
     def parse(text: str) -> Any:
         found.append(text)
         return plain(text)
 
-    monkeypatch.setattr(source.ast, "parse", parse)
+    monkeypatch.setattr(ast, "parse", parse)
     return found
 
 
@@ -85,11 +83,11 @@ def test_code_that_is_not_that_of_the_source_is_refused_all_the_same(
     patch = upstream.patch()
     decided(patch)
     assert folder.is_dir()
-    upstream.load().scale.__code__ = (lambda value, factor=2: value).__code__  # type: ignore[attr-defined]
+    upstream.load().scale.__code__ = (lambda value, factor=2: value).__code__
     assert engines(patch).enable().patches[0].verdict.verdict == "conflict"  # type: ignore[union-attr]
 
 
-CHANGES: dict[str, Callable[[Any], None]] = {
+CHANGES: dict[str, Callable[[Any], object]] = {
     "a source": lambda upstream: upstream.write(core="def scale(value, factor=2):\n    return 0\n"),
     "a comment in a source": lambda upstream: (upstream.root / "fakeup/core.py").write_text(
         (upstream.root / "fakeup/core.py").read_text() + "# more\n"
