@@ -1,4 +1,4 @@
-"""`megatron.grad-norm` on two gloo ranks: Megatron's own optimizers against the gradient of the whole model.
+"""`megatron.grad-norm` on two and four gloo ranks: Megatron's own optimizers against the whole model.
 
 The marks are those of Transformer Engine 2.12 and 2.15, by a stand-in that says where they are from.
 """
@@ -31,6 +31,12 @@ def test_each_element_counts_once(version: str, release: Callable[[str], Path]) 
 
 def test_each_element_counts_once_where_experts_are_marked(release: Callable[[str], Path]) -> None:
     RANKS.holds(release, "0.16.1", MARKED)
+
+
+@pytest.mark.nightly("two ranks stand for four", marks=(MARKED,))
+@pytest.mark.parametrize("marks", [UNMARKED, MARKED])
+def test_each_element_counts_once_on_four_ranks(marks: str, release: Callable[[str], Path]) -> None:
+    RANKS.holds(release, "0.16.1", marks, ranks=4)
 
 
 @RANKS.xfail_where_needed

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RANKS = RankContract(
-    PATCH,
-    wrong,
-    affected=("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2"),
-    cured=("0.19.2",),
+    PATCH, wrong, affected=("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
 )
 pytestmark = RANKS.marks
 
@@ -38,16 +35,24 @@ def test_upstream_alone_weighs_losses_as_one_process(version: str, release: Call
     RANKS.holds(release, version, patched=False)
 
 
-@pytest.mark.parametrize("version", ["0.15.3", "0.16.1"])
+@pytest.mark.parametrize("version", ["0.15.3", "0.16.1", "0.19.2"])
 def test_losses_weigh_as_in_one_process_on_four_ranks(version: str, release: Callable[[str], Path]) -> None:
     RANKS.holds(release, version, ranks=4)
 
 
 def test_a_padding_mask_makes_the_count_of_a_rank_that_of_all(release: Callable[[str], Path]) -> None:
-    # Why losses with a mask are left as they are.
+    # What is left to scale with a mask follows from it.
     folder = release("megatron-core==0.16.1")
     (ranks,) = megatron_ranks(SEED, UPSTREAMS / "moe_mask_cases.py", "", release=folder).values()
     assert [rank["counted"] for rank in ranks] == [sum(rank["tokens"] for rank in ranks)] * 2
+
+
+def test_what_upstream_alone_weighs_wrongly_since_0_19(release: Callable[[str], Path]) -> None:
+    assert RANKS.off(release, "0.19.2", patched=False) == [
+        f"{layout}, {kind}, per token, padded"
+        for layout in ("tp", "cp")
+        for kind in ("aux_loss", "seq_aux_loss")
+    ]
 
 
 def test_it_is_selected_by_its_name_alone(release: Callable[[str], Path]) -> None:

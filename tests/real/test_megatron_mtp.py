@@ -1,4 +1,4 @@
-"""`megatron.mtp-loss-scale` on two gloo ranks: the gradient of multi-token prediction by Megatron's own model."""
+"""`megatron.mtp-loss-scale` on two gloo ranks: gradient and report by Megatron's own model."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ PATCH = Patch(
         "averaged over the ranks. If a prompt is masked they have different numbers: a token that has few "
         "others beside it on its rank weighs more, and where a rank has none, the loss of the others is "
         "halved, or is NaN up to 0.16. With calculate_per_token_loss it is so from 0.17 on, and a rank "
-        "without a token of the main loss drops its part; before, only the report is. The patch makes gradient "
-        "and report those of one process, at one or two all-reduces of one number for each depth. Data "
-        "parallel ranks and micro-batches still divide by their own. Upstream has not decided yet, so it is "
-        "selected by name alone."
+        "without a token of the main loss drops its part; before, only the report is. The patch makes the "
+        "gradient and the report those of one process, at one or two all-reduces of one number for each "
+        "depth. Data parallel ranks and micro-batches still divide by their own. Upstream has not decided "
+        "yet, so it is selected by name alone."
     ),
     changes=("numbers",),
     met="Multi-token prediction (mtp_num_layers) with context parallelism.",
