@@ -95,7 +95,8 @@ def _step(settings: dict[str, Any], *, forward_only: bool) -> dict[str, int]:
     def forward_step(data: Any, chunk: Any, *_: Any) -> Any:
         return chunk(next(data)), lambda out: (out.sum(), {})
 
-    send, activations = torch.distributed.isend, set()
+    send = torch.distributed.isend
+    activations: set[int] = set()
     exchange = vars(p2p_communication)["_p2p_ops"]
 
     def noted(**tensors: Any) -> Any:
