@@ -65,7 +65,7 @@ class Engine:
         self._session: Session | None = None
         self._last: tuple[PatchStatus, ...] = ()
         #: What says in the log of a job what this process is and has.
-        self.voice = Voice(self)
+        self.voice = Voice(self.configuration, self.account)
         _engines.append(ref(self, _engines.remove))
 
     def renew_locks(self) -> None:

@@ -19,9 +19,13 @@ from overlay.base.place import is_first, rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, Protocol
 
-    from overlay.enabling.engine import Engine
+    class Account(Protocol):
+        """What is in place in a process."""
+
+        def sentence(self) -> str: ...
 
 #: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then: process
 #: groups are made with the model, which may have to wait until other services are there.
@@ -33,8 +37,11 @@ DRIVER = "driver"
 class Voice:
     """Says it, for one engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(
+        self, configuration: Callable[[], dict[str, Any]], account: Callable[[], Account | None]
+    ) -> None:
+        self._configured = configuration
+        self._account = account
         #: Who had said it when this process said it or left it to them; `None` before that.
         self._before: str | None = None
         self._configuration = ""
@@ -61,7 +68,7 @@ class Voice:
             self._before = os.environ.get(settings.SAID, "")
         mine = is_first() and not self._before
         if log.heard("info" if mine else "debug"):
-            text = _as_text(self._engine.configuration())
+            text = _as_text(self._configured())
             if text != self._configuration:
                 self._configuration = text
                 (log.info if mine else log.debug)(f"configuration: {text}")
@@ -97,7 +104,7 @@ class Voice:
         if not is_first():  # it was told its rank after it had started
             return
         try:
-            account = self._engine.account()
+            account = self._account()
         except Exception as error:  # noqa: BLE001 -- at the end of a process, or in a thread of its own
             log.warning(f"what is in place here cannot be told: {type(error).__name__}: {error}")
             return
@@ -122,14 +129,14 @@ class Voice:
 
             atexit.register(self.speak_alone)
         try:
-            _thread.start_new_thread(self._after_a_while, (self._turn,))
+            _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
         except RuntimeError:  # no more threads, or the interpreter is ending: it is said then
             return
 
-    def _after_a_while(self, turn: int) -> None:
+    def _after_a_while(self, seconds: float, turn: int) -> None:
         from time import sleep
 
-        sleep(QUIET)
+        sleep(seconds)
         if turn == self._turn:
             self.speak_alone()
 
