@@ -33,15 +33,15 @@ class Talk:
     """What the ranks of one group say to each other.
 
     Under `calls` stands the number of the last call, under `waits R` the call after which rank R began to
-    wait. Under `N/`: `call`, the digest of rank R as `rank R`, what it has applied so far as `applied R`, what a
-    digest stands for, the `verdict`, the number of its `readers`, `read` when that is complete, and what a rank
-    said that had `given up` on it.
+    wait. Under `N/`: `call`, the digest of rank R as `rank R`, what it has applied so far as `applied R`,
+    what a digest stands for, the `verdict`, the number of its `readers`, `read` when that is complete, and
+    what a rank said that had `given up` on it.
     """
 
     def __init__(self, store: Any, prefix: str, ranks: Sequence[int], applied: Iterable[str] = ()) -> None:
         self._store = store
         self._own = frozenset(applied)
-        #: What ranks have applied: this one, and as soon as the first rank has heard all others, each of them.
+        #: What ranks have applied: this one; and of the first rank, once it has heard all others, each.
         self.applied = {self._own}
         self._prefix = prefix
         self._ranks = ranks
@@ -137,7 +137,7 @@ class Talk:
         return f"the ranks do not run the same:\n{agreement.compare(digests, facts, files)}"
 
     def _hear_applied(self, call: int) -> None:
-        """Hear what the others have applied. A patch that waits for its modules on one of them is no difference."""
+        """Hear what the others have applied: a patch that waits on one of them is no difference."""
         names = [f"{call}/applied {rank}" for rank in self._others]
         if not self._store.check(list(map(self._key, names))):
             self.applied.add(frozenset())  # one of them does not say so

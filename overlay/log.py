@@ -1,9 +1,9 @@
 """The log: exact lines on the logger `overlay`.
 
 A job has many processes, and a line that each of them writes is read by nobody. What one rank does goes to
-`debug`, with its rank and host. A warning comes from everywhere: before the ranks have met, nobody knows whether
-another one has the same. Within a process it comes once. Its words are the same on all ranks but for the last
-one, so that Ray, which folds lines that are the same, folds them.
+`debug`, with its rank and host. A warning comes from everywhere: before the ranks have met, nobody knows
+whether another one has the same. Within a process it comes once. Its words are the same on all ranks but for
+the last one, so that Ray, which folds lines that are the same, folds them.
 
 Unless the application has given that logger a handler of its own, lines go to standard error as they are,
 so that they can be found with grep whatever the application does to the root logger.

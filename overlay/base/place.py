@@ -33,7 +33,7 @@ def is_first() -> bool:
 
 
 def is_worker() -> bool:
-    """Return whether this process is a worker of Ray. (Its children have its variables, and are none.)"""
+    """Return whether this process is a worker of Ray: its children, with its variables, are none."""
     return any(os.path.basename(word) == _WORKER for word in sys.orig_argv)
 
 

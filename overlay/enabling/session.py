@@ -36,7 +36,7 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a process was asked for
         self,
         patches: Sequence[Patch],
         chosen: Selection,
@@ -48,8 +48,8 @@ class Session:
     ) -> None:
         """Arm the patches of a selection.
 
-        `said_strict`: strict mode is an argument of `enable()`. `met` is called once, before the first module is
-        looked at that a patch is for.
+        `said_strict`: strict mode is an argument of `enable()`. `met` is called once, before the first module
+        is looked at that a patch is for.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen

@@ -1,11 +1,11 @@
 """What this process says in the log of a job: once what the job is run with, and once what is in place.
 
-The first is said where the first module is met that a patch is for, or where a Ray job is started. Before that
-the path is not complete, and a launcher never gets there. It is said by rank 0, or by a process that is no rank,
-unless a process that has started it said it before: a variable of the environment tells.
+The first is said where the first module is met that a patch is for, or where a Ray job is started. Before
+that the path is not complete, and a launcher never gets there. It is said by rank 0, or by a process that is
+no rank, unless a process that has started it said it before: a variable of the environment tells.
 
-The second is said when ranks have agreed, by the first of them. Where they do not meet, it is said after a while
-or at the end of the process, whichever comes first, and of this process alone.
+The second is said when ranks have agreed, by the first of them. Where they do not meet, it is said after a
+while or at the end of the process, whichever comes first, and of this process alone.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     class Account(Protocol):
         """What is in place in a process."""
 
-        def sentence(self) -> str: ...
+        def sentence(self) -> str:
+            """Return it in words."""
+            ...
 
-#: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then: process
-#: groups are made with the model, which may have to wait until other services are there.
+
+#: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
+#: process groups are made with the model, which may have to wait until other services are there.
 QUIET = 300.0
 #: What a driver tells its workers: what the job is run with was said, and what is in place was not.
 DRIVER = "driver"

@@ -1,4 +1,4 @@
-"""Started by torchrun in the worksite: ranks that agree, twice, and then refuse a patch. Each has a log of its own."""
+"""Started by torchrun in the worksite: ranks that agree, twice, and then refuse a patch."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_every_kind_of_process(worksite: Venv, armed: bool) -> None:
 
 
 def test_ranks_of_torchrun_and_their_log(worksite: Venv, tmp_path: Path) -> None:
-    """Ranks that do not meet, that do, and of which each refuses a patch, in one launch."""
+    """Ranks that agree, twice, and that refuse a patch, in one launch."""
     pytest.importorskip("torch")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [str(worksite.python), "-m", "overlay", "run", "--patches", "acme/*", "--"]
