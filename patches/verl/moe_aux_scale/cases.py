@@ -1,4 +1,4 @@
-"""Steps of verl's Megatron engine around a router, on data or context parallel ranks, each against one process.
+"""Steps of verl's Megatron engine around a router, on parallel ranks, each against one process.
 
 The engine's loop, what it makes of a loss, Megatron's schedule, its data parallelism and its router are
 upstream's own. The model is a table, a router and its experts, which are rows.
@@ -20,6 +20,8 @@ COEFFICIENT = 0.5
 SEQUENCES = 4
 #: Between the scores of the last expert that is chosen and the first that is not: no rounding goes over it.
 MARGIN = 1e-3
+#: Tokens of a micro-batch, the longest sequence having 11: as many micro-batches as can be, some, and one.
+BUDGETS = (11, 20, 60)
 KINDS = ("none", "z_loss", "aux_loss")
 
 
@@ -27,46 +29,57 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
     """Return the cases of data parallel ranks, and if there are two, one in which they share sequences."""
     data_parallel = [
         (
-            f"{world} ranks, {kind}, {size} in a micro-batch, {'per token' if per_token else 'per batch'}",
+            f"{world} ranks, {kind}, {budget} tokens, {'per token' if per_token else 'per batch'}",
             {"context": 1},
-            functools.partial(_step, kind, size, per_token=per_token),
+            functools.partial(_step, kind, budget, per_token=per_token),
         )
         for per_token in (True, False)
         for kind in KINDS
-        for size in (1, 2, 4)
+        for budget in BUDGETS
     ]
-    shared = [("a sequence on 2 ranks, per token", {"context": 2}, functools.partial(_step, "none", 2))]
-    return data_parallel + shared * (world == 2)
+    shared = ("a sequence on 2 ranks, per token", {"context": 2}, functools.partial(_step, "none", 20))
+    return [*data_parallel, shared] if world > 1 else data_parallel
 
 
-def _step(kind: str, size: int, *, per_token: bool = True) -> dict[str, float]:
+def _step(kind: str, budget: int, *, per_token: bool = True) -> dict[str, float]:
     """Take a step, and return how far its gradient is from that of one process, relatively."""
     from overlay.compat.verl_imports import stand_in
 
     stand_in()
     import torch
+    import torch.distributed as dist
     from megatron.core import parallel_state
 
-    ranks, rank = parallel_state.get_data_parallel_world_size(), parallel_state.get_data_parallel_rank()
+    from overlay.testing import assert_applied
+
     draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
     weights = _weights(draw)
-    # A rank's sequences are longer than those of the rank before it.
-    lengths = [
-        [int(torch.randint(2, 8, (), generator=draw)) + 4 * rank for _ in range(SEQUENCES)]
+    ranks = parallel_state.get_data_parallel_world_size()
+    # A rank's sequences are longer than those of the rank before it. verl 0.9 rounds halves of tokens down.
+    twice = parallel_state.get_context_parallel_world_size()
+    tokens = [
+        [torch.randint(VOCABULARY, (size * twice + 4 * rank,), generator=draw) for size in _sizes(draw)]
         for rank in range(ranks)
     ]
-    tokens = [[torch.randint(VOCABULARY, (length,), generator=draw) for length in row] for row in lengths]
     engine = _engine(weights, kind, per_token=per_token)
-    engine.forward_backward_batch(_batch(tokens[rank], size), _loss)
-    (found,) = (dict(part.module.named_parameters()) for part in engine.module)
-    want = _of_one_process(weights, tokens, kind, size, per_token=per_token)
-    got = torch.cat([found[name].main_grad.double().flatten() for name in _names(found)])
-    right = torch.cat([want[name].flatten() for name in _names(found)])
+    engine.forward_backward_batch(_batch(tokens[parallel_state.get_data_parallel_rank()], budget), _loss)
+    # How verl has cut the batch is its own matter.
+    batches: list[Any] = [None] * ranks
+    dist.all_gather_object(batches, engine.seen, group=parallel_state.get_data_parallel_group())
+    if os.environ["OVERLAY_PATCHES"] != "none":
+        assert_applied("verl.moe-aux-scale")
+    want = _of_one_process(weights, batches, kind, per_token=per_token)
+    found = dict(engine.module[0].module.named_parameters())
+    got = torch.cat([found[name].main_grad.double().flatten() for name in want])
+    right = torch.cat([value.flatten() for value in want.values()])
     return {"error": float((got - right).norm() / right.norm()), "ratio": float(got.norm() / right.norm())}
 
 
-def _names(parameters: Any) -> list[str]:
-    return sorted(parameters)
+def _sizes(draw: Any) -> list[int]:
+    import torch
+
+    sizes: list[int] = torch.randint(2, 8, (SEQUENCES,), generator=draw).tolist()
+    return sizes
 
 
 def _weights(draw: Any) -> dict[str, Any]:
@@ -90,7 +103,7 @@ def _weights(draw: Any) -> dict[str, Any]:
     }
 
 
-def _batch(tokens: list[Any], size: int) -> Any:
+def _batch(tokens: list[Any], budget: int) -> Any:
     """Return a rank's batch in verl's form."""
     import torch
     from tensordict import TensorDict
@@ -101,8 +114,8 @@ def _batch(tokens: list[Any], size: int) -> Any:
 
     rows = {"input_ids": nested(tokens), "loss_mask": nested([torch.ones_like(row) for row in tokens])}
     batch = TensorDict(rows, batch_size=len(tokens))
-    settings = {"temperature": 1.0, "use_dynamic_bsz": False, "micro_batch_size_per_gpu": size}
-    tu.assign_non_tensor(batch, global_batch_size=len(tokens), **settings)
+    settings = {"use_dynamic_bsz": True, "max_token_len_per_gpu": budget, "global_batch_size": len(tokens)}
+    tu.assign_non_tensor(batch, **settings)
     return batch
 
 
@@ -112,25 +125,25 @@ def _loss(model_output: Any, data: Any, dp_group: Any = None) -> Any:
 
 
 def _of_one_process(
-    weights: dict[str, Any], tokens: list[list[Any]], kind: str, size: int, *, per_token: bool
+    weights: dict[str, Any], batches: list[list[Any]], kind: str, *, per_token: bool
 ) -> dict[str, Any]:
-    """Return the gradient from plain arithmetic in float64.
+    """Return the gradient from plain arithmetic in float64, given the micro-batches of each rank.
 
-    The main loss is the mean over all tokens. That of the router is the mean over the micro-batches of all ranks,
-    and with a loss per token each micro-batch counts by its tokens, so that a z-loss is the mean over all.
+    The main loss is the mean over all tokens. That of the router is the mean over ranks and their
+    micro-batches, and with a loss per token each micro-batch counts by its tokens, so that a z-loss is the
+    mean over all.
     """
     import torch
 
     exact = {name: value.double().requires_grad_() for name, value in weights.items()}
-    batches = [torch.cat(row[first : first + size]) for row in tokens for first in range(0, len(row), size)]
-    everything = sum(len(batch) for batch in batches)
-    loss = 0.0
-    for batch in batches:
+    everything = sum(len(batch) for own in batches for batch in own)
+    loss = torch.zeros((), dtype=torch.float64)
+    for batch, others in ((batch, len(own)) for own in batches for batch in own):
         logits = exact["table"][batch] @ exact["router.weight"].T
         best, which = logits.topk(CHOSEN, dim=-1)
         shares = torch.zeros_like(logits).scatter(-1, which, best.softmax(dim=-1))
         loss = loss - _log_probs(exact, batch, shares).sum() / everything
-        weight = len(batch) / everything if per_token else 1 / len(batches)
+        weight = len(batch) / everything if per_token else 1 / len(batches) / others
         if kind == "z_loss":
             loss = loss + weight * COEFFICIENT * logits.logsumexp(-1).square().mean()
         if kind == "aux_loss":
@@ -155,6 +168,7 @@ def _engine(weights: dict[str, Any], kind: str, *, per_token: bool) -> Any:
         DistributedDataParallelConfig,
         finalize_model_grads,
     )
+    from verl.workers.config import McoreEngineConfig
     from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
 
     class Engine(MegatronEngineWithLMHead):  # type: ignore[misc]
@@ -163,8 +177,13 @@ def _engine(weights: dict[str, Any], kind: str, *, per_token: bool) -> Any:
         def forward_step(self, batch_iter: Any, model: Any, **given: Any) -> Any:
             batch = next(batch_iter)
             ids = batch["input_ids"]
+            self.seen.append(ids.values())
             said = torch.nested.nested_tensor_from_jagged(model(ids.values()), ids.offsets())
             return {"log_probs": said}, functools.partial(given["postprocess_micro_batch_func"], data=batch)
+
+        def _routed_num_tokens(self, data: Any) -> Any:
+            # verl 0.9 adds up over ranks in place what it has copied to its device. Here nothing is copied.
+            return super()._routed_num_tokens(data).clone()
 
     context = parallel_state.get_context_parallel_world_size()
     model = _model(weights, kind, per_token=per_token, context=context)
@@ -173,10 +192,9 @@ def _engine(weights: dict[str, Any], kind: str, *, per_token: bool) -> Any:
     engine.tf_config = model.config
     engine.module = [DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)]
     engine.model_config = SimpleNamespace(mtp=SimpleNamespace(enable=False))
-    engine.engine_config = SimpleNamespace(
-        context_parallel_size=context, dynamic_context_parallel=False, use_remove_padding=True
-    )
+    engine.engine_config = McoreEngineConfig(context_parallel_size=context)
     engine.mini_layer_topk_idx_list = []
+    engine.seen = []
     return engine
 
 

@@ -14,6 +14,18 @@ def make_get(original: Callable[..., Any], _module: ModuleType) -> Callable[...,
 
     Only in training, with `calculate_per_token_loss`, and without dynamic context parallelism.
     """
+    return _make_get(original, shared=False)
+
+
+def make_get_shared(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build the same for verl 0.6, which divides a loss by the context parallel ranks.
+
+    Each of them has the gradient of its own part of the sequences, so that they are to be added up.
+    """
+    return _make_get(original, shared=True)
+
+
+def _make_get(original: Callable[..., Any], *, shared: bool) -> Callable[..., Any]:
 
     from functools import wraps
 
@@ -24,7 +36,7 @@ def make_get(original: Callable[..., Any], _module: ModuleType) -> Callable[...,
 
         def forward_backward_func(**call: Any) -> Any:
             if not call.get("forward_only", False) and _per_token(call["model"], call["forward_step_func"]):
-                call = {**call, **_told(**call)}
+                call = {**call, **_told(shared, **call)}
             return schedule(**call)
 
         return forward_backward_func
@@ -48,13 +60,25 @@ def _of_engine(step: Any, name: str, *, other: Any) -> Any:
 
 
 def _told(
-    *, forward_step_func: Callable[..., Any], data_iterator: Any, num_microbatches: int, **_call: Any
+    shared: bool,
+    *,
+    forward_step_func: Callable[..., Any],
+    data_iterator: Any,
+    num_microbatches: int,
+    **_call: Any,
 ) -> dict[str, Any]:
     """Return the step and the data with which the schedule is to be called.
 
-    A gradient is the sum over ranks and micro-batches, divided by the tokens of all of them. So the loss of
-    verl, which is to be averaged over data parallel ranks, is multiplied by the tokens and divided by the
-    ranks. Router losses come multiplied by their tokens.
+    A gradient is the sum over ranks and micro-batches, divided by the tokens of all of them. verl's loss is
+    to be averaged over data parallel ranks, and has been multiplied for a schedule that divides it by the
+    micro-batches. So it is divided by both and multiplied by the tokens, as router losses have been.
+
+    Args:
+        shared: Whether the loss has been divided by the context parallel ranks.
+        forward_step_func: As Megatron has it, and so are the others.
+        data_iterator: verl's micro-batches, for each virtual stage if there are several.
+        num_microbatches: Their number.
+
     """
     from functools import wraps
 
@@ -69,7 +93,9 @@ def _told(
     tokens = torch.stack([_tokens(batch, packed=packed) for batch in batches[0]]).to(get_device_id())
     total = tokens.sum()
     dist.all_reduce(total, group=parallel_state.get_data_parallel_group())
-    ranks = parallel_state.get_data_parallel_world_size()
+    factor = total / num_microbatches / parallel_state.get_data_parallel_world_size()
+    if shared:
+        factor = factor * parallel_state.get_context_parallel_world_size()
     # Context parallel ranks share their micro-batches, and one of them counts.
     counted = iter((tokens * (parallel_state.get_context_parallel_rank() == 0)).to(torch.int))
 
@@ -79,8 +105,7 @@ def _told(
 
         def with_tokens(*loss_args: Any, **loss_kwargs: Any) -> tuple[Any, ...]:
             loss, report = loss_function(*loss_args, **loss_kwargs)
-            # verl has multiplied it for a schedule that divides by the micro-batches.
-            return loss / num_microbatches * total / ranks, next(counted), report
+            return loss * factor, next(counted), report
 
         return output, with_tokens
 
