@@ -23,6 +23,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "verl.critic-loss-scale": ("0.7.0", "0.7.1", "0.8.0"),
     "verl.distillation-loss-scale": ("0.8.0",),
     "verl.fsdp-output-memory": ("0.6.1", "0.7.0", "0.7.1", "0.8.0"),
+    "verl.megatron-offload-rest": ("0.7.0", "0.7.1", "0.8.0"),
     "verl.moe-aux-scale": ("0.6.1", "0.7.1", "0.8.0"),
     "verl.weight-transfer-order": ("0.7.1", "0.8.0"),
     # Of each minor version one, beside what the support matrix runs.
@@ -68,6 +69,11 @@ def test_upstream_alone_scales_the_loss_of_a_distillation(found: Found, version:
 @alone("verl.fsdp-output-memory")
 def test_upstream_alone_lets_go_of_outputs(found: Found, version: str) -> None:
     holds(found("verl.fsdp-output-memory", version)[0])
+
+
+@alone("verl.megatron-offload-rest")
+def test_upstream_alone_offloads_all_of_it(found: Found, version: str) -> None:
+    holds(found("verl.megatron-offload-rest", version)[0])
 
 
 @alone("verl.moe-aux-scale")
