@@ -8,6 +8,7 @@ layer one as its layers for FP8 are, in what verl looks at.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import random
 from types import SimpleNamespace
 from typing import Any
@@ -20,24 +21,34 @@ STATES = ("exp_avg", "exp_avg_sq", "master_param")
 
 def wrong(seed: str) -> str:
     """Return what is wrong with what verl's engine offloads and loads, empty if nothing is."""
-    from overlay.compat.no_triton import no_triton
     from overlay.compat.verl_imports import stand_in
 
     stand_in()
-    with no_triton():
-        from megatron.core import parallel_state
-        from verl.utils import megatron_utils
-        from verl.workers.engine.megatron import transformer_impl
-
+    engine = _imported("verl.workers.engine.megatron.transformer_impl")
+    parallel_state = _imported("megatron.core.parallel_state")
+    megatron_utils = _imported("verl.utils.megatron_utils")
     device = SimpleNamespace(empty_cache=lambda: None)
     with contextlib.ExitStack() as stack:
         for module, name, value in (
             (megatron_utils, "get_torch_device", lambda: device),
-            (transformer_impl, "get_device_name", lambda: "cuda"),
+            (engine, "get_device_name", lambda: "cuda"),
             (parallel_state, "_GLOBAL_MEMORY_BUFFER", SimpleNamespace(buffer={})),
         ):
             stack.enter_context(mock.patch.object(module, name, value))
-        return _wrong_of(transformer_impl.MegatronEngineWithLMHead, random.Random(seed))
+        return _wrong_of(engine.MegatronEngineWithLMHead, random.Random(seed))
+
+
+def _imported(name: str) -> Any:
+    """Return a module, for want of Triton, which the Megatron of an image imports, with a stand-in for it."""
+    from overlay.compat.no_triton import no_triton
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+    with no_triton():
+        return importlib.import_module(name)
 
 
 def _wrong_of(engine_class: Any, draw: random.Random) -> str:
