@@ -16,6 +16,10 @@ from unittest import mock
 
 from overlay.patch import Contract
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 STATES = ("exp_avg", "exp_avg_sq", "master_param")
 
 
@@ -31,6 +35,8 @@ def wrong(seed: str) -> str:
     with contextlib.ExitStack() as stack:
         for module, name, value in (
             (megatron_utils, "get_torch_device", lambda: device),
+            # Which takes most of the time, and frees nothing here.
+            (megatron_utils, "gc", SimpleNamespace(collect=lambda: 0)),
             (engine, "get_device_name", lambda: "cuda"),
             (parallel_state, "_GLOBAL_MEMORY_BUFFER", SimpleNamespace(buffer={})),
         ):
@@ -82,7 +88,7 @@ def _wrong_moves(engine: Any, entries: list[dict[str, Any]], draw: random.Random
     layer = engine.module[0][1]
     layer._fp8_workspaces = {"weight": _drawn(draw)}
     copies = [_watch(layer._fp8_workspaces["weight"])]
-    moves = {
+    moves: dict[str, Callable[[], Any]] = {
         "to('cpu')": lambda: engine.to("cpu"),
         "to('cuda')": lambda: engine.to("cuda"),
         "load_checkpoint": lambda: engine.load_checkpoint("checkpoint"),
@@ -112,7 +118,8 @@ def _drawn(draw: random.Random) -> Any:
 def _watch(tensor: Any) -> Any:
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    return StorageWeakRef(tensor.untyped_storage())
+    weak: Any = StorageWeakRef
+    return weak(tensor.untyped_storage())
 
 
 def _device() -> Any:

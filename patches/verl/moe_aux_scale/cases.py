@@ -27,7 +27,7 @@ KINDS = ("none", "z_loss", "aux_loss")
 
 def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
     """Return the cases of data parallel ranks, and if there are two, one in which they share sequences."""
-    data_parallel = [
+    found: list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]] = [
         (
             f"{world} ranks, {kind}, {budget} tokens, {'per token' if per_token else 'per batch'}",
             {"context": 1},
@@ -37,8 +37,10 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
         for kind in KINDS
         for budget in BUDGETS
     ]
-    shared = ("a sequence on 2 ranks, per token", {"context": 2}, functools.partial(_step, "none", 20))
-    return [*data_parallel, shared] if world > 1 else data_parallel
+    if world > 1:
+        shared = functools.partial(_step, "none", 20)
+        found.append((f"a sequence on {world} ranks, per token", {"context": world}, shared))
+    return found
 
 
 def _step(kind: str, budget: int, *, per_token: bool = True) -> dict[str, float]:
@@ -137,7 +139,7 @@ def _of_one_process(
 
     exact = {name: value.double().requires_grad_() for name, value in weights.items()}
     everything = sum(len(batch) for own in batches for batch in own)
-    loss = torch.zeros((), dtype=torch.float64)
+    loss: Any = torch.zeros((), dtype=torch.float64)
     for batch, others in ((batch, len(own)) for own in batches for batch in own):
         logits = exact["table"][batch] @ exact["router.weight"].T
         best, which = logits.topk(CHOSEN, dim=-1)
