@@ -173,7 +173,7 @@ def _engine(weights: dict[str, Any], kind: str, *, per_token: bool) -> Any:
     from verl.workers.config import McoreEngineConfig
     from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
 
-    class Engine(MegatronEngineWithLMHead):  # type: ignore[misc]
+    class Engine(MegatronEngineWithLMHead):
         """Its step does without attention, kernels and what else there is no CPU version of."""
 
         def forward_step(self, batch_iter: Any, model: Any, **given: Any) -> Any:
@@ -229,7 +229,7 @@ def _model(weights: dict[str, Any], kind: str, *, per_token: bool, context: int)
         gradient_accumulation_fusion=False,
     )
 
-    class Model(MegatronModule):  # type: ignore[misc]
+    class Model(MegatronModule):
         def __init__(self) -> None:
             super().__init__(config)
             groups = getattr(moe_utils, "get_default_pg_collection", None)

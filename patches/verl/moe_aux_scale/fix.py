@@ -104,7 +104,10 @@ def _told(
         output, loss_function = forward_step_func(*args, **kwargs)
 
         def with_tokens(*loss_args: Any, **loss_kwargs: Any) -> tuple[Any, ...]:
-            loss, report = loss_function(*loss_args, **loss_kwargs)
+            said = loss_function(*loss_args, **loss_kwargs)
+            if len(said) != len(("loss", "report")):
+                return tuple(said)  # an engine of one's own that tells the tokens itself
+            loss, report = said
             return loss * factor, next(counted), report
 
         return output, with_tokens
