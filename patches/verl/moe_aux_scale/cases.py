@@ -229,11 +229,14 @@ def _model(weights: dict[str, Any], kind: str, *, per_token: bool, context: int)
         gradient_accumulation_fusion=False,
     )
 
+    # Megatron has had several names for a router's groups, and before them none.
+    names = {"get_default_pg_collection": "pg_collection", "get_default_model_comm_pgs": "model_comm_pgs"}
+    groups = {name: getattr(moe_utils, get)() for get, name in names.items() if hasattr(moe_utils, get)}
+
     class Model(MegatronModule):
         def __init__(self) -> None:
             super().__init__(config)
-            groups = getattr(moe_utils, "get_default_pg_collection", None)
-            self.router = TopKRouter(config, **({"pg_collection": groups()} if groups else {}))
+            self.router = TopKRouter(config, **groups)
             self.router.set_layer_number(1)
             self.model_type = ModelType.encoder_or_decoder
             for name in ("table", "experts", "head"):
