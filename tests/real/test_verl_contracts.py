@@ -30,7 +30,9 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "verl.resume-epoch-boundary": ("0.7.1", "0.8.0"),
     "verl.resume-lr-schedule": ("0.7.1", "0.8.0"),
 }
-CURED = {patch: ("0.9.0",) for patch in AFFECTED if not patch.startswith("verl.resume-")}
+CURED: dict[str, tuple[str, ...]] = {
+    patch: ("0.9.0",) for patch in AFFECTED if not patch.startswith("verl.resume-")
+}
 CONTRACTS = Contracts("verl", AFFECTED, CURED)
 alone = CONTRACTS.xfail_where_needed
 
