@@ -131,7 +131,7 @@ def test_a_lock_that_is_none_stops_the_process(job: Job, text: str | None) -> No
 def test_one_patch_can_be_locked_anew(job: Job) -> None:
     everything = {"OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": "all"}
     words = ["lock", "--file", str(job.file)]
-    job.venv.run("-m", "overlay", *words, **everything)
+    job.venv.read(*words, "--update", **everything)
     before = job.file.read_text()
     (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
     assert len(job.venv.read_failing(*words, "--check", **everything)["differences"]) == 1
@@ -154,7 +154,9 @@ def test_a_lock_can_be_written_where_one_is_violated(job: Job) -> None:
         file.write("\n# changed\n")
     command = ["-m", "overlay", "lock", "--file", str(job.file)]
     assert job.venv.run(*command, **job.settings).returncode == 1
-    assert job.venv.run(*command, **{**job.settings, "OVERLAY_PIN": ""}).returncode == 0
+    # What is said to be the way out is one.
+    assert "`OVERLAY_PIN= overlay lock --update`" in job.venv.run("-c", "", **job.settings).stderr
+    assert job.venv.run(*command, "--update", **{**job.settings, "OVERLAY_PIN": ""}).returncode == 0
     assert job.venv.run("-c", PROBE, **job.settings).stdout.split() == [PATCHED]
 
 

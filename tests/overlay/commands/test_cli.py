@@ -118,8 +118,8 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
         (["status"], {"OVERLAY_PIN": "/nowhere/x.lock"}, "the lock /nowhere/x.lock cannot be read"),
         (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
         (["lock", "--check", "--update", "x"], {}, "not allowed with"),
-        (["run"], {}, "required: COMMAND"),
-        ([], {}, "usage"),
+        (["run"], {}, "there is no COMMAND"),
+        (["run", "--patches"], {}, "expected one argument"),
         (["frobnicate"], {}, "invalid choice"),
     ],
 )

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from output_schema import SCHEMA, check
 
 from overlay import cli, ledger, patch, verdict
-from overlay.arming import doctor
+from overlay.arming import checkup
 from overlay.authoring import new
 from overlay.catalogue import packs
 from overlay.commands import progress as _progress
 from overlay.commands import tables
 from overlay.commands.progress import Progress
+from overlay.deciding import installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -256,6 +257,7 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert run("schema") == SCHEMA
     site = ["--site", upstream(tmp_path)]
+    check(run("--json"), "overlay")
     commands: list[Sequence[str]] = [
         ["list"], ["plan"], ["plan", *site], ["audit"], ["audit", *site], ["status"], ["doctor"], ["packs"],
         ["digest", "verl.utils.seqlen_balancing:karmarkar_karp", "verl:nothing", *site],
@@ -279,7 +281,9 @@ def commands_of_the_parser() -> set[str]:
 RECORDS: dict[str, type[Record]] = {
     "plan": verdict.Plan,
     "status": ledger.Status,
-    "doctor": doctor.Diagnosis,
+    "doctor": checkup.Checkup,
+    "check": checkup.Check,
+    "installed": installed.Installed,
     "new": new.Written,
     "patch": patch.Patch,
     "target": patch.Target,
