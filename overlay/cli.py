@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _with_values(words: list[str]) -> list[str]:
-    """Return the words with a selection that begins with a drop, `--patches -ID`, as one: else it is an option."""
+    """Return the words with `--patches -ID` as one: what begins with a drop would be an option else."""
     found: list[str] = []
     for word in words:
         if found[-1:] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
@@ -96,7 +96,9 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.set_defaults(command=_cockpit)
-    commands = parser.add_subparsers(metavar="COMMAND", description="without one: what is here, on one screen")
+    commands = parser.add_subparsers(
+        metavar="COMMAND", description="without one: what is here, on one screen"
+    )
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)

@@ -1,4 +1,4 @@
-"""Whether a Python process that starts here and now is patched: each thing that could be in the way, asked."""
+"""Whether a Python process that starts here and now is patched: all that could be in the way is asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from overlay.arming.command import ask, on_path, refusal
 from overlay.arming.doctor import Diagnosis, diagnose
 from overlay.base import settings
 from overlay.base.record import Record
-from overlay.deciding.installed import Installed
+from overlay.deciding.installed import Installed  # noqa: TC001 -- a field type
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ def examine(engine: Engine) -> Checkup:
         _pin(engine) if settled.answer == YES else Check(name="pin", answer=NONE, found="not compared"),
         *_pythons(),
         _upstreams(engine, projects),
-        _ray(engine, found, projects),
+        _ray(found, projects),
     )
     wrong = [check for check in checks if check.answer == NO]
     todo = list(dict.fromkeys(check.todo for check in wrong if check.todo))
@@ -139,7 +139,9 @@ def _pin(engine: Engine) -> Check:
     try:
         Pin(wanted, [engine.known()[name] for name in engine.chosen().ids])
     except OverlayError as error:
-        todo = "give OVERLAY_PIN the lock that belongs here, or write it: `OVERLAY_PIN= overlay lock --update`"
+        todo = (
+            "give OVERLAY_PIN the lock that belongs here, or write it: `OVERLAY_PIN= overlay lock --update`"
+        )
         return Check(name="pin", answer=NO, found=str(error), todo=todo)
     return Check(name="pin", answer=YES, found=wanted)
 
@@ -188,7 +190,7 @@ def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
     return Check(name="upstreams", answer=YES, found=found)
 
 
-def _ray(engine: Engine, found: Diagnosis, projects: tuple[Installed, ...]) -> Check:
+def _ray(found: Diagnosis, projects: tuple[Installed, ...]) -> Check:
     """Say whether a driver that is enabled arms the workers of its job."""
     from overlay.arming.ray_jobs import knows_source
 

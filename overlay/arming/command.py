@@ -1,7 +1,7 @@
 """Which Python a command runs in, and whether a process of that Python is enabled: it is asked.
 
-That can be told of an interpreter, of a script whose first line names one (`torchrun`, `ray`, what pip installs),
-and of those behind a program that only starts another (`env`, `nohup`). Of a shell script it cannot.
+That can be told of an interpreter, of a script whose first line names one (`torchrun`, `ray`, what pip
+installs), and of those behind a program that only starts another (`env`, `nohup`). Of a shell script it cannot.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Programs that start the command in their arguments, in the same environment and on the same machine.
 _STARTERS = (
-    "chrt", "env", "gdb", "ionice", "nice", "nohup", "numactl", "perf", "setsid", "stdbuf", "strace", "taskset",
-    "time", "timeout",
+    "chrt", "env", "gdb", "ionice", "nice", "nohup", "numactl", "perf", "setsid", "stdbuf", "strace",
+    "taskset", "time", "timeout",
 )  # fmt: skip
 #: Letters of an interpreter's options that decide what it does at its start; others that take no value.
 _ISOLATING, _OTHER_LETTERS = "EIPSs", "bBdiOquvx"
@@ -126,7 +126,8 @@ class Answer(Record):
 
 
 _PROBE = (
-    "import sys; m = sys.modules.get('overlay.arming.startup'); p = sys.modules.get('overlay.enabling.process'); "
+    "import sys; m = sys.modules.get('overlay.arming.startup'); "
+    "p = sys.modules.get('overlay.enabling.process'); "
     "print('overlay-probe', int(p is not None and p.here().enabled), sys.prefix, "
     "m.__file__ if m else '', sep='\\n')"
 )
@@ -136,7 +137,7 @@ _LINES = 3
 def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 60.0) -> Answer:
     """Start a Python as a command would, under its environment, and return what became of it.
 
-    Raises `OSError` if it cannot be started, also if it takes longer than `patience` seconds (`TimeoutError`).
+    Raises `OSError` if it cannot be started, `TimeoutError` among them: it gets `patience` seconds.
     """
     try:
         done = subprocess.run(
@@ -174,8 +175,8 @@ def refusal(interpreter: Interpreter, answer: Answer) -> str:
 
         return diagnose().reason or f"{shown} was not enabled, and does not say why"
     return (
-        f"{interpreter.path} is another Python, and starts no overlay: install overlay there as well, or start "
-        f"the job with this one, `overlay run {sys.executable} ...`"
+        f"{interpreter.path} is another Python, and starts no overlay: install overlay there as well, or "
+        f"start the job with this one, `overlay run {sys.executable} ...`"
     )
 
 

@@ -9,7 +9,7 @@ from overlay._version import __version__
 from overlay.arming.checkup import NO, examine
 from overlay.base.record import Record
 from overlay.cockpit.defects import Defects, defects
-from overlay.deciding.installed import Installed
+from overlay.deciding.installed import Installed  # noqa: TC001 -- a field type
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
@@ -80,7 +80,7 @@ def look(engine: Engine) -> Cockpit:
 
 
 def _reason(checkup: Checkup) -> str:
-    """Return what of the checks is said first: OVERLAY last, as that is a thing that people leave to the job."""
+    """Return what of the checks is said first: OVERLAY last, as people leave that to the job."""
     wrong = [check for check in checkup.checks if check.answer == NO]
     wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY"))
     return next((f"{check.name} {check.found}" for check in wrong), "")

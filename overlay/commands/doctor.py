@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
-    add_command("doctor", _doctor, "say whether a Python process that starts here and now is patched, and what to do if not")
+    add_command(
+        "doctor",
+        _doctor,
+        "say whether a Python process that starts here and now is patched, and what to do if not",
+    )
 
 
 def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
-    lock = add_command("lock", _lock, "write overlay.lock, what is decided here, for OVERLAY_PIN; one that is there is written over with --update")
+    lock = add_command("lock", _lock, "write overlay.lock: what is decided here, to be held by OVERLAY_PIN")
     lock.add_argument("--file", metavar="PATH", default="overlay.lock", help="default: overlay.lock")
     what = lock.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="write nothing, and say what differs")

@@ -1,7 +1,7 @@
 """`overlay run`: a command whose Python processes are all armed.
 
-What can be wrong is looked for before anything starts: settings, selection, packs and pin, and whether the Python
-that the command runs in is armed at all.
+What can be wrong is looked for before anything starts: settings, selection, packs and pin, and whether the
+Python that the command runs in is armed at all.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 #: Its own options with a value.
 _WITH_VALUE = ("--patches", "--pin")
 _EPILOG = (
-    "COMMAND and all that follows is started as it is; a -- before it is allowed. Exit codes: that of the command; "
-    "2 a setting, the selection, a pack or the pin is wrong, 1 the Python of the command would not be armed (nothing "
-    "is started in both cases); 126, 127 the command cannot be started, as in a shell."
+    "COMMAND and all that follows is started as it is; a -- before it is allowed. Exit codes: that of the "
+    "command; 2 a setting, the selection, a pack or the pin is wrong, 1 the Python of the command would not be "
+    "armed (nothing is started in both cases); 126, 127 the command cannot be started, as in a shell."
 )
 
 

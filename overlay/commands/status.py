@@ -1,4 +1,4 @@
-"""`overlay status`: what `enable()` arms in a fresh process, and what that comes to with what is installed."""
+"""`overlay status`: what `enable()` arms in a fresh process, and what that comes to here."""
 
 from __future__ import annotations
 

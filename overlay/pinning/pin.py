@@ -101,7 +101,7 @@ def _told(name: str, found: list[str], way_out: str = _WAY_OUT) -> str:
 
 
 def _of_selection(lock: Lock, found: list[str]) -> tuple[list[str], str]:
-    """Return differences with those of the selection cut short, and the way out: another one for these alone."""
+    """Return differences, those of the selection cut short, and the way out of these alone."""
     chosen = [text for text in found if ": revision: " in text and text.endswith("absent")]
     chosen += [text for text in found if ": revision: locked absent" in text]
     others = [text for text in found if text not in chosen]
@@ -112,8 +112,8 @@ def _of_selection(lock: Lock, found: list[str]) -> tuple[list[str], str]:
     from overlay.catalogue.registry import load_patches
 
     selection = locks.selection_of(lock, load_patches())
-    text = f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run --pin` takes it"
-    return said, f"{text} by itself; {_WAY_OUT}"
+    locked = f"OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run --pin` takes it by itself"
+    return said, f"the selection differs: {locked}; {_WAY_OUT}"
 
 
 def _is_static(name: str, here: dict[str, str]) -> bool:

@@ -252,7 +252,9 @@ def test_doctor_of_a_file_that_starts_another_copy(tmp_path: Path, worksite: Ven
 
 
 def test_doctor_remarks_on_settings(worksite: Venv) -> None:
-    found = worksite.read_failing("doctor", OVERLAY_PIN="x.lock", OVERLAY_PACK="acme", OVERLAY_STRICT="perhaps")
+    found = worksite.read_failing(
+        "doctor", OVERLAY_PIN="x.lock", OVERLAY_PACK="acme", OVERLAY_STRICT="perhaps"
+    )
     remarks = found["remarks"]
     assert any("OVERLAY_PIN is set and OVERLAY is not" in text for text in remarks)
     assert any("OVERLAY_PACK is no setting" in text for text in remarks)
