@@ -1,7 +1,7 @@
 """Which Python a command runs in, and whether a process of that Python is enabled: it is asked.
 
 That can be told of an interpreter, of a script whose first line names one (`torchrun`, `ray`, what pip
-installs), and of those behind a program that only starts another (`env`, `nohup`). Of a shell script it cannot.
+installs), and behind a program that only starts another (`env`, `nohup`). Of a shell script it cannot.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _WITH_VALUE = ("--patches", "--pin")
 _EPILOG = (
     "COMMAND and all that follows is started as it is; a -- before it is allowed. Exit codes: that of the "
-    "command; 2 a setting, the selection, a pack or the pin is wrong, 1 the Python of the command would not be "
-    "armed (nothing is started in both cases); 126, 127 the command cannot be started, as in a shell."
+    "command; 2 a setting, the selection, a pack or the pin is wrong, 1 the Python of the command is not "
+    "armed (in both cases nothing is started); 126, 127 the command cannot be started, as in a shell."
 )
 
 
