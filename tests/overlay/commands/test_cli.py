@@ -47,6 +47,7 @@ def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
     (tmp_path / "verl/version").mkdir(parents=True)
     (tmp_path / "verl/version/version").write_text("0.8.0\n")
     (tmp_path / "verl/protocol.py").write_text("")
+    (tmp_path / "verl/__init__.py").write_text("")
     environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
     here = {patch["id"]: patch["here"] for patch in read("list", **environ)}
     assert here["verl.strict-token-budget"] == "unsupported"
