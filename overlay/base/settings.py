@@ -22,7 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something here, one that is set for tests, and one that `overlay suite` sets itself.
+#: By which a process tells those that it starts what was said already.
+SAID = "OVERLAY_SAID"
+#: Variables that mean something here, one that is set for tests, and those that overlay sets itself.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -33,7 +35,7 @@ VARIABLES = (
     "OVERLAY_CACHE",
     "OVERLAY_DCP",
 )
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE")
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"

@@ -22,7 +22,7 @@ from overlay.errors import OverlayError, PatchError, PinError
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from overlay.deciding.memory import Witness
     from overlay.deciding.selection import Selection
@@ -38,7 +38,7 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a process was asked for
         self,
         patches: Sequence[Patch],
         chosen: Selection,
@@ -46,13 +46,21 @@ class Session:
         strict: bool,
         said_strict: bool = False,
         pin: Pin | None = None,
+        met: Callable[[], None] | None = None,
     ) -> None:
-        """Arm the patches of a selection. `said_strict`: strict mode is an argument of `enable()`."""
+        """Arm the patches of a selection.
+
+        `said_strict`: strict mode is an argument of `enable()`. `met` is called once, before the first module
+        is looked at that a patch is for.
+        """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
         self._said_strict = said_strict
         self._pin = pin
+        self._met = met
+        #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
+        self.has_met = False
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
@@ -144,6 +152,10 @@ class Session:
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
+            if not self.has_met:
+                self.has_met = True
+                if self._met is not None:
+                    self._met()
             ended = [entry for entry in self._watched.get(name, ()) if entry.state in ENDED]
             for entry in self._watched.get(name, ()):
                 self._apply(entry, name, module)
@@ -251,7 +263,7 @@ class Session:
                 entry.verdict = entry.verdict.replace(verdict="conflict", reason=reason)
         what = "conflict" if conflict else "failed"
         where = entry.verdict.where() if entry.verdict is not None else ""
-        log.warning(f"NOT applied {entry.label} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
+        log.warning(f"NOT applied {entry.named} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
         self._take_out_what_needs(entry)
         return what
 
@@ -270,7 +282,7 @@ class Session:
                 entry.end("failed", reason)
         if incomplete and reason != before:
             where = entry.verdict.where() if entry.verdict is not None else ""
-            log.warning(f"incomplete {entry.label} on {where}: {reason}; enable overlay earlier{entry.loss}")
+            log.warning(f"incomplete {entry.named} on {where}: {reason}; enable overlay earlier{entry.loss}")
             if entry.state in ENDED:
                 self._take_out_what_needs(entry)
             self._refuse(entry, "incomplete", loud=True)
@@ -282,11 +294,11 @@ class Session:
         if verdict.loud:
             clash = f" ({self._way_out(entry)})" if verdict.verdict == "conflict" else ""
             reason = f"{verdict.reason}{clash}{entry.loss}"
-            log.warning(f"NOT applied {entry.label} to {where}: {verdict.verdict}: {reason}")
+            log.warning(f"NOT applied {entry.named} to {where}: {verdict.verdict}: {reason}")
         elif verdict.verdict == "not-installed":
             log.debug(f"skipped {entry.label}: not-installed: {verdict.reason}")
         else:
-            log.info(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
+            log.own(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
 
     def _is_strict_on(self, entry: Entry) -> bool:
         """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""

@@ -37,7 +37,7 @@ def test_all_is_well(worksite: Venv) -> None:
         else "-",
     }
     assert "fakeup 1.2.0 in " + str(worksite.site) in checks(found)["upstreams"]["found"]
-    assert found["todo"] == ["overlay status  # what is armed, patch by patch"]
+    assert found["todo"] == ["overlay status # what is armed, patch by patch"]
 
 
 @pytest.mark.parametrize(

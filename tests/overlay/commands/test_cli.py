@@ -49,7 +49,7 @@ def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
     (tmp_path / "verl/protocol.py").write_text("")
     (tmp_path / "verl/__init__.py").write_text("")
     environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
-    here = {patch["id"]: patch["here"] for patch in read("list", **environ)}
+    here = {patch["id"]: patch["here"] for patch in read("list", code=0, **environ)}
     assert here["verl.strict-token-budget"] == "unsupported"
     assert here["miles.loss-memory"] == "not-installed"  # an upstream of which no environment has a release
     text = overlay("list", **environ).stdout

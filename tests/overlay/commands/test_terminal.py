@@ -116,7 +116,7 @@ def test_a_notebook_shows_a_table_in_which_nothing_is_html() -> None:
     texts: list[str] = []
     parser = HTMLParser()
     parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
-    parser.handle_data = texts.append  # type: ignore[method-assign]
+    parser.handle_data = texts.append  # type: ignore[method-assign, assignment]
     parser.feed(html)
     assert {*tags} == {"p", "table", "thead", "tbody", "tr", "th", "td"}
     assert "".join(texts).count(odd) == 4
