@@ -227,6 +227,24 @@ def _why_unarmed() -> str:
         return f"none can be asked ({error!r})"
 
 
+def knows_source() -> bool:
+    """Return whether the calls of the installed Ray are as overlay knows them. Nothing of it is imported."""
+    import ast
+
+    from overlay.errors import SourceError
+    from overlay.reading.source import InstalledTree
+
+    tree = InstalledTree()
+    try:
+        nodes = [node for name in _MODULES for node in tree.nodes(f"{name}:connect")]
+    except SourceError:
+        return False
+    found = [node.args for node in nodes if isinstance(node, ast.FunctionDef)]
+    return bool(found) and all(
+        "job_config" in [one.arg for one in (*args.args, *args.kwonlyargs)] for args in found
+    )
+
+
 def _sent(driver: Any) -> dict[str, Any]:
     """Return the variables that a job was started with, none where that cannot be told."""
     from json import loads

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
+    from overlay.deciding.installed import Installed
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.pinning.agreement import Account
@@ -144,6 +145,16 @@ class Engine:
     def everything(self) -> tuple[str, ...]:
         """Return the selection of all patches, those that only their ids select as well."""
         return ("all", *(name for name, patch in sorted(self.known().items()) if patch.opt_in))
+
+    def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
+        """Return what is installed of the projects that patches are for, and of what runs beneath them."""
+        from overlay.catalogue.registry import shown_projects
+        from overlay.deciding.installed import installed
+        from overlay.reading.source import InstalledTree
+
+        targets = [target.project for patch in self.known().values() for target in patch.targets]
+        by_name = {project.name: project for project in (*targets, *shown_projects())}
+        return installed(by_name.values(), tree if tree is not None else InstalledTree())
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""
