@@ -74,10 +74,16 @@ _SLIME: dict[str, object] = {
     "use_opd": False,
 }
 
+_OF_THE_MODEL = (
+    "num_experts", "multi_latent_attention", "softmax_type", "mtp_num_layers", "calculate_per_token_loss",
+    "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_score_function", "moe_router_load_balancing_type",
+    "moe_router_dtype",
+)  # fmt: skip
+
 FLAGS = Dialect(
     name="a command line of slime, miles or Megatron",
     projects=("slime", "miles", "megatron-core"),
-    marks=("hf_checkpoint", "rollout_batch_size", "micro_batch_size", "global_batch_size", *_MEGATRON, *_SLIME),
+    marks=("hf_checkpoint", "rollout_batch_size", "micro_batch_size", "num_layers", *_MEGATRON, *_SLIME),
     defaults=_MEGATRON | _SLIME,
     implies=(("colocate", "True", "offload_train", True),),
     sources=(
@@ -100,7 +106,8 @@ VERL = Dialect(
         "engine.*", "optim.*", "config_name", "model_engine", "distillation.*", "reward*.*",
     ),
     defaults={
-        **{key: one for key, one in _MEGATRON.items() if key not in ("num_experts", "multi_latent_attention")},
+        # What the model on disk says, or a bridge to it, is in no configuration.
+        **{key: one for key, one in _MEGATRON.items() if key not in _OF_THE_MODEL},
         "strategy": "fsdp",
         "sequence_parallel": True,
         "algorithm.adv_estimator": "gae",

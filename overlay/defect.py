@@ -27,7 +27,7 @@ HARMS: dict[str, str] = {
 
 
 class Setting(Record):
-    """A setting, and the values of it under which a defect is met: one of `above`, `among`, `other` is given."""
+    """A setting, and the values of it under which a defect is met, by one of `above`, `among`, `other`."""
 
     #: As the upstream spells it: an argument of a command line with underscores (`context_parallel_size`), or
     #: the end of a path in a configuration (`algorithm.adv_estimator`).

@@ -88,7 +88,8 @@ class Audit(Record):
             "file": said.file,
             "dialect": said.dialect.name,
             "unknown": said.unknown(),
-            "missing": said.missing,
+            "elsewhere": list(said.elsewhere),
+            "missing": list(said.missing),
         }
         return {"settings": what}
 

@@ -48,11 +48,13 @@ class Settings(Record):
     values: dict[str, Any]
     #: The options of the upstreams that are there, each with its default.
     options: dict[str, Any] = {}  # noqa: RUF012 -- a record is never changed
+    #: What the file takes from elsewhere: what it does not say itself may stand there.
+    elsewhere: tuple[str, ...] = ()
     #: The files that should have told more of them, and are not there.
     missing: tuple[str, ...] = ()
 
     def look_up(self, key: str) -> list[tuple[str, Any, str]]:
-        """Return where a setting is given, with its value and what is to be said of that; empty if unknown."""
+        """Return where a setting is given, its value and a remark on that; empty if nothing is known."""
         named = [(full, one, "") for full, one in self.values.items() if names(full, key)]
         if named:
             return named
@@ -61,6 +63,8 @@ class Settings(Record):
                 for full, said in self.values.items():
                     if names(full, source) and fnmatchcase(str(said), pattern):
                         return [(key, one, f", as {full} is {said}")]
+        if self.elsewhere:
+            return []
         if key in self.dialect.defaults:
             return [(key, self.dialect.defaults[key], DEFAULT)]
         return [
@@ -89,16 +93,19 @@ def names(full: str, key: str) -> bool:
     return full == key or full.endswith(f".{key}") or ("*" in key and fnmatchcase(full, key))
 
 
-def recognise(file: str, values: dict[str, Any], dialects: Sequence[Dialect], read: ReadFile) -> Settings:
+def recognise(
+    file: str, given: tuple[dict[str, Any], tuple[str, ...]], dialects: Sequence[Dialect], read: ReadFile
+) -> Settings:
     """Return settings with the dialect that they are in. Raises `SettingsError` if they are in none.
 
     Args:
         file: Where they stand.
-        values: The settings by key.
+        given: The settings by key, and what the file takes from elsewhere.
         dialects: All that are known.
         read: Reads a file of the upstreams that are there.
 
     """
+    values, elsewhere = given
     scores = {
         dialect.name: sum(any(fnmatchcase(key, mark) for mark in dialect.marks) for key in values)
         for dialect in dialects
@@ -108,7 +115,9 @@ def recognise(file: str, values: dict[str, Any], dialects: Sequence[Dialect], re
         known = ", ".join(dialect.name for dialect in dialects)
         raise SettingsError(f"{file} holds no setting that is known; it can be {known}")
     known, missing = options(best, read)
-    return Settings(file=file, dialect=best, values=values, options=known, missing=tuple(missing))
+    return Settings(
+        file=file, dialect=best, values=values, options=known, elsewhere=elsewhere, missing=tuple(missing)
+    )
 
 
 def answer(defect: Defect, settings: Settings) -> Answer:
@@ -126,7 +135,8 @@ def _one(condition: Condition, settings: Settings) -> Answer:
         return Answer(word="untold", why=condition.what)
     places = settings.look_up(condition.key)
     if not places:
-        return Answer(word="untold", why=f"{condition.key} is not in the file")
+        more = f", which takes more from {', '.join(settings.elsewhere)}" if settings.elsewhere else ""
+        return Answer(word="untold", why=f"{condition.key} is not in the file{more}")
     answers = [_value(condition, *place) for place in places]
     # An engine for the actor and one for the critic, say: one that meets it is enough.
     return _any(answers)

@@ -28,7 +28,7 @@ def screen(audit: Audit) -> str:
     shown = [*audit.of("open"), *audit.of("unknown")]
     if audit.settings is None:
         lines += _open("PRESENT AND NOT MENDED", audit.of("open"), audit)
-        lines += _ids("NOT KNOWN FOR THIS SOURCE: `overlay plan` says why", audit.of("unknown"))
+        lines += _ids("NOT KNOWN FOR THIS SOURCE (--explain says why)", audit.of("unknown"))
         lines += _ids("PRESENT AND MENDED", audit.of("mended"))
     else:
         for word in ("met", "untold"):
@@ -70,11 +70,13 @@ def _open(title: str, findings: list[Finding], audit: Audit) -> list[str]:
     lines = ["", f"{title} ({len(findings)})"] if findings else []
     for one in findings:
         answer = audit.answers.get(one.defect)
-        lines.append(
-            f"{one.harm:<13}  {one.defect}" + (" (not known here)" if one.state == "unknown" else "")
-        )
-        lines += _wrapped(audit.defects[one.defect].summary, "  ", "  ") if answer is None else []
-        lines += _wrapped(answer.why, "  ", "    ") if answer is not None else []
+        known = " (not known for this source)" if one.state == "unknown" else ""
+        lines.append(f"{one.harm:<13}  {one.defect}{known}")
+        if answer is None:
+            summary = audit.defects[one.defect].summary
+            lines.append(f"  {textwrap.shorten(summary, WIDTH - 2, placeholder=' ...')}")
+        else:
+            lines += _wrapped(answer.why, "  ", "    ")
         if one.way_out:
             lines += _wrapped(f"-> {one.way_out}", "  ", "     ")
     return lines
@@ -116,6 +118,11 @@ def _unknown(settings: Settings) -> list[str]:
     """Return the keys that nobody knows, and what stands in the way of knowing them."""
     unknown = settings.unknown()
     lines = ["", *_wrapped(f"settings: {settings.file}, read as {settings.dialect.name}", "", "  ")]
+    if settings.elsewhere:
+        what = (
+            f"It takes more from {', '.join(settings.elsewhere)}, which was not read: no default is assumed"
+        )
+        lines += _wrapped(what, "", "  ")
     if unknown:
         them = [f"{key} (did you mean {near}?)" if near else key for key, near in unknown.items()]
         lines += ["", f"UNKNOWN SETTINGS ({len(unknown)})", *_wrapped(", ".join(them), "  ", "  ")]

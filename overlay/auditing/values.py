@@ -6,6 +6,7 @@ stays as it is written, and nothing is concluded from it.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from contextlib import suppress
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|[a-z]\w*@\w[\w.]*)=(.*)$", re.DOTALL)
 _ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=([\w./:,+-]*)\s*$")
+_NAMED = re.compile(r"^\s*([A-Za-z_]\w*)\+?=\(", re.MULTILINE)
 _ARRAY = re.compile(r"^\s*[A-Za-z_]\w*\+?=\(")
+_SOURCED = re.compile(r"\s*(?:source|\.)\s+(\S+)")
+_SPREAD = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
 
 class Open(str):
@@ -29,17 +34,53 @@ class Open(str):
     __slots__ = ()
 
 
-def read(path: str) -> dict[str, Any]:
-    """Return the settings in a file, by key. Raises `SettingsError`."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"the settings in {path} cannot be read: {error}") from error
-    found = in_yaml(text, path) if path.endswith((".yaml", ".yml")) else words(text)
+def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the settings in a file by key, and what it takes from elsewhere, where there may be more.
+
+    What a script sources beside itself is read too. Raises `SettingsError`.
+    """
+    text = _text(path)
+    if path.endswith((".yaml", ".yml")):
+        found = in_yaml(text, path)
+        composed = [key for key in found if key == "defaults" or key.startswith("defaults.")]
+        elsewhere = ["its list of defaults"] if composed else []
+        found = {key: one for key, one in found.items() if key not in composed}
+    else:
+        whole, elsewhere = _with_sourced(text, path)
+        found = words(whole)
+        arrays = set(_NAMED.findall(whole))
+        elsewhere += [
+            f"${{{name}[@]}}" for name in dict.fromkeys(_SPREAD.findall(whole)) if name not in arrays
+        ]
     if not found:
         raise SettingsError(f"there are no settings in {path}: no --flag, no a.b=c, no YAML")
-    return found
+    return found, tuple(elsewhere)
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"the settings in {path} cannot be read: {error}") from error
+
+
+def _with_sourced(text: str, path: str) -> tuple[str, list[str]]:
+    """Return a script with what it sources in the place of that, and what of it cannot be found."""
+    lines, missing = [], []
+    for line in text.splitlines():
+        sourced = _SOURCED.match(line)
+        if sourced is None:
+            lines.append(line)
+            continue
+        # The folder is a variable, and nearly always that of the script.
+        name = re.sub(r"^\$(\{\w+\}|\w+)/", "", sourced[1].strip("\"'"))
+        beside = os.path.join(os.path.dirname(path), name)
+        if "$" not in name and os.path.isfile(beside):
+            lines.append(_text(beside))
+        else:
+            missing.append(sourced[1].strip("\"'"))
+    return "\n".join(lines), missing
 
 
 def words(text: str) -> dict[str, Any]:
@@ -99,18 +140,14 @@ def value(text: str) -> Any:
         text = text[1:-1]
     if "$" in text or "`" in text:
         return Open(text)
-    low = text.lower()
-    if low in ("true", "false"):
-        return low == "true"
-    if low in ("null", "none", "~"):
-        return None
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
     with suppress(ValueError):
         return int(text)
     with suppress(ValueError):
         return float(text)
-    if text[:1] == "[" and text[-1:] == "]":
-        return tuple(value(part) for part in text[1:-1].split(",") if part.strip())
-    return text
+    in_brackets = text[:1] == "[" and text[-1:] == "]"
+    return tuple(value(part) for part in text[1:-1].split(",") if part.strip()) if in_brackets else text
 
 
 def in_yaml(text: str, path: str) -> dict[str, Any]:

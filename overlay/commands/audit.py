@@ -65,8 +65,9 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     if sites and not plan.selection:
         return EXIT_OK
     if sites and not any(one.version for verdict in plan.verdicts for one in verdict.targets):
+        where = ", ".join(sites)
         say(
-            f"no upstream of a selected patch is in {', '.join(sites)}: name the folders of the path, such as "
+            f"no upstream of a selected patch is in {where}: name the folders of the path, such as "
             "the site-packages and each checkout"
         )
         return EXIT_USAGE

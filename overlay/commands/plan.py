@@ -29,7 +29,7 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     tree = InstalledTree(arguments.site, arguments.root)
     plan = engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree)
-    pointer = f"{audit.count()}\n`overlay audit` names them" if audit.findings else ""
+    pointer = tables.wrap(f"{audit.count()}: `overlay audit` names them") if audit.findings else ""
     show(
         arguments,
         audit.to_dict(),

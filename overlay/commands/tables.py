@@ -47,7 +47,7 @@ def _summary(patch: Patch) -> str:
 
 
 def plan(item: Plan, *, findings: bool) -> str:
-    """Return the table of `overlay plan`, with `findings` that of `overlay audit`."""
+    """Return the table of `overlay plan`, with `findings` that of `overlay audit --sites`."""
     rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in item.verdicts]
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:
@@ -79,13 +79,13 @@ def _sites(patch: PatchStatus) -> str:
 
 def explanation(patch: Patch, verdict: Verdict) -> str:
     """Return what `overlay explain` prints."""
-    lines = [_wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", _wrap(patch.why), ""]
+    lines = [wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", wrap(patch.why), ""]
     if patch.changes:
-        lines.append(_wrap(f"Changes in a job: {', '.join(patch.changes)}. Met under: {patch.met}"))
+        lines.append(wrap(f"Changes in a job: {', '.join(patch.changes)}. Met under: {patch.met}"))
     if patch.opt_in:
-        lines.append(_wrap(f"Selected by its id alone: OVERLAY_PATCHES=all,{patch.id}"))
-    lines.append(_wrap(f"Upstream: {', '.join(patch.upstream)}"))
-    lines.append(_wrap(f"Removal: {patch.remove.when}. Test: {patch.remove.test}"))
+        lines.append(wrap(f"Selected by its id alone: OVERLAY_PATCHES=all,{patch.id}"))
+    lines.append(wrap(f"Upstream: {', '.join(patch.upstream)}"))
+    lines.append(wrap(f"Removal: {patch.remove.when}. Test: {patch.remove.test}"))
     if patch.requires:
         lines.append(f"Requires: {', '.join(patch.requires)}")
     for target in patch.targets:
@@ -101,7 +101,7 @@ def explanation(patch: Patch, verdict: Verdict) -> str:
         kind += f" (for {target.serves} alone)" if target.serves else ""
         lines += ["", f"{target.project.name}{kind}", _table(("variant", "versions", "verdict"), rows)]
     detail = _detail(verdict)
-    lines += ["", _wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
+    lines += ["", wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
     return "\n".join(lines)
 
@@ -177,11 +177,12 @@ def _findings(verdict: Verdict) -> list[str]:
             asks = f" ({finding.asks})" if finding.asks else ""
             lines.append(f"  {mark} {finding.expects:<8}{finding.site}{asks}")
             if not finding.holds:
-                lines.append(_wrap(finding.found, indent=" " * 6))
+                lines.append(wrap(finding.found, indent=" " * 6))
     return [f"{verdict.patch}:", *lines] if lines else []
 
 
-def _wrap(text: str, indent: str = "") -> str:
+def wrap(text: str, indent: str = "") -> str:
+    """Return a text in lines of the width of a terminal."""
     return textwrap.fill(
         " ".join(text.split()),
         WIDTH,

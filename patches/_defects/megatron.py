@@ -98,7 +98,16 @@ DEFECTS = (
             present(
                 "0.12",
                 ">=0.12.0.dev0",
-                known(_LINEAR, "c4f8f35f39c8", "4c3a8f490a44", "8bf9b80a9c7c", "b7efceafe21e"),
+                known(
+                    _LINEAR,
+                    "c4f8f35f39c8",
+                    "4c3a8f490a44",
+                    "8bf9b80a9c7c",
+                    "b7efceafe21e",
+                    "e144add15b46",
+                    "a5a25a24d76a",
+                    "fa99cb1fb416",
+                ),
             ),
             fixed(
                 "0.17",

@@ -20,6 +20,7 @@ _NAMES = f"{_DISTRIBUTED}._build_model_param_to_state_dict_param_map"
 _LOAD = f"{_DISTRIBUTED}._set_main_param_and_optimizer_states"
 _POST = "megatron.core.models.gpt.gpt_model:GPTModel._postprocess"
 _MTP = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
+_BLOCK = "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionBlock.forward"
 _NORM = "megatron.core.ssm.gated_delta_net:GatedDeltaNet._apply_gated_norm"
 _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
@@ -78,8 +79,20 @@ DEFECTS = (
             present(
                 "0.14",
                 ">=0.13.1.dev0",
-                known(_POST, "7b2412e6a21c", "a7472bd757e8", "22c6785b77fa", "f77ff1960674", "91d171e09ac3"),
+                known(
+                    _POST,
+                    "7b2412e6a21c",
+                    "a7472bd757e8",
+                    "22c6785b77fa",
+                    "f77ff1960674",
+                    "91d171e09ac3",
+                    "4cc6ee8943ac",
+                    "74228139b701",
+                    "2102931419a5",
+                    "5d6ccc1ca3d2",
+                ),
             ),
+            present("0.12", ">=0.12.0.dev0", known(_BLOCK, "ee35e97d89e5", "fbde6cc577d6", "b967b4b68d4c")),
             fixed(
                 "0.17",
                 ">=0.16.0.dev0",

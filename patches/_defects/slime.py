@@ -226,7 +226,13 @@ DEFECTS = (
         summary="SFT with --loss-mask-type qwen3 gives each of several tool results a turn of its own, which "
         "the model's template never does. Nobody notices.",
         harm="silent-wrong",
-        when=((among("loss_mask_type", "qwen3"), beyond("results of tools follow each other in the data")),),
+        when=(
+            (
+                among("loss_type", "sft_loss"),
+                among("loss_mask_type", "qwen3"),
+                beyond("results of tools follow each other in the data"),
+            ),
+        ),
         patch="slime.tool-turn-mask",
     ),
     Defect(

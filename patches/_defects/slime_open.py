@@ -36,7 +36,13 @@ DEFECTS = (
         "the model's template never does. Nobody notices.",
         harm="silent-wrong",
         met="SFT with --loss-mask-type qwen on conversations in which results of tools follow each other.",
-        when=((among("loss_mask_type", "qwen"), beyond("results of tools follow each other in SFT data")),),
+        when=(
+            (
+                among("loss_type", "sft_loss"),
+                among("loss_mask_type", "qwen"),
+                beyond("results of tools follow each other in the data"),
+            ),
+        ),
         variants=(
             present(
                 "0.1",
