@@ -74,6 +74,13 @@ _SLIME: dict[str, object] = {
     "use_opd": False,
 }
 
+_CLASSES = (
+    "megatron/core/transformer/transformer_config.py",
+    "megatron/core/model_parallel_config.py",
+    "megatron/core/optimizer/optimizer_config.py",
+    "megatron/core/distributed/distributed_data_parallel_config.py",
+)
+#: What the model on disk says, or a bridge to it, and no configuration of verl.
 _OF_THE_MODEL = (
     "num_experts", "multi_latent_attention", "softmax_type", "mtp_num_layers", "calculate_per_token_loss",
     "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_score_function", "moe_router_load_balancing_type",
@@ -85,16 +92,18 @@ FLAGS = Dialect(
     projects=("slime", "miles", "megatron-core"),
     marks=("hf_checkpoint", "rollout_batch_size", "micro_batch_size", "num_layers", *_MEGATRON, *_SLIME),
     defaults=_MEGATRON | _SLIME,
+    passed=(
+        "sglang_*", "address", "head", "node_ip_address", "num_gpus", "disable_usage_stats", "dashboard_*",
+        "force", "runtime_env_json", "working_dir", "nproc_per_node", "nnodes", "node_rank", "master_addr",
+        "master_port",
+    ),
     implies=(("colocate", "True", "offload_train", True),),
     sources=(
         "slime/utils/arguments.py",
         "slime/backends/megatron_utils/arguments.py",
         "slime/backends/sglang_utils/arguments.py",
         "megatron/training/arguments.py",
-        "megatron/core/transformer/transformer_config.py",
-        "megatron/core/model_parallel_config.py",
-        "megatron/core/optimizer/optimizer_config.py",
-        "megatron/core/distributed/distributed_data_parallel_config.py",
+        *_CLASSES,
     ),
 )  # fmt: skip
 
@@ -106,7 +115,6 @@ VERL = Dialect(
         "engine.*", "optim.*", "config_name", "model_engine", "distillation.*", "reward*.*",
     ),
     defaults={
-        # What the model on disk says, or a bridge to it, is in no configuration.
         **{key: one for key, one in _MEGATRON.items() if key not in _OF_THE_MODEL},
         "strategy": "fsdp",
         "sequence_parallel": True,
@@ -136,9 +144,15 @@ VERL = Dialect(
         ("critic.strategy", "*", "critic.enable", None),
     ),
     # What verl has composed itself, for whoever wants to see all of it.
+    passed=(
+        "config_path", "nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone",
+        "*_kwargs.*", "hydra.*",
+    ),
     sources=(
         "verl/trainer/config/_generated_ppo_megatron_trainer.yaml",
         "verl/trainer/config/_generated_ppo_trainer.yaml",
+        "verl/trainer/config/sft_trainer_engine.yaml",
+        *_CLASSES,
     ),
     assumes={"megatron-core": (Setting(key="strategy", among=("megatron",)),)},
 )  # fmt: skip

@@ -91,8 +91,8 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
-        epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is there "
-        "and not mended; 2 usage, settings, output.",
+        epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is "
+        "not mended; 2 usage, settings, output.",
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

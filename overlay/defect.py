@@ -100,6 +100,8 @@ class Dialect(Record):
     #: YAML with the whole configuration. Where all are there, what a file of settings names besides is
     #: unknown.
     sources: tuple[str, ...] = ()
+    #: Patterns of keys that are options all the same: of what starts a job, or made as an upstream runs.
+    passed: tuple[str, ...] = ()
     #: What the defects of a project take to be so besides, by its name.
     assumes: dict[str, tuple[Setting, ...]] = {}  # noqa: RUF012 -- a record is never changed
 

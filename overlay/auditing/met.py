@@ -82,7 +82,8 @@ class Settings(Record):
             last = full.rpartition(".")[2]
             # A parser that is made of fields has a flag for what is switched off, too.
             plain = last.removeprefix("no_").removeprefix("disable_")
-            if full not in known and not {last, plain} & ends.keys():
+            passed = any(fnmatchcase(full, pattern) for pattern in self.dialect.passed)
+            if not passed and full not in known and not {last, plain} & ends.keys():
                 near = get_close_matches(last, ends, n=1, cutoff=0.85)
                 found[full] = near[0] if near else ""
         return found

@@ -47,9 +47,8 @@ def _in_file(path: str, text: str) -> dict[str, Any]:
     if path.endswith(".py"):
         return dict(_declared(ast.parse(text)))
     try:
-        return {
-            key: one for key, one in values.in_yaml(text, path).items() if not isinstance(one, values.Open)
-        }
+        found = values.in_yaml(text, path)
+        return {key: UNSAID if isinstance(one, values.Open) else one for key, one in found.items()}
     except SettingsError as error:
         raise OverlayError(str(error)) from error
 

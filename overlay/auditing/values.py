@@ -168,7 +168,7 @@ def in_yaml(text: str, path: str) -> dict[str, Any]:
 def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
     if isinstance(data, dict) and data:
         for key, inner in data.items():
-            name = str(key).removeprefix("--").replace("-", "_") if str(key).startswith("--") else str(key)
+            name = str(key).removeprefix("--").replace("-", "_")
             _flatten(inner, f"{path}.{name}" if path else name, found)
     elif (
         isinstance(data, list) and path and all(isinstance(one, str) and "=" in one for one in data) and data
