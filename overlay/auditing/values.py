@@ -87,15 +87,19 @@ def words(text: str) -> dict[str, Any]:
     """Return the flags and the overrides in a text: a command line, a script, or one on each line."""
     known: dict[str, str] = {}
     found: dict[str, Any] = {}
-    flag = ""
-    for line in text.replace("\\\n", " \n").splitlines():
+    flag, in_array = "", False
+    for line in text.splitlines():
         assigned = _ASSIGNED.match(line.strip())
-        if assigned and not line.lstrip().startswith("-"):
+        if assigned and "." not in assigned[1]:
             known[assigned[1]] = assigned[2]
-            if "." not in assigned[1]:
-                continue
-        for word in _split(_ARRAY.sub("", line)):
+            continue
+        in_array = in_array or bool(_ARRAY.match(line))
+        parts, closed = _split(_ARRAY.sub("", line.rstrip().removesuffix("\\")))
+        for word in parts:
             flag = _take(_filled(word, known), flag, found)
+        in_array = in_array and not closed
+        # What stands in the next line belongs to a flag only where the command goes on.
+        flag = flag if in_array or line.endswith("\\") else ""
     return {key: _joined(value) for key, value in found.items()}
 
 
@@ -115,12 +119,14 @@ def _take(word: str, flag: str, found: dict[str, Any]) -> str:
     return ""
 
 
-def _split(line: str) -> list[str]:
+def _split(line: str) -> tuple[list[str], bool]:
+    """Return the words of a line, and whether an array ends in it."""
     try:
         found = shlex.split(line, comments=True)
     except ValueError:  # a quotation that goes on in the next line
         found = line.partition("#")[0].split()
-    return [word[:-1] if word.endswith(")") and "(" not in word else word for word in found]
+    ends = bool(found) and found[-1].endswith(")") and "(" not in found[-1]
+    return ([*found[:-1], found[-1][:-1]] if ends else found), ends
 
 
 def _filled(word: str, known: dict[str, str]) -> str:

@@ -8,8 +8,8 @@ import time
 from overlay._version import __version__
 from overlay.auditing.judge import STATES
 from overlay.base.record import TYPE_CHECKING, Record
-from overlay.defect import HARMS
 from overlay.deciding.plan import plan_digest
+from overlay.defect import HARMS
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
 from overlay.report.sources import site_source
