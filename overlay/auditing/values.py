@@ -105,6 +105,8 @@ def words(text: str) -> dict[str, Any]:
 
 def _take(word: str, flag: str, found: dict[str, Any]) -> str:
     """Put one word where it belongs, and return the flag that the next one may be a value of."""
+    if _SPREAD.fullmatch(word) or word in ("$@", "$*"):
+        return ""
     option, override = _FLAG.match(word), _OVERRIDE.match(word)
     if option:
         flag = option[1].replace("-", "_")
