@@ -8,6 +8,7 @@
 | `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
+| `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 """
 
@@ -29,6 +30,7 @@ VARIABLES = (
     "OVERLAY_LOG",
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
+    "OVERLAY_CACHE",
     "OVERLAY_DCP",
 )
 _RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE")
@@ -137,6 +139,11 @@ def pin(environ: Mapping[str, str] | None = None) -> str:
             what = f"{DIGEST_LENGTH} hexadecimal digits after {DIGEST_PREFIX!r}"
             raise SelectionError(f"OVERLAY_PIN={text!r}: a digest has {what}")
     return text
+
+
+def cache(environ: Mapping[str, str] | None = None) -> str:
+    """Return the folder in which is kept what was decided on a source, empty if there is none."""
+    return (os.environ if environ is None else environ).get("OVERLAY_CACHE", "").strip()
 
 
 def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

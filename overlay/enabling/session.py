@@ -12,8 +12,10 @@ import sys
 from types import ModuleType
 
 from overlay import log
+from overlay.aliases.counting import with_functions
+from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING
-from overlay.deciding.decide import decide, in_order, settle
+from overlay.deciding.decide import in_order
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
@@ -22,11 +24,11 @@ from overlay.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from overlay.deciding.memory import Witness
     from overlay.deciding.selection import Selection
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch, Target
     from overlay.pinning.pin import Pin
-    from overlay.reading.source import Tree
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
@@ -54,7 +56,7 @@ class Session:
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
-        self._tree: Tree | None = None
+        self._tree: Witness | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._seen: dict[str, object] = {}
         self._watched: dict[str, list[Entry]] = {}
@@ -62,6 +64,8 @@ class Session:
         for entry in self.entries.values():
             for module in _modules(entry.patch):
                 self._watched.setdefault(module, []).append(entry)
+        #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
+        self._lived = with_functions(frozenset(self._watched))
         self._finder = WatchingFinder(frozenset(self._watched), self._imported)
         self._finder.install()
 
@@ -136,6 +140,7 @@ class Session:
             again = self._seen.get(name) is module
             if name in self._seen and not (again and patience is not None):
                 # Executed once more: from another source, perhaps.
+                self._lived |= {name}
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
@@ -200,7 +205,10 @@ class Session:
         if not missing:
             return
         try:
-            sites = prepare(entry.label, module, missing, self._source())
+            tree = self._source()
+            with Paused():
+                sites = prepare(entry.label, module, missing, tree)
+                tree.let_go()
             with self._lock:
                 if self.closed:
                     return
@@ -210,7 +218,7 @@ class Session:
                 before = entry.installed
                 entry.installed = [*before, *sites]  # first: an interruption must find what there is to undo
                 try:
-                    put(sites)
+                    put(sites, first=name not in self._lived)
                 except BaseException:
                     entry.installed = [*before, *(site for site in sites if site.in_place)]
                     raise
@@ -333,9 +341,13 @@ class Session:
         found = self._verdicts
         if patch.id not in found:
             chosen = [entry.patch for entry in self.entries.values()]
+            from overlay.deciding.memory import decide_all
+
             try:
                 tree = self._source()
-                found = settle(chosen, {other.id: decide(other, tree) for other in chosen}, tree)
+                with Paused():
+                    found = decide_all(chosen, tree)
+                    tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)
@@ -343,12 +355,12 @@ class Session:
             self._verdicts = found
         return found[patch.id]
 
-    def _source(self) -> Tree:
-        from overlay.reading.source import InstalledTree
+    def _source(self) -> Witness:
+        from overlay.deciding.memory import Witness
 
         tree = self._tree
         if tree is None:
-            tree = self._tree = InstalledTree()
+            tree = self._tree = Witness()
         return tree
 
 
