@@ -36,6 +36,7 @@ _MEGATRON: dict[str, object] = {
     "num_distributed_optimizer_instances": 1,
     "use_checkpoint_opt_param_scheduler": False,
     "no_check_for_nan_in_loss_and_grad": False,
+    "no_overlap_p2p_communication": False,
     "lr_decay_style": "linear",
     "decoupled_lr": None,
 }

@@ -14,7 +14,9 @@ _PER_BATCH = among("calculate_per_token_loss", False)
 _AUX = above("moe_aux_loss_coeff", 0)
 _Z = above("moe_z_loss_coeff", 0)
 _EXPERTS = given("num_experts")
+_OVERLAPPED = among("no_overlap_p2p_communication", False)
 _GROUPED = "megatron.core.extensions.transformer_engine:TEGroupedLinear.__init__"
+_INTERLEAVED = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving"
 _LINEAR = "megatron.core.extensions.transformer_engine:TELinear.__init__"
 
 DEFECTS = (
@@ -235,5 +237,53 @@ DEFECTS = (
             ),
         ),
         patch="megatron.sigmoid-aux-scores",
+    ),
+    Defect(
+        id="megatron.sent-while-freed",
+        project=MEGATRON,
+        summary="The interleaved schedule frees an activation that is still being sent: the next stage may "
+        "receive memory that holds something else. Nobody notices.",
+        harm="silent-wrong",
+        when=(
+            (given("num_layers_per_virtual_pipeline_stage"), _OVERLAPPED),
+            (given("num_virtual_stages_per_pipeline_rank"), _OVERLAPPED),
+            (given("virtual_pipeline_model_parallel_size"), switched("deallocate_pipeline_outputs")),
+        ),
+        variants=(
+            present(
+                "before 0.18",
+                ">=0.11.0.dev0",
+                known(
+                    _INTERLEAVED,
+                    "b6d228378129",
+                    "3cf65f2b9e24",
+                    "a4b57bcdf242",
+                    "19de865b991a",
+                    "026abc44c323",
+                    "a3df8b88def3",
+                    "e6c779c35d11",
+                    "6bd99db2e392",
+                    "ca6bb41d1ea4",
+                ),
+            ),
+            fixed(
+                "0.18",
+                ">=0.16.0.dev0",
+                known(_INTERLEAVED, "99c4d724a6ae", "aa144275bb95", "426f8be2cc0e", "c3a621f158a2"),
+                reason="it waits for what is being sent",
+            ),
+        ),
+        patch="megatron.vpp-send-before-free",
+    ),
+    Defect(
+        id="megatron.mtp-mean-of-means",
+        project=MEGATRON,
+        summary="Under context parallelism the loss of multi-token prediction is a mean of means of ranks: "
+        "tokens with few others beside them weigh more, and a rank without any halves the rest. "
+        "Nobody notices.",
+        harm="silent-wrong",
+        when=((given("mtp_num_layers"), _CP),),
+        only=("before 0.15", "0.14", "0.17"),
+        patch="megatron.mtp-loss-scale",
     ),
 )

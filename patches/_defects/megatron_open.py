@@ -11,7 +11,6 @@ _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
 _AUX = above("moe_aux_loss_coeff", 0)
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
-_INTERLEAVED = f"{_SCHEDULES}:forward_backward_pipelining_with_interleaving"
 _STEP = f"{_SCHEDULES}:forward_step"
 _SYNC = "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucketGroup.start_grad_sync"
 _DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
@@ -26,47 +25,6 @@ _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_toke
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
 DEFECTS = (
-    Defect(
-        id="megatron.sent-while-freed",
-        project=MEGATRON,
-        summary="The interleaved schedule frees an activation that is still being sent: the next stage may "
-        "receive memory that holds something else. Nobody notices.",
-        harm="silent-wrong",
-        met="Virtual pipeline stages with overlapped communication and deallocate_pipeline_outputs.",
-        when=(
-            (given("num_layers_per_virtual_pipeline_stage"), beyond("pipeline outputs are deallocated")),
-            (given("num_virtual_stages_per_pipeline_rank"), beyond("pipeline outputs are deallocated")),
-            (given("virtual_pipeline_model_parallel_size"), switched("deallocate_pipeline_outputs")),
-        ),
-        variants=(
-            present(
-                "before 0.18",
-                ">=0.11.0.dev0",
-                known(
-                    _INTERLEAVED,
-                    "b6d228378129",
-                    "3cf65f2b9e24",
-                    "a4b57bcdf242",
-                    "19de865b991a",
-                    "026abc44c323",
-                    "a3df8b88def3",
-                    "e6c779c35d11",
-                    "6bd99db2e392",
-                    "ca6bb41d1ea4",
-                ),
-            ),
-            fixed(
-                "0.18",
-                ">=0.16.0.dev0",
-                known(_INTERLEAVED, "99c4d724a6ae", "aa144275bb95", "426f8be2cc0e", "c3a621f158a2"),
-                reason="it waits for what is being sent",
-            ),
-        ),
-        upstream=("NVIDIA/Megatron-LM#4047",),
-        fixed="0.18.0",
-        shown=READ,
-        way_out="deallocate_pipeline_outputs=False, or --no-overlap-p2p-communication",
-    ),
     Defect(
         id="megatron.mtp-per-token-scale",
         project=MEGATRON,
