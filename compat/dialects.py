@@ -81,12 +81,6 @@ _CLASSES = (
     "megatron/core/optimizer/optimizer_config.py",
     "megatron/core/distributed/distributed_data_parallel_config.py",
 )
-#: What the model on disk says, or a bridge to it, and no configuration of verl.
-_OF_THE_MODEL = (
-    "num_experts", "multi_latent_attention", "softmax_type", "mtp_num_layers", "calculate_per_token_loss",
-    "moe_aux_loss_coeff", "moe_z_loss_coeff", "moe_router_score_function", "moe_router_load_balancing_type",
-    "moe_router_dtype",
-)  # fmt: skip
 
 FLAGS = Dialect(
     name="a command line of slime, miles or Megatron",
@@ -115,36 +109,34 @@ VERL = Dialect(
         "actor_rollout_ref.*", "critic.*", "data.train*", "data.*_files", "algorithm.*", "trainer.*",
         "engine.*", "optim.*", "config_name", "model_engine", "distillation.*", "reward*.*",
     ),
+    # Of what it leaves to Megatron. All else stands in the configuration that it has composed.
     defaults={
-        **{key: one for key, one in _MEGATRON.items() if key not in _OF_THE_MODEL},
+        "cp_comm_type": None,
+        "load_main_params_from_ckpt": False,
+        "num_layers_per_virtual_pipeline_stage": None,
+        "num_virtual_stages_per_pipeline_rank": None,
+        "num_distributed_optimizer_instances": 1,
+        "overlap_grad_reduce": False,
+        "no_check_for_nan_in_loss_and_grad": False,
         "strategy": "fsdp",
-        "sequence_parallel": True,
-        "algorithm.adv_estimator": "gae",
-        "dynamic_context_parallel": False,
-        "use_dynamic_bsz": False,
-        "distillation.enabled": False,
-        "use_checkpoint_opt_param_scheduler": False,
-        "lr_decay_style": "constant",
-        "lr_warmup_steps_ratio": 0.0,
-        "multi_turn.enable": False,
-        "critic.enable": None,
-        "trainer.use_legacy_worker_impl": "auto",
-        "trainer.resume_mode": "auto",
-        "trainer.balance_batch": True,
-        "megatron.param_offload": False,
-        "optimizer_offload": False,
-        "checkpoint_engine.backend": "naive",
-        "lora_rank": 0,
-        "lora.rank": 0,
-        "lora.merge": False,
     },
     implies=(
         ("config_name", "*megatron*", "strategy", "megatron"),
         ("model_engine", "megatron", "strategy", "megatron"),
+        ("engine", "megatron", "strategy", "megatron"),
+        # Of RL, and of SFT.
+        ("actor_rollout_ref.*", "*", "use_dynamic_bsz", False),
+        ("algorithm.*", "*", "use_dynamic_bsz", False),
+        ("optim.*", "*", "use_dynamic_bsz", True),
+        ("engine", "*", "use_dynamic_bsz", True),
         ("algorithm.adv_estimator", "gae", "critic.enable", True),
-        ("critic.strategy", "*", "critic.enable", None),
     ),
     # What verl has composed itself, for whoever wants to see all of it.
+    aside={
+        "tensor_model_parallel_size": ("*.rollout.*", "*.inference.*"),
+        "use_dynamic_bsz": ("data.*",),
+        "lora.rank": ("critic.*",),
+    },
     passed=(
         "config_path", "nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone",
         "*_kwargs.*", "hydra.*",

@@ -100,6 +100,8 @@ class Dialect(Record):
     #: YAML with the whole configuration. Where all are there, what a file of settings names besides is
     #: unknown.
     sources: tuple[str, ...] = ()
+    #: By the end of a path, patterns of those that end so and mean something else.
+    aside: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- a record is never changed
     #: Patterns of keys that are options all the same: of what starts a job, or made as an upstream runs.
     passed: tuple[str, ...] = ()
     #: What the defects of a project take to be so besides, by its name.

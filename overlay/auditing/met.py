@@ -55,23 +55,35 @@ class Settings(Record):
 
     def look_up(self, key: str) -> list[tuple[str, Any, str]]:
         """Return where a setting is given, its value and a remark on that; empty if nothing is known."""
-        named = [(full, one, "") for full, one in self.values.items() if names(full, key)]
+        aside = self.dialect.aside.get(key, ())
+        named = [(full, one, "") for full, one in self.values.items() if _means(full, key, aside)]
         if named:
-            return named
+            # A role that the file leaves out has upstream's default, whatever the file says of another.
+            return named + [one for one in self._defaults(key, aside) if "." in one[0]]
         for source, pattern, target, one in self.dialect.implies:
             if names(target, key) or names(key, target):
                 for full, said in self.values.items():
                     if names(full, source) and fnmatchcase(str(said), pattern):
-                        return [(key, one, f", as {full} is {said}")]
+                        beside = f"upstream's default beside {full}"
+                        why = beside if "*" in source else f"as {full} is {said}"
+                        return [(key, one, f", {why}")]
         if self.elsewhere:
             return []
         if key in self.dialect.defaults:
             return [(key, self.dialect.defaults[key], DEFAULT)]
-        return [
-            (full, one, DEFAULT)
+        return self._defaults(key, aside)
+
+    def _defaults(self, key: str, aside: tuple[str, ...]) -> list[tuple[str, Any, str]]:
+        """Return the defaults of the options that a key means and that the file leaves out, alike ones once."""
+        if self.elsewhere:
+            return []
+        found = {
+            full: one
             for full, one in self.options.items()
-            if names(full, key) and one is not UNSAID and one is not None
-        ]
+            if one is not UNSAID and full not in self.values and _means(full, key, aside)
+        }
+        alike = {repr(one): (full, one, DEFAULT) for full, one in reversed(found.items())}
+        return list(alike.values())
 
     def unknown(self) -> dict[str, str]:
         """Return the keys that are no options of what is there, each with the nearest that is, or nothing."""
@@ -92,6 +104,10 @@ class Settings(Record):
 def names(full: str, key: str) -> bool:
     """Return whether a key in a file is the setting that a condition asks for: it, or the end of its path."""
     return full == key or full.endswith(f".{key}") or ("*" in key and fnmatchcase(full, key))
+
+
+def _means(full: str, key: str, aside: tuple[str, ...]) -> bool:
+    return names(full, key) and not any(fnmatchcase(full, pattern) for pattern in aside)
 
 
 def recognise(

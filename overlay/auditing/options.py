@@ -61,7 +61,8 @@ def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:
         elif isinstance(node, ast.ClassDef):
             for inner in node.body:
                 if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
-                    yield inner.target.id, _constant(inner.value)
+                    # An upstream may set it otherwise where it makes its configuration.
+                    yield inner.target.id, UNSAID
 
 
 def _added(call: ast.Call) -> Iterator[tuple[str, Any]]:

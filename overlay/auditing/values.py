@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _FLAG = re.compile(r"--([A-Za-z][\w.-]*)(=(.*))?$", re.DOTALL)
-_OVERRIDE = re.compile(r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|[a-z]\w*@\w[\w.]*)=(.*)$", re.DOTALL)
+_OVERRIDE = re.compile(
+    r"\+{0,2}((?:[A-Za-z_]\w*\.)+\w+|[a-z]\w*@\w[\w.]*|(?:model_)?engine)=(.*)$", re.DOTALL
+)
 _ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=([\w./:,+-]*)\s*$")
 _NAMED = re.compile(r"^\s*([A-Za-z_]\w*)\+?=\(", re.MULTILINE)
 _ARRAY = re.compile(r"^\s*[A-Za-z_]\w*\+?=\(")

@@ -45,7 +45,9 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.auditing.audit import make_audit, read_settings
     from overlay.reading.source import InstalledTree
 
-    sites = [*map(folder, (path for path in arguments.path if path != INSTALLED)), *(arguments.site or ())]
+    if INSTALLED in arguments.path and len(arguments.path) + len(arguments.site or ()) > 1:
+        raise SelectionError(f"`{INSTALLED}` is what this Python imports, and goes without other folders")
+    sites = [*(folder(path) for path in arguments.path if path != INSTALLED), *(arguments.site or ())]
     tree = InstalledTree(sites or None, arguments.root)
     settings = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from overlay.auditing.met import names
+from overlay.auditing.options import options
 from overlay.authoring.lint import ID, UPSTREAM
 from overlay.catalogue.known_defects import dialects, load_defects
 from overlay.catalogue.registry import load_patches
 from overlay.compat.projects import MEGATRON, MILES, SLIME, VERL
 from overlay.defect import HARMS, READ, Beyond, Defect, Setting
 from overlay.patch import Absent, Calls, Fields, Known, Present
+from overlay.reading.source import InstalledTree
 
 ROOT = Path(__file__).parents[2]
 PATCHES = load_patches()
@@ -76,6 +79,16 @@ def test_a_defect_has_sources_that_say_so(defect: Defect) -> None:
         assert all(isinstance(one, (Known, Present, Absent, Calls, Fields)) for one in variant.shape)
 
 
+@cache
+def verl_options() -> set[str]:
+    """Return the options of the verl that is installed here."""
+    pytest.importorskip("yaml")
+    (verl,) = (one for one in dialects() if VERL.name in one.projects)
+    found, _ = options(verl, InstalledTree().read)
+    assert found
+    return set(found)
+
+
 def test_conditions_name_settings_that_somebody_has(defect: Defect) -> None:
     """A key that no form of settings knows could never be told: it is a slip, or lacks a default."""
     for way in defect.when:
@@ -85,6 +98,7 @@ def test_conditions_name_settings_that_somebody_has(defect: Defect) -> None:
             if isinstance(one, Setting):
                 assert (one.above is not None) + bool(one.among) + bool(one.other) == 1, one
                 stated = [one.key in dialect.defaults for dialect in dialects()]
+                stated += [names(option, one.key) for option in verl_options()]
                 assert any(stated) or one.key in KNOWN_WITHOUT_DEFAULT, one.key
 
 
@@ -92,4 +106,5 @@ def test_conditions_name_settings_that_somebody_has(defect: Defect) -> None:
 KNOWN_WITHOUT_DEFAULT = {
     "data.train_batch_size", "deallocate_pipeline_outputs", "log_prob_use_dynamic_bsz", "lr_warmup_steps",
     "micro_batch_size", "param_offload",
+    "trainer.use_legacy_worker_impl",
 }  # fmt: skip

@@ -108,7 +108,7 @@ def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: 
     defect = a_defect(tmp_path)
     for condition, word in (
         (among("other", "x"), "met"),
-        (above("depth", 3), "not-met"),
+        (above("depth", 3), "untold"),
         (given("computed"), "untold"),
     ):
         found = answer(defect.replace(when=((condition,),)), settings(tmp_path, "--ranks 2"))
