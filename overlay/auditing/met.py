@@ -57,6 +57,8 @@ class Settings(Record):
         """Return where a setting is given, its value and a remark on that; empty if nothing is known."""
         aside = self.dialect.aside.get(key, ())
         named = [(full, one, "") for full, one in self.values.items() if _means(full, key, aside)]
+        if named and key in self.dialect.defaults:
+            return named
         if named:
             # A role that the file leaves out has upstream's default, whatever the file says of another.
             return named + [one for one in self._defaults(key, aside) if "." in one[0]]
@@ -74,7 +76,7 @@ class Settings(Record):
         return self._defaults(key, aside)
 
     def _defaults(self, key: str, aside: tuple[str, ...]) -> list[tuple[str, Any, str]]:
-        """Return the defaults of the options that a key means and that the file leaves out, alike ones once."""
+        """Return the defaults of the options that a key means and the file leaves out, alike ones once."""
         if self.elsewhere:
             return []
         found = {

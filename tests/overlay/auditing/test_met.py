@@ -166,3 +166,27 @@ def test_a_file_without_settings_that_are_known_is_refused(text: str, tmp_path: 
         settings(tmp_path, text)
     with pytest.raises(SettingsError):
         values.read(str(tmp_path / "nowhere"))
+
+
+def test_a_role_that_the_file_leaves_out_has_the_default_of_the_release(tmp_path: Path) -> None:
+    """One that is set for another role says nothing of it, unless the table says what all of them have."""
+    found = settings(tmp_path, "--ranks 2").replace(
+        values={"a.deep": True, "a.kind": "x"},
+        options={"a.deep": False, "b.deep": False, "b.kind": "y", "b.aside.deep": 3},
+    )
+    defect = a_defect(tmp_path)
+    shallow = defect.replace(when=((among("deep", False),),))
+    assert answer(shallow, found).word == "met"
+    assert answer(shallow, found).why == "b.deep is off, upstream's default"
+    aside = found.replace(dialect=DIALECT.replace(aside={"deep": ("b.*",)}))
+    assert answer(shallow, aside).word == "not-met"
+    said = found.replace(dialect=DIALECT.replace(defaults={"kind": "z"}))
+    assert answer(defect.replace(when=((among("kind", "y"),),)), said).word == "not-met"
+
+
+def test_one_setting_says_another(tmp_path: Path) -> None:
+    dialect = DIALECT.replace(implies=(("name", "*big*", "ranks", 8),))
+    found = settings(tmp_path, "--fast --other 1").replace(dialect=dialect)
+    assert answer(a_defect(tmp_path), found).word == "not-met"
+    said = answer(a_defect(tmp_path), found.replace(values={"name": "a-big-one", "fast": True}))
+    assert (said.word, said.why) == ("met", "ranks is 8, as name is a-big-one and fast is on")
