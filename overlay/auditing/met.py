@@ -133,9 +133,9 @@ def recognise(
     if not scores[best.name]:
         known = ", ".join(dialect.name for dialect in dialects)
         raise SettingsError(f"{file} holds no setting that is known; it can be {known}")
-    known, missing = options(best, read)
+    declared, missing = options(best, read)
     return Settings(
-        file=file, dialect=best, values=values, options=known, elsewhere=elsewhere, missing=tuple(missing)
+        file=file, dialect=best, values=values, options=declared, elsewhere=elsewhere, missing=tuple(missing)
     )
 
 
