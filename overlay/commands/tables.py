@@ -49,7 +49,7 @@ def _summary(patch: Patch) -> str:
 
 
 def plan(item: Plan, *, findings: bool) -> str:
-    """Return the table of `overlay plan`, with `findings` that of `overlay audit`."""
+    """Return the table of `overlay plan`, with `findings` that of `overlay audit --sites`."""
     rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in item.verdicts]
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:

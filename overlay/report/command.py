@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from overlay.auditing.audit import make_audit
 from overlay.base.record import TYPE_CHECKING
 from overlay.errors import ReportError
 from overlay.reading.source import InstalledTree
@@ -21,14 +22,19 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
     if not sites and not ledgers:
         sites = [None]
     selection = engine.everything()
-    audits = [
-        page.audit_view(site or "this environment", engine.plan(selection, site), InstalledTree(site))
-        for site in sites
-    ]
+    # Of the patches that only their ids select, a job has none unless somebody names them.
+    selected = engine.chosen("all").ids
+    audits, defects = [], []
+    for site in sites:
+        name, tree = site or "this environment", InstalledTree(site)
+        plan = engine.plan(selection, tree)
+        audits.append(page.audit_view(name, plan, tree))
+        defects.append((name, make_audit(engine, plan, tree, selected=selected)))
     text = page.render(
         title=arguments.title,
         patches=engine.known(),
         audits=audits,
+        defects=defects,
         ledgers=ledgers,
         tree=InstalledTree(),
         suites=[suite for path in arguments.suite for suite in inputs.suites(path)],
