@@ -1,8 +1,8 @@
 """The command line: `overlay` and `python -m overlay`.
 
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
-or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, or a test of
-an upstream is lost; 2 the command, a setting, a folder, a lock, a recipe or a report's input cannot be
+or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, a test of
+an upstream is lost, or a contract fails; 2 the command, a setting, a folder, a lock, a recipe or a report's input cannot be
 understood, a folder holds no upstream, or the output cannot be written.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parser = _parser(suite="suite" in (sys.argv[1:] if argv is None else argv)[:1])
+    parser = _parser(*(sys.argv[1:] if argv is None else argv)[:1])
     try:
         return _run(parser.parse_args(argv))
     except (SelectionError, LockError, ReportError, SuiteError, FolderError) as error:
@@ -68,8 +68,8 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(*, suite: bool) -> argparse.ArgumentParser:
-    """Return the parser. What only `overlay suite` needs is imported for `suite` alone."""
+def _parser(wanted: str = "") -> argparse.ArgumentParser:
+    """Return the parser. What only the command that is wanted needs is imported for that one alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
@@ -91,10 +91,16 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
         other.add(add)
     text = "run upstream's own tests with and without overlay: list, run, diff, report"
     tests = commands.add_parser("suite", help=text, description=text)
-    if suite:
+    if wanted == "suite":
         from overlay.suite.commands import add_arguments
 
         add_arguments(tests)
+    text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
+    proof = add("prove", lambda *_: EXIT_USAGE, text)
+    if wanted == "prove":
+        from overlay.proving.commands import add_arguments as add_proof
+
+        add_proof(proof)
     _add_report(commands)
     return parser
 

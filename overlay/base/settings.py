@@ -8,6 +8,7 @@
 | `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
+| `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 """
 
@@ -21,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something here, one that is set for tests, and one that `overlay suite` sets itself.
+#: Variables that mean something here; of those below, one is set for tests, and commands set the others.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -29,9 +30,14 @@ VARIABLES = (
     "OVERLAY_LOG",
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
+    "OVERLAY_TRUST",
     "OVERLAY_DCP",
 )
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE")
+#: Set by `overlay prove` where a contract is run, to `ALONE` where upstream is to be tried without the patch.
+PROVE, ALONE = "OVERLAY_PROVE", "alone"
+#: Set there as well: which run of `overlay prove` a process belongs to.
+PROVE_RUN = "OVERLAY_PROVE_RUN"
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", PROVE, PROVE_RUN)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"
@@ -137,6 +143,16 @@ def pin(environ: Mapping[str, str] | None = None) -> str:
             what = f"{DIGEST_LENGTH} hexadecimal digits after {DIGEST_PREFIX!r}"
             raise SelectionError(f"OVERLAY_PIN={text!r}: a digest has {what}")
     return text
+
+
+def trust(environ: Mapping[str, str] | None = None) -> str:
+    """Return the path of the file of what was proven here, or nothing."""
+    return (os.environ if environ is None else environ).get("OVERLAY_TRUST", "").strip()
+
+
+def is_alone(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether this process tries a contract on upstream alone, where no patch is to be enabled."""
+    return (os.environ if environ is None else environ).get(PROVE, "") == ALONE
 
 
 def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
