@@ -40,6 +40,8 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
         # Workers run in other folders.
         environ["OVERLAY_PIN"] = pin if pin.startswith(settings.DIGEST_PREFIX) else os.path.abspath(pin)
     settings.pin(environ)
+    if trust := settings.trust(environ):
+        environ["OVERLAY_TRUST"] = os.path.abspath(trust)
     found = diagnose()
     if not found.active:
         say(f"nothing is started, because no process would be armed: {found.reason}")

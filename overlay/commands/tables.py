@@ -164,6 +164,8 @@ def _target(target: TargetVerdict) -> str:
         text += f" (its metadata says {target.metadata_version})"
     if target.verdict != "apply":
         text += f" ({target.verdict})"
+    elif target.trusted:
+        text += f" (trusted here: {target.trusted})"
     elif target.reason:
         text += f", {target.reason}"
     return text
@@ -175,6 +177,7 @@ def _findings(verdict: Verdict) -> list[str]:
         for finding in target.findings:
             mark = "ok " if finding.holds else "NOT"
             asks = f" ({finding.asks})" if finding.asks else ""
+            asks += " (trusted here)" if finding.trusted else ""
             lines.append(f"  {mark} {finding.expects:<8}{finding.site}{asks}")
             if not finding.holds:
                 lines.append(_wrap(finding.found, indent=" " * 6))

@@ -20,9 +20,10 @@ from overlay.errors import OverlayError, PatchError, PinError
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from overlay.deciding.selection import Selection
+    from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch, Target
     from overlay.pinning.pin import Pin
@@ -44,13 +45,18 @@ class Session:
         strict: bool,
         said_strict: bool = False,
         pin: Pin | None = None,
+        trusted: Mapping[str, Trusted] | None = None,
     ) -> None:
-        """Arm the patches of a selection. `said_strict`: strict mode is an argument of `enable()`."""
+        """Arm the patches of a selection.
+
+        `said_strict`: strict mode is an argument of `enable()`. `trusted`: by patch, what was proven here.
+        """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
         self._said_strict = said_strict
         self._pin = pin
+        self._trusted = trusted or {}
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
@@ -335,7 +341,8 @@ class Session:
             chosen = [entry.patch for entry in self.entries.values()]
             try:
                 tree = self._source()
-                found = settle(chosen, {other.id: decide(other, tree) for other in chosen}, tree)
+                found = {other.id: decide(other, tree, self._trusted.get(other.id)) for other in chosen}
+                found = settle(chosen, found, tree)
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)

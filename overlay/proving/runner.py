@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 
     from overlay.patch import Contract
 
-__all__ = ["CRASHED", "HOLDS", "NOT_RUN", "NO_END", "RAISES", "READY", "WITH", "WRONG", "import_before", "main"]
+__all__ = [
+    "CRASHED",
+    "HOLDS",
+    "NOT_RUN",
+    "NO_END",
+    "RAISES",
+    "READY",
+    "WITH",
+    "WRONG",
+    "import_before",
+    "main",
+]
 
 #: The contract was not run: a package that it needs is not installed. That is never a pass.
 NOT_RUN = "not run"
@@ -97,7 +108,9 @@ def main(seed: str, seconds: str) -> None:
     answers.write(json.dumps([READY, missing]) + "\n")
     answers.flush()
     for patch, how in jobs:
-        outcome = (NOT_RUN, f"{missing} is not installed") if missing else run(patch, how, seed, float(seconds))
+        outcome = (
+            (NOT_RUN, f"{missing} is not installed") if missing else run(patch, how, seed, float(seconds))
+        )
         answers.write(json.dumps(outcome) + "\n")
         answers.flush()
 

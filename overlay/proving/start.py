@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 #: Seconds beyond those of a run until the process that starts it is given up.
 _GRACE = 20.0
 #: The path is that of this process: what it decided on is what is run.
-_CODE = "import sys; sys.path[:] = {path!r}; from overlay.proving.runner import main; main({seed!r}, {limit!r})"
+_CODE = (
+    "import sys; sys.path[:] = {path!r}; from overlay.proving.runner import main; main({seed!r}, {limit!r})"
+)
 #: Of the settings of this process, what contracts keep: where patches come from, and which are trusted.
 _KEPT = ("OVERLAY_PACKS", "OVERLAY_TRUST")
 #: Variables by which programs find GPUs.
 _GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+#: As many as there may be, and none of them there is. Not empty: Ray counts them where a contract starts a
+#: cluster that says it has GPUs, and gives its workers one of these each.
+_HIDDEN = ",".join(["-1"] * 8)
 
 
 class Outcome(Record):
@@ -46,7 +51,7 @@ def environment(device: str, environ: Mapping[str, str] | None = None) -> dict[s
     found = {key: value for key, value in given.items() if not key.startswith("OVERLAY") or key in _KEPT}
     found.update(OMP_NUM_THREADS="1", OVERLAY_LOG="off", TORCHDYNAMO_DISABLE="1")
     if device == "cpu":
-        found.update(dict.fromkeys(_GPUS, ""))
+        found.update(dict.fromkeys(_GPUS, _HIDDEN))
     return found
 
 
@@ -109,7 +114,9 @@ def _answers(
     for line in lines:
         if line is None:
             what = "what it imports first" if len(found) == 0 else "it"
-            found.append(Outcome(outcome=NO_END, why=f"no end of {what} within {seconds:g} s", seconds=seconds))
+            found.append(
+                Outcome(outcome=NO_END, why=f"no end of {what} within {seconds:g} s", seconds=seconds)
+            )
             break
         answer = json.loads(line)
         if answer[0] != "ready":
@@ -151,7 +158,9 @@ def _last_words(process: subprocess.Popen[bytes], said: int) -> str:
         status = "none"
     size = os.fstat(said).st_size
     text = os.pread(said, 4096, max(size - 4096, 0)).decode(errors="replace").strip().splitlines()
-    how = f"by {signal.Signals(-status).name}" if isinstance(status, int) and status < 0 else f"status {status}"
+    how = (
+        f"by {signal.Signals(-status).name}" if isinstance(status, int) and status < 0 else f"status {status}"
+    )
     last = f": {text[-1][:200]}" if text else ""
     return f"the process that runs contracts ended ({how}){last}"
 

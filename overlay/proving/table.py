@@ -6,6 +6,7 @@ import textwrap
 
 from overlay.proving.prove import FAILS, HARMLESS, PROVEN, UNSHOWN
 from overlay.proving.runner import NOT_RUN
+from overlay.proving.trusting import seeds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,34 +14,56 @@ if TYPE_CHECKING:
 
     from overlay.proving.prove import Options, Row
     from overlay.proving.start import Outcome
+    from overlay.proving.trusting import Trial
 
 WIDTH = 110
 #: What an outcome is called in the table, as in that of `scripts/demo`.
 _WORDS = {"holds": "right", "wrong": "wrong"}
-_HEAD = ("patch", "on", "alone", "patched", "verdict", "why")
+_HEAD = ("patch", "on", "alone", "patched", "verdict")
 
 
 def table(rows: Sequence[Row], options: Options, torch: str) -> str:
     """Return the table of what was proven, and below it the counts and how to have the same once more."""
     cells = [
-        (f"{row.patch}@{row.revision}", row.where, _word(row.alone), _word(row.patched), row.verdict, row.why)
+        (f"{row.patch}@{row.revision}", row.where, _word(row.alone), _word(row.patched), row.verdict)
         for row in rows
     ]
-    widths = [max(len(row[column]) for row in (_HEAD, *cells)) for column in range(len(_HEAD) - 1)]
-    lines = []
-    for row in (_HEAD, *cells):
-        lines.append("  ".join(f"{cell:<{width}}" for cell, width in zip(row[:-1], widths, strict=True)).rstrip())
-        if row is _HEAD:
-            lines[-1] = lines[-1].rstrip()
-            continue
-        lines += textwrap.wrap(
-            row[-1], WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
-        )
-    counts = {word: sum(row.verdict == word for row in rows) for word in (PROVEN, HARMLESS, UNSHOWN, FAILS, NOT_RUN)}
+    counts = {
+        word: sum(row.verdict == word for row in rows) for word in (PROVEN, HARMLESS, UNSHOWN, FAILS, NOT_RUN)
+    }
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    foot = f"{told or 'no patch applies here'}; {_where(options, torch)}, seed {options.seed}"
+    return "\n".join([*_aligned(_HEAD, cells, [row.why for row in rows]), "", foot])
+
+
+def trials(items: Sequence[Trial], path: str, options: Options, torch: str) -> str:
+    """Return the table of what was tried, and below it what was written."""
+    cells = [(item.patch, "trusted here" if item.proof is not None else "not trusted") for item in items]
+    why = [item.why or (item.proof.told if item.proof is not None else "") for item in items]
+    count = sum(item.proof is not None for item in items)
+    foot = f"{count} of {len(items)} written to {path}" if count else f"nothing is written to {path}"
+    foot += f"; {_where(options, torch)}, seeds {', '.join(seeds(options.seed))}"
+    if not items:
+        return f"no digest alone stands in the way of a patch here; {foot}"
+    return "\n".join([*_aligned(("patch", "verdict"), cells, why), "", foot])
+
+
+def _where(options: Options, torch: str) -> str:
     where = "the CPU, any GPU hidden" if options.device == "cpu" else "the GPU"
-    lines += ["", f"{told or 'no patch applies here'}; on {where}, torch {torch or '(none)'}, seed {options.seed}"]
-    return "\n".join(lines)
+    return f"on {where}, torch {torch or 'absent'}"
+
+
+def _aligned(head: Sequence[str], cells: Sequence[Sequence[str]], below: Sequence[str]) -> list[str]:
+    """Return rows in columns, each with a text below it."""
+    widths = [max(len(row[column]) for row in (head, *cells)) for column in range(len(head))]
+    lines = []
+    for row, text in zip((head, *cells), ("", *below), strict=True):
+        lines.append("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        indent = " " * 4
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+    return lines
 
 
 def _word(outcome: Outcome | None) -> str:
