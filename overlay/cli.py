@@ -1,9 +1,9 @@
 """The command line: `overlay` and `python -m overlay`.
 
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
-or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, a test of
-an upstream is lost, or a contract fails; 2 the command, a setting, a folder, a lock, a recipe or a report's input cannot be
-understood, a folder holds no upstream, or the output cannot be written.
+or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, a test of an
+upstream is lost, or a contract fails; 2 the command, a setting, a folder, a lock, a recipe or the input of a
+report cannot be understood, a folder holds no upstream, or the output cannot be written.
 """
 
 from __future__ import annotations

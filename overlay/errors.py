@@ -28,7 +28,7 @@ class LockError(OverlayError):
 
 
 class TrustError(LockError):
-    """A file of what was proven here is missing, damaged, or written by a newer overlay. Nothing of it was used."""
+    """A file of what was proven here is missing, damaged, or of a newer overlay. Nothing of it was used."""
 
 
 class PinError(PatchError):

@@ -33,16 +33,21 @@ def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None) -> Verdict:
     targets = tuple(found[target.project.name] for target in patch.targets)
     word, reason = combine(targets)
     verdict = Verdict(patch=patch.id, revision=patch.revision, verdict=word, reason=reason, targets=targets)
-    if trusted is None:
-        return verdict
+    return verdict if trusted is None or word != "unsupported" else _trusted(patch, verdict, trusted, tree)
+
+
+def _trusted(patch: Patch, verdict: Verdict, trusted: Trusted, tree: Tree) -> Verdict:
+    """Return the verdict on a patch that does not know its source with what was proven here. Never raises."""
     from overlay.deciding.trusted import with_trust
 
     try:
-        return with_trust(patch, verdict, trusted, tree)
+        found = with_trust(patch, verdict, trusted, tree)
     except Exception as error:  # noqa: BLE001 -- as in `_decide_target`
-        return verdict.replace(
-            reason=f"{verdict.reason}; what was proven cannot be looked at: {_told(error)}"
-        )
+        found = f"what was proven cannot be looked at: {_told(error)}"
+    if isinstance(found, str):
+        return verdict.replace(reason=f"{verdict.reason}; {found}")
+    word, reason = combine(found)
+    return verdict.replace(verdict=word, reason=reason, targets=found)
 
 
 def settle(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from overlay.reading.source import Tree
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is told of it
     patches: Iterable[Patch],
     selection: Sequence[str],
     tree: Tree,

@@ -43,37 +43,30 @@ class Trusted(Record):
     void: str = ""
 
 
-def with_trust(patch: Patch, verdict: Verdict, trusted: Trusted, tree: Tree) -> Verdict:
-    """Return the verdict on a patch with what was proven taken into account."""
-    from overlay.deciding.decide import combine
-
-    if verdict.verdict != "unsupported":
-        return verdict
+def with_trust(
+    patch: Patch, verdict: Verdict, trusted: Trusted, tree: Tree
+) -> tuple[TargetVerdict, ...] | str:
+    """Return the verdicts on the targets of an unsupported patch with what was proven, or why not so."""
     if trusted.void:
-        return _refused(verdict, trusted, f"is void: {trusted.void}")
+        return f"what {trusted.file} says of it is void: {trusted.void}"
     said = {one.project: one for one in trusted.targets}
     found = []
     for target, here in zip(patch.targets, verdict.targets, strict=True):
         then = said.get(here.project)
         if then is None:
-            return _refused(verdict, trusted, f"does not tell of {here.project}")
+            return f"what {trusted.file} says of it does not tell of {here.project}"
         now: TargetVerdict | str = here
         if here.verdict == "unsupported":
             variant = next((one for one in target.variants if one.name == then.variant), None)
             if variant is None:
-                return _refused(verdict, trusted, f"is of a variant {then.variant!r}, which there is not")
+                return f"what {trusted.file} says of it is of a variant that there is not, {then.variant!r}"
             now = accepted(variant, here, tree, trusted.proven)
         if isinstance(now, str):
-            return _refused(verdict, trusted, f"does not hold: {now}")
+            return f"what {trusted.file} says of it does not hold: {now}"
         if different := difference(then, as_trusted(now)):
-            return _refused(verdict, trusted, f"is of another source: {different}")
+            return f"what {trusted.file} says of it is of another source: {different}"
         found.append(now)
-    word, reason = combine(tuple(found))
-    return verdict.replace(verdict=word, reason=reason, targets=tuple(found))
-
-
-def _refused(verdict: Verdict, trusted: Trusted, why: str) -> Verdict:
-    return verdict.replace(reason=f"{verdict.reason}; what {trusted.file} says of it {why}")
+    return tuple(found)
 
 
 def candidate(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[TargetVerdict, ...] | str:

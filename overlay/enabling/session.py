@@ -37,7 +37,7 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what was asked for, by whom, and what is known
         self,
         patches: Sequence[Patch],
         chosen: Selection,

@@ -128,23 +128,34 @@ def read(path: str) -> Lock:
     if isinstance(number, int) and FORMAT < number < _GREATEST:
         newer = f"format {number}, this one reads {FORMAT}"
         raise LockError(f"{path} was written by a newer overlay ({newer}): upgrade overlay")
-    data.setdefault("pack", [])
-    data.setdefault("patch", [])
-    for patch in data["patch"] if isinstance(data["patch"], list) else ():
-        if isinstance(patch, dict):
-            patch.setdefault("target", [])
-            for target in patch["target"] if isinstance(patch["target"], list) else ():
-                if isinstance(target, dict):
-                    target.setdefault("trusted", {})
+    _fill(data)
     wrong = wrong_form(data, _FORM, "the file")
     if wrong:
         raise LockError(f"{path} is damaged: {wrong}")
+    for target in (target for patch in data["patch"] for target in patch["target"]):
+        if not target["trusted"]:
+            del target["trusted"]  # as it is made
     ids = [patch["id"] for patch in data["patch"]]
     if len(set(ids)) < len(ids) or with_digest(data)["digest"] != data["digest"]:
         raise LockError(
             f"{path} is damaged, or was edited: it is not what its digest says; write it with `overlay lock`"
         )
     return data
+
+
+def _fill(data: Lock) -> None:
+    """Give what may be left out of a file its empty value, if the file is of the form as far as that goes."""
+    data.setdefault("pack", [])
+    data.setdefault("patch", [])
+    for patch in tables_in(data["patch"]):
+        patch.setdefault("target", [])
+        for target in tables_in(patch["target"]):
+            target.setdefault("trusted", {})
+
+
+def tables_in(value: Any) -> list[dict[str, Any]]:
+    """Return the tables of what should be a list of them."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def wrong_form(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong

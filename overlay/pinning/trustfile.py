@@ -1,7 +1,7 @@
 """The file of what was proven here: TOML that `overlay prove --trust` writes, and `OVERLAY_TRUST` names.
 
-As a lock, it holds nothing that could be run or fetched, and is believed whole or not at all. Its digest tells
-that nobody has edited it, not who wrote it.
+As a lock, it holds nothing that could be run or fetched, and is believed whole or not at all. Its digest
+tells that nobody has edited it, not who wrote it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from overlay.deciding.trusted import Trusted, TrustedTarget
 from overlay.errors import TrustError
 from overlay.pinning import own_digest
 from overlay.pinning.lock import digest_of
-from overlay.pinning.lockfile import LARGEST, quoted, save_text, wrong_form
+from overlay.pinning.lockfile import LARGEST, quoted, save_text, tables_in, wrong_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,15 +30,13 @@ _TARGET = {
     "trusted": _TABLE,
 }
 _PROOF = {
-    **dict.fromkeys(("patch", "content", "shared", "date", "seeds", "torch", "overlay"), str),
+    **dict.fromkeys(("patch", "content", "shared", "date", "seeds", "overlay"), str),
     "revision": int,
+    "environment": _TABLE,
     "target": [_TARGET],
 }
 _FORM = {"format": int, "digest": str, "proof": [_PROOF]}
-_HEAD = (
-    "# Written by `overlay prove --trust`, believed by OVERLAY_TRUST. Not to be edited: the digest is that of\n"
-    "# the rest.\n"
-)
+_HEAD = "# Written by `overlay prove --trust`, named by OVERLAY_TRUST. Not to be edited: it has a digest.\n"
 _WAY_OUT = "`overlay prove --trust` writes it anew once it is moved away; without it, unset OVERLAY_TRUST"
 
 
@@ -55,16 +53,17 @@ class Proof(Record):
     date: str
     #: Of what the contract drew, separated by commas.
     seeds: str
-    #: Version, empty if there was none.
-    torch: str
-    #: Version.
+    #: Version of overlay.
     overlay: str
+    #: Versions of what a lock records beside the patched projects; empty of what was not installed.
+    environment: tuple[tuple[str, str], ...]
     targets: tuple[TrustedTarget, ...]
 
     @property
     def told(self) -> str:
         """Return when and how it was proven."""
-        return f"proven on {self.date} with seeds {self.seeds.replace(',', ', ')} and torch {self.torch or 'absent'}"
+        beside = ", ".join(f"{name} {version or 'absent'}" for name, version in self.environment)
+        return f"proven on {self.date} with seeds {self.seeds.replace(',', ', ')} and {beside}"
 
 
 def trusted(path: str, patches: Iterable[Patch]) -> dict[str, Trusted]:
@@ -107,11 +106,9 @@ def read(path: str) -> list[Proof]:
         newer = f"format {data['format']!r:.20}, this one reads {FORMAT}"
         raise TrustError(f"OVERLAY_TRUST={path!r} was written by a newer overlay ({newer}): upgrade overlay")
     data.setdefault("proof", [])
-    for proof in data["proof"] if isinstance(data["proof"], list) else ():
-        for target in proof.get("target", ()) if isinstance(proof, dict) else ():
-            if isinstance(target, dict):
-                target.setdefault("trusted", {})
-                target.setdefault("sites", {})
+    for target in (target for proof in tables_in(data["proof"]) for target in tables_in(proof.get("target"))):
+        for name in ("sites", "trusted"):
+            target.setdefault(name, {})
     wrong = wrong_form(data, _FORM, "the file")
     if wrong:
         raise TrustError(f"OVERLAY_TRUST={path!r} is damaged: {wrong} ({_WAY_OUT})")
@@ -123,7 +120,7 @@ def read(path: str) -> list[Proof]:
 
 
 def _proof(item: dict[str, Any]) -> Proof:
-    plain = {key: value for key, value in item.items() if key != "target"}
+    plain = {key: value for key, value in item.items() if key not in ("target", "environment")}
     targets = tuple(
         TrustedTarget(
             **{key: target[key] for key in ("project", "version", "verdict", "variant")},
@@ -132,7 +129,7 @@ def _proof(item: dict[str, Any]) -> Proof:
         )
         for target in item["target"]
     )
-    return Proof(**plain, targets=targets)
+    return Proof(**plain, targets=targets, environment=tuple(sorted(item["environment"].items())))
 
 
 def write(path: str, proofs: Iterable[Proof]) -> None:
@@ -140,7 +137,16 @@ def write(path: str, proofs: Iterable[Proof]) -> None:
     items = [_item(proof) for proof in sorted(proofs, key=lambda proof: proof.patch)]
     lines = [f"{_HEAD}", f"format = {FORMAT}", f"digest = {quoted(_digest(items))}"]
     for item in items:
-        lines += ["", "[[proof]]", *_pairs({key: value for key, value in item.items() if key != "target"})]
+        lines += [
+            "",
+            "[[proof]]",
+            *_pairs({key: item[key] for key in item if key not in ("target", "environment")}),
+        ]
+        lines += [
+            "",
+            "[proof.environment]",
+            *_pairs({quoted(key): value for key, value in item["environment"].items()}),
+        ]
         for target in item["target"]:
             tables = {key: target[key] for key in ("sites", "trusted")}
             lines += ["", "[[proof.target]]"]
@@ -160,9 +166,10 @@ def _pairs(table: Mapping[str, Any]) -> list[str]:
 
 def _item(proof: Proof) -> dict[str, Any]:
     """Return a proof as it stands in the file."""
-    plain = {key: value for key, value in proof.to_dict().items() if key != "targets"}
+    plain = {key: value for key, value in proof.to_dict().items() if key not in ("targets", "environment")}
     return {
         **plain,
+        "environment": dict(proof.environment),
         "target": [
             {
                 "project": target.project,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from importlib.metadata import PackageNotFoundError, version
 
 from overlay.base import settings
+from overlay.catalogue.registry import recorded_projects
 from overlay.commands.output import EXIT_LOUD, EXIT_OK, show
+from overlay.deciding.decide import version_of
 from overlay.errors import SelectionError, TrustError
 from overlay.pinning import trustfile
 from overlay.proving import prove, table, trusting
@@ -66,6 +67,7 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
         seed=arguments.seed or str(secrets.randbelow(2**31)),
         seconds=arguments.timeout,
         device=arguments.device,
+        beside=beside(),
     )
     return (_trust if arguments.trust else _prove)(engine, arguments, options)
 
@@ -83,7 +85,7 @@ def _prove(engine: Engine, arguments: argparse.Namespace, options: prove.Options
     ]
     rows = prove.prove(wanted, options, arguments.progress)
     data = {**_said(options), "rows": [row.to_dict() for row in rows]}
-    show(arguments, data, lambda: table.table(rows, options, torch()))
+    show(arguments, data, lambda: table.table(rows, options))
     return EXIT_LOUD if prove.fails(rows, named) else EXIT_OK
 
 
@@ -93,7 +95,7 @@ def _trust(engine: Engine, arguments: argparse.Namespace, options: prove.Options
     path = settings.trust()
     if not path:
         raise SelectionError(
-            "--trust writes to the file that OVERLAY_TRUST names: set OVERLAY_TRUST, to overlay.trust beside the lock"
+            "--trust writes to the file that OVERLAY_TRUST names: set OVERLAY_TRUST to a file beside the lock"
         )
     if os.path.exists(path):
         before = trustfile.read(path)
@@ -108,7 +110,7 @@ def _trust(engine: Engine, arguments: argparse.Namespace, options: prove.Options
         for verdict in plan.verdicts
         if verdict.patch in chosen and (named or verdict.verdict == "unsupported")
     ]
-    trials = trusting.trust(wanted, InstalledTree(), options, torch(), before, arguments.progress)
+    trials = trusting.trust(wanted, InstalledTree(), options, before, arguments.progress)
     proofs = {one.patch: one for one in before} | {
         one.patch: one.proof for one in trials if one.proof is not None
     }
@@ -125,19 +127,19 @@ def _trust(engine: Engine, arguments: argparse.Namespace, options: prove.Options
         "written": written,
         "trials": [{**one.to_dict(), "why": one.why} for one in trials],
     }
-    show(arguments, data, lambda: table.trials(trials, path, options, torch()))
+    show(arguments, data, lambda: table.trials(trials, path, options))
     applies = {verdict.patch for verdict in plan.verdicts if verdict.verdict == "apply"}
     refused = named and any(one.proof is None and one.patch not in applies for one in trials)
     return EXIT_LOUD if refused or trusting.failed(trials) else EXIT_OK
 
 
-def _said(options: prove.Options) -> dict[str, str]:
-    return {"seed": options.seed, "device": options.device, "torch": torch()}
+def _said(options: prove.Options) -> dict[str, object]:
+    return {"seed": options.seed, "device": options.device, "environment": options.beside}
 
 
-def torch() -> str:
-    """Return the version of torch here, empty if there is none. It is not imported."""
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return ""
+def beside() -> dict[str, str]:
+    """Return the versions of what a lock records beside the patched projects. None of it is imported."""
+    from overlay.reading.source import InstalledTree
+
+    tree = InstalledTree()
+    return {project.name: version_of(project, tree) for project in recorded_projects()}

@@ -103,7 +103,7 @@ def _wait(child: int, seconds: float) -> int | None:
 
 
 def _kill_group(child: int) -> int:
-    """Kill what is left of a child's group, and return the status of the child if it was not asked for yet."""
+    """Kill what is left of a child's group, and return the child's status if it was not asked for yet."""
     for kill, number in ((os.killpg, child), (os.kill, child)):
         try:
             kill(number, signal.SIGKILL)

@@ -45,6 +45,8 @@ class Options(Record):
     seconds: float
     #: `cpu` or `cuda`.
     device: str
+    #: Versions of what a lock records beside the patched projects.
+    beside: dict[str, str]
     #: The file of what is trusted, where it is not that of `OVERLAY_TRUST`.
     trust: str = ""
 

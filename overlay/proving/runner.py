@@ -53,7 +53,7 @@ def import_before(contracts: Iterable[Contract]) -> str:
     for name in dict.fromkeys(name for contract in contracts for name in contract.before):
         try:
             import_module(name)
-        except ModuleNotFoundError as error:
+        except ModuleNotFoundError as error:  # noqa: PERF203 -- each of them is asked for
             missing = missing or error.name or name
         except ImportError:
             continue  # which the contract says, if it is of any importance to it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -74,7 +75,6 @@ def outcomes(
 
     """
     code = _CODE.format(path=sys.path, seed=seed, limit=str(seconds))
-    text = "".join(json.dumps(job) + "\n" for job in jobs)
     # By this is found, and ended, whatever contracts leave behind: ranks that hang, for one.
     mark = secrets.token_hex(8)
     with tempfile.TemporaryFile() as said:
@@ -84,7 +84,8 @@ def outcomes(
             env={**environ, settings.PROVE_RUN: mark},
         )  # fmt: skip
         try:
-            return _answers(process, text, jobs, seconds, tell, said.fileno())
+            _give(process, "".join(json.dumps(job) + "\n" for job in jobs))
+            return _answers(process, jobs, seconds, tell, said.fileno())
         finally:
             if process.stdout is not None:
                 process.stdout.close()
@@ -92,22 +93,24 @@ def outcomes(
             process.wait()
 
 
+def _give(process: subprocess.Popen[bytes], text: str) -> None:
+    """Hand a process its jobs. That it has ended is seen when it should answer."""
+    assert process.stdin is not None  # noqa: S101 -- for the type checker
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(text.encode())
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
 def _answers(
     process: subprocess.Popen[bytes],
-    text: str,
     jobs: Sequence[tuple[str, str]],
     seconds: float,
     tell: Callable[[str], None],
     said: int,
 ) -> list[Outcome]:
-    assert process.stdin is not None  # noqa: S101 -- for the type checker
-    assert process.stdout is not None  # noqa: S101
+    assert process.stdout is not None  # noqa: S101 -- for the type checker
     lines = _lines(process.stdout.fileno(), seconds + _GRACE)
-    try:
-        process.stdin.write(text.encode())
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # it has ended, which is said below
     found: list[Outcome] = []
     tell(jobs[0][0])
     began = time.monotonic()

@@ -1,7 +1,7 @@
 """What a contract is worth in place of digests, and which parameters a patch was written for: as measured.
 
-The record ships with overlay. `./scripts/torture trusted` measures the mutants, `./scripts/matrix trust` reads
-the parameters from the releases.
+The record ships with overlay. `./scripts/torture trusted` measures the mutants, `./scripts/matrix trust`
+reads the parameters from the releases.
 """
 
 from __future__ import annotations
@@ -46,13 +46,11 @@ class Strength(Record):
 
 
 def record() -> dict[str, dict[str, Any]]:
-    """Return the record: by patch, `parameters` of its sites and `mutants`. A pack may ship one of its own."""
+    """Return the record: by patch, `parameters` of its sites and `mutants`. A pack may ship its own."""
     found = _read(COMPAT)
     for pack in named():
-        mine = {
-            name: entry for name, entry in _read(pack.package).items() if name.startswith(f"{pack.name}/")
-        }
-        found |= mine
+        own = _read(pack.package).items()
+        found |= {name: entry for name, entry in own if name.startswith(f"{pack.name}/")}
     return found
 
 
@@ -77,21 +75,23 @@ def strength(entry: dict[str, Any]) -> Strength | None:
 def too_weak(found: Strength | None, revision: int) -> str:
     """Return why a contract is not enough to trust a patch on an unknown source, empty if it is."""
     if found is None:
-        return "too weak a proof: it has not been measured how many changed sources its contract lets pass"
-    if found.revision != revision:
-        return f"too weak a proof: its contract was measured with revision {found.revision}, and this is {revision}"
-    if found.tried < FEWEST:
-        return f"too weak a proof: its contract was measured on {found.tried} changed sources, and {FEWEST} are asked"
-    if found.share > LARGEST_SHARE:
-        return (
-            f"too weak a proof: of {found.tried} changed sources that digests refuse, its contract lets "
-            f"{found.passed} pass ({found.share:.0%}; the limit is {LARGEST_SHARE:.0%})"
+        why = "it has not been measured how many changed sources its contract lets pass"
+    elif found.revision != revision:
+        why = f"its contract was measured with revision {found.revision}, and this is {revision}"
+    elif found.tried < FEWEST:
+        why = f"its contract was measured on {found.tried} changed sources, and {FEWEST} are asked"
+    elif found.share > LARGEST_SHARE:
+        why = (
+            f"of {found.tried} changed sources that digests refuse, its contract lets {found.passed} pass "
+            f"({found.share:.0%}; the limit is {LARGEST_SHARE:.0%})"
         )
-    return ""
+    else:
+        return ""
+    return f"too weak a proof: {why}"
 
 
 def parameters(site: str, tree: Tree) -> str | None:
-    """Return the parameters of the function at a site, without annotations, `None` if it is no plain function."""
+    """Return the parameters of the function at a site, without annotations, `None` if there is none."""
     nodes = tree.nodes(import_chain(site, tree)[-1])
     if len(nodes) != 1 or not isinstance(nodes[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None

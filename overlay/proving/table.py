@@ -22,7 +22,7 @@ _WORDS = {"holds": "right", "wrong": "wrong"}
 _HEAD = ("patch", "on", "alone", "patched", "verdict")
 
 
-def table(rows: Sequence[Row], options: Options, torch: str) -> str:
+def table(rows: Sequence[Row], options: Options) -> str:
     """Return the table of what was proven, and below it the counts and how to have the same once more."""
     cells = [
         (f"{row.patch}@{row.revision}", row.where, _word(row.alone), _word(row.patched), row.verdict)
@@ -32,25 +32,26 @@ def table(rows: Sequence[Row], options: Options, torch: str) -> str:
         word: sum(row.verdict == word for row in rows) for word in (PROVEN, HARMLESS, UNSHOWN, FAILS, NOT_RUN)
     }
     told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-    foot = f"{told or 'no patch applies here'}; {_where(options, torch)}, seed {options.seed}"
+    foot = f"{told or 'no patch applies here'}; {_where(options)}, seed {options.seed}"
     return "\n".join([*_aligned(_HEAD, cells, [row.why for row in rows]), "", foot])
 
 
-def trials(items: Sequence[Trial], path: str, options: Options, torch: str) -> str:
+def trials(items: Sequence[Trial], path: str, options: Options) -> str:
     """Return the table of what was tried, and below it what was written."""
     cells = [(item.patch, "trusted here" if item.proof is not None else "not trusted") for item in items]
     why = [item.why or (item.proof.told if item.proof is not None else "") for item in items]
     count = sum(item.proof is not None for item in items)
     foot = f"{count} of {len(items)} written to {path}" if count else f"nothing is written to {path}"
-    foot += f"; {_where(options, torch)}, seeds {', '.join(seeds(options.seed))}"
+    foot += f"; {_where(options)}, seeds {', '.join(seeds(options.seed))}"
     if not items:
         return f"no digest alone stands in the way of a patch here; {foot}"
     return "\n".join([*_aligned(("patch", "verdict"), cells, why), "", foot])
 
 
-def _where(options: Options, torch: str) -> str:
+def _where(options: Options) -> str:
     where = "the CPU, any GPU hidden" if options.device == "cpu" else "the GPU"
-    return f"on {where}, torch {torch or 'absent'}"
+    beside = ", ".join(f"{name} {version or 'absent'}" for name, version in options.beside.items())
+    return f"on {where}, {beside}"
 
 
 def _aligned(head: Sequence[str], cells: Sequence[Sequence[str]], below: Sequence[str]) -> list[str]:

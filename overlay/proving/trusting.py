@@ -1,8 +1,8 @@
 """Trusts patches on sources that they do not know: what `overlay prove --trust` does.
 
-A patch is trusted where digests alone stand in its way, what it replaces has the parameters that it was written
-for, its contract is strong enough, and the contract, with every seed, fails on upstream alone and holds with the
-patch on this very source.
+A patch is trusted where digests alone stand in its way, what it replaces has the parameters that it was
+written for, its contract is strong enough, and the contract, with every seed, fails on upstream alone and
+holds with the patch on this very source.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from overlay.deciding.decide import combine, variant_of
 from overlay.deciding.trusted import as_trusted, candidate
 from overlay.pinning import own_digest, trustfile
 from overlay.proving import prove, strength
+from overlay.proving.forked import WRONG
 from overlay.proving.runner import NOT_RUN
 
 if TYPE_CHECKING:
@@ -44,16 +45,18 @@ class Trial(Record):
     @property
     def why(self) -> str:
         """Return why it is not trusted, empty if it is."""
-        return (
-            "" if self.proof is not None else self.refused or f"{self.rows[-1].verdict}: {self.rows[-1].why}"
-        )
+        if self.proof is not None or self.refused:
+            return self.refused
+        last = self.rows[-1]
+        if last.verdict == prove.PROVEN:
+            return f"upstream alone raises, which need not be the defect: {last.why}"
+        return f"{last.verdict}: {last.why}"
 
 
 def trust(
     wanted: Sequence[tuple[Patch, Verdict]],
     tree: Tree,
     options: prove.Options,
-    torch: str,
     before: Sequence[trustfile.Proof],
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[Trial]:
@@ -63,7 +66,6 @@ def trust(
         wanted: Patches with what is decided on them, each after those that it requires.
         tree: What that was decided on.
         options: How contracts are run; the first seed.
-        torch: Version of torch here.
         before: What is trusted already, and stays so.
         progress: As of `prove.prove`.
 
@@ -71,16 +73,24 @@ def trust(
     record = strength.record()
     trials: list[Trial] = []
     for patch, verdict in wanted:
-        proof = _proof(patch, verdict, tree, record.get(patch.id, {}), options, torch)
+        proof = _proof(patch, verdict, tree, record.get(patch.id, {}), options)
         if isinstance(proof, str):
             trials.append(Trial(patch=patch.id, refused=proof))
             continue
         others = [one for one in before if one.patch != patch.id]
         others += [one.proof for one in trials if one.proof is not None]
         rows = _rows(patch, verdict, [*others, proof], options, progress)
-        held = len(rows) == SEEDS and all(row.verdict == prove.PROVEN for row in rows)
+        held = len(rows) == SEEDS and all(map(shows, rows))
         trials.append(Trial(patch=patch.id, refused="", rows=rows, proof=proof if held else None))
     return trials
+
+
+def shows(row: prove.Row) -> bool:
+    """Return whether a patch is proven, and the contract says what upstream alone gets wrong.
+
+    That upstream alone raises will do where the source is known. Here it may be for a reason of its own.
+    """
+    return row.verdict == prove.PROVEN and row.alone is not None and row.alone.outcome == WRONG
 
 
 def seeds(first: str) -> list[str]:
@@ -90,7 +100,11 @@ def seeds(first: str) -> list[str]:
 
 
 def _proof(
-    patch: Patch, verdict: Verdict, tree: Tree, entry: dict[str, object], options: prove.Options, torch: str
+    patch: Patch,
+    verdict: Verdict,
+    tree: Tree,
+    entry: dict[str, object],
+    options: prove.Options,
 ) -> trustfile.Proof | str:
     """Return what would be written down of a patch, or why that cannot be, before anything is run."""
     if verdict.verdict != "unsupported":
@@ -115,8 +129,8 @@ def _proof(
         shared=own_digest.of_shared(patch.id),
         date=datetime.now(tz=timezone.utc).date().isoformat(),
         seeds=",".join(seeds(options.seed)),
-        torch=torch,
         overlay=__version__,
+        environment=tuple(sorted(options.beside.items())),
         targets=tuple(map(as_trusted, targets)),
     )
 
@@ -138,7 +152,7 @@ def _rows(
         for seed in seeds(options.seed):
             given = options.replace(seed=seed, trust=path)
             found += prove.prove([(patch, applies)], given, progress)
-            if found[-1].verdict != prove.PROVEN:
+            if not shows(found[-1]):
                 break
     return tuple(found)
 

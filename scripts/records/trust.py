@@ -46,7 +46,7 @@ def write(found: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def parameters() -> dict[str, dict[str, list[str]]]:
-    """Return by patch and replaced site the parameters that known sources of it have, on all listed releases."""
+    """Return by patch and replaced site the parameters that known sources have, on all listed releases."""
     found: dict[str, dict[str, list[str]]] = {name: {} for name in load_patches()}
     for release in releases.read():
         try:

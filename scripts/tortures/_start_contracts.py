@@ -26,7 +26,7 @@ def outcomes(path: str, jobs: Sequence[tuple[str, ...]], seed: str) -> list[tupl
 
     Args:
         path: Folders as `PYTHONPATH` has them, the release first.
-        jobs: Patch, module and text, without a module nothing is changed; and two more as `_run_contracts` has it.
+        jobs: Of `_run_contracts`: patch, module and text, at least; without a module nothing is changed.
         seed: Of what the contracts draw.
 
     Raises:

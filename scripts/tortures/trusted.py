@@ -2,11 +2,11 @@
 
     ./scripts/torture trusted --patch verl.strict-token-budget --write
 
-Mutants are those of `./scripts/torture mutants` that digests refuse. On each, the patch is trusted on trial, and
-its contract is run on upstream alone and with the patch, with as many seeds as `--trust` takes. A mutant on which
-it is proven would have been trusted, although a digest refuses it: it *passes*. Mutants that change no meaning
-are left out; that others of them may not matter to anybody is not looked into, so that the count is the greatest
-that it can be. The record is `compat/trust.json`.
+Mutants are those of `./scripts/torture mutants` that digests refuse. On each, the patch is trusted on trial,
+and its contract is run on upstream alone and with the patch, with as many seeds as `--trust` takes. A mutant
+on which it is proven would have been trusted, although a digest refuses it: it *passes*. Mutants that change
+no meaning are left out; that others of them may not matter to anybody is not looked into, so that the count
+is the greatest that it can be. The record is `compat/trust.json`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from records import trust
 from tortures._attack import INSIDE, Attack
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
-from tortures._run_contracts import HOLDS, RAISES, WRONG
+from tortures._run_contracts import HOLDS, WRONG
 from tortures._start_contracts import outcomes
 from tortures._upstreams import Changed, Pristine, path_of, releases
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Mutants of the same behaviour, of whatever source.
 SAME = (*HARMLESS, "another name")
-#: What became of a mutant: it is refused before anything is run, its contract does not prove it, or it passes.
+#: What became of a mutant: refused before anything is run, not proven by its contract, or it passes.
 REFUSED, CAUGHT, PASSED = "refused", "caught", "passed"
 
 
@@ -82,7 +82,8 @@ def _proof(patch: Patch, tree: Changed) -> trustfile.Proof | str:
             return other
     return trustfile.Proof(
         patch=patch.id, revision=patch.revision, content=own_digest.of_patch(patch.id),
-        shared=own_digest.of_shared(patch.id), date="-", seeds="-", torch="-", overlay="-",
+        shared=own_digest.of_shared(patch.id), date="-", seeds="-", overlay="-",
+        environment=(),
         targets=tuple(map(as_trusted, targets)),
     )  # fmt: skip
 
@@ -109,7 +110,7 @@ def tried(patch: str, release: Release, items: list[Trial], seed: str) -> list[t
             for place, patched, alone in zip(left[:], said[::2], said[1::2], strict=True):
                 if patched[0] != HOLDS:
                     answers[place] = CAUGHT, f"with the patch: {patched[1] or patched[0]}"
-                elif alone[0] not in (WRONG, RAISES):
+                elif alone[0] != WRONG:
                     answers[place] = CAUGHT, f"upstream alone: {alone[1] or alone[0]}"
             left = [place for place in left if place not in answers]
         return [answers.get(place, (PASSED, "")) for place in range(len(items))]
@@ -144,8 +145,8 @@ def main(arguments: list[str]) -> int:
             found = tried(name, release, list(fresh.values()), options.seed)
             seen |= {key: (one, *said) for (key, one), said in zip(fresh.items(), found, strict=True)}
         counts = Counter(word for _, word, _ in seen.values())
-        print(f"{name}: {len(seen)} changed sources, {counts[REFUSED]} refused unrun, {counts[CAUGHT]} caught, "
-              f"{counts[PASSED]} passed", flush=True)  # fmt: skip
+        told = f"{counts[REFUSED]} refused unrun, {counts[CAUGHT]} caught, {counts[PASSED]} passed"
+        print(f"{name}: {len(seen)} changed sources, {told}", flush=True)
         for one, word, why in seen.values():
             if options.all or word == PASSED:
                 print(f"  {word:8} {one.site}, {one.kind}: {why}"[:200])

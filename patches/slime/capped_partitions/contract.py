@@ -40,7 +40,7 @@ def _splits(seed: str) -> str:
     with cuda_on_cpu():
         (data,) = import_slime("data")
         assert_applied(PATCH.id)
-        # Two micro-batches by first fit, and over the budget as slime makes them even: drawn ones need not be.
+        # Two micro-batches by first fit, over the budget once slime has evened them: drawn ones need not be.
         evened = case("over the budget once they are even", [50, 50, 35, 30, 25], budget=100)
         small = [one for one in cases(seed, 40) if len(one["ranks"][0]) < 100]
         return wrong(data, [evened, *(one for one in small if one["stages"] == one["group"] == 1)])

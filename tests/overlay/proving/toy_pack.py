@@ -31,7 +31,10 @@ PATCH = Patch(
     id="toy/toylib.{id}", revision={revision}, summary="s", why="w", upstream=("a/b#1",),
     remove=Removal(version=None, when="it is right", test="t"),
     targets=(Target(project=PROJECT, variants=(
-        variant("1", ">=1,<2", replaced("toylib.core:{function}", make, "{digest}"), known("toylib.core:other", "{other}")),
+        variant(
+            "1", ">=1,<2",
+            replaced("toylib.core:{function}", make, "{digest}"), known("toylib.core:other", "{other}"),
+        ),
     )),),
 )
 """
