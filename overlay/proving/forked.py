@@ -34,7 +34,7 @@ def forked(work: Callable[[], str], seconds: float) -> tuple[str, str]:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        _be_the_child(work, reader, writer)
+        _be_the_child(work, reader, writer, seconds)
     os.close(writer)
     try:
         said, ended = _answer(reader, seconds)
@@ -59,12 +59,15 @@ def tried(work: Callable[[], str]) -> tuple[str, str]:
     return (WRONG, wrong[:LONGEST]) if wrong else (HOLDS, "")
 
 
-def _be_the_child(work: Callable[[], str], reader: int, writer: int) -> None:
+def _be_the_child(work: Callable[[], str], reader: int, writer: int, seconds: float) -> None:
     """Answer, and end without what else this interpreter would do at its end."""
     try:
         os.close(reader)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setpgid(0, 0)  # so that what it starts is ended with it
+        # Should the parent be gone by then.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds + 2 * _GRACE)
         data = memoryview((json.dumps(tried(work)) + "\n").encode())
         while data:
             data = data[os.write(writer, data) :]
