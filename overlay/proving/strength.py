@@ -96,17 +96,21 @@ def parameters(site: str, tree: Tree) -> str | None:
     if len(nodes) != 1 or not isinstance(nodes[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
     given = nodes[0].args
-    bare = {
-        name: [ast.arg(arg=one.arg) for one in getattr(given, name)]
-        for name in ("posonlyargs", "args", "kwonlyargs")
-    }
-    stars = {
-        name: None if (one := getattr(given, name)) is None else ast.arg(arg=one.arg)
-        for name in ("vararg", "kwarg")
-    }
-    made = ast.arguments(**bare, **stars, defaults=given.defaults, kw_defaults=given.kw_defaults)
+    made = ast.arguments(
+        posonlyargs=list(map(_bare, given.posonlyargs)),
+        args=list(map(_bare, given.args)),
+        vararg=None if given.vararg is None else _bare(given.vararg),
+        kwonlyargs=list(map(_bare, given.kwonlyargs)),
+        kwarg=None if given.kwarg is None else _bare(given.kwarg),
+        defaults=given.defaults,
+        kw_defaults=given.kw_defaults,
+    )
     word = "async " if isinstance(nodes[0], ast.AsyncFunctionDef) else ""
     return f"{word}({ast.unparse(made)})"
+
+
+def _bare(one: ast.arg) -> ast.arg:
+    return ast.arg(arg=one.arg)
 
 
 def other_parameters(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tree) -> str:
