@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parser = _parser(*(sys.argv[1:] if argv is None else argv)[:1])
+    words = (sys.argv[1:] if argv is None else argv)[:1]
+    parser = _parser(suite="suite" in words, prove="prove" in words)
     try:
         return _run(parser.parse_args(argv))
     except (SelectionError, LockError, ReportError, SuiteError, FolderError) as error:
@@ -68,8 +69,8 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(wanted: str = "") -> argparse.ArgumentParser:
-    """Return the parser. What only the command that is wanted needs is imported for that one alone."""
+def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
+    """Return the parser. What only `overlay suite` and `overlay prove` need is imported for them alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
@@ -91,13 +92,13 @@ def _parser(wanted: str = "") -> argparse.ArgumentParser:
         other.add(add)
     text = "run upstream's own tests with and without overlay: list, run, diff, report"
     tests = commands.add_parser("suite", help=text, description=text)
-    if wanted == "suite":
+    if suite:
         from overlay.suite.commands import add_arguments
 
         add_arguments(tests)
     text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
     proof = add("prove", lambda *_: EXIT_USAGE, text)
-    if wanted == "prove":
+    if prove:
         from overlay.proving.commands import add_arguments as add_proof
 
         add_proof(proof)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from overlay.base.record import TYPE_CHECKING, Record
+from overlay.base.settings import ALONE
 from overlay.catalogue.registry import contract_of
 from overlay.proving.forked import HOLDS, RAISES, WRONG
-from overlay.proving.runner import ALONE, NOT_RUN, WITH
+from overlay.proving.runner import NOT_RUN, WITH
 from overlay.proving.start import Outcome, contract_settings, environment, outcomes
 
 if TYPE_CHECKING:

@@ -263,9 +263,9 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     ]  # fmt: skip
     for words in commands:
         check(run(*words, "--json"), words[0])
-    # `new` needs a checkout, and is compared with its record below; those of `suite` are in its folder.
+    # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have folders of tests.
     described = {words[0] for words in commands} | {"new"}
-    assert described | {"report", "run", "schema", "suite"} == commands_of_the_parser()
+    assert described | {"prove", "report", "run", "schema", "suite"} == commands_of_the_parser()
 
 
 def commands_of_the_parser() -> set[str]:
