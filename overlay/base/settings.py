@@ -9,6 +9,7 @@
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
+| `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 """
 
@@ -22,7 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something here; of those below, one is set for tests, and commands set the others.
+#: By which a process tells those that it starts what was said already.
+SAID = "OVERLAY_SAID"
+#: Variables that mean something here; of those below, one is set for tests, and overlay sets the others.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -31,13 +34,14 @@ VARIABLES = (
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
     "OVERLAY_TRUST",
+    "OVERLAY_CACHE",
     "OVERLAY_DCP",
 )
 #: Set by `overlay prove` where a contract is run, to `ALONE` where upstream is to be tried without the patch.
 PROVE, ALONE = "OVERLAY_PROVE", "alone"
 #: Set there as well: which run of `overlay prove` a process belongs to.
 PROVE_RUN = "OVERLAY_PROVE_RUN"
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", PROVE, PROVE_RUN)
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, PROVE, PROVE_RUN)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"
@@ -153,6 +157,11 @@ def trust(environ: Mapping[str, str] | None = None) -> str:
 def is_alone(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether this process tries a contract on upstream alone, where no patch is to be enabled."""
     return (os.environ if environ is None else environ).get(PROVE, "") == ALONE
+
+
+def cache(environ: Mapping[str, str] | None = None) -> str:
+    """Return the folder in which is kept what was decided on a source, empty if there is none."""
+    return (os.environ if environ is None else environ).get("OVERLAY_CACHE", "").strip()
 
 
 def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -263,7 +263,7 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     ]  # fmt: skip
     for words in commands:
         check(run(*words, "--json"), words[0])
-    # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have folders of tests.
+    # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have their own tests.
     described = {words[0] for words in commands} | {"new"}
     assert described | {"prove", "report", "run", "schema", "suite"} == commands_of_the_parser()
 
