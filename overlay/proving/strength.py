@@ -12,7 +12,6 @@ import json
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.catalogue.packs import named
 from overlay.catalogue.registry import COMPAT
-from overlay.reading.origin import import_chain
 
 if TYPE_CHECKING:
     from typing import Any
@@ -92,7 +91,7 @@ def too_weak(found: Strength | None, revision: int) -> str:
 
 def parameters(site: str, tree: Tree) -> str | None:
     """Return the parameters of the function at a site, without annotations, `None` if there is none."""
-    nodes = tree.nodes(import_chain(site, tree)[-1])
+    nodes = tree.nodes(tree.chain(site)[-1])
     if len(nodes) != 1 or not isinstance(nodes[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
     given = nodes[0].args
