@@ -73,7 +73,8 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
 
     Raises:
         SelectionError: A term names no patch, or a setting has an unknown value. Nothing is armed.
-        LockError: `OVERLAY_PIN` names a lock that cannot be read. Nothing is armed.
+        LockError: `OVERLAY_PIN` names a lock that cannot be read, or `OVERLAY_TRUST` what is no file of
+            what was proven here. Nothing is armed.
         PinError: This process differs from the lock in `OVERLAY_PIN`. What can only be told when a target is
             imported is raised by that import, each time that it is tried.
         PatchError: In strict mode, if a module of a selected patch is there already and the patch cannot be

@@ -3,9 +3,9 @@
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
 or failed, a known defect is there and not mended, or cannot be told for this source (`audit`: with `--harm`
 one of these harms, with `--settings` one that they do not exclude), a site that was asked for does not exist,
-a lock differs, no start-up file is active, or a test of an upstream is lost; 2 the command, a setting, a
-folder, a lock, a recipe, the settings of a job or a report's input cannot be understood, a folder holds no
-upstream, or the output cannot be written.
+a lock differs, no start-up file is active, a test of an upstream is lost, or a contract fails; 2 the command,
+a setting, a folder, a lock, a recipe, the settings of a job or a report's input cannot be understood, a
+folder holds no upstream, or the output cannot be written.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"]:  # what it starts has options of its own
         own, command = run.split(words[1:])
         words = ["run", *own]
-    parser = _parser(suite=words[:1] == ["suite"])
+    parser = _parser(suite=words[:1] == ["suite"], prove=words[:1] == ["prove"])
     try:
         arguments = parser.parse_args(_with_values(words))
         arguments.words = command
@@ -104,8 +104,8 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(*, suite: bool) -> argparse.ArgumentParser:
-    """Return the parser. What only `overlay suite` needs is imported for `suite` alone."""
+def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
+    """Return the parser. What only `overlay suite` and `overlay prove` need is imported for them alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
@@ -137,6 +137,12 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
         from overlay.suite.commands import add_arguments
 
         add_arguments(tests)
+    text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
+    proof = add("prove", lambda *_: EXIT_USAGE, text)
+    if prove:
+        from overlay.proving.commands import add_arguments as add_proof
+
+        add_proof(proof)
     _add_report(commands)
     return parser
 

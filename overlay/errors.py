@@ -27,6 +27,10 @@ class LockError(OverlayError):
     """A lock is missing, damaged, or written by a newer overlay. Nothing of it was used."""
 
 
+class TrustError(LockError):
+    """A file of what was proven here is missing, damaged, or of a newer overlay. Nothing of it was used."""
+
+
 class PinError(PatchError):
     """This process differs from the lock that it is pinned to. The message is the difference."""
 

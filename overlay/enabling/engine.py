@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from overlay.deciding.installed import Installed
+    from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.pinning.agreement import Account
@@ -94,6 +95,7 @@ class Engine:
                 chosen = [known[name] for name in selection.ids]
                 session = self._session = Session(
                     chosen, selection, strict=wanted, said_strict=strict is not None, pin=_pin_on(chosen),
+                    trusted=_trusted(chosen),
                     met=self.voice.met if self._speaks else None,
                 )  # fmt: skip
             else:
@@ -132,7 +134,9 @@ class Engine:
 
         chosen = self.chosen(patches)
         tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
-        plan = make_plan(self.known().values(), chosen.ids, tree, tree.name, self._progress)
+        known = self.known()
+        trusted = _trusted(known[name] for name in chosen.ids)
+        plan = make_plan(known.values(), chosen.ids, tree, tree.name, self._progress, trusted)
         return plan.replace(companions=chosen.companions)
 
     def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
@@ -275,6 +279,16 @@ def _pin_on(patches: list[Patch]) -> Pin | None:
     from overlay.pinning.pin import Pin
 
     return Pin(wanted, patches)
+
+
+def _trusted(patches: Iterable[Patch]) -> dict[str, Trusted]:
+    """Return what the environment says was proven here. Raises `TrustError`."""
+    path = settings.trust()
+    if not path:
+        return {}
+    from overlay.pinning.trustfile import trusted
+
+    return trusted(path, patches)
 
 
 def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:

@@ -119,7 +119,9 @@ class Entry:
                 self._announced.add(project)
                 count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
                 note = f": {target.reason}" if target.reason else ""
-                log.own(f"applied {self.label} to {project} {target.version} ({count}){note}")
+                # What is trusted on proof alone is worth a line of its own.
+                say = log.of_job if target.trusted else log.own
+                say(f"applied {self.label} to {project} {target.version} ({count}){note}")
 
     def status(self) -> PatchStatus:
         """Return this entry as data."""

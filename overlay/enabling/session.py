@@ -22,10 +22,11 @@ from overlay.errors import OverlayError, PatchError, PinError
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from overlay.deciding.memory import Witness
     from overlay.deciding.selection import Selection
+    from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch, Target
     from overlay.pinning.pin import Pin
@@ -38,7 +39,7 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(  # noqa: PLR0913 -- what a process was asked for
+    def __init__(  # noqa: PLR0913 -- what a process was asked for, and what it knows
         self,
         patches: Sequence[Patch],
         chosen: Selection,
@@ -47,17 +48,19 @@ class Session:
         said_strict: bool = False,
         pin: Pin | None = None,
         met: Callable[[], None] | None = None,
+        trusted: Mapping[str, Trusted] | None = None,
     ) -> None:
         """Arm the patches of a selection.
 
         `said_strict`: strict mode is an argument of `enable()`. `met` is called once, before the first module
-        is looked at that a patch is for.
+        is looked at that a patch is for. `trusted`: by patch, what was proven here.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
         self._said_strict = said_strict
         self._pin = pin
+        self._trusted = trusted or {}
         self._met = met
         #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
         self.has_met = False
@@ -358,7 +361,7 @@ class Session:
             try:
                 tree = self._source()
                 with Paused():
-                    found = decide_all(chosen, tree)
+                    found = decide_all(chosen, tree, self._trusted)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"

@@ -11,15 +11,17 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import multiprocessing
 import os
 import sys
 
 from overlay.catalogue.registry import load_patches, module_of
 from overlay.compat.verl_imports import stand_in
+from overlay.proving.forked import HOLDS, WRONG, forked
 
 #: What is said of a contract that raised: that is no finding.
 RAISED = "raised"
+#: Seconds for each, on a machine that is busy.
+PATIENCE = 240.0
 
 
 def main(seed: str, *patches: str) -> None:
@@ -44,25 +46,9 @@ def _import_before(patches: tuple[str, ...]) -> None:
 
 def _asked(patch: str, function: str, seed: str) -> str:
     """Return what a function of a contract says, in a process that is fit for nothing else afterwards."""
-    reader, writer = os.pipe()
-    # Not a pool: its processes are daemons, which may have no children, and some contracts fork.
-    child = multiprocessing.get_context("fork").Process(target=_answer, args=(writer, patch, function, seed))
-    child.start()
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        said = answer.read()
-    child.join()
-    return str(json.loads(said)) if said else f"{RAISED} nothing, and ended"
-
-
-def _answer(writer: int, patch: str, function: str, seed: str) -> None:
     contract = importlib.import_module(f"{module_of(patch)}.contract")
-    try:
-        said = str(getattr(contract, function)(seed))
-    except Exception as error:  # noqa: BLE001 -- whatever it is, the test judges it
-        said = f"{RAISED} {type(error).__name__}: {error}"
-    with os.fdopen(writer, "w") as answer:
-        json.dump(said, answer)
+    outcome, why = forked(lambda: str(getattr(contract, function)(seed)), PATIENCE)
+    return why if outcome in (HOLDS, WRONG) else f"{RAISED} {why}"
 
 
 if __name__ == "__main__":

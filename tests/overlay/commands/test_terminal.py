@@ -319,9 +319,9 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("algorithm.adv_estimator=grpo\n")
     check(run("audit", *site, "--settings", str(script), "--json"), "audit")
-    # `new` needs a checkout, and is compared with its record below; those of `suite` are in its folder.
+    # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have their own tests.
     described = {words[0] for words in commands} | {"new"}
-    assert described | {"report", "run", "schema", "suite"} == commands_of_the_parser()
+    assert described | {"prove", "report", "run", "schema", "suite"} == commands_of_the_parser()
 
 
 def commands_of_the_parser() -> set[str]:
