@@ -252,6 +252,9 @@ def test_the_commands_exit_as_if_it_were_not_there(
     known = {patch.id: patch for patch in (upstream.patch(), companion(upstream))}
     monkeypatch.setattr("overlay.enabling.engine.load_all", lambda: known)
     monkeypatch.setattr("overlay.cli.Engine", lambda progress=None: engines(*known.values()))
+    monkeypatch.setattr(
+        "overlay.auditing.audit.load_defects", lambda _patches: {}
+    )  # overlay's own patches' are
     lock = str(tmp_path / "x.lock")
     for command in (["plan"], ["audit"], ["status"], ["lock", "--file", lock]):
         assert cli.main(command) == 0, command
