@@ -9,6 +9,8 @@
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
+| `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, with what its patches changed | none |
+| `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ VARIABLES = (
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
     "OVERLAY_DCP",
+    "OVERLAY_LEDGER_DIR",
+    "OVERLAY_METRICS",
 )
 _RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE")
 
@@ -113,6 +117,11 @@ def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) 
 def armed(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether processes are to be armed as they start. Raises `SelectionError` for what is neither."""
     return _switch("OVERLAY", environ)
+
+
+def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Return what a variable says that is yes or no. Raises `SelectionError` for what is neither."""
+    return _switch(name, environ)
 
 
 def _switch(name: str, environ: Mapping[str, str] | None) -> bool:

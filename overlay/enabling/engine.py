@@ -50,8 +50,18 @@ class Engine:
         self,
         load: Callable[[], dict[str, Patch]] = load_all,
         progress: Callable[[int, int, str], None] | None = None,
+        decided: Callable[[], None] | None = None,
     ) -> None:
+        """Make an engine.
+
+        Args:
+            load: Returns the patches that there are, by id.
+            progress: Told how far a plan has come.
+            decided: Called whenever a module was imported that a selected patch is for.
+
+        """
         self._load = load
+        self._decided = decided
         self._progress = progress
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
@@ -83,7 +93,12 @@ class Engine:
                     log.warning(sentence)
                 chosen = [known[name] for name in selection.ids]
                 session = self._session = Session(
-                    chosen, selection, strict=wanted, said_strict=strict is not None, pin=_pin_on(chosen)
+                    chosen,
+                    selection,
+                    strict=wanted,
+                    said_strict=strict is not None,
+                    pin=_pin_on(chosen),
+                    decided=self._decided,
                 )
             else:
                 _same_again(
@@ -186,7 +201,15 @@ class Engine:
                 session.catch_up()
             except PatchError:
                 log.debug("what was refused stays refused: the ledger says so")
-        patches = session.status() if session is not None else self._last
+        return self._status(session.status() if session is not None else self._last)
+
+    def last_words(self) -> Status:
+        """Return the ledger as it stands, for a process that ends: nothing is looked at, nor waited for."""
+        session = self._session
+        return self._status(session.status(wait=False) if session is not None else self._last)
+
+    def _status(self, patches: tuple[PatchStatus, ...]) -> Status:
+        session = self._session
         return Status(
             enabled=session is not None,
             strict=session is not None and session.strict,

@@ -20,7 +20,7 @@ from overlay.errors import OverlayError, PatchError, PinError
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from overlay.deciding.selection import Selection
     from overlay.ledger import PatchStatus
@@ -44,13 +44,25 @@ class Session:
         strict: bool,
         said_strict: bool = False,
         pin: Pin | None = None,
+        decided: Callable[[], None] | None = None,
     ) -> None:
-        """Arm the patches of a selection. `said_strict`: strict mode is an argument of `enable()`."""
+        """Arm the patches of a selection.
+
+        Args:
+            patches: What is selected.
+            chosen: How that was asked for.
+            strict: Whether what cannot be applied is an error.
+            said_strict: Whether that is an argument of `enable()`.
+            pin: What this process is held to.
+            decided: Called whenever a module was imported that a patch is for.
+
+        """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
         self._said_strict = said_strict
         self._pin = pin
+        self._decided = decided
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
@@ -85,12 +97,12 @@ class Session:
                 if entry.state not in ENDED:
                     entry.state = "reverted"
 
-    def status(self) -> tuple[PatchStatus, ...]:
+    def status(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:
         """Return the ledger, with each site as it is now."""
         with self._lock:
             for entry in self.entries.values():
                 entry.settle()
-            return tuple(entry.status() for entry in self.entries.values())
+            return tuple(entry.status(wait=wait) for entry in self.entries.values())
 
     def catch_up(self, patience: float = 0.0) -> None:
         """Handle watched modules that were imported before the hook was there, or past it.
@@ -148,6 +160,8 @@ class Session:
                     self._make_up_for(entry, name)
         finally:
             busy.release()
+            if self._decided is not None:
+                self._decided()
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
         """Apply a patch that was left out, until `name` was imported, to what had been imported before."""

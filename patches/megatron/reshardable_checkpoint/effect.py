@@ -1,0 +1,13 @@
+"""What `megatron.reshardable-checkpoint` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__,
+    "buffer",
+    Figure(name="padding", says="elements of padding by which parameters would have been shifted"),
+    did="saved unshifted",
+    then="without it shifted by up to {padding} elements",
+)
