@@ -10,5 +10,4 @@ EFFECT = effect(
     Figure(name="over", says="micro-batches over the budget that miles' own split has"),
     Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
     then="without it {over} micro-batches over the budget, the fullest {fullest} times",
-    did="split anew",
 )

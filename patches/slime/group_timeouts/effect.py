@@ -7,6 +7,6 @@ from overlay.effect import effect
 EFFECT = effect(
     __name__,
     "group",
-    did="made anew, as it was at first,",
+    did="made anew",
     always=True,
 )
