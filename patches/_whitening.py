@@ -24,8 +24,8 @@ def whitened(
         values: Of this rank, [tokens], possibly of none.
         mask: Of the same shape, 1 for what counts.
         all_reduce: Adds a tensor up over all ranks that have a part of the values, in place. Called twice.
-        place: This rank among those that share a sequence, and how many these are. The upstream takes the mean
-            over ranks of one such place.
+        place: This rank among those that share a sequence, and how many these are. The upstream takes the
+            mean over ranks of one such place.
         effect: Where it is counted how far the upstream's mean and deviation are off.
         shift_mean: Whether the result has the mean 0, or that of the values.
         epsilon: What is added to the variance.

@@ -7,7 +7,11 @@ from overlay.effect import Figure, effect
 EFFECT = effect(
     __name__,
     "buffer",
-    Figure(name="padding", says="elements of padding by which parameters would have been shifted"),
+    Figure(
+        name="padding",
+        says="the most elements of padding by which parameters would have been shifted",
+        combine="max",
+    ),
     did="saved unshifted",
     then="without it shifted by up to {padding} elements",
 )

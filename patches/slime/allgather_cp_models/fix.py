@@ -17,7 +17,6 @@ def make_validate(original: Callable[..., Any], _module: ModuleType) -> Callable
 
     It raises a `ValueError` for a model that allgather context parallelism is not for.
     """
-
     from overlay.patches.slime.allgather_cp_models.effect import EFFECT
 
     def _hf_validate_args(args: Any, hf_config: Any) -> None:

@@ -105,6 +105,6 @@ def _prompts(args: Any, samples: Sequence[Any]) -> list[Hashable]:
 
 
 def _in_a_row(args: Any, count: int) -> list[Hashable]:
-    """Return the prompt of each sample as slime takes it: groups in a row if their number is right, else one."""
+    """Return the prompt of each sample as slime takes it: groups in a row if that is their number."""
     size = args.n_samples_per_prompt
     return [at // size if count == size * args.rollout_batch_size else 0 for at in range(count)]

@@ -9,7 +9,7 @@ EFFECT = effect(
     "micro-batch",
     Figure(
         name="kept_out",
-        says="float32 logits of the response rows of the largest micro-batch, a copy of which slime keeps for the backward",
+        says="the logits of response rows, most at once, of which slime keeps a copy",
         unit="bytes",
         combine="max",
     ),

@@ -7,6 +7,6 @@ from overlay.effect import effect
 EFFECT = effect(
     __name__,
     "micro-batch",
-    did="scaled the critic"s loss of",
+    did="scaled the loss of",
     always=True,
 )

@@ -7,5 +7,5 @@ from overlay.effect import effect
 EFFECT = effect(
     __name__,
     "micro-batch",
-    did="told the batch"s own numbers in",
+    did="corrected the numbers of",
 )
