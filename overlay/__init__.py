@@ -144,11 +144,17 @@ def effects() -> dict[str, dict[str, int | float]]:
     return {name: dict(effect.values) for name, effect in found.items() if effect is not None}
 
 
-def metrics() -> dict[str, int | float]:
-    """Return the same as one flat dict for wandb or tensorboard: `overlay/slime.capped-partitions/changed`."""
+def metrics(*, reached: bool = False) -> dict[str, int | float]:
+    """Return the same as one flat dict for wandb or tensorboard: `overlay/PATCH/FIGURE`.
+
+    Args:
+        reached: Leave out patches that were not reached so far.
+
+    """
     return {
         f"overlay/{patch}/{figure}": value
         for patch, figures in effects().items()
+        if not reached or figures.get("calls") or figures.get("changed")
         for figure, value in figures.items()
     }
 

@@ -141,7 +141,7 @@ def arrive(place: str) -> Any:
 
 
 def of_module(module: str, *, wait: bool = True) -> Effect | None:
-    """Return what the patch in a module has counted, `None` if it counts nothing, or nothing of it is used."""
+    """Return what the patch in a module has counted, `None` if it counts nothing, or is not in use."""
     counts = _made.get(f"{module}.effect") or _made.get(module)
     return None if counts is None else counts.effect.replace(values=counts.read(wait=wait))
 

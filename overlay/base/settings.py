@@ -9,7 +9,7 @@
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
-| `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, with what its patches changed | none |
+| `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
 | `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
 """
 

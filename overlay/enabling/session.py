@@ -36,7 +36,7 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- all that a session is told
         self,
         patches: Sequence[Patch],
         chosen: Selection,

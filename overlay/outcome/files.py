@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 
 from overlay import log
 from overlay.base.record import TYPE_CHECKING
@@ -82,10 +83,8 @@ class LedgerFile:
                 file.write(data)
             os.replace(draft, os.path.join(self._folder, name))
         except OSError:
-            try:
+            with suppress(OSError):
                 os.unlink(draft)
-            except OSError:
-                pass
             raise
         self._written[kind] = data
 

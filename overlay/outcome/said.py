@@ -13,7 +13,7 @@ _WAS_IN_PLACE = ("applied", "incomplete", "reverted", "armed")
 
 
 def lines(status: Status) -> list[str]:
-    """Return what this process has to say at its end: what was changed, a line for each patch, then the rest."""
+    """Return what this process has to say at its end: what was changed, line by line, and then the rest."""
     counted = [patch for patch in status.patches if _counted(patch)]
     changed = [patch for patch in counted if patch.effect is not None and patch.effect.values.get("changed")]
     looked = [

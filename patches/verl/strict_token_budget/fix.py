@@ -186,12 +186,11 @@ def settle(
     from overlay.patches._partition import capped_partitions, fewest_parts
 
     groups, longest = len(tokens), max(longest, 1)
-    need = max(at_least, 1)
-    usual = max(need, min(groups, -(-sum(tokens) // cap)))  # what the original takes
+    usual = need = max(at_least, 1)
     if need < groups and longest <= cap:
         # No fewer than the original takes, which a group over the cap would otherwise allow.
-        need = usual
-        need = fewest_parts(tokens, cap, at_least=need, costs=costs)
+        usual = max(need, min(groups, -(-sum(tokens) // cap)))
+        need = fewest_parts(tokens, cap, at_least=usual, costs=costs)
     own = [
         need,
         longest if longest > cap else 0,
