@@ -27,7 +27,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     # Of each minor version one, beside what the support matrix runs.
     "verl.resume-epoch-boundary": ("0.7.1", "0.8.0"),
     "verl.resume-lr-schedule": ("0.7.1", "0.8.0"),
-    "verl.metrics": ("0.6.0", "0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1"),
+    "verl.metrics": ("0.7.1", "0.8.0"),
 }
 #: Those that 0.9.0 has mended.
 CURED = {
