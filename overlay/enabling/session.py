@@ -13,7 +13,9 @@ from types import ModuleType
 
 from overlay import log
 from overlay.base.record import TYPE_CHECKING
+from overlay.catalogue.registry import module_of
 from overlay.deciding.decide import decide, in_order, settle
+from overlay.effect import load as load_effect
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
@@ -214,6 +216,7 @@ class Session:
         if not missing:
             return
         try:
+            load_effect(module_of(entry.patch.id))
             sites = prepare(entry.label, module, missing, self._source())
             with self._lock:
                 if self.closed:
