@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import random
 import secrets
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ pytest.importorskip("torch")
 import torch
 
 PATCHES = load_patches()
-SEED = secrets.randbelow(2**31)
+SEED = int(os.environ.get("OVERLAY_TEST_SEED") or secrets.randbelow(2**31))
 NO_MODULE: Any = None
 
 
