@@ -16,8 +16,10 @@ import sys
 
 from overlay import log
 from overlay.arming.variables import says_no, variables
+from overlay.base import settings
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.process import here
+from overlay.enabling.voice import DRIVER
 from overlay.errors import WorkersError
 
 TYPE_CHECKING = False
@@ -141,12 +143,14 @@ class RayJobs:
             # Who has asked for it has the defaults without a word.
             if name not in given and not ("OVERLAY" in given and _DEFAULTS.get(name) == value)
         }
-        if not added:
+        told = _introduced()
+        if not added and not told:
             return config
         made = copy(config)
-        made.set_runtime_env({**env, "env_vars": {**given, **added}})
-        shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-        log.info(f"Ray: the workers of this job are armed by its runtime_env: {shown}")
+        made.set_runtime_env({**env, "env_vars": {**given, **added, **told}})
+        if added:
+            shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
+            log.info(f"Ray: the workers of this job are armed by its runtime_env: {shown}")
         return made
 
     def _look_at_python(self, env: dict[str, Any]) -> None:
@@ -196,6 +200,16 @@ class RayJobs:
         if text not in self._said:
             self._said.add(text)
             log.warning(text)
+
+
+def _introduced() -> dict[str, str]:
+    """Say what this job is run with, and return the variable by which its workers know that it was said."""
+    try:
+        here().voice.introduce()
+    except Exception as error:  # noqa: BLE001 -- no job may fail of a line in a log
+        log.warning(f"Ray: what this job is run with cannot be told: {type(error).__name__}: {error}")
+        return {}
+    return {settings.SAID: DRIVER} if log.heard("info") else {}
 
 
 def _armed_at_start() -> bool:

@@ -8,6 +8,7 @@
 | `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
+| `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 | `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
 | `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
@@ -23,7 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something here, one that is set for tests, and one that `overlay suite` sets itself.
+#: By which a process tells those that it starts what was said already.
+SAID = "OVERLAY_SAID"
+#: Variables that mean something here, one that is set for tests, and those that overlay sets itself.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -31,11 +34,12 @@ VARIABLES = (
     "OVERLAY_LOG",
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
+    "OVERLAY_CACHE",
     "OVERLAY_DCP",
     "OVERLAY_LEDGER_DIR",
     "OVERLAY_METRICS",
 )
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE")
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"
@@ -146,6 +150,11 @@ def pin(environ: Mapping[str, str] | None = None) -> str:
             what = f"{DIGEST_LENGTH} hexadecimal digits after {DIGEST_PREFIX!r}"
             raise SelectionError(f"OVERLAY_PIN={text!r}: a digest has {what}")
     return text
+
+
+def cache(environ: Mapping[str, str] | None = None) -> str:
+    """Return the folder in which is kept what was decided on a source, empty if there is none."""
+    return (os.environ if environ is None else environ).get("OVERLAY_CACHE", "").strip()
 
 
 def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

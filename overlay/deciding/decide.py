@@ -201,10 +201,8 @@ def _claims(patch: Patch, verdict: Verdict, tree: Tree | None) -> dict[str, list
 def _origins(site: str, tree: Tree | None) -> list[str]:
     if tree is None:
         return [site]
-    from overlay.reading.origin import import_chain
-
     try:
-        return import_chain(site, tree)
+        return tree.chain(site)
     except Exception:  # noqa: BLE001 -- what cannot be read has been said by `decide`
         return [site]
 

@@ -18,7 +18,7 @@ def here() -> Engine:
     if _engine is None:
         with _lock:
             if _engine is None:
-                _engine = Engine(decided=run.begin)
+                _engine = Engine(speaks=True)
                 unpickled.ask(_engine.status)
                 run.ask(_engine.last_words)
     return _engine

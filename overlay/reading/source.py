@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ModuleSpec
 
 from overlay.errors import SourceError
-from overlay.reading.bindings import find
+from overlay.reading.bindings import Module, find
 from overlay.reading.editable import Links, module_file
 from overlay.reading.locate import (
     ask_finders,
@@ -24,6 +24,7 @@ from overlay.reading.locate import (
     source_text,
     stated_version,
 )
+from overlay.reading.origin import origin
 from overlay.reading.shape import bindings, digest, doubt, exists, shape, split_site
 
 TYPE_CHECKING = False
@@ -43,9 +44,13 @@ class Tree:
     """
 
     def __init__(self) -> None:
-        self._parsed: dict[str, ast.Module | None] = {}
+        self._parsed: dict[str, Module | None] = {}
         self._damaged: dict[str, str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
+        self._chains: dict[str, list[str]] = {}
+        self._texts: dict[str, str | None] = {}
+        #: What is remembered of sites: where each is defined, and the fingerprints of what that compiles to.
+        self.prints: dict[str, tuple[str, list[str]]] = {}
 
     def source(self, module: str) -> str | None:
         """Return the source of a module, `None` if there is no such module.
@@ -89,7 +94,7 @@ class Tree:
         tree = self._parse(module)
         if tree is None:
             return None
-        parts = shape(tree, qualname) if qualname else [tree]
+        parts = shape(tree, qualname) if qualname else [tree.tree]
         return digest(parts) if parts else None
 
     def nodes(self, site: str) -> list[ast.AST]:
@@ -98,7 +103,7 @@ class Tree:
         tree = self._parse(module)
         if tree is None:
             return []
-        return bindings(tree, qualname) if qualname else [tree]
+        return bindings(tree, qualname) if qualname else [tree.tree]
 
     def found(self, site: str) -> list[Found]:
         """Return what binds a site or bears on it, with what that stands in. Raises `SourceError`."""
@@ -111,23 +116,49 @@ class Tree:
 
         The whole of it: how a call is compiled depends on what its module imports.
         """
-        tree = self._parse(module)
         if module not in self._compiled:
+            text = self._text(module)
             try:
-                code = [] if tree is None else [compile(tree, module, "exec", dont_inherit=True)]
-            except (SyntaxError, ValueError, RecursionError) as error:
-                msg = f"the source of {module} does not compile: {error}"
+                code = [] if text is None else [compile(text, module, "exec", dont_inherit=True)]
+            except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
+                msg = f"the source of {module} does not compile: {str(error) or type(error).__name__}"
                 raise SourceError(msg) from error
             self._compiled[module] = code
         return self._compiled[module]
 
-    def _parse(self, module: str) -> ast.Module | None:
+    def chain(self, site: str) -> list[str]:
+        """Return a site and, while it is a `from` import, the site that it is imported from.
+
+        Raises `SourceError`.
+        """
+        if site not in self._chains:
+            chain = [site]
+            while chain[-1]:
+                module = split_site(chain[-1])[0]
+                nodes = self.nodes(chain[-1])
+                found = origin(nodes, module, is_package=self.is_package(module))
+                chain.append("" if found in chain else found)  # two modules may import it from each other
+            self._chains[site] = chain[:-1]
+        return self._chains[site]
+
+    def _text(self, module: str) -> str | None:
+        """Return the source of a module as it was when it was first asked for. Raises `SourceError`."""
+        if module not in self._texts:
+            self._texts[module] = self.source(module)
+        return self._texts[module]
+
+    def let_go(self) -> None:
+        """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
+        self._parsed.clear()
+        self._compiled.clear()
+
+    def _parse(self, module: str) -> Module | None:
         if module in self._damaged:
             raise SourceError(self._damaged[module])
         if module not in self._parsed:
-            text = self.source(module)
+            text = self._text(module)
             try:
-                self._parsed[module] = None if text is None else ast.parse(text)
+                self._parsed[module] = None if text is None else Module(ast.parse(text), text)
             except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
                 msg = f"the source of {module} does not parse: {str(error) or type(error).__name__}"
                 self._damaged[module] = msg  # every site asks, and to find this out can take seconds

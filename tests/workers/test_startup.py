@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pkgutil
 import shutil
@@ -36,7 +37,9 @@ def test_the_start_file_names_a_function(worksite: Venv) -> None:
 def test_a_process_is_armed_before_user_code(worksite: Venv, value: str) -> None:
     done = worksite.run("-c", PROBE, **{**ARMED, "OVERLAY": value})
     assert done.stdout.split()[-1] == PATCHED, done.stderr
-    assert "overlay: applied acme/fakeup.scale@3 to fakeup 1.2.0 (2 sites)" in done.stderr
+    configuration, has = done.stderr.splitlines()
+    digest = json.loads(configuration.removeprefix("overlay: configuration: "))["digest"]
+    assert has == f"overlay: this process: 1 applied, 0 refused, digest {digest[:12]}"
 
 
 @pytest.mark.parametrize("value", [None, "", "0", "off"])
