@@ -99,7 +99,8 @@ class Counts:
     def __deepcopy__(self, _memo: object) -> Counts:
         return self
 
-    __copy__ = __deepcopy__  # type: ignore[assignment]
+    def __copy__(self) -> Counts:
+        return self
 
 
 def effect(
@@ -117,7 +118,7 @@ def effect(
         always: Whether what is looked at is changed each time: there are no `calls` then.
 
     """
-    own = (Figure(name="changed", says=f"{plural(of)} {did}"),)
+    own: tuple[Figure, ...] = (Figure(name="changed", says=f"{plural(of)} {did}"),)
     if not always:
         own = (Figure(name="calls", says=f"{plural(of)} looked at"), *own)
     declared = Effect(of=of, figures=(*own, *figures), did=did, then=then)

@@ -64,7 +64,7 @@ class Session:
         self._met = met
         #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
         self.has_met = False
-        self._decided = decided
+        self._decided = decided or _nothing
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
@@ -169,8 +169,7 @@ class Session:
                     self._make_up_for(entry, name)
         finally:
             busy.release()
-            if self._decided is not None:
-                self._decided()
+            self._decided()
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
         """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
@@ -381,6 +380,10 @@ class Session:
         if tree is None:
             tree = self._tree = Witness()
         return tree
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

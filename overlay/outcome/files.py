@@ -17,6 +17,7 @@ import os
 from contextlib import suppress
 
 from overlay import log
+from overlay.base.place import rank
 from overlay.base.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class LedgerFile:
         own = _encoded(
             {
                 "ledger": digest,
-                "rank": _number("RANK"),
-                "world": _number("WORLD_SIZE"),
+                "rank": rank(),
+                "world": _world(),
                 "host": _host(),
                 "pid": self.pid,
                 "ended": ended,
@@ -115,9 +116,9 @@ def _encoded(data: object) -> bytes:
     return (json.dumps(data, sort_keys=True) + "\n").encode()
 
 
-def _number(name: str) -> int | None:
-    text = os.environ.get(name, "").strip()
-    return int(text) if text.isdecimal() else None
+def _world() -> int | None:
+    text = os.environ.get("WORLD_SIZE", "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _host() -> str:

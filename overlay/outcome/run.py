@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 
+from overlay.base.place import is_first
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +60,7 @@ def end() -> None:
         reached = any(patch.effect is not None and patch.effect.reached for patch in status.patches)
         if not reached and os.getpid() != _begun:
             return  # a child of a fork, in which nothing was done
-        if os.environ.get("RANK", "0").strip() in ("", "0"):
+        if is_first():
             from overlay import log
 
             for line in said.lines(status):

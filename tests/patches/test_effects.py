@@ -525,7 +525,7 @@ def test_group_timeouts(draw: random.Random) -> None:
     import os
 
     number = draw.randint(1, 5)
-    made_with = {"overlay_made_with": ((), {})}
+    made_with: dict[str, Any] = {"overlay_made_with": ((), {})}
     groups = [SimpleNamespace(group=None, group_info=dict(made_with)) for _ in range(number)]
     groups += [SimpleNamespace(group="there", group_info=dict(made_with))]
     module = SimpleNamespace(

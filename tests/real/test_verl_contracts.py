@@ -32,7 +32,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "verl.metrics": ("0.7.1", "0.8.0"),
 }
 #: Those that 0.9.0 has mended.
-CURED = {
+CURED: dict[str, tuple[str, ...]] = {
     patch: ("0.9.0",)
     for patch in AFFECTED
     if not patch.startswith("verl.resume-") and patch != "verl.metrics"

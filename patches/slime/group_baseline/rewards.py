@@ -35,6 +35,7 @@ def by_prompt(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         rollouts.setdefault((prompts[position], _rollout(sample, position)), []).append(position)
     scaled = args.advantage_estimator in SCALED and args.grpo_std_normalization
     found = _normalised(raw, rollouts, scaled=scaled)
+    alone: dict[tuple[Hashable, Hashable], list[int]]
     alone = {(prompt, ("sample", at)): [at] for at, prompt in enumerate(_in_a_row(args, len(samples)))}
     _count(found, found if alone == rollouts else _normalised(raw, alone, scaled=scaled))
     return raw, found
