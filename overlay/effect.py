@@ -134,7 +134,12 @@ _made: dict[str, Any] = {}
 
 
 def load(module: str) -> None:
-    """Import what the patch in a module counts, if it does: a patch that is in place begins at nothing."""
+    """Import what the patch in a module counts, if it does: a patch that is in place begins at nothing.
+
+    Of a patch that was not loaded from a module, the name is empty.
+    """
+    if not module:
+        return
     from importlib import import_module
 
     name = f"{module}.effect"
