@@ -156,7 +156,10 @@ def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
 def _add_report(commands: Any) -> None:
     text = "write one HTML page about installations, the ranks of a job, test results and figures"
     report = commands.add_parser("report", help=text, description=text)
-    report.add_argument("-o", "--output", required=True, metavar="FILE", help="the page, such as report.html")
+    what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
+    report.add_argument("job", nargs="*", metavar="DIR", type=folder, help=what)
+    report.add_argument("--json", action="store_true", help="print JSON instead of a table, without -o")
+    report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
     report.add_argument("--title", default="overlay: what was decided", metavar="TEXT", help="its heading")
     for name, metavar, what in (
         ("--ledger", "FILE", "what a process's overlay.status().to_dict() is as JSON; one for each rank"),

@@ -235,6 +235,9 @@ class Patch(Record):
     met: str = ""
     #: Whether only its id selects it, neither `all` nor a glob: upstream's reading can be defended as well.
     opt_in: bool = False
+    #: The variable that, where it says yes, selects it along with whatever else is, as a companion. It is
+    #: `opt_in` otherwise.
+    switch: str = ""
 
 
 class Contract(Record):

@@ -11,6 +11,8 @@
 | `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
 | `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
+| `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
+| `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ VARIABLES = (
     "OVERLAY_TRUST",
     "OVERLAY_CACHE",
     "OVERLAY_DCP",
+    "OVERLAY_LEDGER_DIR",
+    "OVERLAY_METRICS",
 )
 #: Set by `overlay prove` where a contract is run, to `ALONE` where upstream is to be tried without the patch.
 PROVE, ALONE = "OVERLAY_PROVE", "alone"
@@ -123,6 +127,11 @@ def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) 
 def armed(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether processes are to be armed as they start. Raises `SelectionError` for what is neither."""
     return _switch("OVERLAY", environ)
+
+
+def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Return what a variable says that is yes or no. Raises `SelectionError` for what is neither."""
+    return _switch(name, environ)
 
 
 def _switch(name: str, environ: Mapping[str, str] | None) -> bool:

@@ -18,6 +18,7 @@ from overlay.enabling.voice import Voice
 from overlay.errors import OverlayError, PatchError
 from overlay.installing.unpickled import half_patched
 from overlay.ledger import Status
+from overlay.outcome import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -94,10 +95,15 @@ class Engine:
                     log.warning(sentence)
                 chosen = [known[name] for name in selection.ids]
                 session = self._session = Session(
-                    chosen, selection, strict=wanted, said_strict=strict is not None, pin=_pin_on(chosen),
+                    chosen,
+                    selection,
+                    strict=wanted,
+                    said_strict=strict is not None,
+                    pin=_pin_on(chosen),
                     trusted=_trusted(chosen),
                     met=self.voice.met if self._speaks else None,
-                )  # fmt: skip
+                    decided=run.begin if self._speaks else None,
+                )
             else:
                 _same_again(
                     session,
@@ -250,7 +256,15 @@ class Engine:
                 session.catch_up()
             except PatchError:
                 log.debug("what was refused stays refused: the ledger says so")
-        patches = session.status() if session is not None else self._last
+        return self._status(session.status() if session is not None else self._last)
+
+    def last_words(self) -> Status:
+        """Return the ledger as it stands, for a process that ends: nothing is looked at, nor waited for."""
+        session = self._session
+        return self._status(session.status(wait=False) if session is not None else self._last)
+
+    def _status(self, patches: tuple[PatchStatus, ...]) -> Status:
+        session = self._session
         return Status(
             enabled=session is not None,
             strict=session is not None and session.strict,

@@ -6,7 +6,9 @@ import sys
 
 from overlay import log
 from overlay.base.record import TYPE_CHECKING
+from overlay.catalogue.registry import module_of
 from overlay.deciding.decide import variant_of
+from overlay.effect import of_module
 from overlay.ledger import PatchStatus, SiteStatus
 
 if TYPE_CHECKING:
@@ -123,8 +125,8 @@ class Entry:
                 say = log.of_job if target.trusted else log.own
                 say(f"applied {self.label} to {project} {target.version} ({count}){note}")
 
-    def status(self) -> PatchStatus:
-        """Return this entry as data."""
+    def status(self, *, wait: bool = True) -> PatchStatus:
+        """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
         return PatchStatus(
             patch=self.patch.id,
             revision=self.patch.revision,
@@ -132,6 +134,7 @@ class Entry:
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, _ in self._sites()),
+            effect=of_module(module_of(self.patch.id), wait=wait),
         )
 
     def _optional(self, project: str) -> bool:

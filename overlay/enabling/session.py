@@ -15,7 +15,9 @@ from overlay import log
 from overlay.aliases.counting import with_functions
 from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING
+from overlay.catalogue.registry import module_of
 from overlay.deciding.decide import in_order
+from overlay.effect import load as load_effect
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
@@ -49,11 +51,12 @@ class Session:
         pin: Pin | None = None,
         met: Callable[[], None] | None = None,
         trusted: Mapping[str, Trusted] | None = None,
+        decided: Callable[[], None] | None = None,
     ) -> None:
         """Arm the patches of a selection.
 
         `said_strict`: strict mode is an argument of `enable()`. `met` is called once, before the first module
-        is looked at that a patch is for. `trusted`: by patch, what was proven here.
+        is looked at that a patch is for, and `decided` after each. `trusted`: by patch, what was proven here.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
@@ -64,6 +67,7 @@ class Session:
         self._met = met
         #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
         self.has_met = False
+        self._decided = decided or _nothing
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
@@ -100,12 +104,12 @@ class Session:
                 if entry.state not in ENDED:
                     entry.state = "reverted"
 
-    def status(self) -> tuple[PatchStatus, ...]:
+    def status(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:
         """Return the ledger, with each site as it is now."""
         with self._lock:
             for entry in self.entries.values():
                 entry.settle()
-            return tuple(entry.status() for entry in self.entries.values())
+            return tuple(entry.status(wait=wait) for entry in self.entries.values())
 
     def catch_up(self, patience: float = 0.0) -> None:
         """Handle watched modules that were imported before the hook was there, or past it.
@@ -168,6 +172,7 @@ class Session:
                     self._make_up_for(entry, name)
         finally:
             busy.release()
+            self._decided()
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
         """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
@@ -220,6 +225,7 @@ class Session:
         if not missing:
             return
         try:
+            load_effect(module_of(entry.patch.id))
             tree = self._source()
             with Paused():
                 sites = prepare(entry.label, module, missing, tree)
@@ -377,6 +383,10 @@ class Session:
         if tree is None:
             tree = self._tree = Witness()
         return tree
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from overlay.auditing.audit import make_audit
 from overlay.base.record import TYPE_CHECKING
+from overlay.commands.output import EXIT_OK, show
 from overlay.errors import ReportError
 from overlay.reading.source import InstalledTree
-from overlay.report import charts, drawing, inputs, page
+from overlay.report import charts, drawing, inputs, job, page
 
 if TYPE_CHECKING:
     import argparse
@@ -15,9 +18,17 @@ if TYPE_CHECKING:
 
 
 def write(engine: Engine, arguments: argparse.Namespace) -> int:
-    """Write the page. Raises `ReportError` if something cannot be read, drawn or written."""
+    """Write the page, or print what a job left. Raises `ReportError` for what cannot be read or written."""
+    jobs = [job.read(folder) for folder in arguments.job]
+    if not arguments.output:
+        if not jobs:
+            raise ReportError("name a file for the page (-o FILE), or the folder of a job's ledgers")
+        for one in jobs:
+            show(arguments, one.to_dict(), partial(job.table, one))
+        return EXIT_OK
     drawing.needed()
-    ledgers = _distinct([inputs.ledger(path) for path in arguments.ledger])
+    own = [ledger for one in jobs for ledger in one.ledgers]
+    ledgers = _distinct([*own, *(inputs.ledger(path) for path in arguments.ledger)])
     sites: list[str | None] = list(arguments.audit)
     if not sites and not ledgers:
         sites = [None]
@@ -36,6 +47,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         audits=audits,
         defects=defects,
         ledgers=ledgers,
+        effects={name: found for one in jobs for name, found in one.effects.items()},
         tree=InstalledTree(),
         suites=[suite for path in arguments.suite for suite in inputs.suites(path)],
         charts=[charts.chart(figure) for path in arguments.figures for figure in inputs.figures(path)],

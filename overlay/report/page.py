@@ -10,6 +10,7 @@ from overlay.auditing.judge import STATES
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.plan import plan_digest
 from overlay.defect import HARMS
+from overlay.effect import told
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
 from overlay.report.sources import site_source
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from overlay.auditing.audit import Audit
+    from overlay.effect import Effect
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.reading.source import Tree
@@ -90,6 +92,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     patches: Mapping[str, Patch],
     audits: Sequence[View],
     ledgers: Sequence[Ledger],
+    effects: Mapping[str, tuple[Effect, int]],
     tree: Tree,
     suites: Sequence[Suite],
     charts: Sequence[Chart],
@@ -103,6 +106,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         patches: All that are known, by id.
         audits: What was decided for installations.
         ledgers: What processes said.
+        effects: By patch, what the processes of a job counted together, and in how many it was reached.
         tree: Where the sources that ledgers speak of may lie.
         suites: Results of upstreams' own tests.
         charts: Pictures.
@@ -135,6 +139,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         patches={name: _card(patches.get(name), name, views) for name in shown},
         counts=_counts(views, shown),
         ledgers=ledgers,
+        effects=[(name, told(effect), count) for name, (effect, count) in effects.items()],
         groups=groups,
         differences=differences,
         suites=suites,
