@@ -26,7 +26,7 @@ job runs as it did. slime, miles and verl run on Megatron, so read its table too
 | speed | less time for the same work |
 | hangs | a job that waited for ever goes on |
 | crashes | a job that ended with an error goes on |
-| safety | a job that would have gone on with something wrong ends with an error |
+| safety | nothing that is computed: an error where a job would go on with something wrong, or a report |
 
 Where numbers differ by rounding alone, the last column says so. `overlay` shows which patches apply to what
 is installed, and `overlay explain ID` what one of them does and why. [All patches](patches.md) has that too.
