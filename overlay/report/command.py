@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from overlay.base.record import TYPE_CHECKING
-from overlay.errors import ReportError
+from overlay.commands.output import say
 from overlay.reading.source import InstalledTree
-from overlay.report import charts, drawing, inputs, page
+from overlay.report import charts, drawing, inputs, page, place
 
 if TYPE_CHECKING:
     import argparse
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def write(engine: Engine, arguments: argparse.Namespace) -> int:
     """Write the page. Raises `ReportError` if something cannot be read, drawn or written."""
+    place.check(arguments.output)
     drawing.needed()
     ledgers = _distinct([inputs.ledger(path) for path in arguments.ledger])
     sites: list[str | None] = list(arguments.audit)
@@ -25,7 +26,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         page.audit_view(site or "this environment", engine.plan(selection, site), InstalledTree(site))
         for site in sites
     ]
-    text = page.render(
+    text, first = page.render(
         title=arguments.title,
         patches=engine.known(),
         audits=audits,
@@ -35,11 +36,9 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         charts=[charts.chart(figure) for path in arguments.figures for figure in inputs.figures(path)],
         support=inputs.support(),
     )
-    try:
-        with open(arguments.output, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except OSError as error:
-        raise ReportError(f"the report cannot be written: {error}") from error
+    said = place.write(arguments.output, text)
+    say(f"{said}: {first.tally()}")
+    say(first.text)
     return 0
 
 

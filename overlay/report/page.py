@@ -8,6 +8,7 @@ import time
 from overlay._version import __version__
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.plan import plan_digest
+from overlay.report.headline import OUTCOMES, headline, outcome, unmet
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
 from overlay.report.sources import site_source
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from overlay.reading.source import Tree
     from overlay.report.charts import Chart
+    from overlay.report.headline import Headline
     from overlay.report.inputs import Ledger, Suite
     from overlay.report.sources import SiteSource
     from overlay.verdict import Plan, Verdict
@@ -91,8 +93,8 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     suites: Sequence[Suite],
     charts: Sequence[Chart],
     support: Mapping[str, Mapping[str, Mapping[str, str]]],
-) -> str:
-    """Return the page as HTML.
+) -> tuple[str, Headline]:
+    """Return the page as HTML, and what it says first.
 
     Args:
         title: Its heading.
@@ -110,7 +112,14 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     groups, differences = compare(ledgers)
     views = [*audits, *(ledger_view(group, tree) for group in groups)]
     known = [*patches, *(name for view in views for name in view.states if name not in patches)]
-    shown = [name for name in known if any(view.concerns(name) for view in views)]
+    outcomes = {name: outcome([view.word(name) for view in views if view.word(name)]) for name in known}
+    first = headline(outcomes, len(ledgers), groups, differences)
+    concerned = [name for name in known if any(view.concerns(name) for view in views)]
+    waiting = [name for name in concerned if outcomes[name] in ("not reached", "not installed")]
+    absent = [name for name in known if outcomes[name] == "not installed"]
+    nothing_of = unmet(patches, _projects(views), (name for name in waiting if name not in absent))
+    apart = {*absent, *(name for names in nothing_of.values() for name in names)}
+    shown = [name for name in concerned if name not in apart]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("overlay.report", "."),
         autoescape=True,
@@ -119,16 +128,20 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         lstrip_blocks=True,
     )
     environment.globals.update(link=link, tone=tone, mark=mark)
-    return environment.get_template("page.html").render(
+    text = environment.get_template("page.html").render(
         title=title,
+        first=first,
+        tones=OUTCOMES,
+        absent=absent,
+        nothing_of=nothing_of,
         when=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         version=__version__,
         python=".".join(map(str, sys.version_info[:3])),
         views=views,
         shown=shown,
-        aside=[name for name in known if name not in shown],
+        aside=[name for name in known if outcomes[name] == "not selected"],
         patches={name: _card(patches.get(name), name, views) for name in shown},
-        counts=_counts(views, shown),
+        checked=_checked(support, views),
         ledgers=ledgers,
         groups=groups,
         differences=differences,
@@ -138,6 +151,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         matrix=_matrix(support, views),
         meanings=VERDICTS,
     )
+    return text, first
 
 
 def link(reference: str) -> str:
@@ -155,7 +169,7 @@ def tone(word: str) -> str:
         return "bad"
     if word in ("incomplete", "flaky", "reverted"):
         return "care"
-    return "good" if word in ("apply", "applied", "armed", "won") else "plain"
+    return "good" if word in ("apply", "applied", "won") else "plain"
 
 
 def mark(word: str) -> str:
@@ -201,30 +215,33 @@ def _sources(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[SiteSource, ..
     return tuple(found)
 
 
-def _counts(views: Sequence[View], shown: Sequence[str]) -> list[tuple[str, int, str]]:
-    """Return how many patches are in place, left alone, and in need of a person, in any view."""
-    tones = [{tone(view.word(name)) for view in views} for name in shown]
-    bad = sum("bad" in found for found in tones)
-    care = sum("care" in found and "bad" not in found for found in tones)
-    good = sum("good" in found and not found & {"bad", "care"} for found in tones)
-    rest = len(tones) - bad - care - good
-    return [
-        ("good", good, "in place or to be applied"),
-        ("plain", rest, "nothing to mend"),
-        ("care", care, "incomplete"),
-        ("bad", bad, "asked for, and not there"),
-    ]
-
-
-def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:
-    """Return for each project its patches, and for each release its cells and whether it is one of here."""
-    here = {
-        f"{target.project} {target.version}"
+def _projects(views: Sequence[View]) -> set[str]:
+    """Return the projects of which some view names a version."""
+    return {
+        target.project
         for view in views
         for verdict in view.verdicts.values()
         for target in verdict.targets
         if target.version
     }
+
+
+def _checked(
+    support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]
+) -> dict[str, list[tuple[str, str]]]:
+    """Return by patch the releases of this report on which its contract was tried, and what came of it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for release in sorted({version for view in views for version in view.versions()}):
+        row = support.get(release.replace(" ", "=="), {})
+        for name, cell in row.items():
+            if cell.get("check"):
+                found.setdefault(name, []).append((release, cell["check"]))
+    return found
+
+
+def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:
+    """Return for each project its releases, each with whether it is one of here, and the cells of patches."""
+    here = {version for view in views for version in view.versions()}
     found = []
     groups: dict[str, dict[str, Mapping[str, Mapping[str, str]]]] = {}
     for name, row in support.items():
@@ -232,10 +249,9 @@ def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Seque
         project, _, version = name.rpartition("==" if "==" in name else " ")
         groups.setdefault(project, {})[version] = row
     for project, rows in groups.items():
+        releases = [(version, f"{project} {version.removeprefix('v')}" in here) for version in rows]
         patches = sorted({name for row in rows.values() for name in row})
-        lines = [
-            (version, f"{project} {version.removeprefix('v')}" in here, [row.get(name) for name in patches])
-            for version, row in rows.items()
-        ]
-        found.append((project, patches, lines))
+        found.append(
+            (project, releases, [(name, [row.get(name) for row in rows.values()]) for name in patches])
+        )
     return found
