@@ -156,8 +156,8 @@ def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
             )
         axes.axvline(tolerance, color=INK, linewidth=1)
         axes.annotate(
-            f"right is below {tolerance:g}", (tolerance, 0), (-4 if narrow else 4, 3),
-            xycoords=("data", "axes fraction"), textcoords="offset points", ha="right" if narrow else "left",
+            f"right is below {tolerance:g}", (tolerance, 0), (4, 3), xycoords=("data", "axes fraction"),
+            textcoords="offset points",
         )  # fmt: skip
         for index, row in enumerate(cases.values()):
             lost = [name for name in names if value(row, name) is None]

@@ -10,11 +10,12 @@ from overlay.base.record import TYPE_CHECKING, Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: Below this share of equal words two lines have nothing to do with one another: all of both would be marked.
+#: Below this share of equal names two lines have nothing to do with one another: all of both would be marked.
 _ALIKE = 0.5
 #: Lines among which one that is alike is looked for.
 _AHEAD = 8
 _WORD = re.compile(r"\w+|\s+|.")
+_NAME = re.compile(r"\w+")
 
 
 class Line(Record):
@@ -80,13 +81,11 @@ def _changed(old: Sequence[str], new: Sequence[str]) -> list[Line]:
     gone, come = [_whole("del", line) for line in old], [_whole("add", line) for line in new]
     begin = 0
     for place, line in enumerate(old):
-        words = _WORD.findall(line)
-        for other in range(begin, min(begin + _AHEAD, len(new)) if line.strip() else begin):
-            others = _WORD.findall(new[other])
-            matcher = difflib.SequenceMatcher(None, words, others, autojunk=False)
-            if matcher.quick_ratio() < _ALIKE or matcher.ratio() < _ALIKE:
+        for other in range(begin, min(begin + _AHEAD, len(new))):
+            if not _alike(line, new[other]):
                 continue
-            codes = matcher.get_opcodes()
+            words, others = _WORD.findall(line), _WORD.findall(new[other])
+            codes = difflib.SequenceMatcher(None, words, others, autojunk=False).get_opcodes()
             parts = _parts(words, ((start, end, tag) for tag, start, end, _, _ in codes))
             gone[place] = Line(kind="del", parts=tuple(parts))
             parts = _parts(others, ((start, end, tag) for tag, _, _, start, end in codes))
@@ -96,7 +95,15 @@ def _changed(old: Sequence[str], new: Sequence[str]) -> list[Line]:
     return [*gone, *come]
 
 
+def _alike(line: str, other: str) -> bool:
+    """Return whether two lines share most of their names, whatever their brackets and indentation."""
+    names = _NAME.findall(line), _NAME.findall(other)
+    matcher = difflib.SequenceMatcher(None, *names, autojunk=False)
+    return bool(names[0]) and matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
+
+
 def _parts(words: Sequence[str], codes: Iterator[tuple[int, int, str]]) -> Iterator[tuple[str, bool]]:
     for start, end, tag in codes:
         if start < end:
-            yield "".join(words[start:end]), tag != "equal"
+            text = "".join(words[start:end])
+            yield text, tag != "equal" and not text.isspace()

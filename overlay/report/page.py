@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -17,6 +18,8 @@ from overlay.verdict import LOUD, VERDICTS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from markupsafe import Markup
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
@@ -56,7 +59,11 @@ class View(Record):
         """Return the reason of that word, or the versions that it goes with."""
         state, verdict = self.states.get(patch), self.verdicts.get(patch)
         said = (state.reason if state is not None else "") or (verdict.reason if verdict is not None else "")
-        return said or (verdict.where() if verdict is not None else "")
+        if said:
+            return said
+        if verdict is not None:
+            return verdict.where()
+        return "not reached" if self.word(patch) == "armed" else ""
 
     def versions(self) -> list[str]:
         """Return the projects and their versions, as far as a verdict names them."""
@@ -127,7 +134,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(link=link, tone=tone, mark=mark)
+    environment.globals.update(link=link, tone=tone, mark=mark, breakable=breakable)
     text = environment.get_template("page.html").render(
         title=title,
         first=first,
@@ -163,6 +170,13 @@ def link(reference: str) -> str:
     return ""
 
 
+def breakable(name: str) -> Markup:
+    """Return a name that a line may end in, after a dot or a slash."""
+    from markupsafe import Markup, escape
+
+    return Markup("<wbr>").join(map(escape, re.findall(r"[^./]*[./]|[^./]+", name)))
+
+
 def tone(word: str) -> str:
     """Return what a word means at a glance: `good`, `bad`, `care` or `plain`."""
     if word in LOUD or word in ("failed", "lost", "differ"):
@@ -182,6 +196,8 @@ class Card(Record):
 
     id: str
     patch: Patch | None
+    #: What the views say of it.
+    words: tuple[str, ...]
     #: For each view: what is replaced there.
     sources: tuple[tuple[str, tuple[SiteSource, ...]], ...]
     #: Whether somebody has to look at it.
@@ -196,7 +212,8 @@ def _card(patch: Patch | None, name: str, views: Sequence[View]) -> Card:
             found.setdefault(_sources(patch, verdict, view.tree), []).append(view.name)
     sources = tuple((", ".join(names), sites) for sites, names in found.items() if sites)
     attention = any(tone(view.word(name)) in ("bad", "care") for view in views)
-    return Card(id=name, patch=patch, sources=sources, open=attention)
+    words = dict.fromkeys(view.word(name) for view in views if view.concerns(name))
+    return Card(id=name, patch=patch, words=tuple(words), sources=sources, open=attention)
 
 
 def _sources(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[SiteSource, ...]:

@@ -156,15 +156,20 @@ def test_a_replacement_is_shown_as_a_difference(tree: InstalledTree) -> None:
     found = site_source(Replacement(site="m:C.f", make=make_new), tree, tree.digest("m:C.f") or "")
     assert found.before == "@staticmethod\ndef f(x):\n    # <b>\n    return x + 1"
     assert found.after == "def f(x: int) -> int:\n    return x + 2"
-    assert ("del", "-    return x + 1") in found.diff
-    assert ("add", "+    return x + 2") in found.diff
+    parts = {line.kind: line.parts for line in found.diff if "return" in line.text}
+    assert parts == {
+        "del": (("    return x + ", False), ("1", True)),
+        "add": (("    return x + ", False), ("2", True)),
+    }
 
 
 def test_a_wrapper_is_shown_beside_what_it_calls(tree: InstalledTree) -> None:
     found = site_source(Replacement(site="m:C.f", make=make_wrapper), tree, "")
     assert found.calls_original
-    assert found.diff == ()
-    assert "original(x)" in found.after
+    # One listing: what is put around it, with its call marked.
+    assert {line.kind for line in found.diff} == {"add"}
+    assert [part for line in found.diff for part, marked in line.parts if marked] == ["original"]
+    assert "\n".join(line.text for line in found.diff) == found.after
 
 
 def test_another_source_is_not_shown_for_the_one_that_was_decided_on(tree: InstalledTree) -> None:
@@ -196,11 +201,18 @@ def kinds(draw: random.Random, text: str = "name") -> list[charts.Chart]:
     return [charts.chart(figure) for figure in made.figures(draw, text)]
 
 
+def drawings(chart: charts.Chart) -> list[ET.Element]:
+    return list(ET.fromstring(f"<both>{chart.svg.replace('xlink:', '')}</both>"))  # noqa: S314 -- made here
+
+
 def test_every_kind_is_drawn(draw: random.Random) -> None:
     assert {figure["kind"] for figure in made.figures(draw)} == charts.KINDS.keys()
     for chart in kinds(draw):
-        root = ET.fromstring(chart.svg.replace("xlink:", ""))  # noqa: S314 -- made here
-        assert root.attrib["role"] == "img"
+        wide, narrow = drawings(chart)
+        assert [one.attrib["role"] for one in (wide, narrow)] == ["img", "img"]
+        assert (wide.attrib["class"], narrow.attrib["class"]) == ("chart wide", "chart narrow")
+        # A unit is three quarters of a CSS pixel: on a phone of 390 the narrow one is not made smaller.
+        assert float(narrow.attrib["viewBox"].split()[2]) <= 0.75 * (390 - 32)
         assert len(chart.rows[0]) == len(chart.head)
         # Every colour is one of the page's, but for what stands on a filled bar.
         colours = set(re.findall(r"#[0-9a-f]{6}\b", chart.svg)) - {"#ffffff", "#0d1117", "#000000"}
@@ -210,7 +222,7 @@ def test_every_kind_is_drawn(draw: random.Random) -> None:
 
 def test_no_name_in_a_chart_is_a_formula_or_markup(draw: random.Random) -> None:
     for chart in kinds(draw, made.HOSTILE):
-        ET.fromstring(chart.svg.replace("xlink:", ""))  # noqa: S314 -- made here
+        assert len(drawings(chart)) == 2
         assert "<script" not in chart.svg
         assert "<img" not in chart.svg
 
@@ -277,11 +289,31 @@ def test_a_file_that_cannot_be_read_is_exit_code_2(
     assert not (tmp_path / "r.html").exists()
 
 
-def test_a_page_that_cannot_be_written_is_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("place", ["no/r.html", "file/r.html", "", "/proc/r.html"])
+def test_a_place_that_cannot_be_written_to_is_told_before_any_work(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["report", "-o", str(tmp_path / "no/r.html")]) == 2
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(drawing, "needed", lambda: pytest.fail("it went to work"))
+    assert cli.main(["report", "-o", str(tmp_path / place)]) == 2
     assert "the report cannot be written" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_asking_whether_a_page_can_be_written_leaves_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "r.html").write_text("before")
+    assert cli.main(["report", "-o", str(tmp_path / "r.html"), "--suite", str(tmp_path / "none.json")]) == 2
+    assert (tmp_path / "r.html").read_text() == "before"
+
+
+def test_it_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.html"
+    folder = made.unknown_verl(tmp_path / "site")
+    assert cli.main(["report", "-o", str(path), "--audit", str(folder)]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): " in said.err
+    assert "asked for, and not there" in said.err
 
 
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib"])
