@@ -9,6 +9,8 @@ import time
 from overlay._version import __version__
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.plan import plan_digest
+from overlay.report import brought
+from overlay.report.charts import chart
 from overlay.report.headline import OUTCOMES, headline, outcome, unmet
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
@@ -110,7 +112,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         ledgers: What processes said.
         tree: Where the sources that ledgers speak of may lie.
         suites: Results of upstreams' own tests.
-        charts: Pictures.
+        charts: Pictures, beside those that patches bring along.
         support: The matrix that comes with overlay.
 
     """
@@ -127,6 +129,12 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     nothing_of = unmet(patches, _projects(views), (name for name in waiting if name not in absent))
     apart = {*absent, *(name for names in nothing_of.values() for name in names)}
     shown = [name for name in concerned if name not in apart]
+    pictures = [
+        chart(figure)
+        for name in shown
+        if OUTCOMES[outcomes[name]] == "good"
+        for figure in brought.figures(name)
+    ]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("overlay.report", "."),
         autoescape=True,
@@ -148,13 +156,13 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         shown=shown,
         aside=[name for name in known if outcomes[name] == "not selected"],
         patches={name: _card(patches.get(name), name, views) for name in shown},
-        checked=_checked(support, views),
+        contracts=brought.contracts(shown, support, (one for view in views for one in view.versions())),
         ledgers=ledgers,
         groups=groups,
         differences=differences,
         suites=suites,
         changes=CHANGES,
-        charts=charts,
+        charts=[*charts, *pictures],
         matrix=_matrix(support, views),
         meanings=VERDICTS,
     )
@@ -183,7 +191,7 @@ def tone(word: str) -> str:
         return "bad"
     if word in ("incomplete", "flaky", "reverted"):
         return "care"
-    return "good" if word in ("apply", "applied", "won") else "plain"
+    return "good" if word in ("apply", "applied", "won", "passed") else "plain"
 
 
 def mark(word: str) -> str:
@@ -241,19 +249,6 @@ def _projects(views: Sequence[View]) -> set[str]:
         for target in verdict.targets
         if target.version
     }
-
-
-def _checked(
-    support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]
-) -> dict[str, list[tuple[str, str]]]:
-    """Return by patch the releases of this report on which its contract was tried, and what came of it."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for release in sorted({version for view in views for version in view.versions()}):
-        row = support.get(release.replace(" ", "=="), {})
-        for name, cell in row.items():
-            if cell.get("check"):
-                found.setdefault(name, []).append((release, cell["check"]))
-    return found
 
 
 def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:

@@ -95,8 +95,9 @@ def test_a_chart_fits_the_width_that_it_is_given(browser: Browser, page: Path, w
 
 
 def test_a_table_says_that_it_scrolls_where_it_does(browser: Browser, page: Path) -> None:
-    script = """return [...document.querySelectorAll('.scroll')].map(item => [
-        item.scrollWidth > item.clientWidth + 1, parseFloat(getComputedStyle(item, '::before').height) > 5])"""
+    script = """const told = item => parseFloat(getComputedStyle(item, '::before').height) > 5
+        const all = [...document.querySelectorAll('.scroll')]
+        return all.map(item => [item.scrollWidth > item.clientWidth + 1, told(item)])"""
     told = []
     for width in (PHONE, 1440):
         browser.show(page, width=width)

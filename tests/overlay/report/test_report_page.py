@@ -15,7 +15,7 @@ from overlay.report.page import link, mark, tone
 from overlay.verdict import LOUD, VERDICTS
 
 STYLE = (Path(__file__).parents[3] / "overlay/report/page.css").read_text()
-VOID = {"meta", "br", "img", "link", "input", "hr", "base"}
+VOID = {"meta", "br", "wbr", "img", "link", "input", "hr", "base"}
 #: Elements that may run something, or fetch something.
 ACTIVE = {"script", "img", "iframe", "object", "embed", "link", "base", "form", "image", "video", "audio"}
 
@@ -48,8 +48,8 @@ class Reader(HTMLParser):
 
     @property
     def structure(self) -> list[str]:
-        """The elements of the page itself: those of a picture hang on how wide its texts are."""
-        return [tag for tag, inside in self.places if not inside]
+        """The elements of the page itself: those of a picture, and where a name may break, hang on texts."""
+        return [tag for tag, inside in self.places if not inside and tag != "wbr"]
 
     def handle_data(self, data: str) -> None:
         self.text += data

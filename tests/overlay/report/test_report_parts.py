@@ -13,10 +13,11 @@ import pytest
 import report_inputs as made
 
 from overlay import cli
+from overlay.catalogue.registry import load_patches
 from overlay.errors import ReportError
 from overlay.patch import Replacement
 from overlay.reading.source import InstalledTree
-from overlay.report import charts, drawing, inputs
+from overlay.report import brought, charts, drawing, inputs
 from overlay.report.ledgers import compare, label
 from overlay.report.sources import site_source
 from overlay.suite import results
@@ -184,8 +185,6 @@ def test_a_site_where_nothing_stood(tree: InstalledTree) -> None:
 
 
 def test_every_patch_has_a_source_to_show(tmp_path: Path) -> None:
-    from overlay.catalogue.registry import load_patches
-
     tree = InstalledTree(str(tmp_path))
     for patch in load_patches().values():
         for target in patch.targets:
@@ -238,6 +237,35 @@ def test_the_table_of_a_chart_says_what_the_picture_shows() -> None:
     assert charts.chart({"kind": "timelines", "title": "t", "steps": {"s": spans}}).rows == (
         ("s", "2 s", "25%"),
     )
+
+
+def test_patches_bring_their_figures_along() -> None:
+    known = load_patches()
+    found = {name: figures for name in known if (figures := brought.figures(name))}
+    assert "verl.strict-token-budget" in found
+    for name, figures in found.items():
+        assert [charts.chart(figure).title.partition(": ")[0] for figure in figures] == [name] * len(figures)
+    (figure,) = found["verl.strict-token-budget"]
+    # Both have all tokens, and one of them keeps to the budget.
+    before, after = figure["series"].values()
+    assert sum(before) == sum(after)
+    assert max(after) <= figure["budget"]
+    assert brought.figures("acme/unknown") == []
+
+
+def test_the_table_of_contracts_is_that_of_the_matrix() -> None:
+    known = load_patches()
+    support = inputs.support()
+    found = brought.contracts([*known, "acme/unknown"], support, ["verl 0.8.0"])
+    # Each has one, and its first sentence.
+    assert found.keys() == known.keys()
+    assert all(held.promise.endswith(".") and held.promise[0] != "`" for held in found.values())
+    held = found["verl.strict-token-budget"]
+    assert held.promise == "Each sample once, and no micro-batch over the budget."
+    assert held.here == (("verl 0.8.0", support["verl==0.8.0"]["verl.strict-token-budget"]["check"]),)
+    cells = [row["verl.strict-token-budget"] for row in support.values() if "verl.strict-token-budget" in row]
+    assert held.tried == sum("check" in cell for cell in cells) > 1
+    assert held.passed == sum(cell.get("check") == "passed" for cell in cells)
 
 
 @pytest.mark.parametrize(
