@@ -65,7 +65,11 @@ def outcome(words: Iterable[str]) -> str:
 
 
 def headline(
-    outcomes: Mapping[str, str], processes: int, groups: Sequence[Group], differences: Sequence[Difference]
+    outcomes: Mapping[str, str],
+    processes: int,
+    groups: Sequence[Group],
+    differences: Sequence[Difference],
+    gaps: Sequence[str] = (),
 ) -> Headline:
     """Return what is said first.
 
@@ -74,6 +78,7 @@ def headline(
         processes: How many processes said something; of none, the report is on installations alone.
         groups: Those that say the same.
         differences: What they differ in.
+        gaps: Sentences on processes of which too little is known: what is said is not on all of a job.
 
     """
     counts = tuple(
@@ -81,12 +86,12 @@ def headline(
     )
     bad = [name for name, one in outcomes.items() if OUTCOMES[one] == "bad"]
     care = [name for name, one in outcomes.items() if OUTCOMES[one] == "care"]
-    sentences = _agreement(processes, groups, differences)
+    sentences = [*_agreement(processes, groups, differences, whole=not gaps), *gaps]
     sentences += [f"{_names(bad)} {_is(bad)} asked for, and not there."] if bad else []
     sentences += [f"{_names(care)} {_is(care)} not completely in place."] if care else []
     if not bad and not care:
         sentences.append(_good(dict(counts), processes))
-    tone = "bad" if bad or differences else "care" if care else "good"
+    tone = "bad" if bad or differences else "care" if care or gaps else "good"
     if tone == "good" and not any(OUTCOMES[name] == "good" for name, _ in counts):
         tone = "plain"
     return Headline(tone=tone, text=" ".join(sentences), counts=counts)
@@ -110,13 +115,15 @@ def unmet(patches: Mapping[str, Patch], met: Iterable[str], waiting: Iterable[st
     return found
 
 
-def _agreement(processes: int, groups: Sequence[Group], differences: Sequence[Difference]) -> list[str]:
+def _agreement(
+    processes: int, groups: Sequence[Group], differences: Sequence[Difference], *, whole: bool
+) -> list[str]:
     if differences:
         facts = [one.fact for one in differences if not one.is_source] or [one.fact for one in differences]
         who = _names([group.name for group in groups])
         return [f"The {processes} processes do not agree: {who} differ in {_names(facts, _FACTS)}."]
     if processes > 1:
-        return [f"All {processes} processes agree."]
+        return [f"All {processes} processes agree." if whole else f"The {processes} processes here agree."]
     return ["One process, with nobody to compare it with."] if processes else []
 
 

@@ -7,8 +7,11 @@ import sys
 import time
 
 from overlay._version import __version__
+from overlay.auditing.judge import STATES
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.plan import plan_digest
+from overlay.defect import HARMS
+from overlay.effect import told
 from overlay.report import brought
 from overlay.report.charts import chart
 from overlay.report.headline import OUTCOMES, headline, outcome, unmet
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
+    from overlay.auditing.audit import Audit
+    from overlay.effect import Effect
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.reading.source import Tree
@@ -98,10 +103,13 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     patches: Mapping[str, Patch],
     audits: Sequence[View],
     ledgers: Sequence[Ledger],
+    effects: Mapping[str, tuple[Effect, int]],
     tree: Tree,
     suites: Sequence[Suite],
     charts: Sequence[Chart],
     support: Mapping[str, Mapping[str, Mapping[str, str]]],
+    defects: Sequence[tuple[str, Audit]] = (),
+    gaps: Sequence[str] = (),
 ) -> tuple[str, Headline]:
     """Return the page as HTML, and what it says first.
 
@@ -110,10 +118,13 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         patches: All that are known, by id.
         audits: What was decided for installations.
         ledgers: What processes said.
+        effects: By patch, what the processes of a job counted together, and in how many it was reached.
         tree: Where the sources that ledgers speak of may lie.
         suites: Results of upstreams' own tests.
         charts: Pictures, beside those that patches bring along.
         support: The matrix that comes with overlay.
+        defects: What is known to be wrong in each of the installations.
+        gaps: Sentences on processes of which too little is known.
 
     """
     import jinja2
@@ -122,7 +133,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     views = [*audits, *(ledger_view(group, tree) for group in groups)]
     known = [*patches, *(name for view in views for name in view.states if name not in patches)]
     outcomes = {name: outcome([view.word(name) for view in views if view.word(name)]) for name in known}
-    first = headline(outcomes, len(ledgers), groups, differences)
+    first = headline(outcomes, len(ledgers), groups, differences, gaps)
     concerned = [name for name in known if any(view.concerns(name) for view in views)]
     waiting = [name for name in concerned if outcomes[name] in ("not reached", "not installed")]
     absent = [name for name in known if outcomes[name] == "not installed"]
@@ -158,6 +169,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         patches={name: _card(patches.get(name), name, views) for name in shown},
         contracts=brought.contracts(shown, support, (one for view in views for one in view.versions())),
         ledgers=ledgers,
+        effects=[(name, told(effect), count) for name, (effect, count) in effects.items()],
         groups=groups,
         differences=differences,
         suites=suites,
@@ -165,6 +177,9 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         charts=[*charts, *pictures],
         matrix=_matrix(support, views),
         meanings=VERDICTS,
+        defects=[(name, audit) for name, audit in defects if audit.findings],
+        harms=HARMS,
+        states=STATES,
     )
     return text, first
 
@@ -187,11 +202,11 @@ def breakable(name: str) -> Markup:
 
 def tone(word: str) -> str:
     """Return what a word means at a glance: `good`, `bad`, `care` or `plain`."""
-    if word in LOUD or word in ("failed", "lost", "differ"):
+    if word in LOUD or word in ("failed", "lost", "differ", "open"):
         return "bad"
-    if word in ("incomplete", "flaky", "reverted"):
+    if word in ("incomplete", "flaky", "reverted", "unknown"):
         return "care"
-    return "good" if word in ("apply", "applied", "won", "passed") else "plain"
+    return "good" if word in ("apply", "applied", "won", "passed", "mended", "fixed") else "plain"
 
 
 def mark(word: str) -> str:

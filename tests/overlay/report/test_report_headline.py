@@ -12,6 +12,7 @@ from overlay.catalogue.registry import load_patches
 from overlay.ledger import STATES
 from overlay.report import inputs, page
 from overlay.report.headline import OUTCOMES, headline, outcome, unmet
+from overlay.report.job import Job
 from overlay.report.ledgers import compare
 from overlay.verdict import VERDICTS
 
@@ -80,6 +81,17 @@ def test_agreement_comes_first(tmp_path: Path) -> None:
     assert text.startswith("The 3 processes do not agree: ranks 0,2 and rank 1 differ in Python. ")
     _, text, _ = first(job(tmp_path, {}))
     assert text.startswith("One process, with nobody to compare it with. 4 patches")
+
+
+def test_nobody_speaks_for_a_rank_that_left_no_ledger(tmp_path: Path) -> None:
+    ledgers = job(tmp_path, {}, {})
+    groups, differences = compare(ledgers)
+    missing = Job(
+        ledgers=tuple(ledgers), effects={}, missing=(2,), cut_short=("rank 0",), unreadable=()
+    ).gaps()
+    found = headline({"a": "in place"}, 2, groups, differences, missing)
+    assert found.tone == "care"
+    assert found.text.startswith("The 2 processes here agree. There is no ledger of rank 2. 1 of 2 did not")
 
 
 @pytest.mark.parametrize(
