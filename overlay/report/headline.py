@@ -106,7 +106,8 @@ def unmet(patches: Mapping[str, Patch], met: Iterable[str], waiting: Iterable[st
         waiting: Ids of the patches that were not reached.
 
     """
-    seen, found = set(met), {}
+    seen = set(met)
+    found: dict[str, list[str]] = {}
     for name in waiting:
         patch = patches.get(name)
         projects = [target.project.name for target in patch.targets] if patch is not None else []
