@@ -35,7 +35,7 @@ def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
         patches: All that are known, by id.
 
     Raises:
-        OverlayError: A pack cannot be loaded, a patch is named that there is not, or two defects have one id.
+        OverlayError: A pack cannot be loaded or names a patch that there is not, or two defects have one id.
 
     """
     found: dict[str, Defect] = {}
@@ -44,6 +44,8 @@ def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
             if defect.id in found:
                 raise OverlayError(f"two defects are called {defect.id}")
             if defect.patch and defect.patch not in patches:
+                if not name:
+                    continue  # a checkout without this patch: nothing can be judged
                 raise OverlayError(f"{defect.id}: there is no patch {defect.patch!r}")
             found[defect.id] = _whole(defect, patches.get(defect.patch))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +34,17 @@ MENDING = sorted(name for name, patch in PATCHES.items() if not patch.switch)
 def test_each_patch_mends_at_least_one_defect(name: str) -> None:
     """A patch without one has a record to be written in `patches/_defects/`."""
     assert [defect.id for defect in DEFECTS.values() if defect.patch == name]
+
+
+def test_each_defect_is_of_a_patch_that_is_there() -> None:
+    """Of another one the record would be passed over."""
+    named = {
+        name
+        for path in (ROOT / "patches/_defects").glob("*.py")
+        for name in re.findall(r'^ +patch="([^"]+)"', path.read_text(), re.MULTILINE)
+    }
+    assert named
+    assert named <= set(PATCHES)
 
 
 @cache
