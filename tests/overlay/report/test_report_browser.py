@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +18,8 @@ pytestmark = pytest.mark.skipif(
 AXE = Path(__file__).parents[3] / "node_modules/axe-core/axe.min.js"
 PHONE = 390
 
-#: Continuous integration installs it wherever there is npm, and does without it nowhere else.
-needs_axe = pytest.mark.skipif(
-    not AXE.exists() and not (os.environ.get("CI") and shutil.which("npm")),
-    reason="no axe-core: npm ci --ignore-scripts",
-)
+#: `.ci/run` installs it where there are npm and a browser.
+needs_axe = pytest.mark.skipif(not AXE.exists(), reason="no axe-core: npm ci --ignore-scripts")
 
 
 @pytest.fixture(scope="module")
