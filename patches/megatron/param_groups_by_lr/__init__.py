@@ -1,7 +1,7 @@
 """`megatron.param-groups-by-lr`: parameter groups that differ by their learning rate alone are resumed apart.
 
-Two methods pair an optimizer's groups with those of a checkpoint. One is answered for where identifiers tie,
-the other is wrapped, and the groups that it got wrong are put right.
+Two methods pair an optimizer's groups with those of a checkpoint. One is answered for where identifiers tie.
+The other is part of a long one: what calls that is wrapped, and the groups that it got wrong are put right.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from overlay.patch import Absent, Patch, Present, Removal, Target, known, replac
 from overlay.patches.megatron.param_groups_by_lr.fix import make_load, make_reorder
 
 _REORDER = "megatron.core.optimizer.optimizer:MegatronOptimizer._filter_and_reorder_param_groups"
+_CHAINED = "megatron.core.optimizer.optimizer:ChainedOptimizer.load_state_dict"
+#: Relied on as a whole: it pairs by identifiers, keeps the order of groups, and takes all else from elsewhere.
 _LOAD = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.load_state_dict"
 #: By which groups are told what is theirs. Where it is missing, groups differ by identifiers alone.
 _KEY = "megatron.core.optimizer.optimizer_config:ParamKey"
@@ -46,8 +48,9 @@ PATCH = Patch(
                     "0.16",
                     ">=0.16.0.dev0,<0.19.0.dev0",
                     replaced(_REORDER, make_reorder, "f68a5f653be0"),
+                    replaced(_CHAINED, make_load, "be7407c28205"),
                     # Commits up to December 2025; 0.16 to 0.18, and a commit before 0.19; dev of August 2026
-                    replaced(_LOAD, make_load, "3bec482ecf9e", "df23a3440d13", "fd457887f004"),
+                    known(_LOAD, "3bec482ecf9e", "df23a3440d13", "fd457887f004"),
                     Present(site=_KEY),
                 ),
                 variant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import random
 from typing import Any
 
@@ -23,23 +24,22 @@ def wrong(seed: str) -> str:
         torch.manual_seed(draw.randrange(2**31))
         # By the rates of embedding and output layer, which Megatron has an option for.
         rates = {"decoupled_lr": draw.uniform(2e-3, 9e-3), "decoupled_min_lr": draw.uniform(1e-5, 9e-5)}
-        for distributed in (False, True):
-            for decoupled in ({}, rates):
-                before, after = (_optimizer(distributed=distributed, **decoupled) for _ in range(2))
-                # A job may ask for another rate: those of the checkpoint are loaded all the same.
-                other = {name: 1.5 * rate for name, rate in decoupled.items()}
-                changed = _optimizer(distributed=distributed, lr=2e-3, **other)
-                _step(before)
-                _step(after)
-                _step(changed)
-                kind = "distributed" if distributed else "plain"
-                for one in (after, changed):
-                    try:
-                        one.load_state_dict(copy.deepcopy(before.state_dict()))
-                    except ValueError as error:
-                        return f"the {kind} optimizer does not load: {error}"
-                    if found := _compared(before, one, moments=not distributed):
-                        return f"of the {kind} optimizer {found}"
+        for distributed, experts, decoupled in itertools.product((False, True), (False, True), ({}, rates)):
+            settings = {"distributed": distributed, "experts": experts}
+            # A job may ask for other rates: those of the checkpoint are loaded all the same.
+            other = {name: 1.5 * rate for name, rate in decoupled.items()}
+            before, after = (_optimizer(**settings, **decoupled) for _ in range(2))
+            changed = _optimizer(**settings, lr=2e-3, **other)
+            for one in (before, after, changed):
+                _step(one)
+            kind = "distributed" if distributed else "plain"
+            for one in (after, changed):
+                try:
+                    one.load_state_dict(copy.deepcopy(before.state_dict()))
+                except ValueError as error:
+                    return f"the {kind} optimizer does not load: {error}"
+                if found := _compared(before, one, moments=not distributed):
+                    return f"of the {kind} optimizer {found}"
     return ""
 
 
@@ -55,7 +55,10 @@ def _compared(before: Any, after: Any, *, moments: bool) -> str:
             if group.get(key) != other.get(key):
                 return f"group {number} has {key} {other.get(key)} and not {group.get(key)}"
     if moments:
-        old, new = before.optimizer.state, after.optimizer.state
+        old, new = (
+            {key: value for part in one.chained_optimizers for key, value in part.optimizer.state.items()}
+            for one in (before, after)
+        )
         for group, other in groups:
             for one, two in zip(group["params"], other["params"], strict=True):
                 if two not in new or not torch.equal(old[one]["exp_avg"], new[two]["exp_avg"]):
@@ -63,7 +66,7 @@ def _compared(before: Any, after: Any, *, moments: bool) -> str:
     return ""
 
 
-def _optimizer(*, distributed: bool, lr: float = 1e-3, **rates: float) -> Any:
+def _optimizer(*, distributed: bool, experts: bool, lr: float = 1e-3, **rates: float) -> Any:
     """Build an optimizer of a model of three layers, of which the first is an embedding."""
     import torch
     from megatron.core import optimizer
@@ -74,6 +77,9 @@ def _optimizer(*, distributed: bool, lr: float = 1e-3, **rates: float) -> Any:
     model: Any = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 5))
     for layer in (model[0], model[2]):
         layer.weight.is_embedding_or_output_parameter = True
+    # As if it were of an expert: those have an optimizer of their own.
+    if experts:
+        model[1].weight.allreduce = False
     chunk = DistributedDataParallel(
         TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=2),
         DistributedDataParallelConfig(use_distributed_optimizer=distributed),
@@ -91,7 +97,6 @@ def _optimizer(*, distributed: bool, lr: float = 1e-3, **rates: float) -> Any:
         own = dataclasses.replace(config, lr=rates["decoupled_lr"], min_lr=rates["decoupled_min_lr"])
         overrides["config_overrides"] = {key: own}
     made = optimizer.get_megatron_optimizer(config, [chunk], **overrides)
-    made = made.chained_optimizers[0] if hasattr(made, "chained_optimizers") else made
     made.model = chunk
     return made
 

@@ -46,7 +46,7 @@ def _identity(group: Any, keys: Sequence[str]) -> tuple[Any, ...]:
 
 
 def make_reorder(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build the static method of all optimizers but the distributed one."""
+    """Build the static method by which all optimizers but the distributed ones pair their groups."""
 
     def _filter_and_reorder_param_groups(
         current_groups: list[dict[str, Any]], state_dict_groups: list[dict[str, Any]]
@@ -65,19 +65,33 @@ def make_reorder(original: Callable[..., Any], module: ModuleType) -> Callable[.
 
 
 def make_load(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build the `load_state_dict` of the distributed optimizer: it loads all else from elsewhere."""
+    """Build the `load_state_dict` of chained optimizers, as which all are built.
+
+    Distributed ones have paired their groups by then. Beside the parameters and their moments, which come
+    from elsewhere, that is all that they got wrong.
+    """
     import functools
 
     @functools.wraps(original)
     def load_state_dict(self: Any, state_dict: Any) -> Any:
-        if self.ddp_config.use_megatron_fsdp:
-            return original(self, state_dict)
-        saved = state_dict["optimizer"]["param_groups"]
-        found = _places(self.optimizer.param_groups, saved, module.param_group_identifier_keys)
+        states = state_dict
+        if len(self.chained_optimizers) == 1:
+            states = [state_dict]
+        elif isinstance(state_dict, dict):
+            states = [state for _, state in sorted(state_dict.items())]
+        told = []
+        for one, state in zip(self.chained_optimizers, states, strict=False):
+            if not any(kind.__name__ == "DistributedOptimizer" for kind in type(one).__mro__):
+                continue
+            saved = state.get("optimizer", {}).get("param_groups", ())
+            current = [] if one.optimizer is None else one.optimizer.param_groups
+            if places := _places(current, saved, module.param_group_identifier_keys):
+                told.append((one.optimizer, [saved[place] for place in places]))
         loaded = original(self, state_dict)
-        if found is not None:
-            for group, place in zip(self.optimizer.param_groups, found, strict=True):
-                group.update((key, value) for key, value in saved[place].items() if key != "params")
+        for optimizer, saved in told:
+            for group, right in zip(optimizer.param_groups, saved, strict=True):
+                # Steps are the same for all, and have been made so just now.
+                group.update((key, value) for key, value in right.items() if key not in ("params", "step"))
         return loaded
 
     return load_state_dict
