@@ -97,7 +97,9 @@ def _rank(seed: str) -> str:
             if not torch.allclose(parameter.grad, grad, rtol=1e-3, atol=1e-4 * float(grad.abs().max())):
                 mode = "with" if parallel else "without"
                 share = float(parameter.grad.norm() / grad.norm())
-                found.append(f"{mode} sequence parallelism the gradient of {name} has {share:.2f} of its size")
+                found.append(
+                    f"{mode} sequence parallelism the gradient of {name} has {share:.2f} of its size"
+                )
     dist.destroy_process_group()
     return "; ".join(found)
 
