@@ -129,3 +129,12 @@ def test_upstream_alone_resumes_each_groups_rate(found: Found, version: str) -> 
 @alone("megatron.attention-logit-memory")
 def test_upstream_alone_keeps_no_graph_of_logits(found: Found, version: str) -> None:
     holds(found("megatron.attention-logit-memory", version)[0])
+
+
+@pytest.mark.parametrize("version", ["0.16.1", "0.19.2"])
+def test_the_manager_for_deepep_keeps_one_micro_batch_and_no_more(
+    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]], version: str
+) -> None:
+    """What docs/known-issues.md says of it: no leak that grows, so that there is no patch."""
+    said = findings(release(f"megatron-core=={version}"), "deepep_check.py")
+    assert said == {"plain": [1, 1, 1, 1], "recomputed": [1, 1, 1, 1]}

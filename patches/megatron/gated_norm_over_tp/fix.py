@@ -1,4 +1,4 @@
-"""Sums the gradients of norms that all heads of a gated delta net share over the ranks that have the heads."""
+"""Sums gradients of norms that all heads of a gated delta net share over the ranks that have the heads."""
 
 from __future__ import annotations
 

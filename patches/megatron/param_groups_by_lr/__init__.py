@@ -12,7 +12,7 @@ from overlay.patches.megatron.param_groups_by_lr.fix import make_load, make_reor
 
 _REORDER = "megatron.core.optimizer.optimizer:MegatronOptimizer._filter_and_reorder_param_groups"
 _CHAINED = "megatron.core.optimizer.optimizer:ChainedOptimizer.load_state_dict"
-#: Relied on as a whole: it pairs by identifiers, keeps the order of groups, and takes all else from elsewhere.
+#: Relied on as a whole: it pairs by identifiers, keeps the order of groups, and takes the rest elsewhere.
 _LOAD = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.load_state_dict"
 #: By which groups are told what is theirs. Where it is missing, groups differ by identifiers alone.
 _KEY = "megatron.core.optimizer.optimizer_config:ParamKey"
