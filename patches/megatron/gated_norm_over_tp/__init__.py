@@ -23,8 +23,8 @@ PATCH = Patch(
         "Each tensor parallel rank has its own heads of a gated delta net, and a copy of the norm behind "
         "them, which all heads share. So a rank's gradient of that norm is a part, of its heads. Megatron "
         "sums the parts only if sequence parallelism is on. Without it each rank takes a step by its own "
-        "part: too small, and the copies drift apart, of which a checkpoint keeps one. With the patch the "
-        "parts are summed."
+        "part alone, and the copies drift apart, of which a checkpoint keeps one. With the patch the parts "
+        "are summed."
     ),
     changes=("numbers",),
     met=(

@@ -12,12 +12,17 @@ if TYPE_CHECKING:
 
 
 def make_roll_tensor(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build `roll_tensor`, whose sum is one where it would be zero: of a mask, that is what is divided by."""
+    """Build `roll_tensor`, whose sum is never zero: of a mask, that is what losses are divided by.
+
+    All that is divided is zero then, so any number does. It is one that vanishes where ranks add theirs up.
+    """
+    import torch
 
     @functools.wraps(original)
     def roll_tensor(*args: Any, **options: Any) -> Any:
         rolled, total = original(*args, **options)
+        least = torch.finfo(total.dtype).eps if total.is_floating_point() else 1
         # No `if`, which would wait for the device.
-        return rolled, total.masked_fill(total == 0, 1)
+        return rolled, total.masked_fill(total == 0, least)
 
     return roll_tensor
