@@ -51,7 +51,7 @@ def _stand_in() -> None:
     def l2norm(x: Any) -> Any:
         return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
-    names = {
+    names: dict[str, dict[str, Any]] = {
         "fla": {},
         "fla.modules": {},
         "fla.modules.convolution": {"causal_conv1d": None},

@@ -23,9 +23,12 @@ def wrong(seed: str) -> str:
     with megatron():
         torch.manual_seed(draw.randrange(2**31))
         # By the rates of embedding and output layer, which Megatron has an option for.
-        rates = {"decoupled_lr": draw.uniform(2e-3, 9e-3), "decoupled_min_lr": draw.uniform(1e-5, 9e-5)}
+        rates: dict[str, Any] = {
+            "decoupled_lr": draw.uniform(2e-3, 9e-3),
+            "decoupled_min_lr": draw.uniform(1e-5, 9e-5),
+        }
         for distributed, experts, decoupled in itertools.product((False, True), (False, True), ({}, rates)):
-            settings = {"distributed": distributed, "experts": experts}
+            settings: dict[str, Any] = {"distributed": distributed, "experts": experts}
             # A job may ask for other rates: those of the checkpoint are loaded all the same.
             other = {name: 1.5 * rate for name, rate in decoupled.items()}
             before, after = (_optimizer(**settings, **decoupled) for _ in range(2))
