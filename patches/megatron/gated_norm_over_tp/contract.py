@@ -57,6 +57,7 @@ def _stand_in() -> None:
         "fla.modules.convolution": {"causal_conv1d": None},
         "fla.modules.l2norm": {"l2norm": l2norm},
         "fla.ops": {},
+        "fla.ops.cp": {"build_cp_context": None},
         "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": None},
     }
     for name, contents in names.items():
