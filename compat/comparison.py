@@ -33,12 +33,16 @@ class Talk:
     """What the ranks of one group say to each other.
 
     Under `calls` stands the number of the last call, under `waits R` the call after which rank R began to
-    wait. Under `N/`: `call`, the digest of rank R as `rank R`, what a digest stands for, the `verdict`, the
-    number of its `readers`, `read` when that is complete, and what a rank said that had `given up` on it.
+    wait. Under `N/`: `call`, the digest of rank R as `rank R`, what it has applied so far as `applied R`,
+    what a digest stands for, the `verdict`, the number of its `readers`, `read` when that is complete, and
+    what a rank said that had `given up` on it.
     """
 
-    def __init__(self, store: Any, prefix: str, ranks: Sequence[int]) -> None:
+    def __init__(self, store: Any, prefix: str, ranks: Sequence[int], applied: Iterable[str] = ()) -> None:
         self._store = store
+        self._own = frozenset(applied)
+        #: What ranks have applied: this one; and of the first rank, once it has heard all others, each.
+        self.applied = {self._own}
         self._prefix = prefix
         self._ranks = ranks
         self._others = ranks[1:]
@@ -50,6 +54,8 @@ class Talk:
         silent = self._silent(call, timeout)
         report = self._silence(silent, call - 1, timeout) + self._differences(call, silent)
         report = report or self._given_up(call)
+        if not report:
+            self._hear_applied(call)
         self._set(f"{call}/verdict", [report, len(self._others) - len(silent)])
         if len(silent) < len(self._others) and not self._wait(f"{call}/read", timeout=SLACK):
             return report or self._given_up(call)
@@ -107,6 +113,8 @@ class Talk:
 
     def _answer(self, call: int, me: int, facts: Mapping[str, str], files: Mapping[str, str]) -> None:
         digest = agreement.digest_of(facts)
+        if me != self._ranks[0]:
+            self._set(f"{call}/applied {me}", sorted(self._own))
         if not self._is_there(f"{call}/{digest}"):
             self._set(f"{call}/{digest}", [dict(facts), dict(files)])
         self._set(f"{call}/rank {me}", digest)
@@ -127,6 +135,14 @@ class Talk:
         said = dict(zip(kinds, self._get_all(f"{call}/{kind}" for kind in kinds), strict=True))
         facts, files = ({digest: told[part] for digest, told in said.items()} for part in (0, 1))
         return f"the ranks do not run the same:\n{agreement.compare(digests, facts, files)}"
+
+    def _hear_applied(self, call: int) -> None:
+        """Hear what the others have applied: a patch that waits on one of them is no difference."""
+        names = [f"{call}/applied {rank}" for rank in self._others]
+        if not self._store.check(list(map(self._key, names))):
+            self.applied.add(frozenset())  # one of them does not say so
+            return
+        self.applied |= set(map(frozenset, self._get_all(names)))
 
     def _silence(self, silent: Sequence[int], before: int, timeout: float) -> str:
         """Return a sentence on the ranks that did not answer: some came, and did not wait long enough."""

@@ -135,9 +135,9 @@ def status() -> Status:
 def agree(group: Any = None, timeout: float = 60.0) -> None:
     """Compare patches, their states and the sources they are on over all ranks of a process group.
 
-    Every rank of the group calls it, as a collective. It goes through the store of the process group and
-    works with any backend that has one. With Megatron it runs by itself when the model parallel state has
-    been initialised.
+    Every rank of the group calls it, as a collective. The first of them logs that they agree. It goes through
+    the store of the process group and works with any backend that has one. With Megatron it runs by itself
+    when the model parallel state has been initialised.
 
     Args:
         group: A process group of `torch.distributed`. Default: all ranks.
@@ -150,5 +150,6 @@ def agree(group: Any = None, timeout: float = 60.0) -> None:
     """
     from importlib import import_module
 
+    facts, files = _here().testimony()
     # By name: the engine knows no torch.
-    import_module("overlay.compat.agreement").agree(group, timeout, *_here().testimony())
+    import_module("overlay.compat.agreement").agree(group, timeout, facts, files, _here().account(facts))

@@ -35,9 +35,16 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parser = _parser(suite="suite" in (sys.argv[1:] if argv is None else argv)[:1])
+    words = list(sys.argv[1:] if argv is None else argv)
+    command: list[str] = []
+    if words[:1] == ["run"]:  # what it starts has options of its own
+        own, command = run.split(words[1:])
+        words = ["run", *own]
+    parser = _parser(suite=words[:1] == ["suite"])
     try:
-        return _run(parser.parse_args(argv))
+        arguments = parser.parse_args(_with_values(words))
+        arguments.words = command
+        return _run(arguments)
     except (SelectionError, LockError, ReportError, SuiteError, FolderError) as error:
         say(str(error))
         return EXIT_USAGE
@@ -51,6 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_output()
         say(f"the output cannot be written: {error}")
         return EXIT_USAGE
+
+
+def _with_values(words: list[str]) -> list[str]:
+    """Return the words with `--patches -ID` as one: what begins with a drop would be an option else."""
+    found: list[str] = []
+    for word in words:
+        if found[-1:] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
+            found[-1] = f"--patches={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -76,11 +94,16 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
         epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied; 2 usage, settings, output.",
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(command=_cockpit)
+    commands = parser.add_subparsers(
+        metavar="COMMAND", description="without one: what is here, on one screen"
+    )
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
-        sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        what = "print JSON instead of a table"
+        sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=what)
         sub.set_defaults(command=command)
         return sub
 
@@ -97,6 +120,12 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
         add_arguments(tests)
     _add_report(commands)
     return parser
+
+
+def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.cockpit.command import show_cockpit
+
+    return show_cockpit(engine, arguments)
 
 
 def _add_report(commands: Any) -> None:

@@ -43,6 +43,7 @@ with no_triton(), cuda_on_cpu():
 KEYWORDS = {
     "tensor": "tensor_model_parallel_size",
     "pipeline": "pipeline_model_parallel_size",
+    "virtual": "virtual_pipeline_model_parallel_size",
     "context": "context_parallel_size",
     "expert": "expert_model_parallel_size",
     "expert_tensor": "expert_tensor_parallel_size",

@@ -37,7 +37,7 @@ _FOLLOWED = frozenset({
 _DEPTH = 3
 
 #: A fresh Python 3.12 has some hundred frozen objects of its own; a server that froze its heap has many more.
-_FROZEN_BY_PYTHON = 2000
+FROZEN_BY_PYTHON = 2000
 
 #: Closures whose function is looked up by name; it takes a look at the whole heap for each.
 _NAMED_CELLS = 50
@@ -63,7 +63,7 @@ class Holders:
         self.unasked: set[int] = set()
         self._owners: dict[int, list[Any]] = {}
         self._seen: set[int] = set()
-        if gc.get_freeze_count() > _FROZEN_BY_PYTHON:
+        if gc.get_freeze_count() > FROZEN_BY_PYTHON:
             self._walk()
         #: Whether somebody of whom the collector knows nothing has a reference too.
         self.more = _more_references(wanted, self.found.values())

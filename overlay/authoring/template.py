@@ -11,7 +11,6 @@ from overlay.authoring.lint import PLACEHOLDER
 from overlay.base.record import Record
 from overlay.deciding.conditions import obstacle
 from overlay.errors import SelectionError
-from overlay.reading.origin import import_chain
 from overlay.reading.shape import split_site
 
 TYPE_CHECKING = False
@@ -64,9 +63,7 @@ def read_site(site: str, tree: Tree) -> Site:
     if not qualname or tree.source(module) is None or not tree.has(site):
         msg = f"{site!r} is no function here: name one as module:qualname, and with --site where to look"
         raise SelectionError(msg)
-    functions = [
-        node for node in tree.nodes(import_chain(site, tree)[-1]) if isinstance(node, ast.FunctionDef)
-    ]
+    functions = [node for node in tree.nodes(tree.chain(site)[-1]) if isinstance(node, ast.FunctionDef)]
     wrong = obstacle(site, tree) or ("" if functions else f"{site} is no function that Python code defines")
     if wrong:
         raise SelectionError(wrong)

@@ -8,6 +8,7 @@
 | `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
+| `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 """
 
@@ -21,7 +22,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something here, one that is set for tests, and one that `overlay suite` sets itself.
+#: By which a process tells those that it starts what was said already.
+SAID = "OVERLAY_SAID"
+#: Variables that mean something here, one that is set for tests, and those that overlay sets itself.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -29,9 +32,10 @@ VARIABLES = (
     "OVERLAY_LOG",
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
+    "OVERLAY_CACHE",
     "OVERLAY_DCP",
 )
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE")
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"
@@ -139,10 +143,18 @@ def pin(environ: Mapping[str, str] | None = None) -> str:
     return text
 
 
+def cache(environ: Mapping[str, str] | None = None) -> str:
+    """Return the folder in which is kept what was decided on a source, empty if there is none."""
+    return (os.environ if environ is None else environ).get("OVERLAY_CACHE", "").strip()
+
+
 def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
     names = _split((os.environ if environ is None else environ).get("OVERLAY_PACKS", ""))
     for name in names:
+        if ";" in name:
+            msg = f"OVERLAY_PACKS: {name!r}: a ';' separates nothing; write commas or spaces between packs"
+            raise SelectionError(msg)
         if not is_pack_name(name):
             msg = f"OVERLAY_PACKS: {name!r} is not the name of a pack: small letters, digits and hyphens"
             raise SelectionError(msg)
@@ -219,6 +231,9 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
         matched = {name for name in ids if fnmatchcase(name, term)}
         if matched:
             return matched
+    if ";" in term:
+        msg = f"{source}: {term!r}: a ';' separates nothing; write commas or spaces between patches"
+        raise SelectionError(msg)
     msg = f"{source}: {term!r} names no patch; {nearest(term, ids)}"
     raise SelectionError(msg)
 

@@ -37,6 +37,12 @@ def recorded_projects() -> tuple[Project, ...]:
     return projects
 
 
+def shown_projects() -> tuple[Project, ...]:
+    """Return the projects that no patch changes and that are shown where it is said what is installed."""
+    projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").SHOWN
+    return projects
+
+
 def module_of(patch: str) -> str:
     """Return the name of the module that holds a patch, empty if it was not loaded from one."""
     return _modules.get(patch, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.commands import tables
-from overlay.commands.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_sites, say, show
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, SELECTION, add_sites, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     for sub, default in ((plan, "OVERLAY_PATCHES, or all"), (audit, "all, whatever OVERLAY_PATCHES says")):
         add_sites(sub)
-        sub.add_argument("--patches", metavar="SELECTION", help=f"what to select (default: {default})")
+        what = f"what to select (default: {default}): {SELECTION}"
+        sub.add_argument("--patches", metavar="SELECTION", help=what)
         sub.set_defaults(all=sub is audit)
 
 

@@ -7,7 +7,6 @@ import ast
 from overlay.errors import SourceError
 from overlay.patch import Calls, Fields, Known, Present
 from overlay.reading.fields import lacks_fields
-from overlay.reading.origin import import_chain
 from overlay.reading.reliance import does_not_call
 from overlay.reading.shape import split_site, star_of
 from overlay.verdict import SiteFinding
@@ -61,7 +60,7 @@ def obstacle(site: str, tree: Tree) -> str:
     if any(name.startswith("__") and not name.endswith("__") for name in names[1:]):
         return f"{site} has a private name, which Python stores under another one"
     try:
-        nodes = tree.nodes(import_chain(site, tree)[-1])
+        nodes = tree.nodes(tree.chain(site)[-1])
     except SourceError as error:
         return f"where {site} is defined cannot be checked: {error}"
     for node in nodes:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from overlay.reading.source import Tree
 
 
-_UNKNOWN = "of unknown version"
+#: Of a project that is installed and tells no version.
+UNKNOWN = "of unknown version"
 
 
 def decide(patch: Patch, tree: Tree) -> Verdict:
@@ -91,7 +92,7 @@ def _decide_target(patch: Patch, target: Target, tree: Tree, served: TargetVerdi
         return _judge(patch, target, tree, blank)
     except Exception as error:  # noqa: BLE001 -- nothing in an upstream's files may end the import of a module
         # Also for a reason: an ImportError that left here would be taken for that of the upstream's module.
-        return blank.replace(version=_UNKNOWN, reason=_told(error))
+        return blank.replace(version=UNKNOWN, reason=_told(error))
 
 
 def _told(error: Exception) -> str:
@@ -113,9 +114,9 @@ def _trace(target: Target, tree: Tree) -> str:
 def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVerdict) -> TargetVerdict:
     """Return the verdict on a target that serves a project to which nothing is done. No source is read."""
     try:
-        version = version_of(target.project, tree) or _UNKNOWN
+        version = version_of(target.project, tree) or UNKNOWN
     except OverlayError:
-        version = _UNKNOWN
+        version = UNKNOWN
     if served.verdict == "not-installed":
         reason = f"it serves {served.project} alone, which is not installed"
     else:
@@ -130,11 +131,11 @@ def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> Ta
     if not _is_there(project.marker, tree):
         trace = _trace(target, tree)
         reason = f"{trace} is there, and {project.marker}, which every {project.name} has, is not"
-        return blank.replace(version=_UNKNOWN, reason=reason)
+        return blank.replace(version=UNKNOWN, reason=reason)
     stated, metadata = _versions_of(project, tree)
     version = stated or metadata or ""
     blank = blank.replace(
-        version=version or _UNKNOWN,
+        version=version or UNKNOWN,
         metadata_version=metadata if metadata and stated and metadata != stated else "",
     )
     parsed = versions.parse(version)
@@ -201,10 +202,8 @@ def _claims(patch: Patch, verdict: Verdict, tree: Tree | None) -> dict[str, list
 def _origins(site: str, tree: Tree | None) -> list[str]:
     if tree is None:
         return [site]
-    from overlay.reading.origin import import_chain
-
     try:
-        return import_chain(site, tree)
+        return tree.chain(site)
     except Exception:  # noqa: BLE001 -- what cannot be read has been said by `decide`
         return [site]
 

@@ -33,8 +33,16 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """Return the patch as the log names it."""
+        """Return the patch as errors name it, and lines that are no warning."""
         return f"{self.patch.id}@{self.patch.revision}"
+
+    @property
+    def named(self) -> str:
+        """Return the patch as warnings name it.
+
+        The id is a word without a digit: Ray takes lines for the same that differ in words with one.
+        """
+        return f"{self.patch.id} (revision {self.patch.revision})"
 
     @property
     def loss(self) -> str:
@@ -75,7 +83,7 @@ class Entry:
         left = take_out(self.installed)
         self.installed = []
         for text in left:
-            log.warning(f"left behind by {self.label}: {text}")
+            log.warning(f"left behind by {self.named}: {text}")
 
     def end(self, state: str, reason: str) -> None:
         """Take everything out, and stay out for this session."""
@@ -98,7 +106,7 @@ class Entry:
             # Without a stale reference the fault is that somebody else stands there.
             if text and not status.stale and status.site not in self._lost:
                 self._lost.add(status.site)
-                log.warning(f"lost {self.label}: {status.site} {text}")
+                log.warning(f"lost {self.named}: {status.site} {text}")
 
     def announce(self) -> None:
         """Log each target once, when the last of its sites is in place."""
@@ -111,7 +119,7 @@ class Entry:
                 self._announced.add(project)
                 count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
                 note = f": {target.reason}" if target.reason else ""
-                log.info(f"applied {self.label} to {project} {target.version} ({count}){note}")
+                log.own(f"applied {self.label} to {project} {target.version} ({count}){note}")
 
     def status(self) -> PatchStatus:
         """Return this entry as data."""

@@ -17,7 +17,7 @@ def here() -> Engine:
     if _engine is None:
         with _lock:
             if _engine is None:
-                _engine = Engine()
+                _engine = Engine(speaks=True)
                 unpickled.ask(_engine.status)
     return _engine
 

@@ -12,21 +12,23 @@ import sys
 from types import ModuleType
 
 from overlay import log
+from overlay.aliases.counting import with_functions
+from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING
-from overlay.deciding.decide import decide, in_order, settle
+from overlay.deciding.decide import in_order
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from overlay.deciding.memory import Witness
     from overlay.deciding.selection import Selection
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch, Target
     from overlay.pinning.pin import Pin
-    from overlay.reading.source import Tree
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
@@ -36,7 +38,7 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a process was asked for
         self,
         patches: Sequence[Patch],
         chosen: Selection,
@@ -44,17 +46,25 @@ class Session:
         strict: bool,
         said_strict: bool = False,
         pin: Pin | None = None,
+        met: Callable[[], None] | None = None,
     ) -> None:
-        """Arm the patches of a selection. `said_strict`: strict mode is an argument of `enable()`."""
+        """Arm the patches of a selection.
+
+        `said_strict`: strict mode is an argument of `enable()`. `met` is called once, before the first module
+        is looked at that a patch is for.
+        """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
         self._said_strict = said_strict
         self._pin = pin
+        self._met = met
+        #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
+        self.has_met = False
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
-        self._tree: Tree | None = None
+        self._tree: Witness | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._seen: dict[str, object] = {}
         self._watched: dict[str, list[Entry]] = {}
@@ -62,6 +72,8 @@ class Session:
         for entry in self.entries.values():
             for module in _modules(entry.patch):
                 self._watched.setdefault(module, []).append(entry)
+        #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
+        self._lived = with_functions(frozenset(self._watched))
         self._finder = WatchingFinder(frozenset(self._watched), self._imported)
         self._finder.install()
 
@@ -136,9 +148,14 @@ class Session:
             again = self._seen.get(name) is module
             if name in self._seen and not (again and patience is not None):
                 # Executed once more: from another source, perhaps.
+                self._lived |= {name}
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
+            if not self.has_met:
+                self.has_met = True
+                if self._met is not None:
+                    self._met()
             ended = [entry for entry in self._watched.get(name, ()) if entry.state in ENDED]
             for entry in self._watched.get(name, ()):
                 self._apply(entry, name, module)
@@ -200,7 +217,10 @@ class Session:
         if not missing:
             return
         try:
-            sites = prepare(entry.label, module, missing, self._source())
+            tree = self._source()
+            with Paused():
+                sites = prepare(entry.label, module, missing, tree)
+                tree.let_go()
             with self._lock:
                 if self.closed:
                     return
@@ -210,7 +230,7 @@ class Session:
                 before = entry.installed
                 entry.installed = [*before, *sites]  # first: an interruption must find what there is to undo
                 try:
-                    put(sites)
+                    put(sites, first=name not in self._lived)
                 except BaseException:
                     entry.installed = [*before, *(site for site in sites if site.in_place)]
                     raise
@@ -243,7 +263,7 @@ class Session:
                 entry.verdict = entry.verdict.replace(verdict="conflict", reason=reason)
         what = "conflict" if conflict else "failed"
         where = entry.verdict.where() if entry.verdict is not None else ""
-        log.warning(f"NOT applied {entry.label} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
+        log.warning(f"NOT applied {entry.named} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
         self._take_out_what_needs(entry)
         return what
 
@@ -262,7 +282,7 @@ class Session:
                 entry.end("failed", reason)
         if incomplete and reason != before:
             where = entry.verdict.where() if entry.verdict is not None else ""
-            log.warning(f"incomplete {entry.label} on {where}: {reason}; enable overlay earlier{entry.loss}")
+            log.warning(f"incomplete {entry.named} on {where}: {reason}; enable overlay earlier{entry.loss}")
             if entry.state in ENDED:
                 self._take_out_what_needs(entry)
             self._refuse(entry, "incomplete", loud=True)
@@ -274,11 +294,11 @@ class Session:
         if verdict.loud:
             clash = f" ({self._way_out(entry)})" if verdict.verdict == "conflict" else ""
             reason = f"{verdict.reason}{clash}{entry.loss}"
-            log.warning(f"NOT applied {entry.label} to {where}: {verdict.verdict}: {reason}")
+            log.warning(f"NOT applied {entry.named} to {where}: {verdict.verdict}: {reason}")
         elif verdict.verdict == "not-installed":
             log.debug(f"skipped {entry.label}: not-installed: {verdict.reason}")
         else:
-            log.info(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
+            log.own(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
 
     def _is_strict_on(self, entry: Entry) -> bool:
         """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""
@@ -333,9 +353,13 @@ class Session:
         found = self._verdicts
         if patch.id not in found:
             chosen = [entry.patch for entry in self.entries.values()]
+            from overlay.deciding.memory import decide_all
+
             try:
                 tree = self._source()
-                found = settle(chosen, {other.id: decide(other, tree) for other in chosen}, tree)
+                with Paused():
+                    found = decide_all(chosen, tree)
+                    tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)
@@ -343,12 +367,12 @@ class Session:
             self._verdicts = found
         return found[patch.id]
 
-    def _source(self) -> Tree:
-        from overlay.reading.source import InstalledTree
+    def _source(self) -> Witness:
+        from overlay.deciding.memory import Witness
 
         tree = self._tree
         if tree is None:
-            tree = self._tree = InstalledTree()
+            tree = self._tree = Witness()
         return tree
 
 

@@ -7,11 +7,11 @@ with the code that the source compiles to.
 
 from __future__ import annotations
 
-from types import CodeType, FunctionType
+from types import FunctionType
 
 from overlay.base.marks import OWNER, is_wrapper
 from overlay.errors import OverlayError
-from overlay.reading.origin import defined_at
+from overlay.reading.fingerprint import fingerprint, of_source
 from overlay.reading.shape import split_site
 
 TYPE_CHECKING = False
@@ -93,44 +93,15 @@ def check_original(site: str, original: object, tree: Tree) -> None:
     if getattr(original, OWNER, None) is not None:
         msg = f"{site} is already replaced by {describe(original)}"
         raise ConflictError(msg)
-    home, qualname = defined_at(site, tree)
-    running = original.__code__
-    if original.__module__ == home and any(_same(code, running) for code in _compiled(tree, home, qualname)):
+    remembered = tree.prints.get(site)
+    if remembered is None:
+        origin = tree.chain(site)[-1]
+        remembered = (origin, of_source(origin, tree))
+    home, prints = split_site(remembered[0])[0], remembered[1]
+    if original.__module__ == home and fingerprint(original.__code__) in prints:
         return
     msg = (
         f"{site} was replaced by someone else, or its file has changed since it was imported "
         f"({describe(original)}); enable overlay first"
     )
     raise ConflictError(msg)
-
-
-def _compiled(tree: Tree, module: str, qualname: str) -> list[CodeType]:
-    """Return the code objects that a module's source compiles to under a qualified name."""
-    found = tree.code(module)
-    for name in qualname.split("."):
-        inside = [constant for code in found for constant in code.co_consts]
-        found = [code for code in inside if isinstance(code, CodeType) and code.co_name == name]
-    return found
-
-
-def _same(one: CodeType, other: CodeType) -> bool:
-    """Return whether two code objects do the same, wherever they come from."""
-    return (
-        one.co_code == other.co_code
-        and one.co_names == other.co_names
-        and one.co_varnames == other.co_varnames
-        and one.co_freevars == other.co_freevars
-        and one.co_cellvars == other.co_cellvars
-        and one.co_argcount == other.co_argcount
-        and one.co_kwonlyargcount == other.co_kwonlyargcount
-        and len(one.co_consts) == len(other.co_consts)
-        and all(map(_same_constant, one.co_consts, other.co_consts))
-    )
-
-
-def _same_constant(one: object, other: object) -> bool:
-    if isinstance(one, CodeType) and isinstance(other, CodeType):
-        return _same(one, other)
-    if isinstance(one, frozenset) or isinstance(other, frozenset):
-        return one == other  # whose order is not that of the source
-    return type(one) is type(other) and ascii(one) == ascii(other)  # also for nan, and -0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from types import FunctionType
 
+from overlay.aliases.counting import is_alone
 from overlay.aliases.search import holders_of, rebind
 from overlay.base.marks import ORIGINAL, OWNER
 from overlay.base.record import TYPE_CHECKING
@@ -71,6 +72,11 @@ class Installed:
         home: object = function_of(self.before).__module__
         return home == split_site(self.site)[0]
 
+    def is_alone(self) -> bool:
+        """Whether nobody but its parent has a reference to what is about to be replaced."""
+        made: Any = function_of(self.after)
+        return is_alone(self.parent, self.name, made, kept=1)
+
     def pairs(self) -> list[tuple[object, object]]:
         """Return what to search for, and what to put instead: functions, and raw attributes around them."""
         before, after = function_of(self.before), function_of(self.after)
@@ -87,15 +93,25 @@ def prepare(
     return [_prepare(owner, module, replacement, tree) for replacement in replacements]
 
 
-def put(sites: Sequence[Installed]) -> None:
-    """Put prepared sites in place and rebind their aliases. On any failure everything is put back."""
+def put(sites: Sequence[Installed], *, first: bool = False) -> None:
+    """Put prepared sites in place and rebind their aliases. On any failure everything is put back.
+
+    Args:
+        sites: Of one module.
+        first: Whether the module was executed just now, and never before: then no function of an earlier
+            import is anywhere, and a site to which nobody has another reference needs no search.
+
+    """
     done: list[Installed] = []
     try:
+        held = []
         for site in sites:
             _check_untouched(site)
+            if site.searched and not (first and site.is_alone()):
+                held.append(site)
             done.append(site)
             setattr(site.parent, site.name, site.after)
-        _rebind_aliases([site for site in sites if site.searched])
+        _rebind_aliases(held)
     except BaseException:
         take_out(done)
         raise

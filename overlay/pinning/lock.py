@@ -135,11 +135,42 @@ def patch_facts(patch: Lock) -> dict[str, str]:
     return found
 
 
+def packs_of(lock: Lock) -> tuple[str, ...]:
+    """Return the names of the packs in a lock."""
+    return tuple(pack["name"] for pack in lock["pack"])
+
+
+def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
+    """Return a selection of what was locked, as a value of `OVERLAY_PATCHES`.
+
+    A companion comes along by itself, as it did when the lock was made, or is dropped. A patch that is not
+    known any more is left to the comparison with the lock, which names it.
+
+    Args:
+        lock: The lock.
+        known: The patches that come with overlay, by id.
+
+    """
+    ids = [patch["id"] for patch in lock["patch"] if "/" in patch["id"] or patch["id"] in known]
+    companions = {name for name, patch in known.items() if patch.companion}
+    named = [name for name in ids if name not in companions] or ids
+    dropped = [f"-{name}" for name in sorted(companions.difference(ids))]
+    return ",".join([*named, *dropped]) if named else "none"
+
+
 def differences(locked: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """Return a sentence for each fact that differs, in the order of the names."""
     return [
         f"{name}: locked {shown(locked.get(name))}, here {shown(here.get(name))}"
         for name in different([locked, here])
+    ]
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each fact that is another one now, in the order of the names."""
+    return [
+        f"{name}: was {shown(before.get(name))}, is {shown(after.get(name))}"
+        for name in different([before, after])
     ]
 
 

@@ -130,7 +130,8 @@ def read(path: str) -> Lock:
     ids = [patch["id"] for patch in data["patch"]]
     if len(set(ids)) < len(ids) or with_digest(data)["digest"] != data["digest"]:
         raise LockError(
-            f"{path} is damaged, or was edited: it is not what its digest says; write it with `overlay lock`"
+            f"{path} is damaged, or was edited: it is not what its digest says; write it with "
+            "`overlay lock --update`"
         )
     return data
 

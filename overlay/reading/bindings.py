@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     #: The headers of what a statement stands in, from the inside: `(header, those around it)`.
     Context = tuple[list[object], "Context"] | None
 
+    #: A statement, what it stands in, the attributes that it writes or deletes as dotted names, and the
+    #: calls of `setattr` and `delattr` in it with the attribute.
+    _Outside = tuple[ast.AST, Context, list[str], list[tuple[str, str]]]
+
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: What is no expression: suites, and what holds them.
 _INNER = (ast.stmt, ast.ExceptHandler, ast.match_case)
+#: The usual statements that have no suites, so that nobody needs to look for them.
+_WITHOUT_SUITES = frozenset({
+    ast.AnnAssign, ast.Assert, ast.Assign, ast.AugAssign, ast.Expr, ast.Import, ast.ImportFrom, ast.Pass,
+    ast.Raise, ast.Return,
+})  # fmt: skip
+#: Expressions in which there is no other.
+_LEAVES = (ast.Name, ast.Constant)
 #: First words of the headers that are no condition.
 _CLASS = "class"
 _GLOBAL = "global"
@@ -57,25 +68,93 @@ class Found:
         return [header for header in _headers(self.context) if conditions or header[0] == _CLASS]
 
 
-def find(tree: ast.Module, qualname: str) -> list[Found]:
+class Module:
+    """The syntax tree of a module, walked once for all that is asked of it."""
+
+    def __init__(self, tree: ast.Module, text: str | None = None) -> None:
+        """Take a tree, and the text that it was parsed from: a word that is not in it is not looked for."""
+        self.tree = tree
+        self._has_global = text is None or "global" in text
+        self._has_calls = text is None or "setattr" in text or "delattr" in text
+        self._has_captures = text is None or ":=" in text or "match" in text
+        self._scopes: dict[int, _Scope] = {}
+        self._globals: dict[str, list[list[ast.stmt]]] | None = None
+        self._outside: list[_Outside] | None = None
+
+    def scope(self, body: list[ast.stmt], context: Context) -> _Scope:
+        """Return a suite of this module, walked."""
+        found = self._scopes.get(id(body))
+        if found is None:
+            found = self._scopes[id(body)] = _Scope(body, context, captures=self._has_captures)
+        return found
+
+    def star_imports(self) -> list[ast.ImportFrom]:
+        """Return the star imports of the module: what they bind, its source does not tell."""
+        return [node for node, _ in self.scope(self.tree.body, None).statements if is_star(node)]
+
+    def by_functions(self, name: str) -> Iterator[Found]:
+        """Return what functions do to a name that they declare `global`."""
+        if self._globals is None:
+            self._globals = _declared(self.tree) if self._has_global else {}
+        for body in self._globals.get(name, ()):
+            for item in _Scope(body, ([_GLOBAL], None), captures=self._has_captures).named(name):
+                yield Found(item.node, item.context, binds=False)
+
+    def outside(self) -> list[_Outside]:
+        """Return the statements that do something to an attribute or import what is not named, with which."""
+        if self._outside is None:
+            self._outside = []
+            for node, where in self.scope(self.tree.body, None).statements:
+                written = _attributes(node)
+                called = [*_attribute_calls(node)] if self._has_calls else []
+                if written or called or is_star(node):
+                    self._outside.append((node, where, written, called))
+        return self._outside
+
+
+class _Scope:
+    """The suite of a module, class or function."""
+
+    def __init__(self, body: list[ast.stmt], context: Context, *, captures: bool) -> None:
+        #: The statements, handlers and cases in it, in the order of the source, without scopes inside it.
+        self.statements = [*_statements(body, context)]
+        self._captures = captures
+        self._names: dict[str, list[Found]] | None = None
+
+    def named(self, name: str) -> list[Found]:
+        """Return what binds a name in it."""
+        if self._names is None:
+            self._names = {}
+            for node, where in self.statements:
+                for bound, found in _names_of(node, where, captures=self._captures).items():
+                    self._names.setdefault(bound, []).extend(found)
+        return self._names.get(name, [])
+
+
+def find(tree: ast.Module | Module, qualname: str) -> list[Found]:
     """Return what binds a qualified name in a module, and what bears on that. Nothing if nothing binds it."""
+    module = tree if isinstance(tree, Module) else Module(tree)
     *path, last = qualname.split(".")
-    scopes: list[tuple[list[ast.stmt], Context]] = [(tree.body, None)]
+    scopes = [module.scope(module.tree.body, None)]
     bearing: list[Found] = []
     for name in path:
-        here = [item for body, context in scopes for item in _in_scope(body, context, name)]
-        scopes = [_inside(item.node, item.context) for item in here if isinstance(item.node, ast.ClassDef)]
+        here = [item for scope in scopes for item in scope.named(name)]
+        scopes = [
+            module.scope(*_inside(item.node, item.context))
+            for item in here
+            if isinstance(item.node, ast.ClassDef)
+        ]
         bearing += [item for item in here if not isinstance(item.node, ast.ClassDef)]
-    found = [item for body, context in scopes for item in _in_scope(body, context, last)]
+    found = [item for scope in scopes for item in scope.named(last)]
     if path:
-        bearing += _by_functions(tree, path[0])
-        outside = [*_from_outside(tree, qualname)]
+        bearing += module.by_functions(path[0])
+        outside = [*_from_outside(module, qualname)]
     else:
-        outside = [*_by_functions(tree, last)]
+        outside = [*module.by_functions(last)]
     if not found and not outside:
         return []
     start = min(item.line for item in (*found, *outside))
-    bearing += [item for item in _done_to(tree, qualname) if item.line >= start]
+    bearing += [item for item in _done_to(module, qualname) if item.line >= start]
     extras = outside + [Found(item.node, item.context, binds=False, removes=item.removes) for item in bearing]
     return found + sorted(extras, key=lambda item: item.line)
 
@@ -104,11 +183,6 @@ def names_bound(node: ast.AST) -> set[str]:
     return found
 
 
-def star_imports(tree: ast.Module) -> list[ast.ImportFrom]:
-    """Return the star imports of a module: what they bind, its source does not tell."""
-    return [node for node, _ in _statements(tree.body, None) if is_star(node)]
-
-
 def is_star(node: ast.AST) -> TypeGuard[ast.ImportFrom]:
     """Return whether a node is a star import."""
     return isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
@@ -133,7 +207,7 @@ def _statements(body: list[ast.stmt], context: Context) -> Iterator[tuple[ast.AS
     while stack:
         node, context = stack.pop()
         yield node, context
-        if isinstance(node, _DEFINITIONS):
+        if isinstance(node, _DEFINITIONS) or type(node) in _WITHOUT_SUITES:
             continue
         inner = [(child, (header, context)) for header, block in _blocks(node) for child in block]
         stack += reversed(inner)
@@ -156,37 +230,52 @@ def _blocks(node: ast.AST) -> list[tuple[list[object], list[Any]]]:
     return [([f"try {name}"], getattr(node, name)) for name in names if getattr(node, name, None)]
 
 
-def _in_scope(body: list[ast.stmt], context: Context, name: str) -> Iterator[Found]:
-    """Return what binds a name in a scope."""
-    for node, where in _statements(body, context):
-        if isinstance(node, _DEFINITIONS) and node.name == name:
-            yield Found(node, where, binds=True)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                if (alias.asname or alias.name.partition(".")[0]) == name:
-                    # Other names of the same statement are no business of this site.
-                    yield Found(_only(node, alias), where, binds=True)
-        elif isinstance(node, ast.ExceptHandler) and node.name == name:
-            yield Found(node, where, binds=False, removes=True)
-        elif any(_writes(leaf) == name for target in _targets(node) for leaf in ast.walk(target)):
-            removes = isinstance(node, ast.Delete)
-            bare = isinstance(node, ast.AnnAssign) and node.value is None
-            yield Found(node, where, binds=not removes and not bare, removes=removes)
-        elif any(_captures(part, name) for part in _own_expressions(node)):
-            yield Found(node, where, binds=True)
+def _names_of(node: ast.AST, where: Context, *, captures: bool) -> dict[str, list[Found]]:
+    """Return the names that a statement binds in its scope, each with what does so."""
+    found = _named_by(node, where)
+    for target in _targets(node):
+        removes = isinstance(node, ast.Delete)
+        bare = isinstance(node, ast.AnnAssign) and node.value is None
+        for leaf in ast.walk(target):
+            name = _writes(leaf)
+            if name is not None and name not in found:
+                found[name] = [Found(node, where, binds=not removes and not bare, removes=removes)]
+    for part in _own_expressions(node) if captures else ():
+        for name in _captures(part):
+            if name not in found:
+                found[name] = [Found(node, where, binds=True)]
+    return found
+
+
+def _named_by(node: ast.AST, where: Context) -> dict[str, list[Found]]:
+    """Return the names that a definition, an import or a handler says itself."""
+    found: dict[str, list[Found]] = {}
+    if isinstance(node, _DEFINITIONS):
+        found[node.name] = [Found(node, where, binds=True)]
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        for alias in node.names:
+            # Other names of the same statement are no business of this site.
+            only = Found(_only(node, alias), where, binds=True)
+            found.setdefault(alias.asname or alias.name.partition(".")[0], []).append(only)
+    elif isinstance(node, ast.ExceptHandler) and node.name:
+        found[node.name] = [Found(node, where, binds=False, removes=True)]
+    return found
 
 
 def _writes(leaf: ast.AST) -> str | None:
     return leaf.id if isinstance(leaf, ast.Name) and not isinstance(leaf.ctx, ast.Load) else None
 
 
-def _captures(part: ast.AST, name: str) -> bool:
-    """Return whether part of an expression or pattern binds a name: a walrus, or what a `match` captures."""
+def _captures(part: ast.AST) -> list[str]:
+    """Return the names that part of an expression or pattern binds: a walrus, or what a `match` captures."""
     if isinstance(part, ast.NamedExpr):
-        return part.target.id == name
+        return [part.target.id]
+    name = None
     if isinstance(part, (ast.MatchAs, ast.MatchStar)):
-        return part.name == name
-    return isinstance(part, ast.MatchMapping) and part.rest == name
+        name = part.name
+    elif isinstance(part, ast.MatchMapping):
+        name = part.rest
+    return [] if name is None else [name]
 
 
 def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
@@ -195,40 +284,42 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
     while stack:
         part = stack.pop()
         yield part
-        if not isinstance(part, ast.Lambda):
+        if not isinstance(part, ast.Lambda) and type(part) not in _LEAVES:
             stack += ast.iter_child_nodes(part)
 
 
-def _by_functions(tree: ast.Module, name: str) -> Iterator[Found]:
-    """Return what functions do to a name that they declare `global`."""
+def _declared(tree: ast.Module) -> dict[str, list[list[ast.stmt]]]:
+    """Return the suites in which a name is declared `global`, for each such name."""
+    found: dict[str, list[list[ast.stmt]]] = {}
     scopes: list[list[ast.stmt]] = [tree.body]
     while scopes:
         body = scopes.pop()
         nodes = [node for node, _ in _statements(body, None)]
-        if any(isinstance(node, ast.Global) and name in node.names for node in nodes):
-            for item in _in_scope(body, ([_GLOBAL], None), name):
-                yield Found(item.node, item.context, binds=False)
+        names = [name for node in nodes if isinstance(node, ast.Global) for name in node.names]
+        for name in dict.fromkeys(names):
+            found.setdefault(name, []).append(body)
         scopes += [node.body for node in nodes if isinstance(node, _DEFINITIONS)]
+    return found
 
 
-def _from_outside(tree: ast.Module, qualname: str) -> Iterator[Found]:
+def _from_outside(module: Module, qualname: str) -> Iterator[Found]:
     """Return what the module does to an attribute: `A.f = g`, `del A.f`, `setattr(A, "f", g)`."""
-    for node, where in _statements(tree.body, None):
-        if qualname in _attributes(node):
+    for node, where, written, called in module.outside():
+        if qualname in written:
             removes = isinstance(node, ast.Delete)
             yield Found(node, where, binds=not removes, removes=removes)
-        for function, name in _attribute_calls(node):
+        for function, name in called:
             if name == qualname:
                 removes = function == "delattr"
                 yield Found(node, where, binds=not removes, removes=removes)
 
 
-def _done_to(tree: ast.Module, qualname: str) -> Iterator[Found]:
+def _done_to(module: Module, qualname: str) -> Iterator[Found]:
     """Return what may change what a name means, or the object itself: star imports, `f.__code__ = c`."""
     around = qualname.split(".")
     outer = {".".join(around[:count]) for count in range(2, len(around))}
-    for node, where in _statements(tree.body, None):
-        names = [*_attributes(node), *(name for _, name in _attribute_calls(node))]
+    for node, where, written, called in module.outside():
+        names = [*written, *(name for _, name in called)]
         if is_star(node) or any(name.startswith(f"{qualname}.") or name in outer for name in names):
             yield Found(node, where, binds=False)
 

@@ -1,41 +1,31 @@
-"""Origins: where a site is defined that another module imports from there."""
+"""Origins: what a `from` import says of where a name comes from."""
 
 from __future__ import annotations
 
 import ast
 
-from overlay.reading.shape import split_site
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from overlay.reading.source import Tree
+    from collections.abc import Sequence
 
 
-def defined_at(site: str, tree: Tree) -> tuple[str, str]:
-    """Return the module and qualified name where a site is defined: it may be a `from` import.
+def origin(nodes: Sequence[ast.AST], module: str, *, is_package: bool) -> str:
+    """Return the site that a name of a module is imported from, empty if it is not, or by more than that.
 
-    Raises `SourceError` if one of the modules in between cannot be read.
+    Args:
+        nodes: What binds the name.
+        module: The module.
+        is_package: Whether it is a package, which decides on what its relative imports mean.
+
     """
-    return split_site(import_chain(site, tree)[-1])
-
-
-def import_chain(site: str, tree: Tree) -> list[str]:
-    """Return a site and, while it is a `from` import, the site that it is imported from."""
-    chain = [site]
-    while True:
-        module, _ = split_site(chain[-1])
-        nodes = tree.nodes(chain[-1])
-        if len(nodes) != 1 or not isinstance(nodes[0], ast.ImportFrom):
-            return chain
-        imported = nodes[0]
-        base = imported.module or ""
-        if imported.level:
-            package = module.split(".")
-            if not tree.is_package(module):
-                package.pop()
-            package = package[: len(package) - imported.level + 1]
-            base = ".".join([*package, base] if base else package)
-        origin = f"{base}:{imported.names[0].name}"
-        if origin in chain:  # two modules that import the name from each other
-            return chain
-        chain.append(origin)
+    if len(nodes) != 1 or not isinstance(nodes[0], ast.ImportFrom):
+        return ""
+    imported = nodes[0]
+    base = imported.module or ""
+    if imported.level:
+        package = module.split(".")
+        if not is_package:
+            package.pop()
+        package = package[: len(package) - imported.level + 1]
+        base = ".".join([*package, base] if base else package)
+    return f"{base}:{imported.names[0].name}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 
-from overlay.reading.bindings import find, is_star, star_imports
+from overlay.reading.bindings import Module, find, is_star
 from overlay.reading.digest import DIGEST_LENGTH, digest
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ def split_site(site: str) -> tuple[str, str]:
     return module, qualname
 
 
-def bindings(tree: ast.Module, qualname: str) -> list[ast.AST]:
+def bindings(tree: ast.Module | Module, qualname: str) -> list[ast.AST]:
     """Return what binds `qualname` in a module or bears on it, nothing if nothing binds it.
 
     That is every definition, import, assignment or deletion of the name, at any depth of `if`, `try`,
@@ -45,7 +45,7 @@ def bindings(tree: ast.Module, qualname: str) -> list[ast.AST]:
     return [found.node for found in find(tree, qualname)]
 
 
-def shape(tree: ast.Module, qualname: str) -> list[object]:
+def shape(tree: ast.Module | Module, qualname: str) -> list[object]:
     """Return what the digest of a site is made of, nothing if there is no such site.
 
     Beside the bindings that is what they stand in: the decorators and keywords of their classes, which can
@@ -62,7 +62,7 @@ def shape(tree: ast.Module, qualname: str) -> list[object]:
     return parts
 
 
-def exists(tree: ast.Module, qualname: str) -> bool:
+def exists(tree: ast.Module | Module, qualname: str) -> bool:
     """Return whether a site has a value once the module has been executed, as far as its source tells."""
     there = False
     for item in sorted(find(tree, qualname), key=lambda item: item.line):
@@ -73,9 +73,10 @@ def exists(tree: ast.Module, qualname: str) -> bool:
     return there
 
 
-def doubt(tree: ast.Module, qualname: str) -> str:
+def doubt(tree: ast.Module | Module, qualname: str) -> str:
     """Return why a site that does not exist may do so all the same, empty if it cannot."""
-    stars = star_of(star_imports(tree))
+    module = tree if isinstance(tree, Module) else Module(tree)
+    stars = star_of(module.star_imports())
     if stars:
         return f"may come from `{stars}`"
     outer = qualname.partition(".")[0]

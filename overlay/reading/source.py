@@ -13,7 +13,7 @@ import sys
 from importlib.machinery import ModuleSpec
 
 from overlay.errors import SourceError
-from overlay.reading.bindings import find
+from overlay.reading.bindings import Module, find
 from overlay.reading.editable import Links, module_file
 from overlay.reading.locate import (
     ask_finders,
@@ -24,6 +24,7 @@ from overlay.reading.locate import (
     source_text,
     stated_version,
 )
+from overlay.reading.origin import origin
 from overlay.reading.shape import bindings, digest, doubt, exists, shape, split_site
 
 TYPE_CHECKING = False
@@ -44,8 +45,13 @@ class Tree:
 
     def __init__(self) -> None:
         self._parsed: dict[str, ast.Module | None] = {}
+        self._walked: dict[str, Module] = {}
         self._damaged: dict[str, str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
+        self._chains: dict[str, list[str]] = {}
+        self._texts: dict[str, str | None] = {}
+        #: What is remembered of sites: where each is defined, and the fingerprints of what that compiles to.
+        self.prints: dict[str, tuple[str, list[str]]] = {}
 
     def source(self, module: str) -> str | None:
         """Return the source of a module, `None` if there is no such module.
@@ -74,36 +80,36 @@ class Tree:
         module, qualname = split_site(site)
         if not qualname:
             return self.source(module) is not None
-        tree = self._parse(module)
+        tree = self._walk(module)
         return tree is not None and exists(tree, qualname)
 
     def doubt(self, site: str) -> str:
         """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._parse(module) if qualname else None
+        tree = self._walk(module) if qualname else None
         return "" if tree is None else doubt(tree, qualname)
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._parse(module)
+        tree = self._walk(module)
         if tree is None:
             return None
-        parts = shape(tree, qualname) if qualname else [tree]
+        parts = shape(tree, qualname) if qualname else [tree.tree]
         return digest(parts) if parts else None
 
     def nodes(self, site: str) -> list[ast.AST]:
         """Return the syntax nodes that bind a site, none if there is no such site. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._parse(module)
+        tree = self._walk(module)
         if tree is None:
             return []
-        return bindings(tree, qualname) if qualname else [tree]
+        return bindings(tree, qualname) if qualname else [tree.tree]
 
     def found(self, site: str) -> list[Found]:
         """Return what binds a site or bears on it, with what that stands in. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._parse(module)
+        tree = self._walk(module)
         return [] if tree is None else find(tree, qualname)
 
     def code(self, module: str) -> list[CodeType]:
@@ -111,21 +117,58 @@ class Tree:
 
         The whole of it: how a call is compiled depends on what its module imports.
         """
-        tree = self._parse(module)
         if module not in self._compiled:
+            text = self._text(module)
             try:
-                code = [] if tree is None else [compile(tree, module, "exec", dont_inherit=True)]
-            except (SyntaxError, ValueError, RecursionError) as error:
-                msg = f"the source of {module} does not compile: {error}"
+                code = [] if text is None else [compile(text, module, "exec", dont_inherit=True)]
+            except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
+                msg = f"the source of {module} does not compile: {str(error) or type(error).__name__}"
                 raise SourceError(msg) from error
             self._compiled[module] = code
         return self._compiled[module]
+
+    def chain(self, site: str) -> list[str]:
+        """Return a site and, while it is a `from` import, the site that it is imported from.
+
+        Raises `SourceError`.
+        """
+        if site not in self._chains:
+            chain = [site]
+            while chain[-1]:
+                module = split_site(chain[-1])[0]
+                nodes = self.nodes(chain[-1])
+                found = origin(nodes, module, is_package=self.is_package(module))
+                chain.append("" if found in chain else found)  # two modules may import it from each other
+            self._chains[site] = chain[:-1]
+        return self._chains[site]
+
+    def _text(self, module: str) -> str | None:
+        """Return the source of a module as it was when it was first asked for. Raises `SourceError`."""
+        if module not in self._texts:
+            self._texts[module] = self.source(module)
+        return self._texts[module]
+
+    def let_go(self) -> None:
+        """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
+        self._parsed.clear()
+        self._walked.clear()
+        self._compiled.clear()
+
+    def _walk(self, module: str) -> Module | None:
+        """Return a module's tree, walked once for all questions."""
+        tree = self._parse(module)
+        if tree is None:
+            return None
+        found = self._walked.get(module)
+        if found is None or found.tree is not tree:
+            found = self._walked[module] = Module(tree, self._texts.get(module))
+        return found
 
     def _parse(self, module: str) -> ast.Module | None:
         if module in self._damaged:
             raise SourceError(self._damaged[module])
         if module not in self._parsed:
-            text = self.source(module)
+            text = self._text(module)
             try:
                 self._parsed[module] = None if text is None else ast.parse(text)
             except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers

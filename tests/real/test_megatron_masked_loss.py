@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING
 
-import pytest
+from rank_contracts import RankContract
 
 from overlay.patches.megatron.masked_loss_cp import PATCH
 from overlay.patches.megatron.masked_loss_cp.contract import wrong
@@ -16,27 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.real,
-    pytest.mark.by_source("megatron.masked-loss-cp", version="megatron-core"),
-]
-
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
-on_each = pytest.mark.parametrize("version", ["0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2"])
+RANKS = RankContract(PATCH, wrong, affected=("0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2"))
+pytestmark = RANKS.marks
 
 
-@on_each
+@RANKS.on_each
 def test_a_sum_is_divided_by_all_tokens(version: str, release: Callable[[str], Path]) -> None:
-    assert wrong(SEED, release=release(f"megatron-core=={version}")) == [], SEED
+    RANKS.holds(release, version)
 
 
-@on_each
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="once this passes, megatron.masked-loss-cp has had its day"
-)
+@RANKS.xfail_where_needed
 def test_upstream_alone_divides_by_all_tokens(version: str, release: Callable[[str], Path]) -> None:
-    assert wrong(SEED, patched=False, release=release(f"megatron-core=={version}")) == [], SEED
+    RANKS.holds(release, version, patched=False)
 
 
 def test_the_patch_is_of_the_form() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING
 
 import pytest
+from contract_tests import SEED
+from rank_contracts import RankContract
 
 import overlay
 from checks import UPSTREAMS
@@ -19,41 +19,40 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.distributed,
-    pytest.mark.real,
-    pytest.mark.by_source("megatron.moe-aux-scale", version="megatron-core"),
-]
-
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
-AFFECTED = ("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2")
-FIXED = ("0.19.2",)
-
-still_wrong = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="once this passes, megatron.moe-aux-scale has had its day"
+RANKS = RankContract(
+    PATCH, wrong, affected=("0.12.3", "0.13.1", "0.14.0", "0.15.3", "0.16.1", "0.17.1", "0.18.2", "0.19.2")
 )
+pytestmark = RANKS.marks
 
 
-@pytest.mark.parametrize("version", AFFECTED)
+@RANKS.on_each
 def test_losses_weigh_as_in_one_process(version: str, release: Callable[[str], Path]) -> None:
-    assert wrong(SEED, release=release(f"megatron-core=={version}")) == [], SEED
+    RANKS.holds(release, version)
 
 
-@pytest.mark.parametrize("version", [*(pytest.param(one, marks=still_wrong) for one in AFFECTED), *FIXED])
+@RANKS.xfail_where_needed
 def test_upstream_alone_weighs_losses_as_one_process(version: str, release: Callable[[str], Path]) -> None:
-    assert wrong(SEED, patched=False, release=release(f"megatron-core=={version}")) == [], SEED
+    RANKS.holds(release, version, patched=False)
 
 
-@pytest.mark.parametrize("version", ["0.15.3", "0.16.1"])
+@pytest.mark.parametrize("version", ["0.15.3", "0.16.1", "0.19.2"])
 def test_losses_weigh_as_in_one_process_on_four_ranks(version: str, release: Callable[[str], Path]) -> None:
-    assert wrong(SEED, release=release(f"megatron-core=={version}"), ranks=4) == [], SEED
+    RANKS.holds(release, version, ranks=4)
 
 
 def test_a_padding_mask_makes_the_count_of_a_rank_that_of_all(release: Callable[[str], Path]) -> None:
-    # Why losses with a mask are left as they are.
+    # What is left to scale with a mask follows from it.
     folder = release("megatron-core==0.16.1")
     (ranks,) = megatron_ranks(SEED, UPSTREAMS / "moe_mask_cases.py", "", release=folder).values()
     assert [rank["counted"] for rank in ranks] == [sum(rank["tokens"] for rank in ranks)] * 2
+
+
+def test_what_upstream_alone_weighs_wrongly_since_0_19(release: Callable[[str], Path]) -> None:
+    assert RANKS.off(release, "0.19.2", patched=False) == [
+        f"{layout}, {kind}, per token, padded"
+        for layout in ("tp", "cp")
+        for kind in ("aux_loss", "seq_aux_loss")
+    ]
 
 
 def test_it_is_selected_by_its_name_alone(release: Callable[[str], Path]) -> None:

@@ -1,4 +1,4 @@
-"""The norm that Megatron's own optimizers clip by, on two ranks, of a model with one layer of each kind."""
+"""The norm that Megatron's own optimizers clip by, on all ranks, of a model with one layer of each kind."""
 
 from __future__ import annotations
 
@@ -14,22 +14,30 @@ if TYPE_CHECKING:
     Split = tuple[tuple[int, ...], Callable[[Any], Any]]
 
 #: Experts of the whole model, and sizes of theirs. Heads of attention.
-EXPERTS, WIDE, NARROW, HEADS = 4, 6, 4, 4
+EXPERTS, WIDE, NARROW, HEADS = 4, 8, 4, 4
 #: A bound that every gradient drawn here exceeds, and the rate of a step.
 CLIP, RATE = 0.5, 0.25
-#: How the ranks share experts: as parts of each, or whole ones.
-LAYOUTS: dict[str, dict[str, int]] = {
-    "parts of experts": {"tensor": 2, "expert_tensor": 2},
-    "whole experts": {"tensor": 2, "expert": 2, "expert_tensor": 1},
+#: By number of ranks, how they share experts: as parts of each, or whole ones, or parts of some.
+LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
+    2: {
+        "parts of experts": {"tensor": 2, "expert_tensor": 2},
+        "whole experts": {"tensor": 2, "expert": 2, "expert_tensor": 1},
+    },
+    4: {
+        "parts of experts": {"tensor": 4, "expert_tensor": 4},
+        "whole experts": {"tensor": 4, "expert": 4, "expert_tensor": 1},
+        "parts of some": {"tensor": 2, "expert": 2, "expert_tensor": 2},
+        "some on each pair": {"tensor": 2, "expert": 2, "expert_tensor": 1},
+    },
 }
 KINDS = ("experts", "biased experts", "undivided", "sinks", "all")
 
 
-def cases(_world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
     """Return a case for each layout and kind of layer, by SGD and by the distributed optimizer."""
     return [
         (f"{kind}, {layout}, {name}", sizes, functools.partial(_step, kind, distributed=distributed))
-        for layout, sizes in LAYOUTS.items()
+        for layout, sizes in LAYOUTS[world].items()
         for kind in KINDS
         for name, distributed in (("plain", False), ("distributed", True))
     ]
@@ -97,7 +105,7 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
         num_attention_heads=HEADS,
         num_moe_experts=EXPERTS,
         use_cpu_initialization=True,
-        tensor_model_parallel_size=2,
+        tensor_model_parallel_size=_size(),
         expert_model_parallel_size=expert,
         expert_tensor_parallel_size=parallel_state.get_expert_tensor_parallel_world_size(),
         sequence_parallel=expert > 1,  # some releases insist
@@ -117,9 +125,10 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
     if kind in ("sinks", "all"):
         attention = torch.nn.Module()
         # As Megatron's and Transformer Engine's attention register it, without a mark.
-        attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(HEADS // 2)))
+        attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(HEADS // _size())))
         model.attention = attention
-        splits["attention.softmax_offset"] = ((HEADS,), _half)
+        heads = functools.partial(_part, rank=_rank(), size=_size())
+        splits["attention.softmax_offset"] = ((HEADS,), heads)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(1.0)
@@ -146,12 +155,9 @@ def _add_experts(model: Any, *, biased: bool) -> dict[str, Split]:
         for name, _ in module.named_parameters():
             bias = name.startswith("bias")
             shape = sizes[1:] if bias else sizes[::-1]
-            if expert > 1:  # other experts on the other rank
-                splits[f"{layer}.{name}"] = ((2, *shape), lambda whole: whole[_rank()])
-            elif layer == "fc1":
-                splits[f"{layer}.{name}"] = (shape, _half)
-            else:
-                splits[f"{layer}.{name}"] = (shape, _whole if bias else functools.partial(_half, dim=1))
+            dim = 0 if layer == "fc1" else None if bias else 1
+            # Other experts on the other ranks.
+            splits[f"{layer}.{name}"] = ((expert, *shape), functools.partial(_experts_part, dim=dim))
     return splits
 
 
@@ -161,8 +167,25 @@ def _rank() -> int:
     return int(parallel_state.get_tensor_model_parallel_rank())
 
 
-def _half(whole: Any, dim: int = 0) -> Any:
-    return whole.chunk(2, dim)[_rank()]
+def _size() -> int:
+    from megatron.core import parallel_state
+
+    return int(parallel_state.get_tensor_model_parallel_world_size())
+
+
+def _part(whole: Any, rank: int, size: int, dim: int = 0) -> Any:
+    return whole.chunk(size, dim)[rank]
+
+
+def _experts_part(whole: Any, dim: int | None) -> Any:
+    """Return what a rank has of experts, one for each expert parallel rank, that are split along `dim`."""
+    from megatron.core import parallel_state
+
+    mine = whole[parallel_state.get_expert_model_parallel_rank()]
+    if dim is None:
+        return mine
+    rank = parallel_state.get_expert_tensor_parallel_rank()
+    return _part(mine, rank, parallel_state.get_expert_tensor_parallel_world_size(), dim)
 
 
 def _whole(whole: Any) -> Any:

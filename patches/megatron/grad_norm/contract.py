@@ -1,4 +1,4 @@
-"""Two ranks clip by the norm of the whole model's gradient, whatever Transformer Engine marked."""
+"""All ranks clip by the norm of the whole model's gradient, whatever Transformer Engine marked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ MARKED, UNMARKED = "2.12.0", "2.15.0"
 
 
 def wrong(
-    seed: str, transformer_engine: str, *, patched: bool = True, release: Path | None = None
+    seed: str,
+    transformer_engine: str,
+    *,
+    patched: bool = True,
+    release: Path | None = None,
+    ranks: int = 2,
 ) -> list[str]:
     """Return the cases in which norm or update is not that of the whole model, with the patch or without."""
     from overlay.compat.ranks.findings import megatron_ranks
@@ -26,11 +31,12 @@ def wrong(
         "megatron.grad-norm" if patched else "",
         release=release,
         te=transformer_engine,
+        ranks=ranks,
     )
     return [
         name
-        for name, ranks in found.items()
-        if not all(error < TOLERANCE for rank in ranks for error in rank.values())
+        for name, rows in found.items()
+        if not all(error < TOLERANCE for row in rows for error in row.values())
     ]
 
 

@@ -14,7 +14,9 @@ from overlay.patches.megatron.moe_aux_scale.fix import (
     make_apply_cp,
     make_attach,
     make_attach_cp,
+    make_attach_masked,
     make_attach_rc,
+    make_sequences,
     make_z_loss,
     make_z_loss_cp,
 )
@@ -22,37 +24,44 @@ from overlay.patches.megatron.moe_aux_scale.fix import (
 _ROUTER = "megatron.core.transformer.moe.router:TopKRouter"
 _ATTACH = f"{_ROUTER}.attach_and_log_load_balancing_loss"
 _Z_LOSS = f"{_ROUTER}.apply_z_loss"
+_SEQUENCES = f"{_ROUTER}._apply_seq_aux_loss"
+# With a padding mask it returns the tokens of all ranks for those of one: that is relied on.
+_COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count"
 # By what the schedule scales the losses of all routers decides what is missing, and is a line of either.
 _STEP = "megatron.core.pipeline_parallel.schedules:forward_step"
 _CALC = f"{_STEP}_calc_loss"
 
 PATCH = Patch(
     id="megatron.moe-aux-scale",
-    revision=1,
+    revision=2,
     summary="Auxiliary and z-losses of MoE routers with the weight that their coefficients say",
     why=(
         "The gradient of a router's auxiliary losses depends on the layout of the ranks. With "
         "calculate_per_token_loss it is too small by the tensor times the context parallel size, and that of "
         "seq_aux_loss by the micro-batch size as well, from 0.16 on. Without it, it is too small by the "
-        "context parallel size before 0.16. The values that are reported are right all the time. With the "
-        "patch the gradient is that of one process, as it is in 0.19: so many times as large as it was, in a "
-        "running job too. Scale the coefficients down by as much to keep the balance that the job has. With "
-        "a padding mask the auxiliary losses of 0.16 and later are left as they are."
+        "context parallel size before 0.16. With a padding mask and calculate_per_token_loss it is too large "
+        "by the tensor times the context parallel size from 0.19 on, as a rank's number of tokens has been "
+        "overwritten with that of all. The values that are reported are right all the time. With the patch "
+        "the gradient is that of one process: so many times as large as it was, or as small, in a running "
+        "job too. Scale the coefficients by as much to keep the balance that the job has. global_aux_loss "
+        "with a padding mask is left as it is."
     ),
     changes=("numbers",),
     met=(
         "moe_aux_loss_coeff or moe_z_loss_coeff with calculate_per_token_loss and tensor or context "
-        "parallelism (before 0.19), or without it and with context parallelism (before 0.16)."
+        "parallelism (before 0.19; later with a padding mask), or without it and with context parallelism "
+        "(before 0.16)."
     ),
     opt_in=True,
     upstream=(
         "NVIDIA/Megatron-LM#5047",
         "NVIDIA/Megatron-LM#2217",
         "NVIDIA/Megatron-LM#5798",
+        "NVIDIA/Megatron-LM#7481",
         "NVIDIA/Megatron-LM#7452",
     ),
     remove=Removal(
-        version="0.19.0",
+        version=None,
         when="the gradient of a router's auxiliary losses is that of one process",
         test="tests/real/test_megatron_moe_aux.py::test_upstream_alone_weighs_losses_as_one_process",
     ),
@@ -88,15 +97,16 @@ PATCH = Patch(
                     "0.16",
                     ">=0.16.0.dev0,<0.19.0.dev0",
                     replaced(_ATTACH, make_attach, "cccc6604c022", "c5ddeb08145e", "778f5ca7578a"),
+                    replaced(_SEQUENCES, make_sequences, "56ddc1f9e8d7"),
                     replaced(_Z_LOSS, make_z_loss, "8230790b10c3", "822c6e5279de", "924c24ceeb49"),
+                    known(_COUNT, "e1f3c743e783"),
                     known(_CALC, "cc461b7035a7", "93b0f0033b2b", "ba8c7d97ff28"),
                 ),
                 variant(
                     "0.19",
-                    ">=0.19.0.dev0",
-                    known(_ATTACH, "5d6309eb88df"),
-                    verdict="fixed-upstream",
-                    reason="Megatron multiplies the losses by the size of the group",
+                    ">=0.19.0.dev0,<0.21.0.dev0",
+                    replaced(_ATTACH, make_attach_masked, "5d6309eb88df"),
+                    known(_COUNT, "e1f3c743e783"),
                 ),
             ),
         ),

@@ -22,25 +22,42 @@ LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
     },
 }
 KINDS = ("aux_loss", "seq_aux_loss", "z_loss")
+#: By micro-batch, the tokens of a sequence that are no padding: no rank of four is without one.
+LENGTHS = (TOKENS, TOKENS - 1, TOKENS - 1)
 
 
 def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
     """Return a case for each layout, loss and way to divide the gradient."""
     return [
         (
-            f"{layout}, {kind}, {'per token' if per_token else 'per batch'}",
+            f"{layout}, {kind}, {'per token' if per_token else 'per batch'}{', padded' if padded else ''}",
             sizes,
             functools.partial(
-                _step, kind, sizes.get("tensor", 1), sizes.get("context", 1), per_token=per_token
+                _step,
+                kind,
+                sizes.get("tensor", 1),
+                sizes.get("context", 1),
+                per_token=per_token,
+                padded=padded,
             ),
         )
         for layout, sizes in LAYOUTS[world].items()
-        for per_token in (True, False)
+        # Ranks have different numbers of tokens, then: without per-token loss they divide by their own.
+        for per_token, padded in ((True, False), (False, False), *_padded())
         for kind in KINDS
     ]
 
 
-def _step(kind: str, tensor: int, context: int, *, per_token: bool) -> dict[str, float]:
+def _padded() -> list[tuple[bool, bool]]:
+    """Return how to divide in the cases with padding, where the router knows of it."""
+    from inspect import signature
+
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    return [(True, True)] if "padding_mask" in signature(TopKRouter.forward).parameters else []
+
+
+def _step(kind: str, tensor: int, context: int, *, per_token: bool, padded: bool) -> dict[str, float]:
     """Take a step, and return how far the router's gradient is from that of one process, relatively."""
     import torch
     import torch.distributed as dist
@@ -56,7 +73,8 @@ def _step(kind: str, tensor: int, context: int, *, per_token: bool) -> dict[str,
     shards = tensor * context
     shape = (dist.get_world_size() // shards, BATCHES, TOKENS, SEQUENCES, HIDDEN)
     tokens = torch.randn(shape, generator=draw, dtype=torch.float64)
-    right = _of_one_process(weight, tokens, kind)
+    lengths = LENGTHS if padded else (TOKENS,) * BATCHES
+    right = _of_one_process(weight, tokens, kind, lengths)
 
     rank = dist.get_rank()
     model = _model(kind, per_token=per_token)
@@ -66,46 +84,57 @@ def _step(kind: str, tensor: int, context: int, *, per_token: bool) -> dict[str,
     parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
     # Tensor and context parallel ranks have their tokens of each sequence, data parallel ranks their own.
     mine = tokens[rank // shards].chunk(shards, dim=1)[rank % shards]
+    padding = torch.stack([torch.arange(TOKENS) >= length for length in lengths])
+    masks = padding.chunk(shards, dim=1)[rank % shards] if padded else [None] * BATCHES
+    # Of the loss, tensor parallel ranks have all that their context parallel rank has.
+    counts = (~padding).chunk(context, dim=1)[rank % shards // tensor].sum(1) * SEQUENCES
 
     def forward_step(data: Any, chunk: Any) -> Any:
-        return chunk(next(data).float()), lambda out: _loss(out, context, per_token=per_token)
+        batch, mask, count = next(data)
+        if mask is not None:
+            mask = mask[:, None].expand(-1, SEQUENCES)
+        return chunk(batch.float(), mask), lambda out: _loss(out, count, context, per_token=per_token)
 
     get_forward_backward_func()(
-        forward_step_func=forward_step, data_iterator=iter(mine), model=[parallel], num_microbatches=BATCHES,
+        forward_step_func=forward_step, data_iterator=iter(zip(mine, masks, counts, strict=True)),
+        model=[parallel], num_microbatches=BATCHES,
         seq_length=TOKENS, micro_batch_size=SEQUENCES, forward_only=False,
     )  # fmt: skip
     found = model.router.weight.main_grad.double()
     return {"error": float((found - right).abs().max() / right.abs().max())}
 
 
-def _loss(out: Any, context: int, *, per_token: bool) -> tuple[Any, ...]:
+def _loss(out: Any, count: Any, context: int, *, per_token: bool) -> tuple[Any, ...]:
     """Return a loss without a gradient of its own, of as many tokens as this rank's part of the loss has."""
-    import torch
     from megatron.core import __version__
 
     # Before 0.13 a loss function adds the tokens up over context parallel ranks by itself.
-    tokens = SEQUENCES * TOKENS // (1 if __version__.startswith("0.12.") else context)
+    tokens = count.int() * (context if __version__.startswith("0.12.") else 1)
     loss = out.sum() * 0
-    return (loss, torch.tensor(tokens, dtype=torch.int), {}) if per_token else (loss, {})
+    return (loss, tokens, {}) if per_token else (loss, {})
 
 
-def _of_one_process(weight: Any, tokens: Any, kind: str) -> Any:
-    """Return the gradient of the mean loss of all micro-batches, from plain arithmetic in float64."""
+def _of_one_process(weight: Any, tokens: Any, kind: str, lengths: tuple[int, ...]) -> Any:
+    """Return the gradient of the mean loss of all micro-batches, from plain arithmetic in float64.
+
+    A micro-batch weighs as much as it has tokens.
+    """
     import torch
 
     weight = weight.clone().requires_grad_()
     losses = []
-    for batch in tokens.flatten(0, 1):
-        logits = batch @ weight.T  # tokens, sequences, experts
+    for batch, length in zip(tokens.flatten(0, 1), lengths * len(tokens), strict=True):
+        logits = batch[:length] @ weight.T  # tokens, sequences, experts
         if kind == "z_loss":
-            losses.append(logits.logsumexp(-1).square().mean())
+            losses.append(length * logits.logsumexp(-1).square().mean())
             continue
         parts = logits.unbind(1) if kind == "seq_aux_loss" else (logits.flatten(0, 1),)
         for part in parts:
             chosen = torch.zeros_like(part).scatter(1, part.topk(CHOSEN, dim=1).indices, 1.0)
             share = chosen.mean(0) / CHOSEN
-            losses.append(EXPERTS * (share * part.softmax(-1).mean(0)).sum())
-    (COEFFICIENT * torch.stack(losses).mean()).backward()
+            loss = EXPERTS * (share * part.softmax(-1).mean(0)).sum()
+            losses.append(length * loss / len(parts))
+    (COEFFICIENT * torch.stack(losses).sum() / (sum(lengths) * len(tokens))).backward()
     return weight.grad
 
 
@@ -156,8 +185,8 @@ def _model(kind: str, *, per_token: bool) -> Any:
             self.router.set_layer_number(1)
             self.model_type = ModelType.encoder_or_decoder
 
-        def forward(self, hidden: Any) -> Any:
-            return self.router(hidden)[0]
+        def forward(self, hidden: Any, mask: Any) -> Any:
+            return (self.router(hidden) if mask is None else self.router(hidden, mask))[0]
 
         def set_input_tensor(self, _tensor: object) -> None:
             pass

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
     from typing import Any
+
+#: How many sequences the micro-batch has whose loss of sequences is computed.
+_SEQUENCES: ContextVar[int] = ContextVar("sequences", default=1)
 
 
 def _factor(router: Any, *, context: bool) -> int:
@@ -107,7 +112,8 @@ def make_attach(original: Callable[..., Any], _module: ModuleType) -> Callable[.
     """Wrap the same of 0.16 to 0.18, which is told how many tokens count.
 
     It is told a number where all do, which is that of one sequence if the loss is that of sequences. Where
-    there is a padding mask it is told a tensor, which an all-reduce has overwritten: that is left as it is.
+    there is a padding mask it is told a tensor, which an all-reduce has overwritten with the number of all
+    ranks of the loss: what one process has, but for the sequences.
     """
     from functools import wraps
 
@@ -116,10 +122,48 @@ def make_attach(original: Callable[..., Any], _module: ModuleType) -> Callable[.
         self: Any, activation: Any, aux_loss_coeff: float, aux_loss: Any, *args: Any, **kwargs: Any
     ) -> Any:
         count = kwargs.get("valid_token_count")
-        factor = 1
         if count is None or isinstance(count, int):
             kwargs["valid_token_count"] = None  # all rows of the activation count
             factor = _factor(self, context=False)
+        else:
+            factor = _SEQUENCES.get() if self.calculate_per_token_loss else 1
         return original(self, activation, aux_loss_coeff * factor, aux_loss * factor, *args, **kwargs)
+
+    return attach_and_log_load_balancing_loss
+
+
+def make_sequences(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap `_apply_seq_aux_loss` of 0.16 to 0.18, which knows how many sequences a micro-batch has."""
+    from functools import wraps
+    from inspect import signature
+
+    parameters = signature(original)
+
+    @wraps(original)
+    def _apply_seq_aux_loss(*args: Any, **kwargs: Any) -> Any:
+        token = _SEQUENCES.set(int(parameters.bind(*args, **kwargs).arguments["bsz"]))
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _SEQUENCES.reset(token)
+
+    return _apply_seq_aux_loss
+
+
+def make_attach_masked(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the same of 0.19, which multiplies what it is told by the number of ranks.
+
+    With a padding mask it is told the number of all ranks. A loss over data parallel ranks is left as it is.
+    """
+    from functools import wraps
+
+    @wraps(original)
+    def attach_and_log_load_balancing_loss(
+        self: Any, activation: Any, aux_loss_coeff: float, aux_loss: Any, name: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        told = kwargs.get("valid_token_count")
+        masked = told is not None and not isinstance(told, int) and not name.startswith("global")
+        share = 1 / _factor(self, context=False) if masked else 1
+        return original(self, activation, aux_loss_coeff * share, aux_loss * share, name, *args, **kwargs)
 
     return attach_and_log_load_balancing_loss

@@ -105,13 +105,13 @@ def _is_on(settings: Any) -> bool:
     from overlay import log
 
     if "balance_batch" not in settings:
-        log.info(
+        log.of_job(
             f"{ID}: trainer.balance_batch is not set, so batches are balanced over the data parallel ranks "
             "(+trainer.balance_batch=False keeps them as they come)"
         )
         return True
     found = bool(settings.balance_batch)
-    log.info(f"{ID}: trainer.balance_batch={found}, so batches are {'' if found else 'not '}balanced")
+    log.of_job(f"{ID}: trainer.balance_batch={found}, so batches are {'' if found else 'not '}balanced")
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,49 @@ def test_list() -> None:
     assert [patch["id"] for patch in read("list")] == IDS
     text = overlay("list").stdout
     assert all(name in text for name in IDS)
+
+
+def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "verl/version").mkdir(parents=True)
+    (tmp_path / "verl/version/version").write_text("0.8.0\n")
+    (tmp_path / "verl/protocol.py").write_text("")
+    (tmp_path / "verl/__init__.py").write_text("")
+    environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
+    here = {patch["id"]: patch["here"] for patch in read("list", code=0, **environ)}
+    assert here["verl.strict-token-budget"] == "unsupported"
+    assert here["miles.loss-memory"] == "not-installed"  # an upstream of which no environment has a release
+    text = overlay("list", **environ).stdout
+    assert re.search(r"^miles.loss-memory@1 +not-installed", text, re.MULTILINE)
+    found = {patch["patch"]: patch for patch in read("status", code=1, **environ)["patches"]}
+    assert found["verl.strict-token-budget"]["state"] == "skipped"
+    assert found["miles.loss-memory"]["state"] == "skipped"
+    text = overlay("status", **environ).stdout
+    assert "miles." not in text
+    assert "4 patches left out: miles is not installed\n" in text
+
+
+def test_explain_says_whether_numbers_change_and_how_to_have_it_alone(tmp_path: Path) -> None:
+    from overlay.catalogue.registry import load_patches
+
+    said = "Changes the numbers of a running job:"
+    for name in ("slime.loss-memory", "verl.dynamic-cp-loss", "verl.distillation-loss-scale"):
+        patch = load_patches()[name]
+        text = " ".join(overlay("explain", name, "--site", str(tmp_path)).stdout.split())
+        assert (f"{said} YES" if "numbers" in patch.changes else f"{said} no") in text
+        alone = text.partition("Alone: overlay run --patches ")[2].split()[0]
+        data = read("plan", "--site", str(tmp_path), "--patches", alone, code=2)
+        assert set(data["selection"]) - set(data["companions"]) == {name, *patch.requires}
+
+
+def test_a_selection_may_begin_with_a_drop(tmp_path: Path) -> None:
+    for command in ("plan", "audit"):
+        data = read(command, "--site", str(tmp_path), "--patches", "-verl.sft-balance", code=2)
+        left = {one["patch"] for one in data["verdicts"] if one["verdict"] == "not-selected"}
+        assert "verl.sft-balance" in left
+        assert "verl.strict-token-budget" not in left
+    status = read("status", "--patches", "-verl.sft-balance")
+    assert "verl.sft-balance" not in status["selection"]
+    assert read("status", "--patches", "-verl.sft-balance,-verl.*")["selection"]
 
 
 def test_tables_fit_a_terminal(tmp_path: Path) -> None:
@@ -118,8 +162,8 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
         (["status"], {"OVERLAY_PIN": "/nowhere/x.lock"}, "the lock /nowhere/x.lock cannot be read"),
         (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
         (["lock", "--check", "--update", "x"], {}, "not allowed with"),
-        (["run"], {}, "required: COMMAND"),
-        ([], {}, "usage"),
+        (["run"], {}, "there is no COMMAND"),
+        (["run", "--patches"], {}, "expected one argument"),
         (["frobnicate"], {}, "invalid choice"),
     ],
 )

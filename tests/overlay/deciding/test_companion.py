@@ -70,7 +70,9 @@ def test_one_that_nobody_named_is_one_warning_also_in_strict_mode(
     assert found["other.agree"] == "skipped"
     lines = [line for line in capfd.readouterr().err.splitlines() if "other.agree" in line]
     assert len(lines) == 1
-    assert re.match(r"overlay: NOT applied other\.agree@3 to fakeup 1\.2\.0: unsupported: ", lines[0])
+    assert re.match(
+        r"overlay: NOT applied other\.agree \(revision 3\) to fakeup 1\.2\.0: unsupported: ", lines[0]
+    )
     assert lines[0].endswith(LOST)
     assert engine.status().companions == engine.plan().companions == ("other.agree",)
     assert engine.plan().loud == ()

@@ -8,7 +8,6 @@ import textwrap
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.reading.origin import defined_at, import_chain
 from overlay.reading.shape import bindings, digest, doubt, exists, shape
 
 BASE = '''
@@ -237,7 +236,7 @@ def test_where_an_imported_name_is_defined() -> None:
             "p/loop.py": "from . import g\n",
         }
     )
-    assert import_chain("p:f", tree) == ["p:f", "p.a:f", "p.b.c:h"]
-    assert defined_at("p:f", tree) == ("p.b.c", "h")
-    assert defined_at("p.b.c:h", tree) == ("p.b.c", "h")
-    assert defined_at("p:g", tree) == ("p.loop", "g")
+    assert tree.chain("p:f") == ["p:f", "p.a:f", "p.b.c:h"]
+    assert tree.chain("p:f")[-1] == "p.b.c:h"
+    assert tree.chain("p.b.c:h")[-1] == "p.b.c:h"
+    assert tree.chain("p:g")[-1] == "p.loop:g"

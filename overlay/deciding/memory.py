@@ -1,0 +1,225 @@
+"""Memory: what was decided on a source, for the next process that meets the very same one.
+
+The ranks of a node decide on the same files, in each start of a job again. Where `OVERLAY_CACHE` names a
+folder, the first of them writes down what it decided, each question that it asked of the installation, and a
+digest of each answer. The next one asks the same questions, which takes reading and no parsing, and if one
+answer differs decides itself. What decides is a function of the answers, of the patches and of overlay's own
+code, of which the digest is the name of the file.
+
+A folder that others may write to is not used: they could say what is applied here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import suppress
+
+from overlay import log
+from overlay._version import __version__
+from overlay.base import settings
+from overlay.deciding.decide import decide, settle, variant_of
+from overlay.errors import OverlayError, SourceError
+from overlay.reading.fingerprint import of_source
+from overlay.reading.source import InstalledTree
+from overlay.verdict import SiteFinding, TargetVerdict, Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from overlay.patch import Patch, Project
+
+#: Rooms whose code decides.
+_DECIDING = ("deciding", "reading")
+
+
+class Witness(InstalledTree):
+    """The installation, and what was asked of it: each question with a digest of its answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: dict[str, str] = {}
+
+    def source(self, module: str) -> str | None:
+        """Return the source of a module, and note which it was."""
+        try:
+            text = super().source(module)
+        except SourceError as error:
+            self.answers[f"source {module}"] = f"! {error}"
+            raise
+        self.answers[f"source {module}"] = _digest(text)
+        return text
+
+    def read(self, path: str) -> str | None:
+        """Return a file, and note which it was."""
+        text = super().read(path)
+        self.answers[f"read {path}"] = _digest(text)
+        return text
+
+    def is_package(self, module: str) -> bool:
+        """Return whether a module is a package, and note it."""
+        found = super().is_package(module)
+        self.answers[f"package {module}"] = str(found)
+        return found
+
+    def metadata_version(self, project: Project) -> str | None:
+        """Return the version in the metadata of a project, and note it."""
+        found = super().metadata_version(project)
+        self.answers[f"metadata {project.name}"] = str(found)
+        return found
+
+    def agrees(self, answers: dict[str, str], projects: dict[str, Project]) -> bool:
+        """Return whether each question has the answer that it had."""
+        ask: dict[str, Callable[[str], object]] = {
+            "source": self._text,
+            "read": self.read,
+            "package": self.is_package,
+            "metadata": lambda name: self.metadata_version(projects[name]),
+        }
+        for question, answer in answers.items():
+            kind, _, about = question.partition(" ")
+            with suppress(SourceError):  # which is an answer
+                ask[kind](about)
+            if self.answers.get(question) != answer:
+                return False
+        return True
+
+
+def decide_all(patches: Sequence[Patch], tree: Witness) -> dict[str, Verdict]:
+    """Return the verdicts on all patches, with what they mean for each other, by id."""
+    folder = settings.cache()
+    if not folder:
+        return _decided(patches, tree)
+    try:
+        return _from_memory(folder, patches, tree)
+    except Exception as error:  # noqa: BLE001 -- whatever a broken file makes of it, nothing is lost but time
+        log.warning(f"OVERLAY_CACHE={folder!r} is not used: {str(error) or type(error).__name__}")
+        return _decided(patches, tree)
+
+
+def _decided(patches: Sequence[Patch], tree: Witness) -> dict[str, Verdict]:
+    return settle(patches, {patch.id: decide(patch, tree) for patch in patches}, tree)
+
+
+def _from_memory(folder: str, patches: Sequence[Patch], tree: Witness) -> dict[str, Verdict]:
+    """Return what the folder has for these patches and this source; if nothing, decide and leave it there."""
+    import json
+
+    _check(folder)
+    path = os.path.join(folder, f"{_key(patches)}.json")
+    text = _read(path)
+    if text is not None:
+        kept = json.loads(text)
+        projects = {target.project.name: target.project for patch in patches for target in patch.targets}
+        if tree.agrees(kept["answers"], projects):
+            tree.prints = {site: (origin, prints) for site, (origin, prints) in kept["prints"].items()}
+            found = {one["patch"]: _verdict(one) for one in kept["verdicts"]}
+            return {patch.id: found[patch.id] for patch in patches}
+    found = _decided(patches, tree)
+    tree.prints = _prints(patches, found, tree)
+    kept = {
+        "answers": tree.answers,
+        "prints": tree.prints,
+        "verdicts": [verdict.to_dict() for verdict in found.values()],
+    }
+    _write(path, json.dumps(kept))
+    return found
+
+
+def _prints(
+    patches: Iterable[Patch], found: dict[str, Verdict], tree: Witness
+) -> dict[str, tuple[str, list[str]]]:
+    """Return where each site that is replaced is defined, and fingerprints of what that compiles to."""
+    prints = {}
+    for patch in patches:
+        for target in found[patch.id].targets if found[patch.id].verdict == "apply" else ():
+            variant = variant_of(patch, target)
+            for replacement in variant.replacements if variant is not None else ():
+                if not replacement.new:
+                    origin = tree.chain(replacement.site)[-1]
+                    prints[replacement.site] = (origin, of_source(origin, tree))
+    return prints
+
+
+def _key(patches: Iterable[Patch]) -> str:
+    """Return a digest of all that decides beside the source: this Python, overlay's code, and the patches."""
+    import json
+    from hashlib import sha256
+
+    data = [patch.to_dict() for patch in patches]
+    total = sha256(json.dumps([__version__, sys.version, sys.implementation.cache_tag, data]).encode())
+    for place in _own_files(patches):
+        with open(place, "rb") as file:
+            total.update(sha256(file.read()).digest())
+    return total.hexdigest()
+
+
+def _own_files(patches: Iterable[Patch]) -> list[str]:
+    """Return the files of what decides, and of what tells the version of a project."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    found = {
+        os.path.join(here, room, name)
+        for room in _DECIDING
+        for name in os.listdir(os.path.join(here, room))
+        if name.endswith(".py")
+    }
+    readers = {target.project.read_version.__module__ for patch in patches for target in patch.targets}
+    found.update(filter(None, (getattr(sys.modules.get(name), "__file__", None) for name in readers)))
+    return sorted(found)
+
+
+def _digest(text: str | None) -> str:
+    from hashlib import sha256
+
+    return "none" if text is None else sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _verdict(data: dict[str, Any]) -> Verdict:
+    """Return a verdict from plain data. Raises `TypeError` or `LookupError` if it is none."""
+    targets = tuple(
+        TargetVerdict(
+            **{**target, "findings": tuple(SiteFinding(**finding) for finding in target["findings"])}
+        )
+        for target in data["targets"]
+    )
+    return Verdict(**{**data, "targets": targets})
+
+
+def _check(folder: str) -> None:
+    """Make the folder, if it is not there. Raises `OverlayError` if somebody else may write to it."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    _check_owner(os.stat(folder), folder)
+
+
+def _check_owner(found: os.stat_result, path: str) -> None:
+    own = getattr(os, "getuid", lambda: -1)()
+    if found.st_uid not in (own, 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        msg = f"others may write to {path}, and so could say what is applied here (chmod go-w)"
+        raise OverlayError(msg)
+
+
+def _read(path: str) -> str | None:
+    """Return what is in a file of the folder, `None` if it is not there."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            _check_owner(os.fstat(file.fileno()), path)
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file in one step: whoever reads it finds all of it or what was there before."""
+    from tempfile import mkstemp
+
+    handle, draft = mkstemp(dir=os.path.dirname(path))
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise

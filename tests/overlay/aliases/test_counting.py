@@ -1,0 +1,145 @@
+"""Counting references: nobody is overlooked, and nobody who is not there is looked for."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import weakref
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.aliases.counting import is_alone, with_functions
+from overlay.aliases.referrers import FROZEN_BY_PYTHON
+from overlay.base.marks import ORIGINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SOURCE = """
+def plain(): ...
+class Engine:
+    def method(self): ...
+    @staticmethod
+    def static(): ...
+    @classmethod
+    def of_class(cls): ...
+"""
+NAMES = ("plain", "Engine.method", "Engine.static", "Engine.of_class")
+
+
+def place(name: str) -> tuple[Any, str]:
+    """Return a fresh place: the module or class, and the name in it."""
+    module = ModuleType("fresh")
+    exec(SOURCE, vars(module))  # noqa: S102
+    owner, _, last = name.rpartition(".")
+    return (vars(module)[owner] if owner else module), last
+
+
+def replacement(parent: Any, name: str) -> FunctionType:
+    """Return what has the references to an original that a replacement has."""
+    raw = vars(parent)[name]
+    original = raw if type(raw) is FunctionType else raw.__func__
+
+    def helper() -> Any:
+        return original
+
+    def made() -> Any:
+        return original, helper
+
+    setattr(made, ORIGINAL, original)
+    return made  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_nobody_else_holds_is_alone(name: str) -> None:
+    parent, last = place(name)
+    made = replacement(parent, last)
+    kept = vars(parent)[last]
+    assert is_alone(parent, last, made, kept=1)
+    assert not is_alone(parent, last, made, kept=0)
+    assert kept is vars(parent)[last]
+
+
+HOLDERS: dict[str, Callable[[Any], object]] = {
+    "a list": lambda item: [item],
+    "a module": lambda item: vars(ModuleType("other")).setdefault("f", item) and {"f": item},
+    "a partial": functools.partial,
+    "a default": lambda item: lambda f=item: f,
+    "a closure": lambda item: lambda: item,
+    "a weak reference": weakref.ref,
+}
+
+
+def _started(item: object) -> object:
+    def wait() -> Any:
+        yield item
+
+    running = wait()
+    next(running)
+    return running
+
+
+HOLDERS["a suspended call"] = _started
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_whoever_holds_it_is_not_overlooked(name: str, holder: str, inside: bool) -> None:
+    parent, last = place(name)
+    made = replacement(parent, last)
+    kept = vars(parent)[last]
+    wrapped = type(kept) is not FunctionType
+    if wrapped and not inside and holder in ("a partial", "a weak reference"):
+        inside = True  # they take functions
+    held = HOLDERS[holder](kept.__func__ if inside and wrapped else kept)
+    assert not is_alone(parent, last, made, kept=1)
+    del held
+    gc.collect()
+    assert is_alone(parent, last, made, kept=1)
+
+
+def test_an_alias_that_a_replacement_knows_of_is_an_alias() -> None:
+    """A function of somebody else's, in the closure of the replacement, has the original in its own."""
+    parent, last = place("plain")
+    original = vars(parent)[last]
+    theirs: dict[str, Any] = {}
+    exec("def outer(f):\n  def inner(): return f\n  return inner", theirs)  # noqa: S102
+    inner = theirs["outer"](original)
+
+    def made() -> Any:
+        return inner
+
+    setattr(made, ORIGINAL, original)
+    assert not is_alone(parent, last, made, kept=1)  # type: ignore[arg-type]
+
+
+def test_where_a_count_is_none_it_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent, last = place("plain")
+    made = replacement(parent, last)
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    kept = vars(parent)[last]
+    assert not is_alone(parent, last, made, kept=1)
+    assert kept
+
+
+def test_what_stands_there_may_be_anything() -> None:
+    parent = ModuleType("odd")
+    parent.thing = 3  # type: ignore[attr-defined]
+    for name in ("thing", "nothing"):
+        assert not is_alone(parent, name, replacement(*place("plain")), kept=1)
+
+
+def test_modules_of_which_there_are_functions_are_known() -> None:
+    held = {"__name__": "once.there"}
+    exec("def f(): ...", held)  # noqa: S102
+    assert with_functions(frozenset({"once.there", "never.there"})) == {"once.there"}
+    gc.freeze()
+    try:
+        if gc.get_freeze_count() > FROZEN_BY_PYTHON:
+            assert with_functions(frozenset({"never.there"})) == {"never.there"}
+    finally:
+        gc.unfreeze()

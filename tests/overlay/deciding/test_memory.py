@@ -1,0 +1,184 @@
+"""What was decided is remembered for the very same source, and for nothing else."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.deciding import memory
+from overlay.deciding.memory import Witness, decide_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.enabling.engine import Engine
+    from overlay.patch import Patch
+    from overlay.verdict import Verdict
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "kept" / "here"
+    monkeypatch.setenv("OVERLAY_CACHE", str(place))
+    return place
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by each source that is parsed."""
+    found: list[str] = []
+    plain = ast.parse
+
+    def parse(text: str) -> Any:
+        found.append(text)
+        return plain(text)
+
+    monkeypatch.setattr(ast, "parse", parse)
+    return found
+
+
+def decided(*patches: Patch) -> dict[str, Verdict]:
+    return decide_all(patches, Witness())
+
+
+def test_the_second_process_reads_and_does_not_parse(
+    upstream: Upstream, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = upstream.patch()
+    first = decided(patch)
+    assert first["fakeup.scale"].verdict == "apply"
+    (kept,) = folder.iterdir()
+    assert kept.stat().st_mode & 0o077 == 0
+    assert folder.stat().st_mode & 0o077 == 0
+    texts = parsed(monkeypatch)
+    before = kept.stat().st_mtime_ns
+    tree = Witness()
+    assert decide_all([patch], tree) == first
+    assert texts == []
+    assert set(tree.prints) == {"fakeup.core:scale"}
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_a_patch_is_applied_by_what_is_remembered(
+    upstream: Upstream, folder: Path, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = upstream.patch()
+    decided(patch)
+    assert folder.is_dir()
+    texts = parsed(monkeypatch)
+    assert engines(patch).enable(strict=True).patches[0].state == "armed"
+    assert upstream.load().scale(1) == 200
+    assert texts == []
+
+
+def test_code_that_is_not_that_of_the_source_is_refused_all_the_same(
+    upstream: Upstream, folder: Path, engines: Callable[..., Engine]
+) -> None:
+    patch = upstream.patch()
+    decided(patch)
+    assert folder.is_dir()
+    upstream.load().scale.__code__ = (lambda value, factor=2: value).__code__
+    assert engines(patch).enable().patches[0].verdict.verdict == "conflict"  # type: ignore[union-attr]
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "a source": lambda upstream: upstream.write(core="def scale(value, factor=2):\n    return 0\n"),
+    "a comment in a source": lambda upstream: (upstream.root / "fakeup/core.py").write_text(
+        (upstream.root / "fakeup/core.py").read_text() + "# more\n"
+    ),
+    "a version": lambda upstream: upstream.version("1.3.0\n"),
+    "no project": lambda upstream: (upstream.root / "fakeup/core.py").unlink(),
+    "no source": lambda upstream: (upstream.root / "fakeup/core.py").write_bytes(b"# coding: none such\n"),
+    "a module in its place": lambda upstream: (
+        (upstream.root / "fakeup/core.py").unlink(),
+        (upstream.root / "fakeup/core").mkdir(),
+        (upstream.root / "fakeup/core/__init__.py").write_text(""),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_another_answer_is_decided_anew(upstream: Upstream, folder: Path, change: str) -> None:
+    patch = upstream.patch()
+    decided(patch)
+    assert folder.is_dir()
+    CHANGES[change](upstream)
+    found = decided(patch)
+    os.environ.pop("OVERLAY_CACHE")
+    assert found == decided(patch)
+
+
+def test_another_patch_has_another_memory(upstream: Upstream, folder: Path) -> None:
+    patch = upstream.patch()
+    decided(patch)
+    for other in (
+        patch.replace(revision=4),
+        patch.replace(targets=(patch.targets[0].replace(variants=()),)),
+        upstream.patch(versions=">=5"),
+    ):
+        before = len(list(folder.iterdir()))
+        assert decided(other)["fakeup.scale"].revision == other.revision
+        assert len(list(folder.iterdir())) == before + 1
+    assert decided(patch.replace(targets=(patch.targets[0].replace(variants=()),)))[
+        "fakeup.scale"
+    ].verdict == ("unsupported")
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(
+    upstream: Upstream, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    patch = upstream.patch()
+    assert decided(patch)["fakeup.scale"].verdict == "apply"
+    assert list(folder.iterdir()) == []
+    assert "others may write to" in capfd.readouterr().err
+
+
+def test_a_file_that_others_may_write_to_is_not_used(
+    upstream: Upstream, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    patch = upstream.patch()
+    decided(patch)
+    (kept,) = folder.iterdir()
+    text = kept.read_text().replace('"apply"', '"not-affected"')
+    kept.write_text(text)
+    kept.chmod(0o666)
+    assert decided(patch)["fakeup.scale"].verdict == "apply"
+    assert "others may write to" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"answers": 3}', '{"answers": {"odd x": "1"}}', "\0"])
+def test_garbage_is_a_warning_and_no_verdict(
+    upstream: Upstream, folder: Path, text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    patch = upstream.patch()
+    decided(patch)
+    (kept,) = folder.iterdir()
+    kept.write_text(text)
+    assert decided(patch)["fakeup.scale"].verdict == "apply"
+    assert "OVERLAY_CACHE" in capfd.readouterr().err
+
+
+def test_what_cannot_be_written_is_a_warning(
+    upstream: Upstream, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def full(_path: str, _text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(memory, "_write", full)
+    assert decided(upstream.patch())["fakeup.scale"].verdict == "apply"
+    assert "No space left" in capfd.readouterr().err
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_kept_is_data(upstream: Upstream, folder: Path) -> None:
+    decided(upstream.patch())
+    (kept,) = folder.iterdir()
+    assert set(json.loads(kept.read_text())) == {"answers", "prints", "verdicts"}
