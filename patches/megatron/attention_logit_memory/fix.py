@@ -1,4 +1,4 @@
-"""What takes the place of the functions that collect the greatest attention logit, and log it."""
+"""What takes the place of the function that logs the greatest attention logit."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
     from typing import Any
-
-
-def make_forward(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build the forward of attention, after which the logit that it keeps has no graph."""
-
-    @functools.wraps(original)
-    def forward(self: Any, *args: Any, **options: Any) -> Any:
-        out = original(self, *args, **options)
-        if (logits := getattr(self, "current_max_attn_logits", None)) is not None:
-            self.current_max_attn_logits = logits.detach()
-        return out
-
-    return forward
 
 
 def make_clip(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
