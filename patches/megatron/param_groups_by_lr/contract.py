@@ -13,8 +13,11 @@ from overlay.patch import Contract
 PATCH = "megatron.param-groups-by-lr"
 
 
-def wrong(seed: str) -> str:
-    """Return what differs after a resume from what was saved, empty if nothing does."""
+def wrong(seed: str, *, other_rates: bool = False) -> str:
+    """Return what differs after a resume from what was saved, empty if nothing does.
+
+    If asked to, of a job too that is resumed with other rates on its command line: 0.19 alone refuses that.
+    """
     import torch
 
     from overlay.compat.megatron_on_cpu import megatron
@@ -36,7 +39,7 @@ def wrong(seed: str) -> str:
             for one in (before, after, changed):
                 _step(one)
             kind = "distributed" if distributed else "plain"
-            for one in (after, changed):
+            for one in (after, changed) if other_rates else (after,):
                 try:
                     one.load_state_dict(copy.deepcopy(before.state_dict()))
                 except ValueError as error:
@@ -118,7 +121,7 @@ def check(seed: str) -> str:
     from overlay.testing import assert_applied, enable
 
     enable(PATCH)
-    found = wrong(seed)
+    found = wrong(seed, other_rates=True)
     assert_applied(PATCH)
     return found
 
