@@ -286,4 +286,56 @@ DEFECTS = (
         only=("before 0.15", "0.14", "0.17"),
         patch="megatron.mtp-loss-scale",
     ),
+    Defect(
+        id="megatron.param-groups-collide",
+        project=MEGATRON,
+        summary="Parameter groups that differ in learning rates or weight decay alone overwrite each other "
+        "when a checkpoint is loaded: one gets another's. Nobody notices; some optimizers do not load.",
+        harm="silent-wrong",
+        when=((beyond("the job resumes, and parameter groups differ in max_lr or min_lr alone"),),),
+        patch="megatron.param-groups-by-lr",
+    ),
+    Defect(
+        id="megatron.gdn-norm-gradient",
+        project=MEGATRON,
+        summary="The norm at the end of Megatron's Gated DeltaNet has on each tensor parallel rank the "
+        "gradient of its own heads, which nothing sums without sequence parallelism: copies drift "
+        "apart. Nobody notices.",
+        harm="silent-wrong",
+        when=((_TP, among("sequence_parallel", False), beyond("the model has Megatron's Gated DeltaNet")),),
+        patch="megatron.gated-norm-over-tp",
+    ),
+    Defect(
+        id="megatron.mtp-no-token-nan",
+        project=MEGATRON,
+        summary="A micro-batch of which multi-token prediction has no token left makes the logged loss and "
+        "every gradient NaN.",
+        harm="crash",
+        when=((given("mtp_num_layers"), beyond("a micro-batch on a rank has no token to predict")),),
+        patch="megatron.mtp-without-tokens",
+    ),
+    Defect(
+        id="megatron.uniform-recompute-index",
+        project=MEGATRON,
+        summary="Uniform recomputation ends in an IndexError where the layers of a stage cannot be divided "
+        "by recompute_num_layers.",
+        harm="crash",
+        when=(
+            (
+                among("recompute_granularity", "full"),
+                among("recompute_method", "uniform"),
+                beyond("the layers of a stage cannot be divided by recompute_num_layers"),
+            ),
+        ),
+        patch="megatron.uniform-recompute",
+    ),
+    Defect(
+        id="megatron.attention-logit-kept",
+        project=MEGATRON,
+        summary="The greatest attention logit that is logged is never reset: it is that of the whole run, "
+        "and the graph of each step stays in memory. One notices by memory.",
+        harm="out-of-memory",
+        when=((switched("log_max_attention_logit"), among("qk_clip", False)),),
+        patch="megatron.attention-logit-memory",
+    ),
 )

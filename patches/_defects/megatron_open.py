@@ -8,19 +8,16 @@ from overlay.patch import Absent, known
 from overlay.patches._defects._sources import absent, fixed, present
 
 _CP = above("context_parallel_size", 1)
-_TP = above("tensor_model_parallel_size", 1)
 _AUX = above("moe_aux_loss_coeff", 0)
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 _STEP = f"{_SCHEDULES}:forward_step"
 _SYNC = "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucketGroup.start_grad_sync"
 _DISTRIBUTED = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
-_GROUPS = "megatron.core.optimizer.optimizer:param_group_identifier_keys"
 _NAMES = f"{_DISTRIBUTED}._build_model_param_to_state_dict_param_map"
 _LOAD = f"{_DISTRIBUTED}._set_main_param_and_optimizer_states"
 _POST = "megatron.core.models.gpt.gpt_model:GPTModel._postprocess"
 _MTP = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
 _BLOCK = "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionBlock.forward"
-_NORM = "megatron.core.ssm.gated_delta_net:GatedDeltaNet._apply_gated_norm"
 _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
@@ -112,48 +109,6 @@ DEFECTS = (
         fixed="0.17.0",
         shown=READ,
         way_out="leave --load-main-params-from-ckpt out",
-    ),
-    Defect(
-        id="megatron.param-groups-collide",
-        project=MEGATRON,
-        summary="Parameter groups that differ in their greatest or least learning rate alone overwrite each "
-        "other when a checkpoint is loaded. Nobody notices.",
-        harm="silent-wrong",
-        met="A resume, with learning rates of their own for some parameters.",
-        when=((beyond("the job resumes, and parameter groups differ in max_lr or min_lr alone"),),),
-        variants=(
-            present("0.13", ">=0.13.0.dev0", known(_GROUPS, "6cc770aaf681")),
-            fixed(
-                "0.19",
-                ">=0.19.0.dev0",
-                known(_GROUPS, "f31f76c582d1"),
-                reason="groups are told apart by them",
-            ),
-            absent(
-                "before 0.13", "<0.13.0.dev0", Absent(site=_GROUPS), reason="groups are not looked up by keys"
-            ),
-        ),
-        upstream=("NVIDIA/Megatron-LM#4705",),
-        fixed="0.19.0",
-        shown=READ,
-        way_out="give all parameters one max_lr and min_lr",
-    ),
-    Defect(
-        id="megatron.gdn-norm-gradient",
-        project=MEGATRON,
-        summary="The norm at the end of Megatron's Gated DeltaNet has on each tensor parallel rank the "
-        "gradient of its own heads, which nothing sums without sequence parallelism: copies drift "
-        "apart. Nobody notices.",
-        harm="silent-wrong",
-        met="Megatron's own Gated DeltaNet with tensor parallelism and without sequence parallelism.",
-        when=((_TP, among("sequence_parallel", False), beyond("the model has Megatron's Gated DeltaNet")),),
-        variants=(
-            present("0.16", ">=0.16.0.dev0", known(_NORM, "b7d2f9261984")),
-            absent("before 0.16", "<0.16.0.dev0", Absent(site=_NORM), reason="there is no such layer"),
-        ),
-        upstream=("NVIDIA/Megatron-LM#7452",),
-        shown=READ,
-        way_out="sequence parallelism",
     ),
     Defect(
         id="megatron.masked-tokens-overcounted",
