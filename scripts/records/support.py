@@ -19,9 +19,10 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-import overlay
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide
+from overlay.enabling.engine import Engine
+from overlay.reading.source import InstalledTree
 from records import _support_checks, _support_print
 from sources import releases
 from sources.git_sources import FetchError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Container
     from pathlib import Path
 
+    from overlay.verdict import Verdict
     from sources.releases import Release
 
 RECORD = releases.LIST.with_name("support.json")
@@ -49,6 +51,20 @@ def recorded() -> Matrix:
     return found
 
 
+def decided(site: str | None = None) -> dict[str, Verdict]:
+    """Return the verdict on each patch in a folder, or in this interpreter, by id.
+
+    One that only its id selects is decided on beside what it requires: it may be there in place of another.
+    """
+    engine, tree = Engine(), InstalledTree(site)
+    found = {verdict.patch: verdict for verdict in engine.plan("all", tree).verdicts}
+    for name, patch in engine.known().items():
+        if patch.opt_in:
+            alone = engine.plan([name, *patch.requires], tree).verdicts
+            found[name] = next(verdict for verdict in alone if verdict.patch == name)
+    return found
+
+
 def audit(release: Release, folder: Path) -> dict[str, dict[str, str]]:
     """Return what is decided on the release in a folder, for each patch that is for its project.
 
@@ -57,7 +73,7 @@ def audit(release: Release, folder: Path) -> dict[str, dict[str, str]]:
     """
     found = {
         verdict.patch: verdict
-        for verdict in overlay.plan([*load_patches()], str(folder)).verdicts
+        for verdict in decided(str(folder)).values()
         if verdict.verdict != "not-installed"
     }
     for name, patch in load_patches().items():

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import overlay
-from overlay.catalogue.registry import load_patches
 from overlay.compat.projects import SLIME
 from overlay.compat.slime_releases import MODULES, RELEASES
 from overlay.reading.source import InstalledTree
+from records import support
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,11 +85,11 @@ def test_every_patch_was_checked_where_it_applies() -> None:
 
 
 def test_what_is_installed_here() -> None:
-    plan = overlay.plan([*load_patches()])
-    found = {verdict.patch: verdict.verdict for verdict in plan.verdicts}
+    decided = support.decided()
+    found = {patch: verdict.verdict for patch, verdict in decided.items()}
     here = {**verdicts("megatron-core==0.16.1"), **verdicts("verl==0.8.0")}
     assert found == {**dict.fromkeys(found, "not-installed"), **here}
-    where = {verdict.patch: verdict.where() for verdict in plan.verdicts}
+    where = {patch: verdict.where() for patch, verdict in decided.items()}
     assert where["megatron.recompute"] == "megatron-core 0.16.1, verl 0.8.0"
     assert where["verl.dynamic-cp-loss"] == "verl 0.8.0"
 
