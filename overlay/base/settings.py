@@ -10,6 +10,7 @@
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
+| `OVERLAY_LOSS_KERNEL` | `torch`, `triton`: what goes over rows of logits | `torch` |
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ VARIABLES = (
     "OVERLAY_PACKS",
     "OVERLAY_CACHE",
     "OVERLAY_DCP",
+    "OVERLAY_LOSS_KERNEL",
 )
 _RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID)
 
@@ -43,6 +45,7 @@ DIGEST_LENGTH = 64
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 DCP_MODES = ("uniform", "mixed")
+LOSS_KERNELS = ("torch", "triton")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
@@ -185,6 +188,15 @@ def dynamic_cp(environ: Mapping[str, str] | None = None) -> str:
         msg = f"OVERLAY_DCP={text!r} is no way to split a micro-batch: say {' or '.join(DCP_MODES)}"
         raise SelectionError(msg)
     return text
+
+
+def loss_kernel(environ: Mapping[str, str] | None = None) -> str:
+    """Return what goes over rows of logits. Raises `SelectionError` for what does not exist."""
+    text = (os.environ if environ is None else environ).get("OVERLAY_LOSS_KERNEL", "").strip().lower()
+    if text not in ("", *LOSS_KERNELS):
+        msg = f"OVERLAY_LOSS_KERNEL={text!r} does not exist: say {' or '.join(LOSS_KERNELS)}"
+        raise SelectionError(msg)
+    return text or LOSS_KERNELS[0]
 
 
 def unknown(environ: Mapping[str, str] | None = None) -> list[str]:

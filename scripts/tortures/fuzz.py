@@ -71,7 +71,9 @@ def settings(seed: str, count: int) -> Row:
         "OVERLAY_LOG": _settings.log_level,
         "OVERLAY_PIN": _settings.pin,
         "OVERLAY_PACKS": _settings.packs,
+        "OVERLAY_CACHE": _settings.cache,
         "OVERLAY_DCP": _settings.dynamic_cp,
+        "OVERLAY_LOSS_KERNEL": _settings.loss_kernel,
     }
     assert set(readers) == set(_settings.VARIABLES)
 
