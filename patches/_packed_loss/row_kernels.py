@@ -31,11 +31,12 @@ def rows_of(flat: Any) -> ModuleType:
         return row_blocks
     import torch
 
-    # A compiler goes through what it can see through, and a copy to the host is no part of a CUDA graph.
-    if torch.compiler.is_compiling() or type(flat) not in (torch.Tensor, torch.nn.Parameter):
+    # A compiler goes through what it can see through. Columns that are not neighbours are nobody's logits.
+    if torch.compiler.is_compiling() or type(flat) is not torch.Tensor or flat.stride(-1) != 1:
         return row_blocks
     key = (flat.device, flat.dtype)
     if key not in _found:
+        # A copy to the host is no part of a CUDA graph.
         if flat.is_cuda and torch.cuda.is_current_stream_capturing():
             return row_blocks
         _found[key] = _against(flat)

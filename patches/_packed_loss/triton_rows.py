@@ -148,9 +148,7 @@ def local_terms(flat: Any, count: int, rows: Rows) -> tuple[Any, Any, Any]:
     return top, rest, weighted
 
 
-def write_rows(
-    flat: Any, out: Any, top: Any, constant: Any, slope: Any, rows: Rows
-) -> None:
+def write_rows(flat: Any, out: Any, top: Any, constant: Any, slope: Any, rows: Rows) -> None:
     """Do what `row_blocks.write_rows` does, with constant and slope [R] in float64."""
     if len(top):
         with _device(flat):

@@ -1,7 +1,7 @@
 """The environment of a process in which Triton's interpreter runs kernels on the CPU.
 
-Triton is taken from this environment if it is installed, as it is beside a CUDA build of torch, and from the cache of
-releases if not: the package is large, and imports of the upstreams differ where it is there.
+Triton is taken from this environment if it is installed, as it is beside a CUDA build of torch, and from the
+cache of releases if not: the package is large, and imports of the upstreams differ where it is there.
 """
 
 from __future__ import annotations

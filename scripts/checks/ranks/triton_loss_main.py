@@ -2,7 +2,8 @@
 
     python triton_loss_main.py RANK SIZE STORE SEED
 
-Prints, as JSON, for each dtype and for both implementations, how far results are from float64 of the whole vocabulary.
+Prints, as JSON, for each dtype and for both implementations, how far results are from float64 of the whole
+vocabulary.
 """
 
 from __future__ import annotations
