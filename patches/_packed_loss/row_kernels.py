@@ -39,7 +39,7 @@ def rows_of(flat: Any) -> ModuleType:
         # A copy to the host is no part of a CUDA graph.
         if flat.is_cuda and torch.cuda.is_current_stream_capturing():
             return row_blocks
-        _found[key] = _against(flat)
+        _found[key] = against(flat)
         if _found[key]:
             log.warning(f"OVERLAY_LOSS_KERNEL=triton: torch instead, of {flat.dtype}: {_found[key]}")
         else:
@@ -51,7 +51,7 @@ def rows_of(flat: Any) -> ModuleType:
     return triton_rows
 
 
-def _against(flat: Any) -> str:
+def against(flat: Any) -> str:
     """Return what speaks against the kernels on a device for a dtype; nothing if nothing does."""
     import torch
 

@@ -17,12 +17,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from overlay.patches._packed_loss import row_kernels, triton_rows
+from overlay.patches._packed_loss import row_kernels
 from overlay.patches._packed_loss.row_blocks import Rows
 from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
 
-#: Several tiles a row, for the price of few.
-triton_rows.TILE = 64
 ROWS = 9
 KINDS = ("plain", "large", "offset", "masked", "one slice masked", "sure", "impossible")
 
@@ -75,6 +73,10 @@ def off(found: Any, wanted: Any) -> float:
 
 def main(rank: int, size: int, store: str, seed: str) -> None:
     """Run all cases on this rank."""
+    from overlay.patches._packed_loss import triton_rows
+
+    # Several tiles a row, for the price of few.
+    triton_rows.TILE = 64
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
     errors: dict[str, dict[str, dict[str, float]]] = {}
