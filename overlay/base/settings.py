@@ -10,7 +10,7 @@
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
-| `OVERLAY_LOSS_KERNEL` | `torch`, `triton`: what goes over rows of logits | `torch` |
+| `OVERLAY_LOSS_KERNEL` | `blocks`, `triton`: what goes over rows of logits | `blocks` |
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DIGEST_LENGTH = 64
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 DCP_MODES = ("uniform", "mixed")
-LOSS_KERNELS = ("torch", "triton")
+LOSS_KERNELS = ("blocks", "triton")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")

@@ -41,7 +41,7 @@ def rows_of(flat: Any) -> ModuleType:
             return row_blocks
         _found[key] = against(flat)
         if _found[key]:
-            log.warning(f"OVERLAY_LOSS_KERNEL=triton: torch instead, of {flat.dtype}: {_found[key]}")
+            log.warning(f"OVERLAY_LOSS_KERNEL=triton: blocks instead, of {flat.dtype}: {_found[key]}")
         else:
             log.own(f"loss by Triton kernels on {flat.device}, {flat.dtype}: as float64 has it on 8 rows")
     if _found[key]:

@@ -1,7 +1,7 @@
 """Memory, time and error of the loss, beside what a user would pick instead.
 
 Memory is the peak beyond the logits in N, the size of the logits. Time on a GPU is told in parts of the floor
-too: one read of the logits forward, one read and one write backward, at the bandwidth at which it copies them.
+too: one read of the logits forward, one read and one write backward, as fast as it copies them.
 """
 
 from __future__ import annotations

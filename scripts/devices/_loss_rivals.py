@@ -25,7 +25,7 @@ def functions(device: str) -> dict[str, Function | str]:
     """Return, by name, the function, or why there is none."""
     against = row_kernels.against(torch.zeros(1, 8, device=device))
     return {
-        "overlay, torch": overlay("torch"),
+        "overlay, blocks": overlay("blocks"),
         "overlay, triton": against or overlay("triton"),
         "the same in place": against or overlay("triton", in_place=True),
         "plain formula": plain,

@@ -2,9 +2,9 @@
 
     ./scripts/gpu [--seed N] [--write] [--stand-in]
 
-With a GPU: real sizes, all contracts whose upstream is there, and the demo. Without one it is the same program
-at small sizes on the CPU. Contracts and the demo have their stand-ins for CUDA in either case, and the GPU is
-hidden from them.
+With a GPU: real sizes, all contracts whose upstream is there, and the demo. Without one it is the same
+program at small sizes on the CPU. Contracts and the demo have their stand-ins for CUDA in either case, and
+the GPU is hidden from them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import datetime as dt
 import io
 import json
 import os
-import re
 import secrets
 import shutil
 import subprocess
@@ -38,6 +37,7 @@ from tortures._run_contracts import HOLDS
 from tortures._start_contracts import ContractError, outcomes
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterator
 
     Row = tuple[str, str, str]

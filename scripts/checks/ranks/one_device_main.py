@@ -104,7 +104,7 @@ def main(rank: int, size: int, store: str, seed: str, device: str) -> None:
     made = torch.Generator().manual_seed(draw.randrange(2**31))
     found: dict[str, float | None] = {"whitening": whitening(rank, size, made, device)}
     found["dynamic CP"] = dynamic_cp(rank, made, device)
-    for kernel in ("torch", "triton") if device != "cpu" else ("torch",):
+    for kernel in ("blocks", "triton") if device != "cpu" else ("blocks",):
         os.environ["OVERLAY_LOSS_KERNEL"] = kernel
         found[f"loss, {kernel}"] = loss(rank, size, draw, made, device)
     agreement()

@@ -80,7 +80,7 @@ def main(rank: int, size: int, store: str, seed: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
     errors: dict[str, dict[str, dict[str, float]]] = {}
-    calls = {"torch": 0, "triton": 0}
+    calls = {"blocks": 0, "triton": 0}
     for dtype in (torch.float32, torch.bfloat16):
         for kind in KINDS:
             draw = random.Random(f"{seed}/{kind}/{dtype}")
@@ -94,7 +94,7 @@ def main(rank: int, size: int, store: str, seed: str) -> None:
             wanted = expected(logits, targets, weights, temperature)
             mine = slice(rank * width // size, (rank + 1) * width // size)
             wanted[2] = wanted[2][:, mine]
-            for kernel in ("torch", "triton"):
+            for kernel in ("blocks", "triton"):
                 os.environ["OVERLAY_LOSS_KERNEL"] = kernel
                 part = logits[:, mine].contiguous()
                 calls[kernel] += row_kernels.rows_of(part) is triton_rows

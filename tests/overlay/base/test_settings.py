@@ -86,9 +86,9 @@ def test_values_that_mean_nothing_are_errors() -> None:
         settings.dynamic_cp({"OVERLAY_DCP": "best"})
     assert settings.dynamic_cp({}) == "uniform"
     assert settings.dynamic_cp({"OVERLAY_DCP": " Mixed "}) == "mixed"
-    with pytest.raises(SelectionError, match=r"OVERLAY_LOSS_KERNEL='cuda'.*torch or triton"):
+    with pytest.raises(SelectionError, match=r"OVERLAY_LOSS_KERNEL='cuda'.*blocks or triton"):
         settings.loss_kernel({"OVERLAY_LOSS_KERNEL": "cuda"})
-    assert settings.loss_kernel({}) == "torch"
+    assert settings.loss_kernel({}) == "blocks"
     assert settings.loss_kernel({"OVERLAY_LOSS_KERNEL": " Triton "}) == "triton"
 
 

@@ -102,7 +102,7 @@ def test_slices_of_a_vocabulary_on_two_ranks(tmp_path: Path) -> None:
         assert out, error[-3000:]
         found = json.loads(out.splitlines()[-1])
         assert len(found["errors"]) == found["calls"]["triton"] == 14
-        assert found["calls"]["torch"] == 0
+        assert found["calls"]["blocks"] == 0
         for case, row in found["errors"].items():
             most = TOLERANCE[case.partition(",")[0]]
             for name, error_of in row["triton"].items():
@@ -188,7 +188,7 @@ def name(flat):
     return row_kernels.rows_of(flat).__name__.rpartition(".")[2]
 
 plain = torch.zeros(2, 3)
-os.environ["OVERLAY_LOSS_KERNEL"] = "torch"
+os.environ["OVERLAY_LOSS_KERNEL"] = "blocks"
 taken["not asked for"] = name(plain)
 os.environ["OVERLAY_LOSS_KERNEL"] = "triton"
 taken["float64"] = name(plain.double())
@@ -226,7 +226,7 @@ def test_when_the_kernels_are_taken_and_when_not(tmp_path: Path) -> None:
     assert taken.pop("own") == ["loss by Triton kernels on cpu, torch.float32: as float64 has it on 8 rows"]
     assert taken.pop("generator")
     assert {what for what, name in taken.items() if name == "triton_rows"} == {"autocast", "again"}
-    first = "OVERLAY_LOSS_KERNEL=triton: torch instead, of torch.float32: "
+    first = "OVERLAY_LOSS_KERNEL=triton: blocks instead, of torch.float32: "
     said = [line.removeprefix(first) for line in found["said"]]
     assert said[0].endswith("torch.float64 has no kernel")
     assert said[1].startswith("the gradient of a row is off by 1")
@@ -244,4 +244,4 @@ def test_without_triton_it_is_torch_and_said_once() -> None:
     env = {**os.environ, "OVERLAY_LOSS_KERNEL": "triton"}
     names, said = run("-c", script, env=env)
     assert {name.rpartition(".")[2] for name in names} == {"row_blocks"}
-    assert said == ["OVERLAY_LOSS_KERNEL=triton: torch instead, of torch.float32: Triton is not installed"]
+    assert said == ["OVERLAY_LOSS_KERNEL=triton: blocks instead, of torch.float32: Triton is not installed"]
