@@ -43,7 +43,9 @@ __all__ = [
     "__version__",
     "agree",
     "disable",
+    "effects",
     "enable",
+    "metrics",
     "plan",
     "status",
 ]
@@ -73,7 +75,8 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
 
     Raises:
         SelectionError: A term names no patch, or a setting has an unknown value. Nothing is armed.
-        LockError: `OVERLAY_PIN` names a lock that cannot be read. Nothing is armed.
+        LockError: `OVERLAY_PIN` names a lock that cannot be read, or `OVERLAY_TRUST` what is no file of
+            what was proven here. Nothing is armed.
         PinError: This process differs from the lock in `OVERLAY_PIN`. What can only be told when a target is
             imported is raised by that import, each time that it is tried.
         PatchError: In strict mode, if a module of a selected patch is there already and the patch cannot be
@@ -130,6 +133,31 @@ def plan(
 def status() -> Status:
     """Return what happened in this process so far: verdicts, and the state of each site."""
     return _here().status()
+
+
+def effects() -> dict[str, dict[str, int | float]]:
+    """Return what the patches changed in this process so far: by patch, its figures by their names.
+
+    Patches that are not in place have none, and one that was never reached has 0 for `changed`. What each
+    figure is, its unit, and how those of several processes become one, is in `status()`.
+    """
+    found = {patch.patch: patch.effect for patch in status().patches}
+    return {name: dict(effect.values) for name, effect in found.items() if effect is not None}
+
+
+def metrics(*, reached: bool = False) -> dict[str, int | float]:
+    """Return the same as one flat dict for wandb or tensorboard: `overlay/PATCH/FIGURE`.
+
+    Args:
+        reached: Leave out patches that were not reached so far.
+
+    """
+    return {
+        f"overlay/{patch}/{figure}": value
+        for patch, figures in effects().items()
+        if not reached or figures.get("calls") or figures.get("changed")
+        for figure, value in figures.items()
+    }
 
 
 def agree(group: Any = None, timeout: float = 60.0) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from overlay.base import text
 from overlay.base.record import Record
+from overlay.effect import Effect  # noqa: TC001 -- a field type
 from overlay.verdict import Verdict  # noqa: TC001 -- a field type
 
 TYPE_CHECKING = False
@@ -43,6 +44,8 @@ class PatchStatus(Record):
     #: `None` while no module of the patch has been imported.
     verdict: Verdict | None = None
     sites: tuple[SiteStatus, ...] = ()
+    #: What it has counted so far; `None` if it counts nothing, or was not put in place.
+    effect: Effect | None = None
 
     def why(self) -> str:
         """Return what explains its state."""

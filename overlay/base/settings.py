@@ -8,9 +8,12 @@
 | `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
+| `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
 | `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 | `OVERLAY_LOSS_KERNEL` | `blocks`, `triton`: what goes over rows of logits | `blocks` |
+| `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
+| `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 #: By which a process tells those that it starts what was said already.
 SAID = "OVERLAY_SAID"
-#: Variables that mean something here, one that is set for tests, and those that overlay sets itself.
+#: Variables that mean something here; of those below, one is set for tests, and overlay sets the others.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -33,11 +36,18 @@ VARIABLES = (
     "OVERLAY_LOG",
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
+    "OVERLAY_TRUST",
     "OVERLAY_CACHE",
     "OVERLAY_DCP",
     "OVERLAY_LOSS_KERNEL",
+    "OVERLAY_LEDGER_DIR",
+    "OVERLAY_METRICS",
 )
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID)
+#: Set by `overlay prove` where a contract is run, to `ALONE` where upstream is to be tried without the patch.
+PROVE, ALONE = "OVERLAY_PROVE", "alone"
+#: Set there as well: which run of `overlay prove` a process belongs to.
+PROVE_RUN = "OVERLAY_PROVE_RUN"
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, PROVE, PROVE_RUN)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"
@@ -122,6 +132,11 @@ def armed(environ: Mapping[str, str] | None = None) -> bool:
     return _switch("OVERLAY", environ)
 
 
+def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Return what a variable says that is yes or no. Raises `SelectionError` for what is neither."""
+    return _switch(name, environ)
+
+
 def _switch(name: str, environ: Mapping[str, str] | None) -> bool:
     text = (os.environ if environ is None else environ).get(name, "").strip().lower()
     if text in _TRUE:
@@ -144,6 +159,16 @@ def pin(environ: Mapping[str, str] | None = None) -> str:
             what = f"{DIGEST_LENGTH} hexadecimal digits after {DIGEST_PREFIX!r}"
             raise SelectionError(f"OVERLAY_PIN={text!r}: a digest has {what}")
     return text
+
+
+def trust(environ: Mapping[str, str] | None = None) -> str:
+    """Return the path of the file of what was proven here, or nothing."""
+    return (os.environ if environ is None else environ).get("OVERLAY_TRUST", "").strip()
+
+
+def is_alone(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether this process tries a contract on upstream alone, where no patch is to be enabled."""
+    return (os.environ if environ is None else environ).get(PROVE, "") == ALONE
 
 
 def cache(environ: Mapping[str, str] | None = None) -> str:

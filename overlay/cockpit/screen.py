@@ -83,10 +83,10 @@ def _defects(item: Cockpit) -> list[str]:
     count = f"{found.present} known defects are" if found.present != 1 else "1 known defect is"
     text = f"{count} in what is installed: {len(found.mended)} mended by these patches"
     if found.left:
-        text += f", {len(found.left)} left: {_some(found.left)}"
+        text += f", {len(found.left)} left: {_some(found.left)} (`overlay audit`)"
     lines = [wrap(text)]
     if found.unknown:
-        lines.append(wrap(f"NOT applied, as the source is not known: {_some(found.unknown)}"))
+        lines.append(wrap(f"not known of this source: {_some(found.unknown)}"))
     return lines
 
 

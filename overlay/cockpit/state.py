@@ -53,6 +53,7 @@ class Cockpit(Record):
 
 def look(engine: Engine) -> Cockpit:
     """Look at what is here. Nothing of an upstream is imported. Raises `OverlayError` for a broken pack."""
+    from overlay.auditing.audit import make_audit
     from overlay.reading.source import InstalledTree
 
     known, tree = engine.known(), InstalledTree()
@@ -72,7 +73,7 @@ def look(engine: Engine) -> Cockpit:
         projects=engine.installed(tree),
         patches=tuple(Applying(patch=name, changes=known[name].changes) for name in applied),
         refused=refused,
-        defects=defects(everything, applied, known),
+        defects=defects(make_audit(engine, everything, tree, selected=applied)),
         armed=checkup.armed,
         reason=_reason(checkup),
         next=_next(checkup, applied, refused),

@@ -98,6 +98,8 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
         _take_from_lock(pin, environ)
     if not pin:
         del environ["OVERLAY_PIN"]
+    if trust := settings.trust(environ):
+        environ["OVERLAY_TRUST"] = os.path.abspath(trust)
     return environ
 
 

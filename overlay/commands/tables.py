@@ -49,7 +49,7 @@ def _summary(patch: Patch) -> str:
 
 
 def plan(item: Plan, *, findings: bool) -> str:
-    """Return the table of `overlay plan`, with `findings` that of `overlay audit`."""
+    """Return the table of `overlay plan`, with `findings` that of `overlay audit --sites`."""
     rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in item.verdicts]
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:
@@ -188,6 +188,8 @@ def _target(target: TargetVerdict) -> str:
         said += f" (its metadata says {target.metadata_version})"
     if target.verdict != "apply":
         said += f" ({target.verdict})"
+    elif target.trusted:
+        said += f" (trusted here: {target.trusted})"
     elif target.reason:
         said += f", {target.reason}"
     return said
@@ -199,6 +201,7 @@ def _findings(verdict: Verdict) -> list[str]:
         for finding in target.findings:
             mark = "ok " if finding.holds else "NOT"
             asks = f" ({finding.asks})" if finding.asks else ""
+            asks += " (trusted here)" if finding.trusted else ""
             lines.append(f"  {mark} {finding.expects:<8}{finding.site}{asks}")
             if not finding.holds:
                 lines.append(text.wrap(finding.found, indent=" " * 6))

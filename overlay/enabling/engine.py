@@ -18,12 +18,14 @@ from overlay.enabling.voice import Voice
 from overlay.errors import OverlayError, PatchError
 from overlay.installing.unpickled import half_patched
 from overlay.ledger import Status
+from overlay.outcome import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from overlay.deciding.installed import Installed
+    from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.pinning.agreement import Account
@@ -94,9 +96,15 @@ class Engine:
                     log.warning(sentence)
                 chosen = [known[name] for name in selection.ids]
                 session = self._session = Session(
-                    chosen, selection, strict=wanted, said_strict=strict is not None, pin=_pin_on(chosen),
+                    chosen,
+                    selection,
+                    strict=wanted,
+                    said_strict=strict is not None,
+                    pin=_pin_on(chosen),
+                    trusted=_trusted(chosen),
                     met=self.voice.met if self._speaks else None,
-                )  # fmt: skip
+                    decided=run.begin if self._speaks else None,
+                )
             else:
                 _same_again(
                     session,
@@ -133,7 +141,9 @@ class Engine:
 
         chosen = self.chosen(patches)
         tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
-        plan = make_plan(self.known().values(), chosen.ids, tree, tree.name, self._progress)
+        known = self.known()
+        trusted = _trusted(known[name] for name in chosen.ids)
+        plan = make_plan(known.values(), chosen.ids, tree, tree.name, self._progress, trusted)
         return plan.replace(companions=chosen.companions)
 
     def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
@@ -247,7 +257,15 @@ class Engine:
                 session.catch_up()
             except PatchError:
                 log.debug("what was refused stays refused: the ledger says so")
-        patches = session.status() if session is not None else self._last
+        return self._status(session.status() if session is not None else self._last)
+
+    def last_words(self) -> Status:
+        """Return the ledger as it stands, for a process that ends: nothing is looked at, nor waited for."""
+        session = self._session
+        return self._status(session.status(wait=False) if session is not None else self._last)
+
+    def _status(self, patches: tuple[PatchStatus, ...]) -> Status:
+        session = self._session
         return Status(
             enabled=session is not None,
             strict=session is not None and session.strict,
@@ -276,6 +294,16 @@ def _pin_on(patches: list[Patch]) -> Pin | None:
     from overlay.pinning.pin import Pin
 
     return Pin(wanted, patches)
+
+
+def _trusted(patches: Iterable[Patch]) -> dict[str, Trusted]:
+    """Return what the environment says was proven here. Raises `TrustError`."""
+    path = settings.trust()
+    if not path:
+        return {}
+    from overlay.pinning.trustfile import trusted
+
+    return trusted(path, patches)
 
 
 def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:

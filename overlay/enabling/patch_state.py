@@ -6,7 +6,9 @@ import sys
 
 from overlay import log
 from overlay.base.record import TYPE_CHECKING
+from overlay.catalogue.registry import module_of
 from overlay.deciding.decide import variant_of
+from overlay.effect import of_module
 from overlay.ledger import PatchStatus, SiteStatus
 
 if TYPE_CHECKING:
@@ -119,10 +121,12 @@ class Entry:
                 self._announced.add(project)
                 count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
                 note = f": {target.reason}" if target.reason else ""
-                log.own(f"applied {self.label} to {project} {target.version} ({count}){note}")
+                # What is trusted on proof alone is worth a line of its own.
+                say = log.of_job if target.trusted else log.own
+                say(f"applied {self.label} to {project} {target.version} ({count}){note}")
 
-    def status(self) -> PatchStatus:
-        """Return this entry as data."""
+    def status(self, *, wait: bool = True) -> PatchStatus:
+        """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
         return PatchStatus(
             patch=self.patch.id,
             revision=self.patch.revision,
@@ -130,6 +134,7 @@ class Entry:
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, _ in self._sites()),
+            effect=of_module(module_of(self.patch.id), wait=wait),
         )
 
     def _optional(self, project: str) -> bool:

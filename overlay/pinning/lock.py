@@ -78,6 +78,7 @@ def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
 
 def _target(verdict: TargetVerdict, distribution: str) -> Lock:
     sites = {finding.site: finding.digest for finding in verdict.findings if finding.digest}
+    trusted = {finding.site: finding.digest for finding in verdict.findings if finding.trusted}
     return {
         "project": verdict.project,
         "distribution": distribution,
@@ -86,6 +87,8 @@ def _target(verdict: TargetVerdict, distribution: str) -> Lock:
         "variant": verdict.variant,
         "source": _sha(sorted(sites.items())),
         "sites": sites,
+        # Left out where it is empty, so that an older overlay can read what has nothing of it.
+        **({"trusted": trusted} if trusted else {}),
     }
 
 
@@ -132,6 +135,9 @@ def patch_facts(patch: Lock) -> dict[str, str]:
         keys = ("distribution", "version", "verdict", "variant", "source")
         found.update({f"{about} {key}": target[key] for key in keys})
         found.update({f"{about}{SOURCE_OF}{site}": digest for site, digest in target["sites"].items()})
+        found.update(
+            {f"{about} trusted{SOURCE_OF}{site}": value for site, value in target.get("trusted", {}).items()}
+        )
     return found
 
 

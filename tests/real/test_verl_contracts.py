@@ -29,9 +29,13 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     # Of each minor version one, beside what the support matrix runs.
     "verl.resume-epoch-boundary": ("0.7.1", "0.8.0"),
     "verl.resume-lr-schedule": ("0.7.1", "0.8.0"),
+    "verl.metrics": ("0.7.1", "0.8.0"),
 }
+#: Those that 0.9.0 has mended.
 CURED: dict[str, tuple[str, ...]] = {
-    patch: ("0.9.0",) for patch in AFFECTED if not patch.startswith("verl.resume-")
+    patch: ("0.9.0",)
+    for patch in AFFECTED
+    if not patch.startswith("verl.resume-") and patch != "verl.metrics"
 }
 CONTRACTS = Contracts("verl", AFFECTED, CURED)
 alone = CONTRACTS.xfail_where_needed
@@ -96,3 +100,8 @@ def test_upstream_alone_trains_on_the_next_epoch(found: Found, version: str) -> 
 @alone("verl.resume-lr-schedule")
 def test_upstream_alone_goes_on_with_the_schedule(found: Found, version: str) -> None:
     holds(found("verl.resume-lr-schedule", version)[0])
+
+
+@alone("verl.metrics")
+def test_upstream_alone_logs_what_patches_changed(found: Found, version: str) -> None:
+    holds(found("verl.metrics", version)[0])

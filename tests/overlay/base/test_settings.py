@@ -106,6 +106,7 @@ def test_variables_that_are_no_settings_are_named() -> None:
         "OVERLAY",
         "OVERLAY_PIN",
         "OVERLAY_PACKS",
+        "OVERLAY_TRUST",
         "OVERLAY_CACHE",
         "OVERLAY_DCP",
         "OVERLAY_LOSS_KERNEL",

@@ -18,6 +18,7 @@ from overlay.cockpit.defects import Defects
 from overlay.cockpit.screen import screen
 from overlay.cockpit.state import Applying, Cockpit
 from overlay.deciding.installed import Installed, installed
+from overlay.defect import Defect
 from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
@@ -67,21 +68,33 @@ def opt_in(upstream: Upstream) -> Patch:
 
 
 def test_it_says_what_is_there_what_applies_and_what_is_left(
-    upstream: Upstream, engines: Callable[..., Engine], armed: Callable[..., None]
+    upstream: Upstream,
+    engines: Callable[..., Engine],
+    armed: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch = upstream.patch().replace(changes=("memory", "numbers"))
     engine = engines(patch, opt_in(upstream))
+    records = [
+        Defect(id=f"{mends.id}-is-wrong", project=PROJECT, summary="", harm="crash", patch=mends.id)
+        for mends in engine.known().values()
+    ]
+    known = {record.id: record for record in records}
+    monkeypatch.setattr("overlay.auditing.audit.load_defects", lambda patches: known)
     found = state.look(engine)
     assert Installed(project="fakeup", version="1.2.0", where=str(upstream.root)) in found.projects
     assert found.patches == (Applying(patch="fakeup.scale", changes=("memory", "numbers")),)
-    assert found.defects == Defects(mended=("fakeup.scale",), left=("fakeup.reading",), unknown=())
+    assert found.defects == Defects(
+        mended=("fakeup.scale-is-wrong",), left=("fakeup.reading-is-wrong",), unknown=()
+    )
     assert (found.armed, found.refused, found.next) == (True, (), "overlay lock")
     text = screen(found)
     assert text.splitlines()[2].split()[:2] == ["fakeup", "1.2.0"]
     assert "numbers  fakeup: scale (memory)" in text
-    assert "2 known defects are in what is installed: 1 mended by these patches, 1 left: fakeup.reading" in (
-        " ".join(text.split())
+    said = (
+        "2 known defects are in what is installed: 1 mended by these patches, 1 left: fakeup.reading-is-wrong"
     )
+    assert said in " ".join(text.split())
     assert "armed: yes, every Python process that starts here and now" in text
 
 
@@ -234,4 +247,4 @@ def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -
     done = run(path=str(tmp_path), OVERLAY_PATCHES="slime.*")
     assert done.returncode == 1, done.stdout
     assert "slime" in done.stdout
-    assert "NOT applied, as the source is not known: slime." in done.stdout
+    assert "not known of this source: slime." in done.stdout

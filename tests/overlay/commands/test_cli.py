@@ -137,9 +137,66 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
     data = read("audit", "--site", str(tmp_path), code=1)
     verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
     assert verdicts["verl.strict-token-budget"] == "unsupported"
-    done = overlay("audit", "--site", str(tmp_path))
+    done = overlay("audit", "--site", str(tmp_path), "--sites")
     assert done.returncode == 1
     assert "does not exist" in done.stdout
+
+
+def an_image(folder: Path) -> str:
+    """Write a verl whose version is known, with one function as released and all else missing."""
+    (folder / "verl/version").mkdir(parents=True)
+    (folder / "verl/version/version").write_text("0.8.0\n")
+    (folder / "verl/protocol.py").write_text("")
+    (folder / "verl/utils/metric").mkdir(parents=True)
+    return str(folder)
+
+
+def test_audit_takes_a_path_and_writes_sarif(tmp_path: Path) -> None:
+    site = an_image(tmp_path / "site")
+    data = read("audit", site, "--sarif", str(tmp_path / "x.sarif"), code=1)
+    assert data == read("audit", "--site", site, code=1)
+    states = {one["defect"]: one["state"] for one in data["defects"]}
+    assert states["verl.budget-exceeded"] == "unknown"
+    log = json.loads((tmp_path / "x.sarif").read_text())
+    assert {one["ruleId"] for one in log["runs"][0]["results"]} == {
+        name for name, state in states.items() if state in ("open", "unknown", "mended")
+    }
+    done = overlay("audit", site, "--sarif", str(tmp_path / "nowhere" / "x.sarif"))
+    assert (done.returncode, "cannot be written" in done.stderr) == (2, True)
+
+
+def test_exit_codes_of_audit_follow_harm_and_settings(tmp_path: Path) -> None:
+    site = an_image(tmp_path / "site")
+    assert overlay("audit", site).returncode == 1
+    found = read("audit", site, "--harm", "hang", code=1)["defects"]
+    assert {one["harm"] for one in found} == {"hang"}
+    config = tmp_path / "run.sh"
+    config.write_text("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.zzz=1\n")
+    data = read("audit", site, "--harm", "hang", "--settings", str(config))
+    assert [one["settings"]["word"] for one in data["defects"]] == ["not-met"]
+    assert "trainer.zzz" in data["settings"]["unknown"]
+    text = overlay("audit", site, "--harm", "hang", "--settings", str(config)).stdout
+    assert "NOT MET BY THESE SETTINGS" in text
+    assert "use_dynamic_bsz is off, upstream's default" in " ".join(text.split())
+    assert "safe" not in text
+    for wrong in ("nothing here\n", "\0"):
+        config.write_text(wrong)
+        assert overlay("audit", site, "--settings", str(config)).returncode == 2
+
+
+def test_audit_explains_one_defect(tmp_path: Path) -> None:
+    site = an_image(tmp_path / "site")
+    data = read("audit", site, "--explain", "verl.per-token-loss-untold", code=1)
+    assert data["finding"]["defect"] == data["defect"]["id"] == "verl.per-token-loss-untold"
+    done = overlay("audit", site, "--explain", "verl.per-token-loss")
+    assert (done.returncode, "the nearest: verl.per-token-loss-untold" in done.stderr) == (2, True)
+
+
+def test_plan_counts_known_defects(tmp_path: Path) -> None:
+    site = an_image(tmp_path / "site")
+    assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
+    data = read("plan", "--site", site, code=1)
+    assert data["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]
 
 
 @pytest.mark.parametrize(

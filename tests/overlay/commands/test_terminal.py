@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from output_schema import SCHEMA, check
 
-from overlay import cli, ledger, patch, verdict
+from overlay import cli, defect, ledger, patch, verdict
 from overlay.arming import checkup
+from overlay.auditing import judge
 from overlay.authoring import new
 from overlay.catalogue import packs
 from overlay.commands import progress as _progress
@@ -269,6 +270,7 @@ def test_a_slow_command_shows_what_it_is_at_and_then_its_table_alone(command: st
     first = text.split("\n")[0]
     assert shown(first).split() in (
         ["patch", "verdict", "why"],
+        ["no", "project", "that", "a", "known", "defect", "is", "of"],
         [str(tmp_path / "lock"), *first.split()[-1:]],
     )
     assert "[#" not in "\n".join(text.split("\n")[1:])
@@ -313,9 +315,13 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     ]  # fmt: skip
     for words in commands:
         check(run(*words, "--json"), words[0])
-    # `new` needs a checkout, and is compared with its record below; those of `suite` are in its folder.
+    check(run("audit", "--explain", "verl.per-token-loss-untold", *site, "--json"), "audit explain")
+    script = tmp_path / "run.sh"
+    script.write_text("algorithm.adv_estimator=grpo\n")
+    check(run("audit", *site, "--settings", str(script), "--json"), "audit")
+    # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have their own tests.
     described = {words[0] for words in commands} | {"new"}
-    assert described | {"report", "run", "schema", "suite"} == commands_of_the_parser()
+    assert described | {"prove", "report", "run", "schema", "suite"} == commands_of_the_parser()
 
 
 def commands_of_the_parser() -> set[str]:
@@ -327,7 +333,9 @@ def commands_of_the_parser() -> set[str]:
 
 #: What of the schema is a record of the engine.
 RECORDS: dict[str, type[Record]] = {
-    "plan": verdict.Plan,
+    "decided": verdict.Plan,
+    "defect": defect.Defect,
+    "finding": judge.Finding,
     "status": ledger.Status,
     "doctor": checkup.Checkup,
     "check": checkup.Check,
