@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
         return 2
     device = "cuda" if torch.cuda.is_available() and not options.stand_in else "cpu"
     with tempfile.TemporaryDirectory() as folder:
-        store = dist.FileStore(str(Path(folder) / "store"), 1)
+        store = dist.FileStore(str(Path(folder) / "store"), 1)  # type: ignore[attr-defined]
         dist.init_process_group("gloo" if device == "cpu" else "nccl", store=store, rank=0, world_size=1)
         status = _run(device, options.seed, write=options.write)
         dist.destroy_process_group()

@@ -101,7 +101,7 @@ def main(rank: int, size: int, store: str, seed: str, device: str) -> None:
 
     overlay.enable("megatron.agreement")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)  # type: ignore[attr-defined]
     draw = random.Random(seed)
     made = torch.Generator().manual_seed(draw.randrange(2**31))
     found: dict[str, float | None] = {"whitening": whitening(rank, size, made, device)}

@@ -78,7 +78,7 @@ def main(rank: int, size: int, store: str, seed: str) -> None:
     # Several tiles a row, for the price of few.
     triton_rows.TILE = 64
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)  # type: ignore[attr-defined]
     errors: dict[str, dict[str, dict[str, float]]] = {}
     calls = {"blocks": 0, "triton": 0}
     for dtype in (torch.float32, torch.bfloat16):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devices import gpu
+from devices import _loss, gpu
 
 from checks import triton_on_cpu
 from sources.fetch_release import FetchError
@@ -40,9 +40,7 @@ def test_the_program_runs_on_the_stand_in(tmp_path: Path) -> None:
     assert {line[:11].strip() for line in lines} == {"kernels", "loss", "two ranks", "contract", "demo"}
     assert not [line for line in lines if "WRONG" in line or "Error" in line]
     if env:
-        assert sum("overlay, triton" in line and "peak  1.0" in line for line in lines) == len(
-            gpu._loss.SMALL
-        )
+        assert sum("overlay, triton" in line and "peak  1.0" in line for line in lines) == len(_loss.SMALL)
         assert "as float64 has it" in lines[0]
 
 
