@@ -58,13 +58,16 @@ def megatron() -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def start_megatron() -> None:
-    """Make Megatron's parallel state for the ranks that torch.distributed has, all of them data parallel."""
+def start_megatron(**sizes: int) -> None:
+    """Make Megatron's parallel state for the ranks that torch.distributed has.
+
+    They are data parallel, but for what `sizes` says by the names that Megatron has for it.
+    """
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils
 
-    parallel_state.initialize_model_parallel()
+    parallel_state.initialize_model_parallel(**sizes)
     random._set_cuda_rng_state = lambda *_args, **_kwargs: None
     random.initialize_rng_tracker()
     random._CUDA_RNG_STATE_TRACKER = _NoTracker()

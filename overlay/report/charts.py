@@ -13,7 +13,7 @@ from overlay.report import drawing
 from overlay.report.drawing import AFTER, BAD, BEFORE, IDLE, INK, LINES, MARKERS, ON_SHARES, SHARES, short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import Any
 
 
@@ -23,6 +23,7 @@ class Chart(Record):
     title: str
     #: One sentence on what to see.
     caption: str
+    #: Two drawings, for much and for little room.
     svg: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -41,14 +42,15 @@ def micro_batches(title: str, figure: dict[str, Any]) -> Chart:
     """Draw `series`, a list of tokens for each name, against the `budget`."""
     budget, series = int(figure["budget"]), _series(figure["series"])
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Any, narrow: bool) -> None:
+        what = "over" if narrow else "over the budget"
         for (name, tokens), look in zip(series.items(), _looks(), strict=False):
             over = sum(count > budget for count in tokens)
             axes.plot(
                 [index + 1 for index in range(len(tokens))],
                 sorted(tokens, reverse=True),
-                label=f"{short(name)}: {over} of {len(tokens)} over the budget",
-                markersize=4,
+                label=f"{short(name, _room(narrow))}: {over} of {len(tokens)} {what}",
+                markersize=2.5 if narrow else 4,
                 linewidth=0.8,
                 **look,
             )
@@ -60,7 +62,7 @@ def micro_batches(title: str, figure: dict[str, Any]) -> Chart:
         axes.set_xlabel("micro-batches, fullest first")
         axes.set_ylabel("tokens")
         axes.yaxis.set_major_formatter("{x:,.0f}")
-        axes.legend(loc="lower left")
+        _legend(axes, series, narrow)
 
     rows = [
         (
@@ -81,45 +83,48 @@ def memory(title: str, figure: dict[str, Any]) -> Chart:
     """Draw `cases`, a value in `unit` for each name, as bars."""
     cases = {str(case): _numbers(values) for case, values in figure["cases"].items()}
     unit, names = str(figure["unit"]), list(dict.fromkeys(name for row in cases.values() for name in row))
-    height = 0.8 / len(names)
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Any, narrow: bool) -> None:
+        thick = (0.58 if narrow else 0.8) / len(names)
         for place, name in enumerate(names):
             values = [row.get(name, math.nan) for row in cases.values()]
             axes.barh(
-                [index + place * height for index in range(len(cases))],
+                [index + place * thick for index in range(len(cases))],
                 values,
-                height,
-                label=short(name),
+                thick,
+                label=short(name, _room(narrow)),
                 color=AFTER if place == len(names) - 1 else BEFORE,
                 alpha=1 if place in (0, len(names) - 1) else 0.55,
                 hatch=None if place == len(names) - 1 else "////",
                 edgecolor=INK,
                 linewidth=0.4,
             )
-        axes.set_yticks([index + 0.4 - height / 2 for index in range(len(cases))], list(map(short, cases)))
-        axes.invert_yaxis()
+        middle = (len(names) - 1) * thick / 2
+        _name_rows(axes, cases, middle, narrow, above=middle + thick / 2 + 0.2)
+        axes.set_ylim(len(cases) - 0.4, -0.75 if narrow else -0.6)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel(short(unit))
-        axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.12), ncols=len(names))
+        axes.set_xlabel(short(unit, _room(narrow)))
+        _legend(axes, names, narrow)
 
     rows = [(case, *(_short(row.get(name)) for name in names)) for case, row in cases.items()]
     caption = f"In {unit}, by case: shorter is better."
-    return _chart(title, caption, draw, ("case", *names), rows, height=1.2 + 0.28 * len(cases) * len(names))
+    head, bars = ("case", *names), 0.28 * len(cases) * len(names)
+    heights = 1.2 + bars, 1.3 + bars + 0.2 * len(cases) + 0.18 * len(names)
+    return _chart(title, caption, draw, head, rows, heights)
 
 
 def memory_over_time(title: str, figure: dict[str, Any]) -> Chart:
     """Draw `series`, a list of values in `unit` for each name, over the operations of a step."""
     series, unit = _series(figure["series"]), str(figure["unit"])
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Any, narrow: bool) -> None:
         for (name, values), look in zip(series.items(), _looks(), strict=False):
-            label = f"{short(name)}: peak {max(values):.3g}"
+            label = f"{short(name, _room(narrow))}: peak {max(values):.3g}"
             axes.step(range(len(values)), values, where="post", label=label, **{**look, "marker": "none"})
-        axes.set_xlabel("operations of forward and backward, in order")
-        axes.set_ylabel(short(unit))
+        axes.set_xlabel("operations, in order" if narrow else "operations of forward and backward, in order")
+        axes.set_ylabel(short(unit, _room(narrow)))
         axes.set_ylim(bottom=0)
-        axes.legend(loc="upper right")
+        _legend(axes, series, narrow)
 
     rows = [
         (name, str(len(values)), _short(max(values)), _short(values[-1])) for name, values in series.items()
@@ -137,14 +142,17 @@ def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
         found = row.get(name)
         return None if found is None or not math.isfinite(found) else max(float(found), 1e-10)
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Any, narrow: bool) -> None:
         axes.set_xscale("log")
         for name, look in zip(names, _looks(), strict=False):
             found = [value(row, name) for row in cases.values()]
             there = [(error, index) for index, error in enumerate(found) if error is not None]
             style = {**look, "linestyle": "none", "markersize": 8}
             axes.plot(
-                [error for error, _ in there], [index for _, index in there], label=short(name), **style
+                [error for error, _ in there],
+                [index for _, index in there],
+                label=short(name, _room(narrow)),
+                **style,
             )
         axes.axvline(tolerance, color=INK, linewidth=1)
         axes.annotate(
@@ -154,17 +162,17 @@ def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
         for index, row in enumerate(cases.values()):
             lost = [name for name in names if value(row, name) is None]
             if lost:
-                text = f"{', '.join(map(short, lost))}: no result"
+                text = f"{', '.join(short(name, _room(narrow)) for name in lost)}: no result"
                 axes.annotate(
                     text, (1, index), xycoords=("axes fraction", "data"),
                     ha="right", va="center", color=BAD,
                 )  # fmt: skip
-        axes.set_yticks(range(len(cases)), list(map(short, cases)))
-        axes.set_ylim(len(cases) - 0.4, -0.6)
+        _name_rows(axes, cases, 0, narrow, above=0.3)
+        axes.set_ylim(len(cases) - 0.3, -0.7)
         axes.set_xlim(1e-10, 10)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("relative error of the gradient")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.4, 1.15), ncols=len(names))
+        _legend(axes, names, narrow)
 
     rows = [
         (
@@ -174,7 +182,8 @@ def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
         for case, row in cases.items()
     ]
     caption = f"Relative error of the gradient against one process in float64; right is below {tolerance:g}."
-    return _chart(title, caption, draw, ("case", *names), rows, height=1.4 + 0.4 * len(cases))
+    heights = 1.4 + 0.4 * len(cases), 1.4 + 0.55 * len(cases) + 0.18 * len(names)
+    return _chart(title, caption, draw, ("case", *names), rows, heights)
 
 
 def timelines(title: str, figure: dict[str, Any]) -> Chart:
@@ -189,7 +198,7 @@ def timelines(title: str, figure: dict[str, Any]) -> Chart:
     )
     ranks = {name: 1 + max(rank for rank, *_ in spans) for name, spans in steps.items()}
 
-    def draw(axes: Any) -> None:
+    def draw(axes: Any, narrow: bool) -> None:
         ticks, labels, top = [], [], 0.0
         for name, spans in steps.items():
             axes.text(0, top + 0.1, short(name), va="center")
@@ -209,7 +218,7 @@ def timelines(title: str, figure: dict[str, Any]) -> Chart:
             labels += [str(rank) for rank in range(ranks[name])]
             longest = max(end for *_, end in spans)
             for rank, size, begin, end in spans:
-                if size and end - begin > 0.04 * longest:
+                if size and end - begin > (0.08 if narrow else 0.04) * longest:
                     middle = (begin + end) / 2
                     axes.text(
                         middle, top + 1 + rank, str(size), ha="center", va="center", fontsize=6.5,
@@ -224,7 +233,7 @@ def timelines(title: str, figure: dict[str, Any]) -> Chart:
         axes.grid(visible=False, axis="y")
         axes.set_ylabel("rank")
         axes.set_xlabel("seconds")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(sizes) + 1, fontsize=8.5)
+        axes.figure.legend(loc="outside lower center", ncols=2 if narrow else len(sizes) + 1, fontsize=8.5)
 
     rows = []
     for name, spans in steps.items():
@@ -234,7 +243,7 @@ def timelines(title: str, figure: dict[str, Any]) -> Chart:
     caption = "What each rank does in a step, from left to right; the dots are where it waits for others."
     head = ("", "the step takes", "ranks idle")
     total = sum(ranks.values()) + 2 * len(steps)
-    return _chart(title, caption, draw, head, rows, height=1.1 + 0.19 * total)
+    return _chart(title, caption, draw, head, rows, (1.1 + 0.19 * total, 1.3 + 0.19 * total))
 
 
 KINDS: dict[str, Callable[[str, dict[str, Any]], Chart]] = {
@@ -249,14 +258,35 @@ KINDS: dict[str, Callable[[str, dict[str, Any]], Chart]] = {
 def _chart(  # noqa: PLR0913, PLR0917 -- all that there is to one
     title: str,
     caption: str,
-    draw: Callable[[Any], None],
+    draw: Callable[..., None],
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
-    height: float = 3.2,
+    heights: tuple[float, float] = (3.2, 3.2),
 ) -> Chart:
-    picture = drawing.svg(draw, title=f"{title}. {caption}", height=height)
+    pictures = drawing.svgs(draw, title=f"{title}. {caption}", heights=heights)
     cells = tuple(tuple(row) for row in rows)
-    return Chart(title=title, caption=caption, svg=picture, head=tuple(head), rows=cells)
+    return Chart(title=title, caption=caption, svg=pictures, head=tuple(head), rows=cells)
+
+
+def _room(narrow: bool) -> int:
+    """Return the characters that a name may have."""
+    return 22 if narrow else 40
+
+
+def _legend(axes: Any, names: Collection[str], narrow: bool) -> None:
+    """Put the names of the series above the axes, where they hide nothing: one below the other on a phone."""
+    axes.figure.legend(loc="outside upper left", ncols=1 if narrow else min(len(names), 3))
+
+
+def _name_rows(axes: Any, names: Iterable[str], at: float, narrow: bool, above: float) -> None:
+    """Name the rows of a chart: before them, or on a phone above each, inside the axes."""
+    named = list(enumerate(names))
+    axes.set_yticks([place + at for place, _ in named], ["" if narrow else short(name) for _, name in named])
+    for place, name in named if narrow else ():
+        axes.annotate(
+            short(name), (0, place + at - above), (3, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", va="center", fontsize=8.5,
+        )  # fmt: skip
 
 
 def _looks() -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ from functools import partial
 
 from overlay.auditing.audit import make_audit
 from overlay.base.record import TYPE_CHECKING
-from overlay.commands.output import EXIT_OK, show
+from overlay.commands.output import EXIT_OK, say, show
 from overlay.errors import ReportError
 from overlay.reading.source import InstalledTree
-from overlay.report import charts, drawing, inputs, job, page
+from overlay.report import charts, drawing, inputs, job, page, place
 
 if TYPE_CHECKING:
     import argparse
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 def write(engine: Engine, arguments: argparse.Namespace) -> int:
     """Write the page, or print what a job left. Raises `ReportError` for what cannot be read or written."""
+    if arguments.output:
+        place.check(arguments.output)
     jobs = [job.read(folder) for folder in arguments.job]
     if not arguments.output:
         if not jobs:
@@ -41,7 +43,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         plan = engine.plan(selection, tree)
         audits.append(page.audit_view(name, plan, tree))
         defects.append((name, make_audit(engine, plan, tree, selected=selected)))
-    text = page.render(
+    text, first = page.render(
         title=arguments.title,
         patches=engine.known(),
         audits=audits,
@@ -52,12 +54,11 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         suites=[suite for path in arguments.suite for suite in inputs.suites(path)],
         charts=[charts.chart(figure) for path in arguments.figures for figure in inputs.figures(path)],
         support=inputs.support(),
+        gaps=[sentence for one in jobs for sentence in one.gaps()],
     )
-    try:
-        with open(arguments.output, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except OSError as error:
-        raise ReportError(f"the report cannot be written: {error}") from error
+    said = place.write(arguments.output, text)
+    say(f"{said}: {first.tally()}")
+    say(first.text)
     return 0
 
 

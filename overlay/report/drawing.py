@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from functools import partial
 from io import StringIO
 from itertools import count
 
@@ -38,6 +39,8 @@ LINES = ("--", "-", ":", "-.")
 
 #: Characters of a name in a picture.
 _ROOM = 40
+#: Inches of a picture for a desktop or a sheet of paper, and of one for a phone.
+WIDE, NARROW = 7.2, 3.7
 
 _numbers = count(1)
 
@@ -54,16 +57,23 @@ def needed() -> None:
     del jinja2, mpl
 
 
-def svg(draw: Callable[[Any], None], *, title: str, height: float, width: float = 7.2) -> str:
-    """Return a chart as an SVG element that can stand in a page.
+def svgs(draw: Callable[..., None], *, title: str, heights: tuple[float, float]) -> str:
+    """Return a chart as two SVG elements, of which the style sheet shows the one that fits.
 
     Args:
-        draw: Draws on the axes that it is given.
+        draw: Draws on the axes that it is given. `narrow` says whether there is little room.
         title: What a screen reader says first of it.
-        height: Inches, of which one is 100 units of the picture.
-        width: Inches.
+        heights: Inches of the wide one and of the narrow one; an inch is 72 units of the picture.
 
     """
+    looks = (("wide", WIDE), ("narrow", NARROW))
+    return "".join(
+        _svg(partial(draw, narrow=look == "narrow"), title=title, height=height, width=width, look=look)
+        for (look, width), height in zip(looks, heights, strict=True)
+    )
+
+
+def _svg(draw: Callable[[Any], None], *, title: str, height: float, width: float, look: str) -> str:
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -76,7 +86,7 @@ def svg(draw: Callable[[Any], None], *, title: str, height: float, width: float 
         draw(figure.subplots())
         out = StringIO()
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return _for_a_page(out.getvalue(), title)
+    return _for_a_page(out.getvalue(), title, look)
 
 
 #: Of any type: what matplotlib takes as names differs from release to release.
@@ -105,13 +115,13 @@ _STYLE: Any = {
 }
 
 
-def short(name: object) -> str:
+def short(name: object, room: int = _ROOM) -> str:
     """Return a name as it stands in a picture, which has no room for more; the table has all of it."""
     text = " ".join(str(name).split())
-    return text if len(text) <= _ROOM else f"{text[: _ROOM - 1]}\u2026"
+    return text if len(text) <= room else f"{text[: room - 1]}\u2026"
 
 
-def _for_a_page(text: str, title: str) -> str:
+def _for_a_page(text: str, title: str, look: str) -> str:
     from markupsafe import escape
 
     mark = f"chart{next(_numbers)}"
@@ -125,5 +135,5 @@ def _for_a_page(text: str, title: str) -> str:
         text = text.replace(colour, f"var(--{name})")
     head, _, body = text.partition(">")
     box = re.search(r'viewBox="[^"]+"', head)
-    opening = f'<svg class="chart" role="img" aria-labelledby="{mark}-title" {box[0] if box else ""}'
+    opening = f'<svg class="chart {look}" role="img" aria-labelledby="{mark}-title" {box[0] if box else ""}'
     return f'{opening}><title id="{mark}-title">{escape(title)}</title>{body}'

@@ -34,6 +34,15 @@ class Job(Record):
     #: Sentences on files that cannot be read.
     unreadable: tuple[str, ...]
 
+    def gaps(self) -> list[str]:
+        """Return sentences on processes of which too little is known."""
+        found = [f"There is no ledger of {spans(self.missing)}."] if self.missing else []
+        if self.cut_short:
+            found.append(f"{len(self.cut_short)} of {len(self.ledgers)} did not come to an end of their own.")
+        if self.unreadable:
+            found.append(f"Files that cannot be read: {'; '.join(self.unreadable)}.")
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, as `overlay report --json` prints it."""
         groups, differences = compare(self.ledgers)

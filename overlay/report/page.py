@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -11,6 +12,9 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.plan import plan_digest
 from overlay.defect import HARMS
 from overlay.effect import told
+from overlay.report import brought
+from overlay.report.charts import chart
+from overlay.report.headline import OUTCOMES, headline, outcome, unmet
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
 from overlay.report.sources import site_source
@@ -20,12 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from markupsafe import Markup
+
     from overlay.auditing.audit import Audit
     from overlay.effect import Effect
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.reading.source import Tree
     from overlay.report.charts import Chart
+    from overlay.report.headline import Headline
     from overlay.report.inputs import Ledger, Suite
     from overlay.report.sources import SiteSource
     from overlay.verdict import Plan, Verdict
@@ -59,7 +66,11 @@ class View(Record):
         """Return the reason of that word, or the versions that it goes with."""
         state, verdict = self.states.get(patch), self.verdicts.get(patch)
         said = (state.reason if state is not None else "") or (verdict.reason if verdict is not None else "")
-        return said or (verdict.where() if verdict is not None else "")
+        if said:
+            return said
+        if verdict is not None:
+            return verdict.where()
+        return "not reached" if self.word(patch) == "armed" else ""
 
     def versions(self) -> list[str]:
         """Return the projects and their versions, as far as a verdict names them."""
@@ -98,8 +109,9 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     charts: Sequence[Chart],
     support: Mapping[str, Mapping[str, Mapping[str, str]]],
     defects: Sequence[tuple[str, Audit]] = (),
-) -> str:
-    """Return the page as HTML.
+    gaps: Sequence[str] = (),
+) -> tuple[str, Headline]:
+    """Return the page as HTML, and what it says first.
 
     Args:
         title: Its heading.
@@ -109,9 +121,10 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         effects: By patch, what the processes of a job counted together, and in how many it was reached.
         tree: Where the sources that ledgers speak of may lie.
         suites: Results of upstreams' own tests.
-        charts: Pictures.
+        charts: Pictures, beside those that patches bring along.
         support: The matrix that comes with overlay.
         defects: What is known to be wrong in each of the installations.
+        gaps: Sentences on processes of which too little is known.
 
     """
     import jinja2
@@ -119,7 +132,20 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     groups, differences = compare(ledgers)
     views = [*audits, *(ledger_view(group, tree) for group in groups)]
     known = [*patches, *(name for view in views for name in view.states if name not in patches)]
-    shown = [name for name in known if any(view.concerns(name) for view in views)]
+    outcomes = {name: outcome([view.word(name) for view in views if view.word(name)]) for name in known}
+    first = headline(outcomes, len(ledgers), groups, differences, gaps)
+    concerned = [name for name in known if any(view.concerns(name) for view in views)]
+    waiting = [name for name in concerned if outcomes[name] in ("not reached", "not installed")]
+    absent = [name for name in known if outcomes[name] == "not installed"]
+    nothing_of = unmet(patches, _projects(views), (name for name in waiting if name not in absent))
+    apart = {*absent, *(name for names in nothing_of.values() for name in names)}
+    shown = [name for name in concerned if name not in apart]
+    pictures = [
+        chart(figure)
+        for name in shown
+        if OUTCOMES[outcomes[name]] == "good"
+        for figure in brought.figures(name)
+    ]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("overlay.report", "."),
         autoescape=True,
@@ -127,30 +153,35 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(link=link, tone=tone, mark=mark)
-    return environment.get_template("page.html").render(
+    environment.globals.update(link=link, tone=tone, mark=mark, breakable=breakable)
+    text = environment.get_template("page.html").render(
         title=title,
+        first=first,
+        tones=OUTCOMES,
+        absent=absent,
+        nothing_of=nothing_of,
         when=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         version=__version__,
         python=".".join(map(str, sys.version_info[:3])),
         views=views,
         shown=shown,
-        aside=[name for name in known if name not in shown],
+        aside=[name for name in known if outcomes[name] == "not selected"],
         patches={name: _card(patches.get(name), name, views) for name in shown},
-        counts=_counts(views, shown),
+        contracts=brought.contracts(shown, support, (one for view in views for one in view.versions())),
         ledgers=ledgers,
         effects=[(name, told(effect), count) for name, (effect, count) in effects.items()],
         groups=groups,
         differences=differences,
         suites=suites,
         changes=CHANGES,
-        charts=charts,
+        charts=[*charts, *pictures],
         matrix=_matrix(support, views),
         meanings=VERDICTS,
         defects=[(name, audit) for name, audit in defects if audit.findings],
         harms=HARMS,
         states=STATES,
     )
+    return text, first
 
 
 def link(reference: str) -> str:
@@ -162,13 +193,20 @@ def link(reference: str) -> str:
     return ""
 
 
+def breakable(name: str) -> Markup:
+    """Return a name that a line may end in, after a dot or a slash."""
+    from markupsafe import Markup, escape
+
+    return Markup("<wbr>").join(map(escape, re.findall(r"[^./]*[./]|[^./]+", name)))
+
+
 def tone(word: str) -> str:
     """Return what a word means at a glance: `good`, `bad`, `care` or `plain`."""
     if word in LOUD or word in ("failed", "lost", "differ", "open"):
         return "bad"
     if word in ("incomplete", "flaky", "reverted", "unknown"):
         return "care"
-    return "good" if word in ("apply", "applied", "armed", "won", "mended", "fixed") else "plain"
+    return "good" if word in ("apply", "applied", "won", "passed", "mended", "fixed") else "plain"
 
 
 def mark(word: str) -> str:
@@ -181,6 +219,8 @@ class Card(Record):
 
     id: str
     patch: Patch | None
+    #: What the views say of it.
+    words: tuple[str, ...]
     #: For each view: what is replaced there.
     sources: tuple[tuple[str, tuple[SiteSource, ...]], ...]
     #: Whether somebody has to look at it.
@@ -195,7 +235,8 @@ def _card(patch: Patch | None, name: str, views: Sequence[View]) -> Card:
             found.setdefault(_sources(patch, verdict, view.tree), []).append(view.name)
     sources = tuple((", ".join(names), sites) for sites, names in found.items() if sites)
     attention = any(tone(view.word(name)) in ("bad", "care") for view in views)
-    return Card(id=name, patch=patch, sources=sources, open=attention)
+    words = dict.fromkeys(view.word(name) for view in views if view.concerns(name))
+    return Card(id=name, patch=patch, words=tuple(words), sources=sources, open=attention)
 
 
 def _sources(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[SiteSource, ...]:
@@ -214,30 +255,20 @@ def _sources(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[SiteSource, ..
     return tuple(found)
 
 
-def _counts(views: Sequence[View], shown: Sequence[str]) -> list[tuple[str, int, str]]:
-    """Return how many patches are in place, left alone, and in need of a person, in any view."""
-    tones = [{tone(view.word(name)) for view in views} for name in shown]
-    bad = sum("bad" in found for found in tones)
-    care = sum("care" in found and "bad" not in found for found in tones)
-    good = sum("good" in found and not found & {"bad", "care"} for found in tones)
-    rest = len(tones) - bad - care - good
-    return [
-        ("good", good, "in place or to be applied"),
-        ("plain", rest, "nothing to mend"),
-        ("care", care, "incomplete"),
-        ("bad", bad, "asked for, and not there"),
-    ]
-
-
-def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:
-    """Return for each project its patches, and for each release its cells and whether it is one of here."""
-    here = {
-        f"{target.project} {target.version}"
+def _projects(views: Sequence[View]) -> set[str]:
+    """Return the projects of which some view names a version."""
+    return {
+        target.project
         for view in views
         for verdict in view.verdicts.values()
         for target in verdict.targets
         if target.version
     }
+
+
+def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:
+    """Return for each project its releases, each with whether it is one of here, and the cells of patches."""
+    here = {version for view in views for version in view.versions()}
     found = []
     groups: dict[str, dict[str, Mapping[str, Mapping[str, str]]]] = {}
     for name, row in support.items():
@@ -245,10 +276,9 @@ def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Seque
         project, _, version = name.rpartition("==" if "==" in name else " ")
         groups.setdefault(project, {})[version] = row
     for project, rows in groups.items():
+        releases = [(version, f"{project} {version.removeprefix('v')}" in here) for version in rows]
         patches = sorted({name for row in rows.values() for name in row})
-        lines = [
-            (version, f"{project} {version.removeprefix('v')}" in here, [row.get(name) for name in patches])
-            for version, row in rows.items()
-        ]
-        found.append((project, patches, lines))
+        found.append(
+            (project, releases, [(name, [row.get(name) for row in rows.values()]) for name in patches])
+        )
     return found

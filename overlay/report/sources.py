@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import textwrap
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import OverlayError
+from overlay.report import diffs
 
 if TYPE_CHECKING:
     from overlay.patch import Replacement
     from overlay.reading.source import Tree
+    from overlay.report.diffs import Line
 
 
 class SiteSource(Record):
@@ -27,8 +28,8 @@ class SiteSource(Record):
     calls_original: bool
     #: Whether nothing stood there.
     new: bool
-    #: Lines of the unified diff, each with a kind (`add`, `del`, `hunk`, `same`); none if it calls that.
-    diff: tuple[tuple[str, str], ...] = ()
+    #: The difference: of what calls what stood there, and of what is new, each line is added.
+    diff: tuple[Line, ...] = ()
     #: Why there is no source before, empty if there is.
     missing: str = ""
 
@@ -36,8 +37,9 @@ class SiteSource(Record):
 def site_source(replacement: Replacement, tree: Tree, digest: str) -> SiteSource:
     """Return both sources of a site. `digest` is what was decided on: another source is not shown for it."""
     before, missing = ("", "") if replacement.new else _before(replacement.site, tree, digest)
-    after, calls_original = _after(replacement)
-    diff = () if calls_original or not before else tuple(_diff(before, after, replacement.site))
+    after, calls_original, name = _after(replacement)
+    alone = calls_original or not before
+    diff = diffs.around(after, name) if alone else diffs.unified(before, after)
     return SiteSource(
         site=replacement.site,
         before=before,
@@ -74,26 +76,21 @@ def _segment(text: str, node: ast.AST) -> str:
     return textwrap.dedent("\n".join(lines))
 
 
-def _after(replacement: Replacement) -> tuple[str, bool]:
-    """Return the function that a factory returns, and whether it uses the original; in doubt the factory."""
+def _after(replacement: Replacement) -> tuple[str, bool, str]:
+    """Return the function that a factory returns, whether it uses the original, and under which name.
+
+    In doubt that is the factory.
+    """
     try:
         text = textwrap.dedent(inspect.getsource(replacement.make))
         factory = ast.parse(text).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
-        return f"# {replacement.make!r}", False
+        return f"# {replacement.make!r}", False, ""
     if not isinstance(factory, ast.FunctionDef):
-        return text.rstrip(), True
+        return text.rstrip(), True, ""
     first = factory.args.args[0].arg if factory.args.args else ""
     last = factory.body[-1]
     name = last.value.id if isinstance(last, ast.Return) and isinstance(last.value, ast.Name) else ""
     inner = next((n for n in factory.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
     uses = any(isinstance(node, ast.Name) and node.id == first for node in ast.walk(inner or factory))
-    return (_segment(text, inner) if inner else text.rstrip()), uses
-
-
-def _diff(before: str, after: str, site: str) -> list[tuple[str, str]]:
-    kinds = {"+": "add", "-": "del", "@": "hunk"}
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"{site} as released", "with overlay", lineterm=""
-    )
-    return [(kinds.get(line[:1], "same"), line) for line in lines]
+    return (_segment(text, inner) if inner else text.rstrip()), uses, first if uses else ""

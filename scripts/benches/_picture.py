@@ -1,14 +1,10 @@
-"""Tokens of each micro-batch before and after, the budget as a line: an SVG for light and for dark pages.
-
-Before is what verl 0.8.0 does: Karmarkar-Karp on the FLOPs of the samples, in as many micro-batches as the
-sum of their tokens asks for. After is the same under the budget, in as few as that takes.
-"""
+"""Tokens of each micro-batch before and after, the budget as a line: an SVG for light and for dark pages."""
 
 from __future__ import annotations
 
 from benches import _partition
 from benches._partition import BUDGET
-from overlay.patches._partition import capped_partitions, fewest_parts, karmarkar_karp
+from overlay.patches.verl.strict_token_budget import figures
 
 SAMPLES, SCALE = 256, 8.0
 #: Of the whole, of one panel's points, and where the first panel's points begin, in pixels.
@@ -38,15 +34,7 @@ text { font: 13px system-ui, sans-serif; fill: #24292f; }
 def divided() -> dict[str, list[int]]:
     """Return the tokens of each micro-batch before and after, by name, for the seed of the benchmark."""
     drawn = _partition.lengths(SAMPLES, SCALE)
-    flops = [24576 * length + length**2 for length in drawn]
-    count = -(-sum(drawn) // BUDGET)
-    before = karmarkar_karp(flops, count, equal_size=False)
-    fewest = fewest_parts(drawn, BUDGET, at_least=count, costs=flops)
-    after = capped_partitions(drawn, fewest, BUDGET, costs=flops)
-    return {
-        name: sorted((sum(drawn[index] for index in part) for part in parts), reverse=True)
-        for name, parts in (("verl 0.8.0", before), ("with overlay", after))
-    }
+    return dict(zip(("verl 0.8.0", "with overlay"), figures.divided(drawn, BUDGET), strict=True))
 
 
 def draw() -> str:

@@ -30,11 +30,20 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "megatron.cp-comm-type-by-layer": OLD,
     "megatron.label-smoothing-over-tp": (*OLD, *NEW),
     "megatron.reshardable-checkpoint": ("0.15.3", "0.16.1", *NEW),
+    "megatron.mtp-without-tokens": OLD,
+    "megatron.uniform-recompute": OLD,
+    "megatron.gated-norm-over-tp": ("0.16.1", *NEW),
+    "megatron.param-groups-by-lr": ("0.16.1", "0.17.1", "0.18.2"),
+    "megatron.attention-logit-memory": ("0.16.1", "0.17.1", "0.18.2"),
 }
 CURED: dict[str, tuple[str, ...]] = {
     "megatron.async-checkpoint-pin": NEW,
     "megatron.sigmoid-aux-scores": NEW,
     "megatron.cp-comm-type-by-layer": NEW,
+    "megatron.mtp-without-tokens": NEW,
+    "megatron.uniform-recompute": NEW,
+    "megatron.param-groups-by-lr": ("0.15.3", "0.19.2"),
+    "megatron.attention-logit-memory": ("0.19.2",),
 }
 #: By day each source runs once; a release has several patches, so the last before the cure and the newest do.
 BY_DAY = ("0.13.1", "0.16.1", "0.19.2")
@@ -95,3 +104,37 @@ def test_three_and_six_data_parallel_ranks_save_each_parameters_state(
 @alone("megatron.label-smoothing-over-tp")
 def test_upstream_alone_smooths_over_the_vocabulary(found: Found, version: str) -> None:
     holds(found("megatron.label-smoothing-over-tp", version)[0])
+
+
+@alone("megatron.mtp-without-tokens")
+def test_upstream_alone_predicts_without_tokens(found: Found, version: str) -> None:
+    holds(found("megatron.mtp-without-tokens", version)[0])
+
+
+@alone("megatron.uniform-recompute")
+def test_upstream_alone_ends_at_the_last_layer(found: Found, version: str) -> None:
+    holds(found("megatron.uniform-recompute", version)[0])
+
+
+@alone("megatron.gated-norm-over-tp")
+def test_upstream_alone_sums_the_gated_norm(found: Found, version: str) -> None:
+    holds(found("megatron.gated-norm-over-tp", version)[0])
+
+
+@alone("megatron.param-groups-by-lr")
+def test_upstream_alone_resumes_each_groups_rate(found: Found, version: str) -> None:
+    holds(found("megatron.param-groups-by-lr", version)[0])
+
+
+@alone("megatron.attention-logit-memory")
+def test_upstream_alone_keeps_no_graph_of_logits(found: Found, version: str) -> None:
+    holds(found("megatron.attention-logit-memory", version)[0])
+
+
+@pytest.mark.parametrize("version", ["0.16.1", "0.19.2"])
+def test_the_manager_for_deepep_keeps_one_micro_batch_and_no_more(
+    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]], version: str
+) -> None:
+    """What docs/known-issues.md says of it: no leak that grows, so that there is no patch."""
+    said = findings(release(f"megatron-core=={version}"), "deepep_check.py")
+    assert said == {"plain": [1, 1, 1, 1], "recomputed": [1, 1, 1, 1]}

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(
 AXE = Path(__file__).parents[3] / "node_modules/axe-core/axe.min.js"
 PHONE = 390
 
-needs_axe = pytest.mark.skipif(not AXE.exists(), reason="no axe-core: npm install --no-save axe-core")
+#: `.ci/run` installs it where there are npm and a browser.
+needs_axe = pytest.mark.skipif(not AXE.exists(), reason="no axe-core: npm ci --ignore-scripts")
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +45,9 @@ def test_it_is_whole_offline(browser: Browser, page: Path) -> None:
     browser.show(page, offline=True)
     assert browser.requests() == [page.as_uri()]
     assert errors(browser) == []
-    assert browser.run("return document.querySelectorAll('svg.chart').length") == 5
     # What is drawn has a size, and its colours come from the page.
-    assert browser.run("return document.querySelector('svg.chart').getBoundingClientRect().height") > 100
+    heights = "return [...document.querySelectorAll('svg.chart')].map(i => i.getBoundingClientRect().height)"
+    assert sum(height > 100 for height in browser.run(heights)) == 5
 
 
 def test_light_and_dark(browser: Browser, page: Path) -> None:
@@ -67,6 +68,64 @@ def test_a_phone_scrolls_down_and_not_sideways(browser: Browser, page: Path, *, 
         !item.closest('.scroll, pre, svg, .hidden') && item.getBoundingClientRect().right > innerWidth + 1
     ).map(item => item.outerHTML.slice(0, 120))"""
     assert browser.run(script) == []
+
+
+@pytest.mark.parametrize(("width", "look"), [(PHONE, "narrow"), (768, "wide"), (1440, "wide")])
+def test_a_chart_fits_the_width_that_it_is_given(browser: Browser, page: Path, width: int, look: str) -> None:
+    browser.show(page, width=width)
+    script = """const shown = [...document.querySelectorAll('svg.chart')].filter(svg => svg.checkVisibility())
+        return shown.map(svg => {
+        const box = svg.getBoundingClientRect()
+        const texts = [...svg.querySelectorAll('text')].map(text => text.getBoundingClientRect())
+        return {look: svg.classList[1], right: box.right, height: Math.min(...texts.map(text => text.height)),
+            cut: texts.filter(text => text.left < box.left - 1 || text.right > box.right + 1).length}})"""
+    found = browser.run(script)
+    assert [one["look"] for one in found] == [look] * 5
+    assert max(one["right"] for one in found) <= width
+    assert not any(one["cut"] for one in found)
+    assert min(one["height"] for one in found) >= 9
+    if width == 1440:
+        # The right half of a desktop is in use.
+        assert max(one["right"] for one in found) > 0.85 * width
+
+
+def test_a_table_says_that_it_scrolls_where_it_does(browser: Browser, page: Path) -> None:
+    script = """const told = item => parseFloat(getComputedStyle(item, '::before').height) > 5
+        const all = [...document.querySelectorAll('.scroll')]
+        return all.map(item => [item.scrollWidth > item.clientWidth + 1, told(item)])"""
+    told = []
+    for width in (PHONE, 1440):
+        browser.show(page, width=width)
+        browser.run("document.querySelectorAll('details').forEach(item => item.open = true)")
+        # The animation that tells has its value in the frame after.
+        browser.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        told.append(browser.run(script))
+    assert all(scrolls == said for found in told for scrolls, said in found)
+    assert {scrolls for found in told for scrolls, _ in found} == {True, False}
+
+
+def test_no_reason_is_cut_on_a_phone(browser: Browser, page: Path) -> None:
+    browser.show(page, width=PHONE)
+    script = """return [...document.querySelectorAll('.rows *, .saying *')].filter(item =>
+        item.checkVisibility() && item.getBoundingClientRect().right > innerWidth).length"""
+    assert browser.run(script) == 0
+
+
+def test_paper_is_light_and_nothing_is_cut(browser: Browser, page: Path) -> None:
+    browser.show(page, scheme="dark", width=720)  # A4 between its margins
+    browser.cdp(
+        "Emulation.setEmulatedMedia", media="print",
+        features=[{"name": "prefers-color-scheme", "value": "dark"}],
+    )  # fmt: skip
+    try:
+        assert style(browser, "body", "backgroundColor") == "rgb(255, 255, 255)"
+        assert style(browser, "nav", "display") == "none"
+        script = """return [...document.querySelectorAll('main *')].filter(item => item.checkVisibility() &&
+            !item.closest('svg, .hidden, .map') && item.getBoundingClientRect().right > innerWidth + 1
+        ).map(item => item.outerHTML.slice(0, 120))"""
+        assert browser.run(script) == []
+    finally:
+        browser.cdp("Emulation.setEmulatedMedia", media="")
 
 
 def test_it_can_be_read_from_the_keyboard(browser: Browser, page: Path) -> None:

@@ -13,10 +13,11 @@ import pytest
 import report_inputs as made
 
 from overlay import cli
+from overlay.catalogue.registry import load_patches
 from overlay.errors import ReportError
 from overlay.patch import Replacement
 from overlay.reading.source import InstalledTree
-from overlay.report import charts, drawing, inputs
+from overlay.report import brought, charts, drawing, inputs
 from overlay.report.ledgers import compare, label
 from overlay.report.sources import site_source
 from overlay.suite import results
@@ -156,15 +157,20 @@ def test_a_replacement_is_shown_as_a_difference(tree: InstalledTree) -> None:
     found = site_source(Replacement(site="m:C.f", make=make_new), tree, tree.digest("m:C.f") or "")
     assert found.before == "@staticmethod\ndef f(x):\n    # <b>\n    return x + 1"
     assert found.after == "def f(x: int) -> int:\n    return x + 2"
-    assert ("del", "-    return x + 1") in found.diff
-    assert ("add", "+    return x + 2") in found.diff
+    parts = {line.kind: line.parts for line in found.diff if "return" in line.text}
+    assert parts == {
+        "del": (("    return x + ", False), ("1", True)),
+        "add": (("    return x + ", False), ("2", True)),
+    }
 
 
 def test_a_wrapper_is_shown_beside_what_it_calls(tree: InstalledTree) -> None:
     found = site_source(Replacement(site="m:C.f", make=make_wrapper), tree, "")
     assert found.calls_original
-    assert found.diff == ()
-    assert "original(x)" in found.after
+    # One listing: what is put around it, with its call marked.
+    assert {line.kind for line in found.diff} == {"add"}
+    assert [part for line in found.diff for part, marked in line.parts if marked] == ["original"]
+    assert "\n".join(line.text for line in found.diff) == found.after
 
 
 def test_another_source_is_not_shown_for_the_one_that_was_decided_on(tree: InstalledTree) -> None:
@@ -179,8 +185,6 @@ def test_a_site_where_nothing_stood(tree: InstalledTree) -> None:
 
 
 def test_every_patch_has_a_source_to_show(tmp_path: Path) -> None:
-    from overlay.catalogue.registry import load_patches
-
     tree = InstalledTree(str(tmp_path))
     for patch in load_patches().values():
         for target in patch.targets:
@@ -196,11 +200,18 @@ def kinds(draw: random.Random, text: str = "name") -> list[charts.Chart]:
     return [charts.chart(figure) for figure in made.figures(draw, text)]
 
 
+def drawings(chart: charts.Chart) -> list[ET.Element]:
+    return list(ET.fromstring(f"<both>{chart.svg.replace('xlink:', '')}</both>"))  # noqa: S314 -- made here
+
+
 def test_every_kind_is_drawn(draw: random.Random) -> None:
     assert {figure["kind"] for figure in made.figures(draw)} == charts.KINDS.keys()
     for chart in kinds(draw):
-        root = ET.fromstring(chart.svg.replace("xlink:", ""))  # noqa: S314 -- made here
-        assert root.attrib["role"] == "img"
+        wide, narrow = drawings(chart)
+        assert [one.attrib["role"] for one in (wide, narrow)] == ["img", "img"]
+        assert (wide.attrib["class"], narrow.attrib["class"]) == ("chart wide", "chart narrow")
+        # A unit is three quarters of a CSS pixel: on a phone of 390 the narrow one is not made smaller.
+        assert float(narrow.attrib["viewBox"].split()[2]) <= 0.75 * (390 - 32)
         assert len(chart.rows[0]) == len(chart.head)
         # Every colour is one of the page's, but for what stands on a filled bar.
         colours = set(re.findall(r"#[0-9a-f]{6}\b", chart.svg)) - {"#ffffff", "#0d1117", "#000000"}
@@ -210,7 +221,7 @@ def test_every_kind_is_drawn(draw: random.Random) -> None:
 
 def test_no_name_in_a_chart_is_a_formula_or_markup(draw: random.Random) -> None:
     for chart in kinds(draw, made.HOSTILE):
-        ET.fromstring(chart.svg.replace("xlink:", ""))  # noqa: S314 -- made here
+        assert len(drawings(chart)) == 2
         assert "<script" not in chart.svg
         assert "<img" not in chart.svg
 
@@ -226,6 +237,35 @@ def test_the_table_of_a_chart_says_what_the_picture_shows() -> None:
     assert charts.chart({"kind": "timelines", "title": "t", "steps": {"s": spans}}).rows == (
         ("s", "2 s", "25%"),
     )
+
+
+def test_patches_bring_their_figures_along() -> None:
+    known = load_patches()
+    found = {name: figures for name in known if (figures := brought.figures(name))}
+    assert "verl.strict-token-budget" in found
+    for name, figures in found.items():
+        assert [charts.chart(figure).title.partition(": ")[0] for figure in figures] == [name] * len(figures)
+    (figure,) = found["verl.strict-token-budget"]
+    # Both have all tokens, and one of them keeps to the budget.
+    before, after = figure["series"].values()
+    assert sum(before) == sum(after)
+    assert max(after) <= figure["budget"]
+    assert brought.figures("acme/unknown") == []
+
+
+def test_the_table_of_contracts_is_that_of_the_matrix() -> None:
+    known = load_patches()
+    support = inputs.support()
+    found = brought.contracts([*known, "acme/unknown"], support, ["verl 0.8.0"])
+    # Each has one, and its first sentence.
+    assert found.keys() == known.keys()
+    assert all(held.promise.endswith(".") and held.patch not in held.promise for held in found.values())
+    held = found["verl.strict-token-budget"]
+    assert held.promise == "Each sample once, and no micro-batch over the budget."
+    assert held.here == (("verl 0.8.0", support["verl==0.8.0"]["verl.strict-token-budget"]["check"]),)
+    cells = [row["verl.strict-token-budget"] for row in support.values() if "verl.strict-token-budget" in row]
+    assert held.tried == sum("check" in cell for cell in cells) > 1
+    assert held.passed == sum(cell.get("check") == "passed" for cell in cells)
 
 
 @pytest.mark.parametrize(
@@ -277,11 +317,31 @@ def test_a_file_that_cannot_be_read_is_exit_code_2(
     assert not (tmp_path / "r.html").exists()
 
 
-def test_a_page_that_cannot_be_written_is_exit_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("place", ["no/r.html", "file/r.html", "", "/proc/r.html"])
+def test_a_place_that_cannot_be_written_to_is_told_before_any_work(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["report", "-o", str(tmp_path / "no/r.html")]) == 2
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(drawing, "needed", lambda: pytest.fail("it went to work"))
+    assert cli.main(["report", "-o", str(tmp_path / place)]) == 2
     assert "the report cannot be written" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_asking_whether_a_page_can_be_written_leaves_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "r.html").write_text("before")
+    assert cli.main(["report", "-o", str(tmp_path / "r.html"), "--suite", str(tmp_path / "none.json")]) == 2
+    assert (tmp_path / "r.html").read_text() == "before"
+
+
+def test_it_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "r.html"
+    folder = made.unknown_verl(tmp_path / "site")
+    assert cli.main(["report", "-o", str(path), "--audit", str(folder)]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB): " in said.err
+    assert "asked for, and not there" in said.err
 
 
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib"])

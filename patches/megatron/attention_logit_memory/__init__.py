@@ -1,0 +1,63 @@
+"""`megatron.attention-logit-memory`: the attention logit that is logged, and its memory, are of one step.
+
+The function that logs it is wrapped: it starts anew afterwards, as it does where it clips.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.megatron.attention_logit_memory.fix import make_clip
+
+_CLIP = "megatron.core.optimizer.qk_clip:clip_qk"
+
+PATCH = Patch(
+    id="megatron.attention-logit-memory",
+    revision=1,
+    summary="The greatest attention logit that is logged is of one step, as is its memory",
+    why=(
+        "With log_max_attention_logit each attention layer keeps the greatest logit that it has seen, with "
+        "the graph that it was computed by: that of every micro-batch since it was last reset. qk_clip "
+        "resets it at each step, logging alone never does. So the graphs of all micro-batches stay until "
+        "memory is out, and what is logged is the greatest logit since the job began. With the patch it is "
+        "reset once it has been logged, as from 0.19 on. The graphs of one step are kept as before."
+    ),
+    changes=("memory", "numbers"),
+    met=(
+        "log_max_attention_logit without qk_clip, with Transformer Engine 2.9 or later. No number changes "
+        "but the one that is logged."
+    ),
+    upstream=("NVIDIA/Megatron-LM#5067",),
+    remove=Removal(
+        version="0.19.0",
+        when="megatron-core 0.19 resets the logit, and keeps no graph of it",
+        test="tests/real/test_megatron_contracts.py::test_upstream_alone_keeps_no_graph_of_logits",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                variant(
+                    "0.16",
+                    ">=0.16.0.dev0,<0.19.0.dev0",
+                    # Commits up to December 2025; 0.16; 0.17 and 0.18
+                    replaced(_CLIP, make_clip, "eba648e03e46", "e38a0df6fb6a", "bd0482fb39fa"),
+                ),
+                variant(
+                    "0.12",
+                    ">=0.12.0.dev0,<0.16.0.dev0",
+                    Absent(site=_CLIP),
+                    verdict="not-affected",
+                    reason="this Megatron does not collect attention logits",
+                ),
+                variant(
+                    "0.19",
+                    ">=0.19.0.dev0",
+                    known(_CLIP, "e01112e0c766"),
+                    verdict="fixed-upstream",
+                    reason="this Megatron resets the logit, and keeps no graph of it",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,148 @@
+"""What is logged is the greatest logit of one step, and no graph of a step outlives it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import weakref
+from typing import Any
+
+from overlay.patch import Contract
+
+PATCH = "megatron.attention-logit-memory"
+#: Tokens, sequences, heads, size of a head; micro-batches of a step.
+TOKENS, SEQUENCES, HEADS, SIZE = 5, 2, 3, 4
+MICRO_BATCHES = 3
+#: Seconds.
+PATIENCE = 2.0
+
+
+def wrong(seed: str) -> str:
+    """Return what is kept, or logged, that should not be; empty if nothing is."""
+    os.environ["TE_STAND_IN"] = "2.12.0"
+    import torch
+
+    from overlay.compat.cpu_transformer_engine import install
+    from overlay.compat.megatron_on_cpu import megatron
+
+    install()
+    held = _stand_in()
+    with megatron():
+        from megatron.core.optimizer.qk_clip import clip_qk
+
+        torch.manual_seed(int(seed) % 2**31)
+        for clips in (False, True):
+            model = _model(clips=clips)
+            (attention,) = (layer.self_attention for layer in model.module.module.decoder.layers)
+            for _ in range(2):
+                greatest = []
+                for _ in range(MICRO_BATCHES):
+                    query, key, value = (
+                        torch.randn(TOKENS, SEQUENCES, HEADS, SIZE, requires_grad=True) for _ in range(3)
+                    )
+                    attention(query, key, value).sum().backward()
+                    greatest.append(float(torch.einsum("qbhd,kbhd->bhqk", query, key).detach().max()))
+                    del query, key, value
+                logged = clip_qk([model], log_max_only=not clips)
+                if abs(logged - max(greatest)) > 1e-4:
+                    return f"what is logged is {logged:.4f}, and the greatest of the step {max(greatest):.4f}"
+                if kept := _kept(held):
+                    how = "clipping" if clips else "logging alone"
+                    return f"with {how} the graphs of {kept} micro-batches are kept"
+                if attention.core_attention.current_max_attn_logits is not None:
+                    return "the logit of a step is still there in the next"
+    return ""
+
+
+def _kept(held: list[weakref.ref[Any]]) -> int:
+    """Return how many are still there, once the thread of gloo has let go of what it reduced."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        gc.collect()
+        kept = sum(one() is not None for one in held)
+        if not kept or time.monotonic() > end:
+            return kept
+        time.sleep(0.01)
+
+
+def _stand_in() -> list[weakref.ref[Any]]:
+    """Let Transformer Engine's attention return logits; return references to what its graphs hold."""
+    import importlib
+
+    import torch
+
+    held: list[weakref.ref[Any]] = []
+
+    class Held(torch.autograd.Function):
+        """Hands on what it gets, and holds a tensor by its node, as kernels hold what they need."""
+
+        @staticmethod
+        def forward(ctx: Any, scores: Any) -> Any:
+            ctx.needed = scores.clone()
+            held.append(weakref.ref(ctx.needed))
+            return scores.clone()
+
+        @staticmethod
+        def backward(_ctx: Any, *grads: Any) -> Any:
+            return grads[0]
+
+    class DotProductAttention(torch.nn.Module):
+        """Attention that also returns the greatest logit of each head."""
+
+        def __init__(self, *_args: Any, **_options: Any) -> None:
+            super().__init__()
+
+        def forward(self, query: Any, key: Any, value: Any, _mask: Any, **_options: Any) -> Any:
+            scores = Held.apply(torch.einsum("qbhd,kbhd->bhqk", query, key))
+            out = torch.einsum("bhqk,kbhd->qbhd", scores.softmax(-1), value)
+            return out.flatten(2), scores.amax((0, 2, 3))
+
+    vars(importlib.import_module("transformer_engine.pytorch"))["DotProductAttention"] = DotProductAttention
+    return held
+
+
+def _model(*, clips: bool) -> Any:
+    """Return a chunk of a model of one layer, of which attention is Megatron's."""
+    import torch
+    from megatron.core.extensions.transformer_engine import TEDotProductAttention
+    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.enums import AttnMaskType
+
+    config = TransformerConfig(num_layers=1, hidden_size=HEADS * SIZE, num_attention_heads=HEADS)
+    config.log_max_attention_logit, config.qk_clip = not clips, clips
+
+    class Attention(torch.nn.Module):
+        """As much of self-attention as clipping sees: it scales nothing, and starts anew."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.core_attention = TEDotProductAttention(config, 1, AttnMaskType.causal, "self")
+
+        def forward(self, *states: Any) -> Any:
+            return self.core_attention(*states, None, AttnMaskType.causal)
+
+        def clip_qk(self) -> None:
+            self.core_attention.current_max_attn_logits = None
+
+    chunk: Any = torch.nn.Module()
+    chunk.module = torch.nn.Module()
+    chunk.module.module = torch.nn.Module()
+    chunk.module.module.decoder = torch.nn.Module()
+    layer: Any = torch.nn.Module()
+    layer.self_attention = Attention()
+    chunk.module.module.decoder.layers = torch.nn.ModuleList([layer])
+    return chunk
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable(PATCH)
+    found = wrong(seed)
+    assert_applied(PATCH)
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

@@ -1,0 +1,27 @@
+"""What takes the place of the function that logs the greatest attention logit."""
+
+from __future__ import annotations
+
+import functools
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_clip(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `clip_qk`, which starts anew where upstream does so only if it clips."""
+
+    @functools.wraps(original)
+    def clip_qk(model: Any, log_max_only: bool = False) -> Any:
+        greatest = original(model, log_max_only)
+        if log_max_only:
+            for chunk in model:
+                for module in chunk.modules():
+                    if getattr(module, "current_max_attn_logits", None) is not None:
+                        module.current_max_attn_logits = None
+        return greatest
+
+    return clip_qk

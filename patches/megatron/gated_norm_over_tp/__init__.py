@@ -1,0 +1,61 @@
+"""`megatron.gated-norm-over-tp`: the norm of a gated delta net has its whole gradient on each rank.
+
+The function that sums gradients of replicated parameters over the tensor parallel ranks is wrapped, and
+called once more for these norms, which it leaves out.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON
+from overlay.patch import Absent, Calls, Patch, Present, Removal, Target, replaced, variant
+from overlay.patches.megatron.gated_norm_over_tp.fix import make_allreduce
+
+_FINALIZE = "megatron.core.distributed.finalize_model_grads:finalize_model_grads"
+_NAME = "_allreduce_non_tensor_model_parallel_grads"
+_ALLREDUCE = f"megatron.core.distributed.finalize_model_grads:{_NAME}"
+_LAYER = "megatron.core.ssm.gated_delta_net"
+
+PATCH = Patch(
+    id="megatron.gated-norm-over-tp",
+    revision=1,
+    summary="The norm of a gated delta net has its whole gradient without sequence parallelism too",
+    why=(
+        "Each tensor parallel rank has its own heads of a gated delta net, and a copy of the norm behind "
+        "them, which all heads share. So a rank's gradient of that norm is a part, of its heads. Megatron "
+        "sums the parts only if sequence parallelism is on. Without it each rank takes a step by its own "
+        "part alone, and the copies drift apart, of which a checkpoint keeps one. With the patch the parts "
+        "are summed."
+    ),
+    changes=("numbers",),
+    met=(
+        "Gated delta nets (Qwen3-Next, Qwen3.5) in Megatron's own layer, with tensor parallelism and without "
+        "sequence_parallel."
+    ),
+    upstream=("NVIDIA/Megatron-LM#7452",),
+    remove=Removal(
+        version=None,
+        when="a release sums the gradient of this norm without sequence parallelism",
+        test="tests/real/test_megatron_contracts.py::test_upstream_alone_sums_the_gated_norm",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                variant(
+                    "0.16",
+                    ">=0.16.0.dev0,<0.21.0.dev0",
+                    replaced(_ALLREDUCE, make_allreduce, "366f9786e8b4"),
+                    Calls(site=_FINALIZE, callee=_NAME),
+                    Present(site=_LAYER),
+                ),
+                variant(
+                    "0.12",
+                    ">=0.12.0.dev0,<0.16.0",
+                    Absent(site=_LAYER),
+                    verdict="not-affected",
+                    reason="this Megatron has no gated delta net",
+                ),
+            ),
+        ),
+    ),
+)

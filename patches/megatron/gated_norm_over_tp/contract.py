@@ -1,0 +1,189 @@
+"""Each tensor parallel rank has the gradients of the layer that one process computes, the norm's too."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from overlay.patch import Contract
+
+PATCH = "megatron.gated-norm-over-tp"
+RANKS = 2
+#: Tokens, sequences, hidden size; heads of keys and of values, and the size of each.
+TOKENS, SEQUENCES, HIDDEN = 12, 3, 16
+KEYS, VALUES, KEY_SIZE, VALUE_SIZE = 2, 4, 6, 5
+
+
+def wrong(seed: str) -> str:
+    """Return what a rank finds wrong, empty if none finds anything."""
+    import importlib
+
+    from overlay.compat import forked_ranks
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.no_triton import no_triton
+
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    with cuda_on_cpu(), no_triton():
+        _stand_in()
+        importlib.import_module("megatron.core.ssm.gated_delta_net")
+        importlib.import_module("megatron.core.distributed")
+        reader, writer = os.pipe()
+
+        def work() -> int:
+            os.write(writer, json.dumps(_rank(seed)).encode() + b"\n")
+            return 0
+
+        status = forked_ranks.run(RANKS, work)
+    os.close(writer)
+    with os.fdopen(reader) as answers:
+        said = [json.loads(line) for line in answers]
+    if status or len(said) != RANKS:
+        return f"{len(said)} of {RANKS} ranks ended well"
+    return next(filter(None, said), "")
+
+
+def _stand_in() -> None:
+    """Stand in for the names of `fla`: told to be deterministic, Megatron has the kernels in torch."""
+    import sys
+    from types import ModuleType
+
+    def l2norm(x: Any) -> Any:
+        return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+
+    names: dict[str, dict[str, Any]] = {
+        "fla": {},
+        "fla.modules": {},
+        "fla.modules.convolution": {"causal_conv1d": None},
+        "fla.modules.l2norm": {"l2norm": l2norm},
+        "fla.ops": {},
+        "fla.ops.cp": {"build_cp_context": None},
+        "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": None},
+    }
+    for name, contents in names.items():
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(contents)
+
+
+def _rank(seed: str) -> str:
+    """Look at it on one of the ranks, which all draw the same."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core.distributed import finalize_model_grads
+
+    from overlay.compat import megatron_on_cpu
+
+    dist.init_process_group("gloo")
+    megatron_on_cpu.start_megatron(tensor_model_parallel_size=RANKS)
+    alone = [dist.new_group([rank]) for rank in range(RANKS)][dist.get_rank()]
+    torch.manual_seed(int(seed) % 2**31)
+    found = list[str]()
+    for parallel in (False, True):
+        whole, part = _layer(alone, sequence_parallel=False), _layer(None, sequence_parallel=parallel)
+        with torch.no_grad():
+            for parameter in whole.parameters():
+                parameter.copy_(torch.randn_like(parameter) / 2)
+            for parameter, own in zip(part.parameters(), _own(whole.named_parameters()), strict=True):
+                parameter.copy_(own)
+        states = torch.randn(TOKENS, SEQUENCES, HIDDEN)
+        weights = torch.randn(TOKENS, SEQUENCES, HIDDEN)
+        (whole(states, None)[0] * weights).sum().backward()
+        if parallel:
+            states, weights = (one.chunk(RANKS)[dist.get_rank()] for one in (states, weights))
+        chunk = _Chunk(part)
+        (part(states, None)[0] * weights).sum().backward()
+        finalize_model_grads.__globals__["_allreduce_non_tensor_model_parallel_grads"]([chunk], part.config)
+        wanted = _own((name, one.grad) for name, one in whole.named_parameters())
+        for (name, parameter), grad in zip(part.named_parameters(), wanted, strict=True):
+            if not torch.allclose(parameter.grad, grad, rtol=1e-3, atol=1e-4 * float(grad.abs().max())):
+                mode = "with" if parallel else "without"
+                share = float(parameter.grad.norm() / grad.norm())
+                found.append(
+                    f"{mode} sequence parallelism the gradient of {name} has {share:.2f} of its size"
+                )
+    dist.destroy_process_group()
+    return "; ".join(found)
+
+
+def _layer(group: Any, *, sequence_parallel: bool) -> Any:
+    """Build Megatron's layer over the ranks of a group, `None` for the tensor parallel group."""
+    import torch
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.core.ssm import gated_delta_net
+    from megatron.core.transformer import TransformerConfig
+
+    class Norm(torch.nn.RMSNorm):
+        """An RMS norm by Megatron's keywords, marked as Transformer Engine's are."""
+
+        def __init__(self, config: Any, hidden_size: int, eps: float) -> None:
+            super().__init__(hidden_size, eps)
+            vars(self.weight)["sequence_parallel"] = config.sequence_parallel
+
+    config = TransformerConfig(
+        num_layers=1,
+        hidden_size=HIDDEN,
+        num_attention_heads=2,
+        activation_func=torch.nn.functional.silu,
+        sequence_parallel=sequence_parallel,
+        tensor_model_parallel_size=1 if group else RANKS,
+        deterministic_mode=True,
+        use_cpu_initialization=True,
+        linear_conv_kernel_dim=3,
+        linear_key_head_dim=KEY_SIZE,
+        linear_value_head_dim=VALUE_SIZE,
+        linear_num_key_heads=KEYS,
+        linear_num_value_heads=VALUES,
+    )
+    groups = ProcessGroupCollection()
+    groups.tp = group or parallel_state.get_tensor_model_parallel_group()
+    groups.cp = parallel_state.get_context_parallel_group()
+    parts = gated_delta_net.GatedDeltaNetSubmodules(
+        in_proj=tensor_parallel.ColumnParallelLinear,
+        out_norm=Norm,
+        out_proj=tensor_parallel.RowParallelLinear,
+    )
+    return gated_delta_net.GatedDeltaNet(config, parts, layer_number=1, pg_collection=groups)
+
+
+def _own(named: Any) -> Any:
+    """Yield of each parameter of the whole layer, or its gradient, what this rank has of it."""
+    import torch
+    import torch.distributed as dist
+
+    keys, values = KEYS * KEY_SIZE, VALUES * VALUE_SIZE
+    sections = {
+        "in_proj.weight": [keys, keys, values, values, VALUES, VALUES],
+        "conv1d.weight": [keys, keys, values],
+    }
+    for name, one in named:
+        if name == "out_norm.weight":
+            yield one
+        elif name == "out_proj.weight":
+            yield one.chunk(RANKS, dim=1)[dist.get_rank()]
+        else:
+            rows = one.split(sections.get(name, [len(one)]))
+            yield torch.cat([part.chunk(RANKS)[dist.get_rank()] for part in rows])
+
+
+class _Chunk:
+    """The layer as a chunk of a model."""
+
+    def __init__(self, layer: Any) -> None:
+        from types import SimpleNamespace
+
+        self.ddp_config = SimpleNamespace(use_megatron_fsdp=False, use_custom_fsdp=False)
+        self.named_parameters, self.modules = layer.named_parameters, layer.modules
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable(PATCH)
+    found = wrong(seed)
+    assert_applied(PATCH)
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

@@ -1,0 +1,64 @@
+"""`megatron.mtp-without-tokens`: multi-token prediction survives a micro-batch that has no token for it.
+
+The function that shifts labels and masks also says how many tokens are left. Wrapped, it never says zero,
+by which Megatron would divide.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.megatron.mtp_without_tokens.fix import make_roll_tensor
+
+_ROLL = "megatron.core.transformer.multi_token_prediction:roll_tensor"
+#: New in 0.17, with a division that is safe.
+_LOSS = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
+
+PATCH = Patch(
+    id="megatron.mtp-without-tokens",
+    revision=1,
+    summary="Multi-token prediction survives a micro-batch without a token to predict",
+    why=(
+        "Megatron divides the loss of multi-token prediction by the number of tokens that are left in the "
+        "mask once it has been shifted. If a rank has none in a micro-batch (all masked, or only the first "
+        "token, as of a response of one token), that is 0/0: the logged loss is NaN, and so is the gradient "
+        "of every parameter, unless calculate_per_token_loss is on. With the patch such a micro-batch adds "
+        "nothing to loss and gradient, as from 0.17 on. All others are as they were. "
+        "megatron.mtp-loss-scale, which only its name selects, counts one token at least by itself: leave "
+        "this patch out beside it (-megatron.mtp-without-tokens), or both are refused."
+    ),
+    changes=("crashes", "numbers"),
+    met="mtp_num_layers set, with a micro-batch on a rank of which no token is left in the shifted mask.",
+    upstream=("NVIDIA/Megatron-LM#3396",),
+    remove=Removal(
+        version="0.17.0",
+        when="megatron-core 0.17 divides by one where there is no token",
+        test="tests/real/test_megatron_contracts.py::test_upstream_alone_predicts_without_tokens",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                variant(
+                    "0.12",
+                    ">=0.12.0.dev0,<0.17.0.dev0",
+                    # 0.12, 0.13; 0.14, 0.15; commits from December 2025 on, 0.16, and slime's images
+                    replaced(_ROLL, make_roll_tensor, "9c45f0ed7bde", "5f710f3bdea5", "16915f81edc5"),
+                    Absent(site=_LOSS),
+                ),
+                variant(
+                    "0.17",
+                    ">=0.16.0.dev0",
+                    # 0.17; 0.18; 0.19 and main of August 2026; a commit before, dev of August 2026
+                    known(
+                        _LOSS,
+                        *("4f5c678944ef", "9c5137c44e3a", "ffa08c968313"),
+                        *("49ec807db204", "8176fa808c75"),
+                    ),
+                    verdict="fixed-upstream",
+                    reason="this Megatron divides by one where there is no token",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,104 @@
+"""A micro-batch adds what its own tokens say, and nothing where there are none for multi-token prediction."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from overlay.patch import Contract
+
+#: Sequences.
+COUNT = 2
+
+
+def wrong(seed: str) -> str:
+    """Return what is not finite, or not what the tokens of the mask say; empty if nothing is."""
+    import torch
+
+    from overlay.compat.megatron_on_cpu import TOKENS, VOCABULARY, causal_mask, megatron
+
+    with megatron():
+        from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+
+        torch.manual_seed(int(seed) % 2**31)
+        model = _model()
+        words = torch.randint(VOCABULARY, (COUNT, TOKENS))
+        places = torch.arange(TOKENS).expand(COUNT, -1)
+        # slime's Megatron is given labels that are its tokens, and shifts them and the mask once more.
+        of_slime = "mtp_kwargs" in inspect.signature(model.forward).parameters
+        options = {"mtp_kwargs": {"mtp_labels": words}} if of_slime else {}
+        shift = 2 if of_slime else 1
+
+        def asked(mask: Any, *, per_token: bool = False) -> tuple[float, dict[str, Any]]:
+            """Return the loss that is logged, and the gradient of that loss alone."""
+            model.config.calculate_per_token_loss = per_token
+            model.zero_grad()
+            tracker = MTPLossLoggingHelper.tracker
+            tracker.clear()
+            out = model(words, places, causal_mask(), labels=words, loss_mask=mask.clone(), **options)
+            # The main loss counts for nothing: what is left is that of multi-token prediction.
+            (0.0 * out).sum().backward()
+            grads = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+            logged = tracker["values"] if "values" in tracker else tracker["loss_values"]  # from 0.19 on
+            return float(logged.sum()), grads
+
+        some = (torch.rand(COUNT, TOKENS) < 0.5).float()
+        some[:, 2] = 1.0
+        first = torch.zeros_like(some)
+        first[:, 0] = 1.0
+        for name, mask in (("no", torch.zeros_like(some)), ("only the first", first)):
+            for per_token in (False, True):
+                logged, grads = asked(mask, per_token=per_token)
+                if logged != 0:
+                    return f"with {name} token in the mask the logged loss is {logged}"
+                if off := [one for one, grad in grads.items() if bool(grad.count_nonzero())]:
+                    return f"with {name} token in the mask {len(off)} gradients are not zero, as of {off[0]}"
+        # As a mean over the tokens that are left: those of one sequence and of the other, weighed by them.
+        parts = [some * torch.tensor([[1.0], [0.0]]), some * torch.tensor([[0.0], [1.0]])]
+        counts = [float(part[:, shift:].sum()) for part in parts]
+        whole, by = asked(some)
+        said = [asked(part) for part in parts]
+        shares = [count / sum(counts) for count in counts]
+        if abs(whole - sum(share * one[0] for share, one in zip(shares, said, strict=True))) > 1e-4:
+            return "the logged loss is no mean over tokens"
+        for one, grad in by.items():
+            wanted = sum(share * part[1][one] for share, part in zip(shares, said, strict=True))
+            if not torch.allclose(grad, wanted, rtol=1e-3, atol=1e-6):
+                return f"the gradient of {one} is no mean over tokens"
+    return ""
+
+
+def _model() -> Any:
+    """Build Megatron's model with a layer, and one of multi-token prediction."""
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
+    from megatron.core.transformer import TransformerConfig
+
+    from overlay.compat.megatron_on_cpu import TOKENS, VOCABULARY
+
+    config = TransformerConfig(
+        num_layers=1,
+        hidden_size=8,
+        num_attention_heads=2,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        use_cpu_initialization=True,
+        mtp_num_layers=1,
+        mtp_loss_scaling_factor=0.1,
+    )
+    spec = get_gpt_layer_local_spec()
+    extra = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+    return GPTModel(config, spec, VOCABULARY, TOKENS, mtp_block_spec=extra, position_embedding_type="rope")
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("megatron.mtp-without-tokens")
+    found = wrong(seed)
+    assert_applied("megatron.mtp-without-tokens")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

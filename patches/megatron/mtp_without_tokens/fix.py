@@ -1,0 +1,28 @@
+"""What takes the place of the function that shifts labels and masks for multi-token prediction."""
+
+from __future__ import annotations
+
+import functools
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+def make_roll_tensor(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `roll_tensor`, whose sum is never zero: of a mask, that is what losses are divided by.
+
+    All that is divided is zero then, so any number does. It is one that vanishes where ranks add theirs up.
+    """
+    import torch
+
+    @functools.wraps(original)
+    def roll_tensor(*args: Any, **options: Any) -> Any:
+        rolled, total = original(*args, **options)
+        least = torch.finfo(total.dtype).eps if total.is_floating_point() else 1
+        # No `if`, which would wait for the device.
+        return rolled, total.masked_fill(total == 0, least)
+
+    return roll_tensor

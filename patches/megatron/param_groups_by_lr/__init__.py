@@ -1,0 +1,74 @@
+"""`megatron.param-groups-by-lr`: parameter groups that differ by their learning rate alone are resumed apart.
+
+Two methods pair an optimizer's groups with those of a checkpoint. One is answered for where identifiers tie.
+The other is part of a long one: what calls that is wrapped, and the groups that it got wrong are put right.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON
+from overlay.patch import Absent, Patch, Present, Removal, Target, known, replaced, variant
+from overlay.patches.megatron.param_groups_by_lr.fix import make_load, make_reorder
+
+_REORDER = "megatron.core.optimizer.optimizer:MegatronOptimizer._filter_and_reorder_param_groups"
+_CHAINED = "megatron.core.optimizer.optimizer:ChainedOptimizer.load_state_dict"
+#: Relied on as a whole: it pairs by identifiers, keeps the order of groups, and takes the rest elsewhere.
+_LOAD = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.load_state_dict"
+#: By which groups are told what is theirs. Where it is missing, groups differ by identifiers alone.
+_KEY = "megatron.core.optimizer.optimizer_config:ParamKey"
+
+PATCH = Patch(
+    id="megatron.param-groups-by-lr",
+    revision=1,
+    summary="A resumed job keeps the learning rate of each parameter group",
+    why=(
+        "Megatron pairs the parameter groups of an optimizer with those of a checkpoint by four identifiers "
+        "that do not include the learning rate. Since 0.16 groups may differ by that alone: with "
+        "decoupled_lr, the embedding and the output layer from all other weights. Then all of them get what "
+        "was saved of the last. The distributed optimizer goes on, without a word, and trains the whole "
+        "model at the rate of the embedding or the other way round. Others refuse to load, or lose their "
+        "moments. With the patch each group gets what was saved of it."
+    ),
+    changes=("numbers", "crashes"),
+    met=(
+        "A job that is resumed with its optimizer and decoupled_lr, or any other parameter groups that "
+        "differ in max_lr, min_lr, start_wd or end_wd alone."
+    ),
+    upstream=("NVIDIA/Megatron-LM#4705",),
+    remove=Removal(
+        version="0.19.0",
+        when="megatron-core 0.19 pairs groups by their rates as well",
+        test="tests/real/test_megatron_contracts.py::test_upstream_alone_resumes_each_groups_rate",
+    ),
+    targets=(
+        Target(
+            project=MEGATRON,
+            variants=(
+                variant(
+                    "0.16",
+                    ">=0.16.0.dev0,<0.19.0.dev0",
+                    replaced(_REORDER, make_reorder, "f68a5f653be0"),
+                    replaced(_CHAINED, make_load, "be7407c28205"),
+                    # Commits up to December 2025; 0.16 to 0.18, and a commit before 0.19; dev of August 2026
+                    known(_LOAD, "3bec482ecf9e", "df23a3440d13", "fd457887f004"),
+                    Present(site=_KEY),
+                ),
+                variant(
+                    "0.12",
+                    ">=0.12.0.dev0,<0.17.0.dev0",
+                    Absent(site=_KEY),
+                    verdict="not-affected",
+                    reason="here no two groups of an optimizer have the same identifiers",
+                ),
+                variant(
+                    "0.19",
+                    ">=0.19.0.dev0",
+                    known(_REORDER, "a8779a8e1cab"),
+                    known(_LOAD, "b76d628fa660"),
+                    verdict="fixed-upstream",
+                    reason="this Megatron pairs groups by their rates as well",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,129 @@
+"""A resumed optimizer has in each parameter group what the one that was saved had, and Adam's moments."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import random
+from typing import Any
+
+from overlay.patch import Contract
+
+PATCH = "megatron.param-groups-by-lr"
+
+
+def wrong(seed: str, *, other_rates: bool = False) -> str:
+    """Return what differs after a resume from what was saved, empty if nothing does.
+
+    If asked to, of a job too that is resumed with other rates on its command line: 0.19 alone refuses that.
+    """
+    import torch
+
+    from overlay.compat.megatron_on_cpu import megatron
+
+    draw = random.Random(seed)
+    with megatron():
+        torch.manual_seed(draw.randrange(2**31))
+        # By the rates of embedding and output layer, which Megatron has an option for.
+        rates: dict[str, Any] = {
+            "decoupled_lr": draw.uniform(2e-3, 9e-3),
+            "decoupled_min_lr": draw.uniform(1e-5, 9e-5),
+        }
+        for distributed, experts, decoupled in itertools.product((False, True), (False, True), ({}, rates)):
+            settings: dict[str, Any] = {"distributed": distributed, "experts": experts}
+            # A job may ask for other rates: those of the checkpoint are loaded all the same.
+            other = {name: 1.5 * rate for name, rate in decoupled.items()}
+            before, after = (_optimizer(**settings, **decoupled) for _ in range(2))
+            changed = _optimizer(**settings, lr=2e-3, **other)
+            for one in (before, after, changed):
+                _step(one)
+            kind = "distributed" if distributed else "plain"
+            for one in (after, changed) if other_rates else (after,):
+                try:
+                    one.load_state_dict(copy.deepcopy(before.state_dict()))
+                except ValueError as error:
+                    return f"the {kind} optimizer does not load: {error}"
+                if found := _compared(before, one, moments=not distributed):
+                    return f"of the {kind} optimizer {found}"
+    return ""
+
+
+def _compared(before: Any, after: Any, *, moments: bool) -> str:
+    """Return what differs between two optimizers; the distributed one has its moments from elsewhere."""
+    import torch
+
+    groups = list(zip(before.param_groups, after.param_groups, strict=True))
+    for number, (group, other) in enumerate(groups):
+        if [one.shape for one in group["params"]] != [one.shape for one in other["params"]]:
+            return f"group {number} has other parameters"
+        for key in ("max_lr", "min_lr", "wd_mult", "lr", "weight_decay"):
+            if group.get(key) != other.get(key):
+                return f"group {number} has {key} {other.get(key)} and not {group.get(key)}"
+    if moments:
+        old, new = (
+            {key: value for part in one.chained_optimizers for key, value in part.optimizer.state.items()}
+            for one in (before, after)
+        )
+        for group, other in groups:
+            for one, two in zip(group["params"], other["params"], strict=True):
+                if two not in new or not torch.equal(old[one]["exp_avg"], new[two]["exp_avg"]):
+                    return "a parameter has lost its moments"
+    return ""
+
+
+def _optimizer(*, distributed: bool, experts: bool, lr: float = 1e-3, **rates: float) -> Any:
+    """Build an optimizer of a model of three layers, of which the first is an embedding."""
+    import torch
+    from megatron.core import optimizer
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, optimizer_config
+    from megatron.core.transformer import TransformerConfig
+
+    model: Any = torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 5))
+    for layer in (model[0], model[2]):
+        layer.weight.is_embedding_or_output_parameter = True
+    # As if it were of an expert: those have an optimizer of their own.
+    if experts:
+        model[1].weight.allreduce = False
+    chunk = DistributedDataParallel(
+        TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=2),
+        DistributedDataParallelConfig(use_distributed_optimizer=distributed),
+        model,
+    )
+    config = OptimizerConfig(
+        optimizer="adam", lr=lr, min_lr=lr / 10, clip_grad=0.0, use_distributed_optimizer=distributed
+    )
+    overrides = {}
+    if hasattr(config, "decoupled_lr"):
+        config = dataclasses.replace(config, **rates)
+    elif rates:
+        # Some commits before 0.16 have it in the arguments only, and take what follows from it.
+        key = optimizer_config.ParamKey(attr="is_embedding_or_output_parameter")
+        own = dataclasses.replace(config, lr=rates["decoupled_lr"], min_lr=rates["decoupled_min_lr"])
+        overrides["config_overrides"] = {key: own}
+    made = optimizer.get_megatron_optimizer(config, [chunk], **overrides)
+    made.model = chunk
+    return made
+
+
+def _step(optimizer: Any) -> None:
+    """Take a step, each optimizer by gradients of its own."""
+    import torch
+
+    for parameter in optimizer.model.parameters():
+        parameter.main_grad.copy_(torch.randn(parameter.shape))
+    optimizer.step()
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable(PATCH)
+    found = wrong(seed, other_rates=True)
+    assert_applied(PATCH)
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))

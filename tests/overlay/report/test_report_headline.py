@@ -1,0 +1,139 @@
+"""What a report says first, and what it counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import report_inputs as made
+
+from overlay import cli
+from overlay.catalogue.registry import load_patches
+from overlay.ledger import STATES
+from overlay.report import inputs, page
+from overlay.report.headline import OUTCOMES, headline, outcome, unmet
+from overlay.report.job import Job
+from overlay.report.ledgers import compare
+from overlay.verdict import VERDICTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["applied"], "in place"),
+        (["apply"], "to be applied"),
+        (["armed"], "not reached"),
+        (["applied", "armed"], "in place"),
+        (["apply", "armed"], "not reached"),
+        (["not-installed", "armed"], "not installed"),
+        (["fixed-upstream", "armed"], "nothing to mend"),
+        (["applied", "incomplete"], "incomplete"),
+        (["applied", "unsupported"], "asked for, and not there"),
+        (["not-installed", "apply"], "to be applied"),
+        ([], "not known"),
+        (["a word of another overlay"], "not known"),
+    ],
+)
+def test_what_became_of_a_patch(words: list[str], found: str) -> None:
+    assert outcome(words) == found
+
+
+def test_every_state_and_verdict_comes_to_something() -> None:
+    assert {outcome([word]) for word in (*STATES, *VERDICTS)} == OUTCOMES.keys() - {"not known"}
+
+
+def test_what_waits_is_grey_and_what_is_in_place_is_green() -> None:
+    assert (page.tone("armed"), page.tone("applied")) == ("plain", "good")
+
+
+def job(folder: Path, *changes: dict[str, Any]) -> list[inputs.Ledger]:
+    """Return ledgers of ranks with four patches in place, and others that were not reached."""
+    found = []
+    for rank, change in enumerate(changes):
+        status = made.status(folder, **change)
+        for place, patch in enumerate(status["patches"]):
+            patch.update(state="applied" if place < 4 else "armed", verdict=None, reason="")
+        status["patches"] = status["patches"][:13]
+        found.append(inputs.ledger(made.write(folder / f"rank{rank}.json", status)))
+    return found
+
+
+def first(ledgers: list[inputs.Ledger]) -> tuple[str, str, str]:
+    groups, differences = compare(ledgers)
+    states = {patch.patch: patch.state for patch in ledgers[0].status.patches}
+    found = headline(
+        {name: outcome([word]) for name, word in states.items()}, len(ledgers), groups, differences
+    )
+    return found.tone, found.text, found.tally()
+
+
+def test_agreement_comes_first(tmp_path: Path) -> None:
+    assert first(job(tmp_path, {}, {}, {})) == (
+        "good",
+        "All 3 processes agree. 4 patches are in place, and none was refused.",
+        "4 in place \u00b7 9 not reached",
+    )
+    tone, text, _ = first(job(tmp_path, {}, {"python": "3.12.1"}, {}))
+    assert tone == "bad"
+    assert text.startswith("The 3 processes do not agree: ranks 0,2 and rank 1 differ in Python. ")
+    _, text, _ = first(job(tmp_path, {}))
+    assert text.startswith("One process, with nobody to compare it with. 4 patches")
+
+
+def test_nobody_speaks_for_a_rank_that_left_no_ledger(tmp_path: Path) -> None:
+    ledgers = job(tmp_path, {}, {})
+    groups, differences = compare(ledgers)
+    missing = Job(
+        ledgers=tuple(ledgers), effects={}, missing=(2,), cut_short=("rank 0",), unreadable=()
+    ).gaps()
+    found = headline({"a": "in place"}, 2, groups, differences, missing)
+    assert found.tone == "care"
+    assert found.text.startswith("The 2 processes here agree. There is no ledger of rank 2. 1 of 2 did not")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "tone", "text"),
+    [
+        ({}, "plain", "There is nothing here that a patch would mend."),
+        ({"a": "to be applied"}, "good", "1 patch would be applied here, and none is refused."),
+        ({"a": "to be applied", "b": "asked for, and not there"}, "bad", "b is asked for, and not there."),
+        (
+            dict.fromkeys("abcdef", "incomplete"),
+            "care",
+            "a, b, c, d and 2 more are not completely in place.",
+        ),
+        (
+            {"a": "not reached"},
+            "plain",
+            "No patch has been reached: none of the modules that they are for was imported.",
+        ),
+    ],
+)
+def test_the_outcome_of_installations(outcomes: dict[str, str], tone: str, text: str) -> None:
+    found = headline(outcomes, 0, (), ())
+    assert (found.tone, found.text) == (tone, text)
+
+
+def test_a_project_of_which_nothing_was_reached_is_told_apart() -> None:
+    known = load_patches()
+    slime = [name for name in known if name.startswith("slime.")]
+    verl = [name for name in known if name.startswith("verl.")]
+    assert unmet(known, {"verl"}, [*slime, *verl, "acme/unknown"]) == {"slime": slime}
+
+
+def test_a_job_without_slime_has_no_row_of_slime(tmp_path: Path) -> None:
+    site = made.unknown_verl(tmp_path / "site")
+    ledger = made.write(tmp_path / "rank0.json", made.status(site))
+    pages = tmp_path / "r.html"
+    assert cli.main(["report", "-o", str(pages), "--ledger", ledger]) == 0
+    text = pages.read_text(encoding="utf-8")
+    assert "Nothing of slime was reached" in text
+    assert 'href="#patch-slime.' not in text
+    # The installation itself knows that it is not there.
+    assert cli.main(["report", "-o", str(pages), "--ledger", ledger, "--audit", str(site)]) == 0
+    text = pages.read_text(encoding="utf-8")
+    assert "Nothing of slime was reached" not in text
+    assert "not installed" in text
