@@ -113,6 +113,7 @@ def _settings(engine: Engine) -> Check:
         settings.strict()
         settings.log_level()
         settings.dynamic_cp()
+        settings.loss_kernel()
         settings.pin()
         chosen = engine.chosen()
     except OverlayError as error:

@@ -11,6 +11,7 @@
 | `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
 | `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
+| `OVERLAY_LOSS_KERNEL` | `blocks`, `triton`: what goes over rows of logits | `blocks` |
 | `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
 | `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
 """
@@ -38,6 +39,7 @@ VARIABLES = (
     "OVERLAY_TRUST",
     "OVERLAY_CACHE",
     "OVERLAY_DCP",
+    "OVERLAY_LOSS_KERNEL",
     "OVERLAY_LEDGER_DIR",
     "OVERLAY_METRICS",
 )
@@ -53,6 +55,7 @@ DIGEST_LENGTH = 64
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
 DCP_MODES = ("uniform", "mixed")
+LOSS_KERNELS = ("blocks", "triton")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
@@ -210,6 +213,15 @@ def dynamic_cp(environ: Mapping[str, str] | None = None) -> str:
         msg = f"OVERLAY_DCP={text!r} is no way to split a micro-batch: say {' or '.join(DCP_MODES)}"
         raise SelectionError(msg)
     return text
+
+
+def loss_kernel(environ: Mapping[str, str] | None = None) -> str:
+    """Return what goes over rows of logits. Raises `SelectionError` for what does not exist."""
+    text = (os.environ if environ is None else environ).get("OVERLAY_LOSS_KERNEL", "").strip().lower()
+    if text not in ("", *LOSS_KERNELS):
+        msg = f"OVERLAY_LOSS_KERNEL={text!r} does not exist: say {' or '.join(LOSS_KERNELS)}"
+        raise SelectionError(msg)
+    return text or LOSS_KERNELS[0]
 
 
 def unknown(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -91,6 +91,7 @@ class Engine:
                 wanted = settings.strict(strict)
                 log.set_level(settings.log_level())
                 settings.dynamic_cp()  # a wrong value is an error now, not in the middle of a job
+                settings.loss_kernel()
                 for sentence in settings.unknown():
                     log.warning(sentence)
                 chosen = [known[name] for name in selection.ids]

@@ -48,13 +48,16 @@ class Rows:
         self.entropy_gradient = entropy_gradient
         #: Whether the gradient is written over the logits, if nothing else can still see them.
         self.in_place = in_place
+        self._lines: dict[Any, Any] = {}
 
     def lines(self, device: Any) -> Any:
-        """Return the number of each row [R]."""
+        """Return the number of each row [R]. They are copied to a device once."""
         import torch
 
-        runs = [torch.arange(start, stop) for start, stop in self.spans]
-        return torch.cat(runs or [torch.arange(0)]).to(device)
+        if device not in self._lines:
+            runs = [torch.arange(start, stop) for start, stop in self.spans]
+            self._lines[device] = torch.cat(runs or [torch.arange(0)]).to(device)
+        return self._lines[device]
 
     def gaps(self, count: int) -> Iterator[Span]:
         """Yield the runs of `count` rows that are in no span."""
@@ -94,8 +97,8 @@ def write_rows(flat: Any, out: Any, top: Any, constant: Any, slope: Any, rows: R
         flat: Logits [T, V].
         out: [T, V], and may be the logits themselves.
         top: Maximum of each of the R rows over the whole vocabulary, in the dtype of the logits.
-        constant: [R], in the dtype of the logits.
-        slope: [R], or `None` if it is zero everywhere.
+        constant: [R] in float64; of it is taken what the dtype of the logits has.
+        slope: The same, or `None` if it is zero everywhere.
         rows: The R rows.
 
     """
@@ -103,6 +106,8 @@ def write_rows(flat: Any, out: Any, top: Any, constant: Any, slope: Any, rows: R
 
     blocks = _blocks(flat, rows)
     buffers = _buffers(flat, blocks, 0 if slope is None else 1)
+    constant = constant.to(out.dtype)
+    slope = None if slope is None else slope.to(out.dtype)
     for start, stop, at in blocks:
         part = slice(at, at + stop - start)
         u = out[start:stop]

@@ -16,13 +16,15 @@ by block, in the rows of the gradient:
 
 from __future__ import annotations
 
-from overlay.patches._packed_loss.row_blocks import Rows, local_terms, write_rows
+from overlay.patches._packed_loss.row_kernels import rows_of
 from overlay.patches._packed_loss.sole_holder import make_sole_holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from overlay.patches._packed_loss.row_blocks import Rows
 
 _HELD = "the logits cannot be overwritten by their gradient: something else holds them, or it cannot be told"
 
@@ -51,13 +53,17 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             ctx.set_materialize_grads(False)
             ctx.rows = rows
             flat = logits.view(-1, logits.size(-1))
+            # Of both passes: what the one may do, so may the other.
+            ctx.over = rows_of(flat)
             line = rows.lines(logits.device)
             rank, size = (0, 1) if rows.group is None else (rows.group.rank(), rows.group.size())
             local = targets.to(logits.device) - rank * flat.size(1)
             here = (local >= 0) & (local < flat.size(1))
             column = torch.where(here, local, 0)
             target = torch.where(here, flat[line, column].double(), 0)
-            top, rest, mean, at = _reduce(local_terms(flat, len(line), rows), target, here, rows, size)
+            top, rest, mean, at = _reduce(
+                ctx.over.local_terms(flat, len(line), rows), target, here, rows, size
+            )
             log_sum = torch.log1p(rest)
             log_prob = at - log_sum
             entropy = (log_sum + mean if rows.with_entropy else log_sum[:0]).to(logits.dtype)
@@ -86,12 +92,12 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             if of_entropy is not None and (rows.entropy_gradient or bool(of_entropy.any())):
                 through = of_entropy.double()
                 constant = constant + through * mean
-                slope = (through * scale).to(top.dtype)
+                slope = through * scale
                 p = log_prob.exp()
                 # Where p is zero, u is -inf or as good as that.
                 exact = exact - torch.where(p == 0, p, p * (at + mean)) * through
             flat, out = logits.view(-1, logits.size(-1)), grad.view(-1, grad.size(-1))
-            write_rows(flat, out, top, (constant * scale).to(top.dtype), slope, rows)
+            ctx.over.write_rows(flat, out, top, constant * scale, slope, rows)
             exact = (exact / rows.temperature).to(out.dtype)
             out[line, column] = torch.where(here, exact, out[line, column])
             return grad, None, None

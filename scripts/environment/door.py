@@ -1,4 +1,4 @@
-"""The way in that all six commands share: `enter(__file__)` becomes the command's program, in `.venv`.
+"""The way in that all seven commands share: `enter(__file__)` becomes the command's program, in `.venv`.
 
 A program is a file in the command's folder, with `main(arguments)` that returns the exit status; the first
 line of its docstring says what it does. What several programs share is in files that begin with `_`.
@@ -24,6 +24,7 @@ DOORS = {
     "torture": ("test", "tortures", ""),
     "matrix": ("test", "records", "support"),
     "release": ("demo", "releasing", "release"),
+    "gpu": ("demo", "devices", "gpu"),
 }
 
 

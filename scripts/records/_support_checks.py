@@ -11,6 +11,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING
 
+from checks import triton_on_cpu
 from sources import fetch_release
 from tortures._contracts import CONTRACTS
 from tortures._run_contracts import HOLDS
@@ -24,7 +25,7 @@ SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 PASSED = "passed"
 #: What Megatron imports from 0.18 on. A stand-in is enough in one process (`overlay.compat.no_triton`); the
 #: processes that a check starts for itself, such as Ray's workers, need the real one, and run nothing of it.
-TRITON = "triton==3.3.1"
+TRITON = triton_on_cpu.TRITON
 NOT_RUN = "not run: triton is not installed"
 
 

@@ -71,7 +71,12 @@ def settings(seed: str, count: int) -> Row:
         "OVERLAY_LOG": _settings.log_level,
         "OVERLAY_PIN": _settings.pin,
         "OVERLAY_PACKS": _settings.packs,
+        "OVERLAY_TRUST": _settings.trust,
+        "OVERLAY_CACHE": _settings.cache,
         "OVERLAY_DCP": _settings.dynamic_cp,
+        "OVERLAY_LOSS_KERNEL": _settings.loss_kernel,
+        "OVERLAY_LEDGER_DIR": lambda environ: environ.get("OVERLAY_LEDGER_DIR"),
+        "OVERLAY_METRICS": lambda environ: _settings.is_on("OVERLAY_METRICS", environ),
     }
     assert set(readers) == set(_settings.VARIABLES)
 

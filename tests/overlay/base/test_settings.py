@@ -86,6 +86,10 @@ def test_values_that_mean_nothing_are_errors() -> None:
         settings.dynamic_cp({"OVERLAY_DCP": "best"})
     assert settings.dynamic_cp({}) == "uniform"
     assert settings.dynamic_cp({"OVERLAY_DCP": " Mixed "}) == "mixed"
+    with pytest.raises(SelectionError, match=r"OVERLAY_LOSS_KERNEL='cuda'.*blocks or triton"):
+        settings.loss_kernel({"OVERLAY_LOSS_KERNEL": "cuda"})
+    assert settings.loss_kernel({}) == "blocks"
+    assert settings.loss_kernel({"OVERLAY_LOSS_KERNEL": " Triton "}) == "triton"
 
 
 @pytest.mark.parametrize("text", [",", " ", " ,, ", "\n"])
@@ -105,6 +109,7 @@ def test_variables_that_are_no_settings_are_named() -> None:
         "OVERLAY_TRUST",
         "OVERLAY_CACHE",
         "OVERLAY_DCP",
+        "OVERLAY_LOSS_KERNEL",
         "OVERLAY_TEST_SEED",
     )
     assert settings.unknown(dict.fromkeys((*known, "OVERLAYFS", "PATH", "overlay_root"), "1")) == []

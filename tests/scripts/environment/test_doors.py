@@ -1,4 +1,4 @@
-"""The six commands: how they start, what they say of themselves, and what they become."""
+"""The seven commands: how they start, what they say of themselves, and what they become."""
 
 from __future__ import annotations
 
@@ -89,6 +89,7 @@ def test_a_command_without_a_default_asks_for_a_name() -> None:
         (["matrix", "drift"], "test", "records.drift", []),
         (["torture", "fuzz", "--seed", "1"], "test", "tortures.fuzz", ["--seed", "1"]),
         (["test", "-k", "shape"], "test", "testing.suite", ["-k", "shape"]),
+        (["gpu", "--stand-in"], "demo", "devices.gpu", ["--stand-in"]),
         (["release", "0.2.0"], "demo", "releasing.release", ["0.2.0"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
@@ -120,7 +121,7 @@ def test_arguments_reach_the_program(
     "program",
     [
         f"{folder}.{program}"
-        for folder in ("demos", "benches", "tortures", "records", "releasing")
+        for folder in ("demos", "benches", "tortures", "records", "releasing", "devices")
         for program in door.programs(folder)
     ],
 )

@@ -1,0 +1,119 @@
+"""Ranks that share one device, through gloo: a process for each, on the GPU or on the CPU.
+
+    python one_device_main.py RANK SIZE STORE SEED DEVICE
+
+Prints, as JSON, the error of each case against one process in float64, or `null` for one that has none and
+went well.
+On a GPU values come there as a trainer's do: from pinned memory, asynchronously, on a stream of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from triton_loss_main import ROWS, drawn, expected, off, results
+
+from overlay.patches._packed_loss.row_blocks import Rows
+
+
+def arrived(values: Any, device: str) -> Any:
+    """Return values on the device, copied on a stream of their own."""
+    if device == "cpu":
+        return values
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        there = values.pin_memory().to(device, non_blocking=True)
+    torch.cuda.current_stream().wait_stream(stream)
+    there.record_stream(torch.cuda.current_stream())
+    return there
+
+
+def whitening(rank: int, size: int, made: torch.Generator, device: str) -> float:
+    """Whiten advantages around 3,000, of which ranks have unequal parts and one has none that counts."""
+    from overlay.patches._whitening import whitened
+    from overlay.patches.slime.whiten_over_cp.effect import EFFECT
+
+    whole = torch.randn(97, generator=made) + 3000
+    mask = (torch.rand(97, generator=made) < 0.7).float()
+    cuts = [0, 5, *(97 - size + 2 + part for part in range(size - 1))]
+    mask[:5] = 0
+    mask[-1] = mask[10] = 1
+    mine = slice(cuts[rank], cuts[rank + 1] if rank + 1 < size else 97)
+    values, counted = arrived(whole[mine], device), arrived(mask[mine], device)
+    place = (rank, size)
+    found = whitened(values, counted, dist.all_reduce, place, EFFECT, shift_mean=True, epsilon=1e-8)
+    exact = whole.double()
+    kept = exact[mask.bool()]
+    wanted = (exact - kept.mean()) / (kept.var() + 1e-8) ** 0.5
+    return off(found.double().cpu(), wanted[mine])
+
+
+def dynamic_cp(rank: int, made: torch.Generator, device: str) -> float:
+    """Put the outputs of two subgroups together, as a loss of the whole micro-batch gets them."""
+    from megatron.core import parallel_state as mpu
+
+    from overlay.patches._dynamic_cp import same_way
+    from overlay.patches._dynamic_cp.whole import collect
+
+    mpu.initialize_model_parallel(create_gloo_process_groups=False)
+    group = mpu.get_data_parallel_group()
+    same_way.agree(group)
+    lengths = [5, 9, 4, 1]
+    rows = [torch.randn(length, generator=made) for length in lengths]
+    plan: Any = ((0, 1, (0, 2)), (1, 1, (1, 3)))
+    mine = plan[rank][2]
+    given = torch.nested.nested_tensor([arrived(rows[at], device) for at in mine], layout=torch.jagged)
+    found = collect({"log_probs": given}, lengths, plan)["log_probs"]
+    return off(found.values().double().cpu(), torch.cat(rows).double())
+
+
+def loss(rank: int, size: int, draw: random.Random, made: torch.Generator, device: str) -> float:
+    """Compute the loss of slices of a vocabulary, forward and backward."""
+    width, temperature = size * draw.choice([193, 4097]), draw.choice([1.0, 0.7])
+    logits = drawn("plain", width, made)
+    targets = torch.randint(width, (ROWS - 1,), generator=made)
+    weights = torch.randn(2, ROWS - 1, generator=made, dtype=torch.float64)
+    wanted = expected(logits, targets, weights, temperature)
+    mine = slice(rank * width // size, (rank + 1) * width // size)
+    wanted[2] = wanted[2][:, mine]
+    rows = Rows([(1, ROWS)], group=dist.group.WORLD, temperature=temperature, with_entropy=True)
+    part = arrived(logits[:, mine].contiguous(), device)
+    found = results(part, targets, arrived(weights, device), rows)
+    return max(off(a.cpu(), b) for a, b in zip(found, wanted, strict=True))
+
+
+def agreement() -> None:
+    """Compare what ranks have: all the same, or an error on each."""
+    import overlay
+
+    overlay.agree()
+
+
+def main(rank: int, size: int, store: str, seed: str, device: str) -> None:
+    """Run all cases on this rank."""
+    import overlay
+
+    overlay.enable("megatron.agreement")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(store, size), rank=rank, world_size=size)  # type: ignore[attr-defined]
+    draw = random.Random(seed)
+    made = torch.Generator().manual_seed(draw.randrange(2**31))
+    found: dict[str, float | None] = {"whitening": whitening(rank, size, made, device)}
+    found["dynamic CP"] = dynamic_cp(rank, made, device)
+    for kernel in ("blocks", "triton") if device != "cpu" else ("blocks",):
+        os.environ["OVERLAY_LOSS_KERNEL"] = kernel
+        found[f"loss, {kernel}"] = loss(rank, size, draw, made, device)
+    agreement()
+    found["agreement"] = None
+    print(json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:6])

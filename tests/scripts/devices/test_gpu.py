@@ -1,0 +1,70 @@
+"""`./scripts/gpu` where there is no GPU: the same program at small sizes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from devices import _loss, gpu
+
+from checks import triton_on_cpu
+from sources.fetch_release import FetchError
+
+torch: Any = pytest.importorskip("torch")
+
+INSIDE = Path(__file__).resolve().parents[3] / "scripts" / "environment" / "inside.py"
+
+
+def start(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", str(INSIDE), "devices.gpu", *words],
+        env={**clean, **env}, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+
+
+def test_the_program_runs_on_the_stand_in(tmp_path: Path) -> None:
+    try:
+        # With Triton's interpreter the kernels are a part of it too.
+        env = triton_on_cpu.environment(tmp_path)
+    except FetchError:
+        env = {}
+    done = start("--stand-in", "--seed", "1", **{name: env[name] for name in env.keys() - os.environ.keys()})
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith("no GPU: the CPU, at small sizes; torch ")
+    assert {line[:11].strip() for line in lines} == {"kernels", "loss", "two ranks", "contract", "demo"}
+    assert not [line for line in lines if "WRONG" in line or "Error" in line]
+    if env:
+        assert sum("overlay, triton" in line and "peak  1.0" in line for line in lines) == len(_loss.SMALL)
+        assert "as float64 has it" in lines[0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use the GPU here")
+def test_a_gpu_that_torch_cannot_use_is_told_and_nothing_is_installed(tmp_path: Path) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    done = start(PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Let pip find a CUDA build" in done.stderr
+
+
+def test_what_is_wrong_is_the_exit_status_and_the_page_gets_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "gpu.md"
+    page.write_text("# Page\n\n<!-- printed by: ./scripts/gpu -->\nold\n<!-- end of print -->\nrest\n")
+    monkeypatch.setattr(gpu, "PAGE", page)
+    monkeypatch.setattr(gpu, "_rows", lambda *_: iter([("kernels", "one", "as float64 has it")]))
+    assert gpu._run("cpu", 1, write=True) == 0
+    printed = capsys.readouterr().out
+    assert printed in page.read_text()
+    assert "old" not in page.read_text()
+    assert page.read_text().endswith("<!-- end of print -->\nrest\n")
+    monkeypatch.setattr(gpu, "_rows", lambda *_: iter([("kernels", "one", "WRONG: off by 1")]))
+    assert gpu._run("cpu", 1, write=False) == 1
