@@ -157,12 +157,12 @@ def test_a_silent_rank_is_silent_once(store: Any) -> None:
 
 
 def test_nobody_waits_for_a_first_rank_that_has_ended_when_another_comes(store: Any) -> None:
-    Talk(store, "test", [0, 1, 2])._call()  # and dies
+    Talk(store, "test", [0, 1, 2])._call(agreement.digest_of(FACTS))  # and dies
     assert set(at_once(store, ALIKE).values()) == {""}
 
 
 def test_whoever_has_answered_a_first_rank_that_has_ended_answers_the_next(store: Any) -> None:
-    Talk(store, "test", [0, 1, 2])._call()  # and dies
+    Talk(store, "test", [0, 1, 2])._call(agreement.digest_of(FACTS))  # and dies
     found: dict[int, str] = {}
 
     def follow(me: int) -> None:
@@ -180,8 +180,7 @@ def test_whoever_has_answered_a_first_rank_that_has_ended_answers_the_next(store
 
 def test_a_first_rank_that_asks_and_ends_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlay.compat.comparison.SLACK", 0.2)
-    first = Talk(store, "test", [0, 1, 2])
-    first._answer(first._call(), 0, FACTS, {})
+    Talk(store, "test", [0, 1, 2])._call(agreement.digest_of(FACTS))
     said = at_once(store, {1: FACTS, 2: FACTS}, 0.3)
     assert set(said.values()) == {
         "rank 0 asked, and has not said what came of it within 0.5 s: it hangs or has ended\n"
