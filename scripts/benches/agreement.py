@@ -12,6 +12,7 @@ own. What does not go away in a job is what the store and the first rank take, w
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -23,7 +24,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from overlay.compat.comparison import SLACK, Talk
+from overlay.compat import comparison
+from overlay.compat.comparison import Talk
+from overlay.pinning import lock as locks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,10 +93,21 @@ def size(value: Any) -> int:
     return len(value) if isinstance(value, (str, bytes)) else 8 if isinstance(value, int) else 0
 
 
-def facts_of(rank: int, odd: Any) -> dict[str, str]:
+class Facts(dict[str, str]):
+    """What many ranks say of themselves, with a digest that is kept."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def digest(self) -> str:
+        """Return the digest by which ranks are compared."""
+        return locks.digest_of(self)
+
+
+@functools.cache
+def facts_of(*, odd: bool) -> Facts:
     """Return what a rank says of itself."""
-    facts = {"overlay": "enabled", **{f"fact {number}": f"{number:064x}" for number in range(FACTS)}}
-    return {**facts, "fact 7": "another"} if rank in odd else facts
+    facts = Facts(overlay="enabled", **{f"fact {number}": f"{number:064x}" for number in range(FACTS)})
+    return Facts(facts, **{"fact 7": "another"}) if odd else facts
 
 
 class Ranks:
@@ -103,6 +117,8 @@ class Ranks:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         threading.stack_size(256 * 1024)
+        # Each real rank has a core for its own digest, and here it is computed once.
+        comparison.agreement.digest_of = functools.cache(Facts.digest)
         self._stores = [
             TCPStore(HERE, port, is_master=False, timeout=PATIENCE) for _ in range(connections)
         ]
@@ -117,7 +133,7 @@ class Ranks:
 
         def work(store: Any, ranks: Sequence[int]) -> None:
             talks = {rank: Talk(Counting(store), name, range(world)) for rank in ranks if rank not in silent}
-            facts = {rank: facts_of(rank, odd) for rank in talks}
+            facts = {rank: facts_of(odd=rank in odd) for rank in talks}
             go.wait()
             if case.over and talks:
                 time.sleep(case.over * timeout * min(talks) / world)
@@ -195,7 +211,7 @@ class Job:
             self._hear(process, "ready")
         store = Counting(self._store)
         talk = Talk(store, case.name, range(self.world))
-        facts = facts_of(0, (0,) if case.first_is_odd else ())
+        facts = facts_of(odd=case.first_is_odd)
         silent = eval(case.silent, {"world": self.world})  # noqa: S307
         begin, used = time.monotonic(), time.process_time()
         self._say("go")
@@ -220,6 +236,7 @@ class Job:
         for process in self._clients:
             assert process.stdin is not None
             process.stdin.close()
+            process.kill()  # they have nothing to lose, and thousands of connections to give back
         for process in self._clients:
             process.wait(60)
 
@@ -227,6 +244,14 @@ class Job:
 def table(world: int, timeout: float, cases: Sequence[Case] = CASES) -> str:
     """Return what comparing so many ranks takes, case by case."""
     job = Job(world, timeout)
+    try:
+        return _compared(job, timeout, cases)
+    finally:
+        job.end()
+
+
+def _compared(job: Job, timeout: float, cases: Sequence[Case]) -> str:
+    world = job.world
     lines = [
         f"{world:,} ranks through {job.connections:,} connections; who is silent is waited for {timeout:g} s",
         f"{'':30}{'wall':>8}{'waits':>8}{'store':>8}{'first rank: CPU':>17}{'requests':>10}{'bytes':>12}"
@@ -245,7 +270,6 @@ def table(world: int, timeout: float, cases: Sequence[Case] = CASES) -> str:
             f"{found['store']:7.2f}s{1e3 * found['first']:14.1f} ms{found['requests']:10,}"
             f"{found['bytes']:12,}{found['asked']:18,}"
         )
-    job.end()
     return "\n".join(lines)
 
 
