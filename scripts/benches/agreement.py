@@ -117,6 +117,9 @@ class Ranks:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         threading.stack_size(256 * 1024)
+        # Thousands of threads that all ask for the interpreter every 5 ms get nothing else done. They give it
+        # back with each request.
+        sys.setswitchinterval(5.0)
         # Each real rank has a core for its own digest, and here it is computed once.
         comparison.agreement.digest_of = functools.cache(Facts.digest)
         self._stores = [
