@@ -15,12 +15,13 @@ from threading import Thread
 from overlay import log
 from overlay.compat.comparison import Talk
 from overlay.compat.store_keys import PATIENCE
+from overlay.enabling.process import here
 from overlay.errors import AgreementError, OverlayError
 from overlay.pinning import agreement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from overlay.compat.store_keys import Keys
@@ -35,8 +36,17 @@ def is_distributed() -> bool:
     )
 
 
-def agree(group: Any, timeout: float, facts: Mapping[str, str], files: Mapping[str, str]) -> None:
-    """Compare what this rank says of itself with all ranks of a group. See `overlay.agree`."""
+def agree(
+    group: Any,
+    timeout: float,
+    facts: Mapping[str, str],
+    files: Mapping[str, str],
+    account: agreement.Account | None,
+) -> None:
+    """Compare what this rank says of itself with all ranks of a group. See `overlay.agree`.
+
+    The first rank of the group then says in the log that they agree, and what all of them have.
+    """
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
@@ -48,7 +58,20 @@ def agree(group: Any, timeout: float, facts: Mapping[str, str], files: Mapping[s
     if store is None:
         raise OverlayError("this backend keeps no store, through which ranks are compared")
     if len(ranks) > 1 and dist.get_backend(group) != "fake":  # whose other ranks are nobody
-        compare_through(store, ranks, dist.get_rank(), timeout, facts, files, name=_name(group))
+        me, applied = dist.get_rank(), () if account is None else account.applied
+        voice = here().voice
+        try:
+            heard = compare_through(store, ranks, me, timeout, facts, files, _name(group), applied)
+        except AgreementError:
+            voice.differed()
+            raise
+        if account is None or me != ranks[0]:
+            voice.left_to_others()
+            log.debug(f"{agreement.spans(ranks)} agree")
+            return
+        who = f"{len(ranks)} ranks" if len(ranks) == dist.get_world_size() else agreement.spans(ranks)
+        everything = account.replace(applied=tuple(sorted(frozenset().union(*heard))))
+        voice.agreed(f"{who} agree: {everything.sentence(frozenset.intersection(*heard))}")
 
 
 def _name(group: Any) -> str:
@@ -77,8 +100,11 @@ def compare_through(  # noqa: D417 -- what is not told here is as in `agree`
     facts: Mapping[str, str],
     files: Mapping[str, str],
     name: str = "",
-) -> None:
-    """Take part in one comparison. Raises `AgreementError`.
+    applied: Iterable[str] = (),
+) -> set[frozenset[str]]:
+    """Take part in one comparison, and return what this rank has applied, on the first what each has.
+
+    Raises `AgreementError`.
 
     Args:
         store: A store that all ranks share. It may have been used for other groups and by other processes.
@@ -86,9 +112,10 @@ def compare_through(  # noqa: D417 -- what is not told here is as in `agree`
         me: This rank.
         timeout: Seconds to wait for a rank that does not come.
         name: What tells this group from others of the same ranks.
+        applied: Ids of the patches that this rank has applied so far.
     """
     key = sha256(repr([name, *ranks]).encode()).hexdigest()[:16]
-    talk = Talk(store, f"overlay/agree/{key}", ranks)
+    talk = Talk(store, f"overlay/agree/{key}", ranks, applied)
 
     def take_part() -> str:
         first = me == ranks[0]
@@ -100,7 +127,7 @@ def compare_through(  # noqa: D417 -- what is not told here is as in `agree`
         raise AgreementError(f"the ranks could not be compared: their store failed: {error}") from error
     if report:
         raise AgreementError(report)
-    log.debug(f"{agreement.spans(ranks)} agree")
+    return talk.applied
 
 
 def _watched(take_part: Callable[[], str], keys: Keys) -> str:

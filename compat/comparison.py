@@ -4,7 +4,7 @@ What says which comparison this is stands in the store, and nowhere else. A proc
 would be out of step with one that takes the place of another, or comes into a group that was there before.
 
 The first rank of the group calls: the number of its call comes from the store, so that it is new also where
-a store outlives the group, the process, or both. With the call goes its digest. Each other rank answers the
+a store outlives the group, the process, or both. With the call goes its digest, and what it has applied. Each other rank answers the
 call that is open, which is the last one unless its verdict is there, and waits for the next otherwise. Who
 has the same digest counts itself, and no more; who has another writes it down before, and what that stands
 for unless somebody has. Whoever is the last to count itself says so. So the first rank reads one number where
@@ -40,14 +40,18 @@ class Talk:
     """What the ranks of one group say to each other.
 
     Under `calls` stands the number of the last call, and `waits N` lists the ranks that have waited for one
-    after call N. Under `N/`: `call`, the digest of the first rank; how often rank R has answered as `rank R`;
+    after call N. Under `N/`: `call`, the digest of the first rank and what it has applied; how often rank R has answered as `rank R`;
     how many ranks have as `came`, and `all` when that is complete; `odd`, a list of ranks with other digests;
+    `applied`, a list of what ranks have applied that is not what the first has;
     what a digest stands for; the `verdict`, the number of its `readers`, `read` when that is complete, and
     what a rank said that had `given up` on it.
     """
 
-    def __init__(self, store: Any, prefix: str, ranks: Sequence[int]) -> None:
+    def __init__(self, store: Any, prefix: str, ranks: Sequence[int], applied: Iterable[str] = ()) -> None:
         self.keys = Keys(store, prefix)
+        self._own = frozenset(applied)
+        #: What ranks have applied: this one; and of the first rank, once it has heard all others, each kind.
+        self.applied = {self._own}
         self._ranks = ranks
         self._others = ranks[1:]
 
@@ -58,6 +62,9 @@ class Talk:
         report = self._sentences(self._missing(silent, call - 1), timeout)
         report += self._differences(call, silent, facts, files)
         report = report or self._given_up(call)
+        if not report:
+            # A patch that waits on one of them is no difference.
+            self.applied |= set(map(frozenset, self.keys.entered(f"{call}/applied")))
         self.keys.set(f"{call}/verdict", [report, len(self._others) - len(silent)])
         if len(silent) < len(self._others) and not self.keys.wait(f"{call}/read", timeout=SLACK):
             return report or self._given_up(call)
@@ -107,7 +114,7 @@ class Talk:
 
     def _call(self, digest: str) -> int:
         call = self.keys.count("calls", 1)
-        self.keys.set(f"{call}/call", digest)
+        self.keys.set(f"{call}/call", [digest, sorted(self._own)])
         before = f"{call - 1}/verdict"
         if call > 1 and not self.keys.has(before):
             self.keys.set(before, [None, 0])  # for those who answered somebody that is gone
@@ -119,7 +126,12 @@ class Talk:
     def _answer(self, call: int, me: int, facts: Mapping[str, str], files: Mapping[str, str]) -> None:
         digest = agreement.digest_of(facts)
         # It is there a moment after the number of the call, unless the first rank has ended in between.
-        same = self.keys.wait(f"{call}/call", timeout=SLACK) and self.keys.get(f"{call}/call") == digest
+        there = self.keys.wait(f"{call}/call", timeout=SLACK)
+        called, applied = self.keys.get(f"{call}/call") if there else ("", [])
+        same = called == digest
+        own = sorted(self._own)
+        if own != applied and self.keys.count(f"{call}/applied {own}", 1) == 1:
+            self.keys.enter(f"{call}/applied", own)  # once for all ranks that have the same
         if not same:
             if not self.keys.has(f"{call}/{digest}"):
                 self.keys.set(f"{call}/{digest}", [dict(facts), dict(files)])

@@ -43,7 +43,9 @@ __all__ = [
     "__version__",
     "agree",
     "disable",
+    "effects",
     "enable",
+    "metrics",
     "plan",
     "status",
 ]
@@ -73,7 +75,8 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
 
     Raises:
         SelectionError: A term names no patch, or a setting has an unknown value. Nothing is armed.
-        LockError: `OVERLAY_PIN` names a lock that cannot be read. Nothing is armed.
+        LockError: `OVERLAY_PIN` names a lock that cannot be read, or `OVERLAY_TRUST` what is no file of
+            what was proven here. Nothing is armed.
         PinError: This process differs from the lock in `OVERLAY_PIN`. What can only be told when a target is
             imported is raised by that import, each time that it is tried.
         PatchError: In strict mode, if a module of a selected patch is there already and the patch cannot be
@@ -132,12 +135,37 @@ def status() -> Status:
     return _here().status()
 
 
+def effects() -> dict[str, dict[str, int | float]]:
+    """Return what the patches changed in this process so far: by patch, its figures by their names.
+
+    Patches that are not in place have none, and one that was never reached has 0 for `changed`. What each
+    figure is, its unit, and how those of several processes become one, is in `status()`.
+    """
+    found = {patch.patch: patch.effect for patch in status().patches}
+    return {name: dict(effect.values) for name, effect in found.items() if effect is not None}
+
+
+def metrics(*, reached: bool = False) -> dict[str, int | float]:
+    """Return the same as one flat dict for wandb or tensorboard: `overlay/PATCH/FIGURE`.
+
+    Args:
+        reached: Leave out patches that were not reached so far.
+
+    """
+    return {
+        f"overlay/{patch}/{figure}": value
+        for patch, figures in effects().items()
+        if not reached or figures.get("calls") or figures.get("changed")
+        for figure, value in figures.items()
+    }
+
+
 def agree(group: Any = None, timeout: float = 60.0) -> None:
     """Compare patches, their states and the sources they are on over all ranks of a process group.
 
-    Every rank of the group calls it, as a collective. It goes through the store of the process group and
-    works with any backend that has one. With Megatron it runs by itself when the model parallel state has
-    been initialised.
+    Every rank of the group calls it, as a collective. The first of them logs that they agree. It goes through
+    the store of the process group and works with any backend that has one. With Megatron it runs by itself
+    when the model parallel state has been initialised.
 
     Args:
         group: A process group of `torch.distributed`. Default: all ranks.
@@ -150,5 +178,6 @@ def agree(group: Any = None, timeout: float = 60.0) -> None:
     """
     from importlib import import_module
 
+    facts, files = _here().testimony()
     # By name: the engine knows no torch.
-    import_module("overlay.compat.agreement").agree(group, timeout, *_here().testimony())
+    import_module("overlay.compat.agreement").agree(group, timeout, facts, files, _here().account(facts))

@@ -1,9 +1,11 @@
 """The command line: `overlay` and `python -m overlay`.
 
 Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
-or failed, a site that was asked for does not exist, a lock differs, no start-up file is active, or a test of
-an upstream is lost; 2 the command, a setting, a folder, a lock, a recipe or a report's input cannot be
-understood, a folder holds no upstream, or the output cannot be written.
+or failed, a known defect is there and not mended, or cannot be told for this source (`audit`: with `--harm`
+one of these harms, with `--settings` one that they do not exclude), a site that was asked for does not exist,
+a lock differs, no start-up file is active, a test of an upstream is lost, or a contract fails; 2 the command,
+a setting, a folder, a lock, a recipe, the settings of a job or a report's input cannot be understood, a
+folder holds no upstream, or the output cannot be written.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import sys
 
 from overlay._version import __version__
-from overlay.commands import digest, doctor, lock, new, packs, patches, plan, run, schema, status
+from overlay.commands import audit, digest, doctor, lock, new, packs, patches, plan, run, schema, status
 from overlay.commands.output import (
     EXIT_LOUD,
     EXIT_OK,
@@ -25,7 +27,15 @@ from overlay.commands.output import (
 )
 from overlay.commands.progress import Progress
 from overlay.enabling.engine import Engine
-from overlay.errors import LockError, OverlayError, ReportError, SelectionError, SuiteError
+from overlay.errors import (
+    LockError,
+    OutputFileError,
+    OverlayError,
+    ReportError,
+    SelectionError,
+    SettingsError,
+    SuiteError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,10 +45,25 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    parser = _parser(suite="suite" in (sys.argv[1:] if argv is None else argv)[:1])
+    words = list(sys.argv[1:] if argv is None else argv)
+    command: list[str] = []
+    if words[:1] == ["run"]:  # what it starts has options of its own
+        own, command = run.split(words[1:])
+        words = ["run", *own]
+    parser = _parser(suite=words[:1] == ["suite"], prove=words[:1] == ["prove"])
     try:
-        return _run(parser.parse_args(argv))
-    except (SelectionError, LockError, ReportError, SuiteError, FolderError) as error:
+        arguments = parser.parse_args(_with_values(words))
+        arguments.words = command
+        return _run(arguments)
+    except (
+        SelectionError,
+        LockError,
+        ReportError,
+        SuiteError,
+        SettingsError,
+        FolderError,
+        OutputFileError,
+    ) as error:
         say(str(error))
         return EXIT_USAGE
     except OverlayError as error:
@@ -51,6 +76,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_output()
         say(f"the output cannot be written: {error}")
         return EXIT_USAGE
+
+
+def _with_values(words: list[str]) -> list[str]:
+    """Return the words with `--patches -ID` as one: what begins with a drop would be an option else."""
+    found: list[str] = []
+    for word in words:
+        if found[-1:] == ["--patches"] and word[:1] == "-" and word[:2] not in ("-", "--"):
+            found[-1] = f"--patches={word}"
+        else:
+            found.append(word)
+    return found
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -68,23 +104,29 @@ def _give_up_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(*, suite: bool) -> argparse.ArgumentParser:
-    """Return the parser. What only `overlay suite` needs is imported for `suite` alone."""
+def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
+    """Return the parser. What only `overlay suite` and `overlay prove` need is imported for them alone."""
     parser = argparse.ArgumentParser(
         prog="overlay",
         description="Version-gated runtime patches for an installed Megatron-Core, slime or verl.",
-        epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied; 2 usage, settings, output.",
+        epilog="Exit codes: 0 all is well; 1 a selected patch cannot be applied, or (audit) a defect is "
+        "not mended; 2 usage, settings, output.",
     )
     parser.add_argument("--version", action="version", version=f"overlay {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.set_defaults(command=_cockpit)
+    commands = parser.add_subparsers(
+        metavar="COMMAND", description="without one: what is here, on one screen"
+    )
 
     def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=text)
-        sub.add_argument("--json", action="store_true", help="print JSON instead of a table")
+        what = "print JSON instead of a table"
+        sub.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=what)
         sub.set_defaults(command=command)
         return sub
 
-    for one in (patches, plan, status, digest):
+    for one in (patches, plan, audit, status, digest):
         one.add(add)
     run.add(commands)
     for other in (doctor, packs, lock, new, schema):
@@ -95,14 +137,29 @@ def _parser(*, suite: bool) -> argparse.ArgumentParser:
         from overlay.suite.commands import add_arguments
 
         add_arguments(tests)
+    text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
+    proof = add("prove", lambda *_: EXIT_USAGE, text)
+    if prove:
+        from overlay.proving.commands import add_arguments as add_proof
+
+        add_proof(proof)
     _add_report(commands)
     return parser
+
+
+def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.cockpit.command import show_cockpit
+
+    return show_cockpit(engine, arguments)
 
 
 def _add_report(commands: Any) -> None:
     text = "write one HTML page about installations, the ranks of a job, test results and figures"
     report = commands.add_parser("report", help=text, description=text)
-    report.add_argument("-o", "--output", required=True, metavar="FILE", help="the page, such as report.html")
+    what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
+    report.add_argument("job", nargs="*", metavar="DIR", type=folder, help=what)
+    report.add_argument("--json", action="store_true", help="print JSON instead of a table, without -o")
+    report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
     report.add_argument("--title", default="overlay: what was decided", metavar="TEXT", help="its heading")
     for name, metavar, what in (
         ("--ledger", "FILE", "what a process's overlay.status().to_dict() is as JSON; one for each rank"),

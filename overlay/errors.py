@@ -27,6 +27,10 @@ class LockError(OverlayError):
     """A lock is missing, damaged, or written by a newer overlay. Nothing of it was used."""
 
 
+class TrustError(LockError):
+    """A file of what was proven here is missing, damaged, or of a newer overlay. Nothing of it was used."""
+
+
 class PinError(PatchError):
     """This process differs from the lock that it is pinned to. The message is the difference."""
 
@@ -41,6 +45,14 @@ class WorkersError(OverlayError):
 
 class ReportError(OverlayError):
     """A report cannot be made: a file that cannot be read or written, or an extra that is not installed."""
+
+
+class SettingsError(OverlayError):
+    """The settings of a job cannot be read, or are in no form that overlay knows."""
+
+
+class OutputFileError(OverlayError):
+    """A file that a command was to write cannot be written."""
 
 
 class SuiteError(OverlayError):

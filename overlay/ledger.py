@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from overlay.base import text
 from overlay.base.record import Record
+from overlay.effect import Effect  # noqa: TC001 -- a field type
 from overlay.verdict import Verdict  # noqa: TC001 -- a field type
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from overlay.base.text import Paint
 
 #: States of a patch and of its sites.
 STATES: dict[str, str] = {
@@ -38,6 +44,15 @@ class PatchStatus(Record):
     #: `None` while no module of the patch has been imported.
     verdict: Verdict | None = None
     sites: tuple[SiteStatus, ...] = ()
+    #: What it has counted so far; `None` if it counts nothing, or was not put in place.
+    effect: Effect | None = None
+
+    def why(self) -> str:
+        """Return what explains its state."""
+        if self.reason or self.sites:
+            return self.reason or f"{len(self.sites)} site{'s' if len(self.sites) != 1 else ''}"
+        where = self.verdict.where() if self.verdict is not None else ""
+        return f"waits for {where}" if where else "waits for its modules to be imported"
 
 
 class Status(Record):
@@ -56,3 +71,49 @@ class Status(Record):
     half_patched: tuple[str, ...] = ()
     #: Of the selection, the companions that nobody named: one that cannot be applied stops nothing.
     companions: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from html import escape
+
+        body = text.html_table(_HEAD, self._rows())
+        return "".join(f"<p>{escape(line)}</p>" for line in (self.headline(), *self._remarks())) + body
+
+    def headline(self) -> str:
+        """Return what is in force, in a line."""
+        mode = "not enabled" if not self.enabled else "strict" if self.strict else "not strict"
+        head = f"overlay {self.version} on Python {self.python}, {mode}"
+        counts = [(state, sum(one.state == state for one in self.patches)) for state in STATES]
+        said = ", ".join(f"{count} {state}" for state, count in counts if count)
+        return f"{head}: {said}" if said else head
+
+    def table(self, paint: Paint | None = None) -> str:
+        """Return all of it as text of 80 columns: patches whose project is not installed share a line."""
+        lines = [text.wrap(self.headline()), text.table(_HEAD, self._rows(), paint)]
+        return "\n".join([*lines, *(text.wrap(line) for line in self._remarks())])
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        shown = [one for one in self.patches if not _is_absent(one)]
+        return [(f"{one.patch}@{one.revision}", one.state, one.why()) for one in shown]
+
+    def _remarks(self) -> list[str]:
+        absent: dict[str, int] = {}
+        for one in filter(_is_absent, self.patches):
+            absent[one.reason] = absent.get(one.reason, 0) + 1
+        lines = [f"{_patches(count)} left out: {reason}" for reason, count in sorted(absent.items())]
+        lines += [f"pinned to {self.pinned}"] if self.pinned else []
+        return [*lines, *(f"half-patched: {sentence}" for sentence in self.half_patched)]
+
+
+_HEAD = ("patch", "state", "why")
+
+
+def _is_absent(one: PatchStatus) -> bool:
+    return one.verdict is not None and one.verdict.verdict == "not-installed" and one.state == "skipped"
+
+
+def _patches(count: int) -> str:
+    return f"{count} patch{'es' if count != 1 else ''}"

@@ -1,4 +1,9 @@
-"""The log: one exact line per patch, on the logger `overlay`.
+"""The log: exact lines on the logger `overlay`.
+
+A job has many processes, and a line that each of them writes is read by nobody. What one rank does goes to
+`debug`, with its rank and host. A warning comes from everywhere: before the ranks have met, nobody knows
+whether another one has the same. Within a process it comes once. Its words are the same on all ranks but for
+the last one, so that Ray, which folds lines that are the same, folds them.
 
 Unless the application has given that logger a handler of its own, lines go to standard error as they are,
 so that they can be found with grep whatever the application does to the root logger.
@@ -8,39 +13,84 @@ from __future__ import annotations
 
 import sys
 
+from overlay.base.place import is_first, place
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
 
 _level = "info"
+#: Warnings of this session. More than so many are not kept: some have numbers in them.
+_warned: set[str] = set()
+_KEPT = 1000
+#: Whether this process is heard for its job and has said in one line what it has: what comes after is news.
+_summed_up = False
 
 
 def set_level(level: str) -> None:
-    """Set the level: one of `_settings.LOG_LEVELS`."""
+    """Begin a session with a level: one of `settings.LOG_LEVELS`."""
     global _level  # noqa: PLW0603 -- the one setting of this module
     _level = level
+    _warned.clear()
+    sum_up(done=False)
+
+
+def sum_up(*, done: bool) -> None:
+    """Set whether this process has said in one line what it has, so that what it does later is news."""
+    global _summed_up  # noqa: PLW0603 -- of the process, as the log is
+    _summed_up = done
+
+
+def heard(level: str) -> bool:
+    """Return whether lines of a level are written."""
+    return _ORDER[level] >= _ORDER[_level]
 
 
 def debug(message: str) -> None:
     """Log what only matters to somebody who looks for a fault."""
-    _write("debug", message)
+    _write("debug", _with_place(message))
 
 
 def info(message: str) -> None:
-    """Log what was done."""
+    """Log what was done, as the one process of the job that does it."""
     _write("info", message)
 
 
+def own(message: str) -> None:
+    """Log what every rank does for itself: at `debug`, or if the job has been told what there is, as news."""
+    if _summed_up and is_first():
+        info(message)
+    else:
+        debug(message)
+
+
+def of_job(message: str) -> None:
+    """Log what is so on all ranks: rank 0 says it, and a process that is no rank."""
+    if is_first():
+        info(message)
+    else:
+        debug(message)
+
+
 def warning(message: str) -> None:
-    """Log that something which was asked for did not happen."""
-    _write("warning", message)
+    """Log that something which was asked for did not happen, once in a session."""
+    if message in _warned:
+        return
+    if len(_warned) >= _KEPT:
+        _warned.clear()
+    _warned.add(message)
+    _write("warning", _with_place(message))
 
 
 _ORDER = {"debug": 10, "info": 20, "warning": 30, "error": 40, "off": 100}
 
 
+def _with_place(message: str) -> str:
+    return f"{message} {place()}".rstrip()
+
+
 def _write(level: str, message: str) -> None:
-    if _ORDER[level] < _ORDER[_level]:
+    if not heard(level):
         return
     # Imported here: a process that has nothing to say does not pay for `logging`.
     import logging

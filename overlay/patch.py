@@ -235,6 +235,9 @@ class Patch(Record):
     met: str = ""
     #: Whether only its id selects it, neither `all` nor a glob: upstream's reading can be defended as well.
     opt_in: bool = False
+    #: The variable that, where it says yes, selects it along with whatever else is, as a companion. It is
+    #: `opt_in` otherwise.
+    switch: str = ""
 
 
 class Contract(Record):
@@ -253,3 +256,7 @@ class Contract(Record):
     before: tuple[str, ...] = ()
     #: Whether it starts programs, which see a change of a source on disk, and none in this process.
     starts: bool = False
+    #: Where it can be run: on a `cpu`, all GPUs hidden, and on a GPU, as torch finds it (`cuda`).
+    devices: tuple[str, ...] = ("cpu",)
+    #: Why upstream alone keeps it too, in a clause: it shows no defect, and then that the patch does no harm.
+    harmless: str = ""

@@ -24,7 +24,7 @@ def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
     The settings are those of this process: its environment, and what `enable()` was given. What `existing`
     says in its `env_vars` is kept.
-    A relative path in `OVERLAY_PIN` becomes an absolute one, which every node must have.
+    A relative path in `OVERLAY_PIN` or `OVERLAY_TRUST` becomes an absolute one, which every node must have.
 
     Raises:
         SelectionError: `existing` or its `env_vars` is no dictionary, or a setting cannot be understood.

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from overlay.authoring import lint
+from overlay.base.settings import is_alone
 from overlay.errors import PatchError
 
 TYPE_CHECKING = False
@@ -61,14 +62,24 @@ def applied(patch: Patch) -> Iterator[None]:
 
 
 def enable(*patches: str) -> None:
-    """Enable patches by their ids, in strict mode. Raises `PatchError` if one cannot be applied."""
+    """Enable patches by their ids, in strict mode. Raises `PatchError` if one cannot be applied.
+
+    Where `overlay prove` tries a contract on upstream alone, nothing is enabled.
+    """
+    if is_alone():
+        return
     from overlay.enabling.process import here
 
     here().enable(list(patches), strict=True)
 
 
 def assert_applied(*patches: str) -> None:
-    """Raise `PatchError` unless patches that were enabled are in place: one that waits proves nothing."""
+    """Raise `PatchError` unless patches that were enabled are in place: one that waits proves nothing.
+
+    Where `overlay prove` tries a contract on upstream alone, there is nothing to be in place.
+    """
+    if is_alone():
+        return
     from overlay.enabling.process import here
 
     states = {one.patch: one.state for one in here().status().patches}

@@ -34,6 +34,8 @@ class SiteFinding(Record):
     found: str = ""
     #: What of the site is asked for, empty if that is all of it.
     asks: str = ""
+    #: Whether the patch does not know this digest, and is trusted on it: it was proven here.
+    trusted: bool = False
 
 
 class TargetVerdict(Record):
@@ -50,6 +52,8 @@ class TargetVerdict(Record):
     variant: str = ""
     optional: bool = False
     findings: tuple[SiteFinding, ...] = ()
+    #: When and how the patch was proven here, of a source that it does not know; else empty.
+    trusted: str = ""
 
 
 class Verdict(Record):

@@ -171,3 +171,9 @@ def test_enable_imports_neither_an_upstream_nor_what_is_slow() -> None:
 def test_a_plan_imports_no_upstream() -> None:
     code = "import sys, overlay; overlay.plan(); print(*sys.modules)"
     assert {name.partition(".")[0] for name in run(code).split()} & set(UPSTREAMS) == set()
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """They are modules without packages: of two with one name, a run that has both collects neither."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

@@ -13,6 +13,7 @@ import pytest
 
 from overlay.base import settings
 from overlay.ledger import STATES
+from overlay.patch import CHANGES
 from overlay.verdict import VERDICTS
 from records import figures, patches
 
@@ -54,8 +55,42 @@ def test_the_readme_names_every_verdict_setting_and_patch() -> None:
         assert f"`{state}`" in decides, state
 
 
-def test_the_page_of_the_patches_is_what_they_say() -> None:
-    assert patches.main(["--check"]) == 0, "./scripts/matrix patches writes it again"
+def test_the_pages_of_the_patches_are_what_they_say() -> None:
+    assert patches.main(["--check"]) == 0, "./scripts/matrix patches writes them again"
+
+
+@pytest.mark.parametrize("page", ["PAGE", "CHANGES"])
+def test_a_page_of_the_patches_that_says_something_else_is_noticed(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = getattr(patches, page).read_text()
+    monkeypatch.setattr(patches, page, copy := tmp_path / "page.md")
+    assert patches.main(["--check"]) == 1
+    copy.write_text(old.replace("memory", "memories", 1))
+    assert patches.main(["--check"]) == 1
+
+
+def test_what_changes_in_a_run_has_each_patch_once_with_what_it_changes() -> None:
+    from overlay.catalogue.registry import load_patches
+
+    rows = re.findall(
+        r"^\| \[`(.+?)`\]\(.*?\)(.*?) \| (.*?) \| (?=[^|]*\|$)", patches.CHANGES.read_text(), re.MULTILINE
+    )
+    found = {
+        name: ([change for change, cell in zip(CHANGES, cells.split("|"), strict=True) if cell.strip()], note)
+        for name, note, cells in rows
+    }
+    assert len(rows) == len(found)
+    assert found == {
+        name: ([change for change in CHANGES if change in patch.changes], " (by its id only)" * patch.opt_in)
+        for name, patch in load_patches().items()
+    }
+    headings = {
+        line[3:].replace(".", "").strip("`")
+        for line in patches.PAGE.read_text().splitlines()
+        if line[:3] == "## "
+    }
+    assert set(re.findall(r"\(patches\.md#(.+?)\)", patches.CHANGES.read_text())) == headings
 
 
 def test_every_page_can_be_reached_from_the_first_one() -> None:

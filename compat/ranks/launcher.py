@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from overlay.base.settings import is_alone
 from overlay.compat.ranks.warm import Program
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def run_cases(
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OVERLAY_STRICT": "1", "HYDRA_FULL_ERROR": "1"}
     # verl compiles a product and a sum for the entropy. Nothing that is tested here depends on that.
     environment["TORCHDYNAMO_DISABLE"] = "1"
-    environment["OVERLAY_PATCHES"] = patches if overlay else "none"
+    environment["OVERLAY_PATCHES"] = patches if overlay and not is_alone() else "none"
     if te:
         environment["TE_STAND_IN"] = te if isinstance(te, str) else "1"
     first = [release, module.parent if isinstance(module, Path) else None, os.environ.get("PYTHONPATH")]

@@ -13,7 +13,7 @@ import sys
 from _weakref import getweakrefcount
 from types import CellType, FunctionType
 
-from overlay.aliases.referrers import FROZEN_BY_PYTHON
+from overlay.aliases import referrers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def is_alone(parent: Any, name: str, made: FunctionType, kept: int) -> bool:
 
 def with_functions(modules: frozenset[str]) -> frozenset[str]:
     """Return those of some modules of which there are functions in this process."""
-    if gc.get_freeze_count() > FROZEN_BY_PYTHON:
+    if gc.get_freeze_count() > referrers.FROZEN_BY_PYTHON:
         return modules  # of what is frozen nothing is known
     found = set()
     for item in gc.get_objects():

@@ -76,7 +76,7 @@ def _site_folders() -> list[str]:
 
 def _probe() -> str:
     """Return the file of the start-up module in a fresh interpreter, empty if it was not imported there."""
-    environ = {name: value for name, value in os.environ.items() if name not in settings.VARIABLES}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
     environ.update(OVERLAY="1", OVERLAY_PATCHES="none")
     options = [
         f"-{letter}" for flag, letter in (("no_site", "S"), ("isolated", "I")) if getattr(sys.flags, flag)

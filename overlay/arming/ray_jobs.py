@@ -16,8 +16,10 @@ import sys
 
 from overlay import log
 from overlay.arming.variables import says_no, variables
+from overlay.base import settings
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.process import here
+from overlay.enabling.voice import DRIVER
 from overlay.errors import WorkersError
 
 TYPE_CHECKING = False
@@ -141,12 +143,14 @@ class RayJobs:
             # Who has asked for it has the defaults without a word.
             if name not in given and not ("OVERLAY" in given and _DEFAULTS.get(name) == value)
         }
-        if not added:
+        told = _introduced()
+        if not added and not told:
             return config
         made = copy(config)
-        made.set_runtime_env({**env, "env_vars": {**given, **added}})
-        shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-        log.info(f"Ray: the workers of this job are armed by its runtime_env: {shown}")
+        made.set_runtime_env({**env, "env_vars": {**given, **added, **told}})
+        if added:
+            shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
+            log.info(f"Ray: the workers of this job are armed by its runtime_env: {shown}")
         return made
 
     def _look_at_python(self, env: dict[str, Any]) -> None:
@@ -198,6 +202,16 @@ class RayJobs:
             log.warning(text)
 
 
+def _introduced() -> dict[str, str]:
+    """Say what this job is run with, and return the variable by which its workers know that it was said."""
+    try:
+        here().voice.introduce()
+    except Exception as error:  # noqa: BLE001 -- no job may fail of a line in a log
+        log.warning(f"Ray: what this job is run with cannot be told: {type(error).__name__}: {error}")
+        return {}
+    return {settings.SAID: DRIVER} if log.heard("info") else {}
+
+
 def _armed_at_start() -> bool:
     """Return whether the start-up file has armed this process, as it would then a worker."""
     return bool(getattr(sys.modules.get("overlay.arming.startup"), "started", False))
@@ -211,6 +225,24 @@ def _why_unarmed() -> str:
         return diagnose().reason
     except Exception as error:  # noqa: BLE001 -- no job may fail of a question
         return f"none can be asked ({error!r})"
+
+
+def knows_source() -> bool:
+    """Return whether the calls of the installed Ray are as overlay knows them. Nothing of it is imported."""
+    import ast
+
+    from overlay.errors import SourceError
+    from overlay.reading.source import InstalledTree
+
+    tree = InstalledTree()
+    try:
+        nodes = [node for name in _MODULES for node in tree.nodes(f"{name}:connect")]
+    except SourceError:
+        return False
+    found = [node.args for node in nodes if isinstance(node, ast.FunctionDef)]
+    return bool(found) and all(
+        "job_config" in [one.arg for one in (*args.args, *args.kwonlyargs)] for args in found
+    )
 
 
 def _sent(driver: Any) -> dict[str, Any]:

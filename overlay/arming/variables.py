@@ -14,7 +14,7 @@ _NO = ("", "0", "false", "no", "off")
 def variables() -> dict[str, str]:
     """Return the variables that arm a process: those that are set here, and what `enable()` was given.
 
-    A relative path in `OVERLAY_PIN` becomes an absolute one.
+    A relative path in `OVERLAY_PIN`, `OVERLAY_TRUST` or `OVERLAY_LEDGER_DIR` becomes an absolute one.
 
     Raises:
         SelectionError: A setting cannot be understood.
@@ -23,6 +23,10 @@ def variables() -> dict[str, str]:
     pin = settings.pin()
     if pin and not pin.startswith(settings.DIGEST_PREFIX):
         found["OVERLAY_PIN"] = os.path.abspath(pin)
+    if trust := settings.trust():
+        found["OVERLAY_TRUST"] = os.path.abspath(trust)
+    if "OVERLAY_LEDGER_DIR" in found:
+        found["OVERLAY_LEDGER_DIR"] = os.path.abspath(found["OVERLAY_LEDGER_DIR"])
     return {**found, **here().asked(), "OVERLAY": "1"}
 
 

@@ -1,1 +1,1 @@
-"""In what do all rooms speak: records, settings, marks, TOML within limits?"""
+"""In what do all rooms speak: records, settings, marks, TOML within limits, text of 80 columns?"""

@@ -8,8 +8,11 @@
 | `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
+| `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
 | `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
+| `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
+| `OVERLAY_METRICS` | as `OVERLAY_STRICT`: whether the logger of the job gets `overlay.metrics()` | `0` |
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Variables that mean something here, one that is set for tests, and one that `overlay suite` sets itself.
+#: By which a process tells those that it starts what was said already.
+SAID = "OVERLAY_SAID"
+#: Variables that mean something here; of those below, one is set for tests, and overlay sets the others.
 VARIABLES = (
     "OVERLAY",
     "OVERLAY_PATCHES",
@@ -30,10 +35,17 @@ VARIABLES = (
     "OVERLAY_LOG",
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
+    "OVERLAY_TRUST",
     "OVERLAY_CACHE",
     "OVERLAY_DCP",
+    "OVERLAY_LEDGER_DIR",
+    "OVERLAY_METRICS",
 )
-_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE")
+#: Set by `overlay prove` where a contract is run, to `ALONE` where upstream is to be tried without the patch.
+PROVE, ALONE = "OVERLAY_PROVE", "alone"
+#: Set there as well: which run of `overlay prove` a process belongs to.
+PROVE_RUN = "OVERLAY_PROVE_RUN"
+_RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, PROVE, PROVE_RUN)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
 DIGEST_PREFIX = "sha256:"
@@ -117,6 +129,11 @@ def armed(environ: Mapping[str, str] | None = None) -> bool:
     return _switch("OVERLAY", environ)
 
 
+def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Return what a variable says that is yes or no. Raises `SelectionError` for what is neither."""
+    return _switch(name, environ)
+
+
 def _switch(name: str, environ: Mapping[str, str] | None) -> bool:
     text = (os.environ if environ is None else environ).get(name, "").strip().lower()
     if text in _TRUE:
@@ -141,6 +158,16 @@ def pin(environ: Mapping[str, str] | None = None) -> str:
     return text
 
 
+def trust(environ: Mapping[str, str] | None = None) -> str:
+    """Return the path of the file of what was proven here, or nothing."""
+    return (os.environ if environ is None else environ).get("OVERLAY_TRUST", "").strip()
+
+
+def is_alone(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether this process tries a contract on upstream alone, where no patch is to be enabled."""
+    return (os.environ if environ is None else environ).get(PROVE, "") == ALONE
+
+
 def cache(environ: Mapping[str, str] | None = None) -> str:
     """Return the folder in which is kept what was decided on a source, empty if there is none."""
     return (os.environ if environ is None else environ).get("OVERLAY_CACHE", "").strip()
@@ -150,6 +177,9 @@ def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
     names = _split((os.environ if environ is None else environ).get("OVERLAY_PACKS", ""))
     for name in names:
+        if ";" in name:
+            msg = f"OVERLAY_PACKS: {name!r}: a ';' separates nothing; write commas or spaces between packs"
+            raise SelectionError(msg)
         if not is_pack_name(name):
             msg = f"OVERLAY_PACKS: {name!r} is not the name of a pack: small letters, digits and hyphens"
             raise SelectionError(msg)
@@ -226,6 +256,9 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
         matched = {name for name in ids if fnmatchcase(name, term)}
         if matched:
             return matched
+    if ";" in term:
+        msg = f"{source}: {term!r}: a ';' separates nothing; write commas or spaces between patches"
+        raise SelectionError(msg)
     msg = f"{source}: {term!r} names no patch; {nearest(term, ids)}"
     raise SelectionError(msg)
 

@@ -37,6 +37,12 @@ def recorded_projects() -> tuple[Project, ...]:
     return projects
 
 
+def shown_projects() -> tuple[Project, ...]:
+    """Return the projects that no patch changes and that are shown where it is said what is installed."""
+    projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").SHOWN
+    return projects
+
+
 def module_of(patch: str) -> str:
     """Return the name of the module that holds a patch, empty if it was not loaded from one."""
     return _modules.get(patch, "")
@@ -63,7 +69,7 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     patches: dict[str, Patch] = {}
     for folder in package.__path__:
         for project in _folders(folder):
-            for name in _modules_in(os.path.join(folder, project)):
+            for name in modules_in(os.path.join(folder, project)):
                 patch = _load(f"{pack}.{project}.{name}", f"{prefix}{project}.{name.replace('_', '-')}")
                 patches[patch.id] = patch
     if not patches:
@@ -81,7 +87,7 @@ def _folders(folder: str) -> list[str]:
     return _public(name for name in files if os.path.isdir(os.path.join(folder, name)))
 
 
-def _modules_in(folder: str) -> list[str]:
+def modules_in(folder: str) -> list[str]:
     """Return the names of the modules and packages in a folder or an archive."""
     try:
         files = os.listdir(folder)

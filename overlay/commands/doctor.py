@@ -1,4 +1,4 @@
-"""`overlay doctor`: whether worker processes are armed here, and why not."""
+"""`overlay doctor`: whether processes that start here and now are armed, and what to do if they are not."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ if TYPE_CHECKING:
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
-    add_command("doctor", _doctor, "say whether worker processes are armed here, and why not")
+    add_command(
+        "doctor",
+        _doctor,
+        "say whether a Python process that starts here and now is patched, and what to do if not",
+    )
 
 
-def _doctor(_: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.arming.doctor import diagnose
+def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.arming.checkup import examine
 
-    found = diagnose()
-    show(arguments, found.to_dict(), lambda: tables.diagnosis(found))
-    return EXIT_OK if found.active else EXIT_LOUD
+    found = examine(engine)
+    show(arguments, found.to_dict(), lambda: tables.checkup(found))
+    return EXIT_OK if found.armed else EXIT_LOUD

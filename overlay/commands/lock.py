@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from overlay.base import settings
 from overlay.commands import tables
-from overlay.commands.output import EXIT_LOUD, EXIT_OK, show
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, SELECTION, say, show
 from overlay.errors import LockError, SelectionError
 from overlay.verdict import LOUD
 
@@ -23,36 +25,85 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     lock.add_argument("--file", metavar="PATH", default="overlay.lock", help="default: overlay.lock")
     what = lock.add_mutually_exclusive_group()
     what.add_argument("--check", action="store_true", help="write nothing, and say what differs")
-    what.add_argument("--update", metavar="ID", action="append", help="lock this patch anew and no other")
+    what.add_argument(
+        "--update",
+        metavar="ID",
+        nargs="?",
+        const="",
+        action="append",
+        help="write over an existing lock; with ID, lock this patch anew and no other (repeatable)",
+    )
     lock.add_argument(
-        "--patches", metavar="SELECTION", help="what to lock (default: OVERLAY_PATCHES, or all)"
+        "--patches",
+        metavar="SELECTION",
+        help=f"what to lock (default: OVERLAY_PATCHES, or all): {SELECTION}",
     )
 
 
 def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
     from overlay.pinning import lockfile
-    from overlay.pinning.lock import differences, facts
+    from overlay.pinning.lock import changes, differences, facts
 
     here = engine.lock(arguments.patches)
-    old = lockfile.read(arguments.file) if arguments.check or arguments.update else None
-    new = here if old is None else _updated(old, here, arguments.update or ())
-    if not arguments.check:
+    ids = [name for name in arguments.update or () if name]
+    anew = arguments.update is not None and "" in arguments.update
+    old = None if anew and not ids else _existing(arguments, ids)
+    new = _updated(old, here, ids) if old is not None and ids else here
+    kept = arguments.check or (old is not None and arguments.update is None)
+    if not kept:
+        before = _readable(arguments.file) if old is None else old
         try:
             lockfile.save(arguments.file, new)
         except OSError as error:
             raise LockError(f"the lock cannot be written: {error}") from error
+    else:
+        new, before = old or here, None
+    changed = [] if before is None else changes(facts(before), facts(new))
     different = differences(facts(new), facts(here))
     loud = [patch["id"] for patch in new["patch"] if patch["verdict"] in LOUD]
-    show(
-        arguments,
-        {"file": arguments.file, "digest": new["digest"], "differences": different, "loud": loud},
-        lambda: tables.lock(arguments.file, new["digest"], different, loud),
-    )
+    data = {
+        "file": arguments.file,
+        "digest": new["digest"],
+        "differences": different,
+        "loud": loud,
+        "written": not kept,
+        "changed": changed,
+    }
+    show(arguments, data, lambda: tables.lock(data))
+    if kept and different and not arguments.check:
+        say(
+            f"{arguments.file} is there, and nothing was written: `overlay lock --update` writes over it, "
+            "--update ID locks one patch anew"
+        )
     asked = set(loud).difference(engine.chosen(arguments.patches).companions)
     return EXIT_LOUD if different or (asked and not arguments.check) else EXIT_OK
 
 
-def _updated(old: Lock, here: Lock, ids: list[str] | tuple[()]) -> Lock:
+def _existing(arguments: argparse.Namespace, ids: list[str]) -> Lock | None:
+    """Return the lock that is compared with, `None` if one is written where none is. Raises `LockError`."""
+    from overlay.pinning import lockfile
+
+    if arguments.check or ids:
+        return lockfile.read(arguments.file)
+    if not os.path.isfile(arguments.file):  # a terminal or a pipe has nothing to lose
+        return None
+    try:
+        return lockfile.read(arguments.file)
+    except LockError as error:
+        raise LockError(f"{error} (nothing was written: `overlay lock --update` writes over it)") from error
+
+
+def _readable(file: str) -> Lock | None:
+    """Return the lock that is to be written over, `None` if there is none or it is damaged."""
+    from overlay.pinning import lockfile
+
+    try:
+        return lockfile.read(file) if os.path.isfile(file) else None
+    except LockError:
+        return None
+
+
+def _updated(old: Lock, here: Lock, ids: list[str]) -> Lock:
     """Return a lock with the entries of some patches as they are here, and all else as it was."""
     from overlay.pinning.lock import with_digest
 

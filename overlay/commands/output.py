@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: All is well; the answer is no; the question cannot be understood.
 EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
+#: What the help of an option says of the form of a selection.
+SELECTION = "ids, globs, all, none, and -ID to drop one, separated by commas or spaces"
 #: As a shell has them, for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 

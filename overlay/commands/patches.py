@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the commands to a parser."""
-    add_command("list", _list, "list the patches that come with overlay")
+    add_command("list", _list, "list the patches, and what each comes to with what is installed here")
     explain = add_command("explain", _explain, "say all about one patch, and what is decided for it here")
     explain.add_argument("id", metavar="ID")
     add_sites(explain)
@@ -24,7 +24,12 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _list(engine: Engine, arguments: argparse.Namespace) -> int:
     patches = sorted(engine.known().values(), key=lambda patch: patch.id)
-    show(arguments, [patch.to_dict() for patch in patches], lambda: tables.patches(patches))
+    verdicts = {one.patch: one.verdict for one in engine.plan(engine.everything()).verdicts}
+    show(
+        arguments,
+        [{**patch.to_dict(), "here": verdicts[patch.id]} for patch in patches],
+        lambda: tables.patches(patches, verdicts),
+    )
     return EXIT_OK
 
 
@@ -40,9 +45,10 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
     verdict = next(
         v for v in engine.plan(wanted, arguments.site, arguments.root).verdicts if v.patch == patch.id
     )
+    alone = ",".join(wanted)
     show(
         arguments,
         {"patch": patch.to_dict(), "verdict": verdict.to_dict()},
-        lambda: tables.explanation(patch, verdict),
+        lambda: tables.explanation(patch, verdict, alone),
     )
     return EXIT_LOUD if verdict.loud else EXIT_OK

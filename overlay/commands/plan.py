@@ -1,9 +1,10 @@
-"""`overlay plan` and `overlay audit`: what is decided, here or in another installation."""
+"""`overlay plan`: what is decided, here or in another installation."""
 
 from __future__ import annotations
 
+from overlay.base import text
 from overlay.commands import tables
-from overlay.commands.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_sites, say, show
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, SELECTION, add_sites, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,24 +16,26 @@ if TYPE_CHECKING:
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the commands to a parser."""
+    """Add the command to a parser."""
     plan = add_command("plan", _plan, "decide on the selected patches without importing anything")
-    audit = add_command(
-        "audit", _plan, "decide on all patches without importing anything, with the sites that decided"
-    )
-    for sub, default in ((plan, "OVERLAY_PATCHES, or all"), (audit, "all, whatever OVERLAY_PATCHES says")):
-        add_sites(sub)
-        sub.add_argument("--patches", metavar="SELECTION", help=f"what to select (default: {default})")
-        sub.set_defaults(all=sub is audit)
+    add_sites(plan)
+    what = f"what to select (default: OVERLAY_PATCHES, or all): {SELECTION}"
+    plan.add_argument("--patches", metavar="SELECTION", help=what)
 
 
 def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.auditing.audit import make_audit
     from overlay.reading.source import InstalledTree
 
-    patches = engine.everything() if arguments.patches is None and arguments.all else arguments.patches
     tree = InstalledTree(arguments.site, arguments.root)
-    plan = engine.plan(patches, tree)
-    show(arguments, plan.to_dict(), lambda: tables.plan(plan, findings=arguments.all))
+    plan = engine.plan(arguments.patches, tree)
+    audit = make_audit(engine, plan, tree)
+    pointer = text.wrap(f"{audit.count()}: `overlay audit` names them") if audit.findings else ""
+    show(
+        arguments,
+        audit.to_dict(),
+        lambda: "\n".join(filter(None, [tables.plan(plan, findings=False), pointer])),
+    )
     for sentence in tree.remarks(_markers(engine, plan)):
         say(sentence)
     selected = {one.verdict for one in plan.verdicts} - {"not-selected"}

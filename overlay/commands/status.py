@@ -1,9 +1,9 @@
-"""`overlay status`: what `enable()` arms in a fresh process."""
+"""`overlay status`: what `enable()` arms in a fresh process, and what that comes to here."""
 
 from __future__ import annotations
 
 from overlay.commands import tables
-from overlay.commands.output import EXIT_LOUD, EXIT_OK, show
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, SELECTION, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,18 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from overlay.enabling.engine import Engine
+    from overlay.ledger import PatchStatus, Status
+    from overlay.verdict import Plan
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command to a parser."""
     status = add_command("status", _status, "enable overlay in a fresh process, and show what is armed")
-    what = "what to select (default: OVERLAY_PATCHES, or all)"
+    what = f"what to select (default: OVERLAY_PATCHES, or all): {SELECTION}"
     status.add_argument("--patches", metavar="SELECTION", help=what)
 
 
 def _status(engine: Engine, arguments: argparse.Namespace) -> int:
     status = engine.enable(arguments.patches)
     engine.disable()
+    status = foreseen(status, engine.plan(status.selection or ("none",)))
     show(arguments, status.to_dict(), lambda: tables.status(status))
     loud = any(
         patch.state in ("failed", "incomplete") or (patch.verdict is not None and patch.verdict.loud)
@@ -30,3 +33,22 @@ def _status(engine: Engine, arguments: argparse.Namespace) -> int:
         if patch.patch not in status.companions
     )
     return EXIT_LOUD if loud else EXIT_OK
+
+
+def foreseen(status: Status, plan: Plan) -> Status:
+    """Return a ledger with what will be decided on the patches that wait for their modules.
+
+    A process that trains finds that out at the import of a module, when its path is complete. Here somebody
+    asks about what is installed.
+    """
+    verdicts = {verdict.patch: verdict for verdict in plan.verdicts}
+
+    def look(patch: PatchStatus) -> PatchStatus:
+        verdict = verdicts.get(patch.patch)
+        if patch.state != "armed" or patch.verdict is not None or verdict is None:
+            return patch
+        if verdict.verdict == "apply":
+            return patch.replace(verdict=verdict)
+        return patch.replace(state="skipped", reason=verdict.reason, verdict=verdict)
+
+    return status.replace(patches=tuple(map(look, status.patches)))

@@ -1,29 +1,28 @@
 """Tables for the terminal. JSON is the contract; these are views of the same data, 80 columns wide.
 
-Only what cannot be cut, the path of a file or the name of a site, may be longer. With the extra `rich`
-installed and a terminal at hand, verdicts and states get a colour, unless `NO_COLOR` is set.
+With the extra `rich` installed and a terminal at hand, verdicts and states get a colour, unless
+`NO_COLOR` is set.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import textwrap
+
+from overlay.base import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
 
-    from overlay.arming.doctor import Diagnosis
+    from overlay.arming.checkup import Checkup
     from overlay.authoring.new import Written
     from overlay.catalogue.packs import Pack
-    from overlay.ledger import PatchStatus, Status
+    from overlay.ledger import Status
     from overlay.patch import Patch
     from overlay.verdict import Plan, TargetVerdict, Verdict
 
-WIDTH = 80
-#: Columns that the last column of a table has at least.
-_LEAST = 24
 _COLOURS = {
     "apply": "green",
     "applied": "green",
@@ -33,13 +32,16 @@ _COLOURS = {
     "expired": "bold red",
     "failed": "bold red",
     "incomplete": "yellow",
+    "yes": "green",
+    "no": "bold red",
 }
 
 
-def patches(items: Iterable[Patch]) -> str:
-    """Return the table of `overlay list`."""
-    rows = [(f"{patch.id}@{patch.revision}", _summary(patch)) for patch in items]
-    return _table(("patch", "summary"), rows)
+def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
+    """Return the table of `overlay list`: those that are of use here come first."""
+    rows = [(f"{patch.id}@{patch.revision}", verdicts[patch.id], _summary(patch)) for patch in items]
+    rows.sort(key=lambda row: row[1] == "not-installed")
+    return _table(("patch", "here", "summary"), rows)
 
 
 def _summary(patch: Patch) -> str:
@@ -47,11 +49,11 @@ def _summary(patch: Patch) -> str:
 
 
 def plan(item: Plan, *, findings: bool) -> str:
-    """Return the table of `overlay plan`, with `findings` that of `overlay audit`."""
+    """Return the table of `overlay plan`, with `findings` that of `overlay audit --sites`."""
     rows = [(verdict.patch, verdict.verdict, _detail(verdict)) for verdict in item.verdicts]
     parts = [_table(("patch", "verdict", "why"), rows)]
     if findings:
-        parts += [text for verdict in item.verdicts for text in _findings(verdict)]
+        parts += [line for verdict in item.verdicts for line in _findings(verdict)]
     parts.append(f"digest {item.digest[:16]}")
     if item.site:
         parts.append(f"in {item.site}")
@@ -60,32 +62,20 @@ def plan(item: Plan, *, findings: bool) -> str:
 
 def status(item: Status) -> str:
     """Return the table of `overlay status`."""
-    rows = [
-        (
-            f"{patch.patch}@{patch.revision}",
-            patch.state,
-            patch.reason or _sites(patch),
-        )
-        for patch in item.patches
-    ]
-    head = f"overlay {item.version} on Python {item.python}, {'strict' if item.strict else 'not strict'}"
-    return f"{head}\n{_table(('patch', 'state', 'why'), rows)}"
+    return item.table(_colour)
 
 
-def _sites(patch: PatchStatus) -> str:
-    count = len(patch.sites)
-    return f"{count} site{'s' if count != 1 else ''}" if count else "waits for its modules to be imported"
-
-
-def explanation(patch: Patch, verdict: Verdict) -> str:
-    """Return what `overlay explain` prints."""
-    lines = [_wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", _wrap(patch.why), ""]
+def explanation(patch: Patch, verdict: Verdict, alone: str) -> str:
+    """Return what `overlay explain` prints. `alone`: the selection of the patch, and of nothing else."""
+    lines = [text.wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:
-        lines.append(_wrap(f"Changes in a job: {', '.join(patch.changes)}. Met under: {patch.met}"))
+        lines.append(text.wrap(_on_numbers(patch)))
+        lines.append(text.wrap(f"Changes in a job: {', '.join(patch.changes)}. Met under: {patch.met}"))
+    lines.append(f"Alone: overlay run --patches {alone} COMMAND")
     if patch.opt_in:
-        lines.append(_wrap(f"Selected by its id alone: OVERLAY_PATCHES=all,{patch.id}"))
-    lines.append(_wrap(f"Upstream: {', '.join(patch.upstream)}"))
-    lines.append(_wrap(f"Removal: {patch.remove.when}. Test: {patch.remove.test}"))
+        lines.append(text.wrap(f"Selected by its id alone: OVERLAY_PATCHES=all,{patch.id}"))
+    lines.append(text.wrap(f"Upstream: {', '.join(patch.upstream)}"))
+    lines.append(text.wrap(f"Removal: {patch.remove.when}. Test: {patch.remove.test}"))
     if patch.requires:
         lines.append(f"Requires: {', '.join(patch.requires)}")
     for target in patch.targets:
@@ -101,17 +91,29 @@ def explanation(patch: Patch, verdict: Verdict) -> str:
         kind += f" (for {target.serves} alone)" if target.serves else ""
         lines += ["", f"{target.project.name}{kind}", _table(("variant", "versions", "verdict"), rows)]
     detail = _detail(verdict)
-    lines += ["", _wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
+    lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
     return "\n".join(lines)
 
 
-def diagnosis(item: Diagnosis) -> str:
+def _on_numbers(patch: Patch) -> str:
+    said = "Changes the numbers of a running job:"
+    if "numbers" in patch.changes:
+        return f"{said} YES, under the settings below. A job that does not meet them keeps its numbers."
+    return f"{said} no (by rounding at most)."
+
+
+def checkup(item: Checkup) -> str:
     """Return what `overlay doctor` prints."""
-    head = "Python processes are armed at their start if OVERLAY=1 is in the environment."
-    lines = [head if item.active else f"Python processes are NOT armed at their start: {item.reason}."]
-    lines += [f"start-up file  {item.file or '(none)'}", f"package        {item.package}"]
-    lines += [f"python         {item.python}", *(f"note: {remark}" for remark in item.remarks)]
+    said = "is patched" if item.armed else "is NOT patched"
+    lines = [f"{'yes' if item.armed else 'no'}: a Python process that starts here and now {said}", ""]
+    for check in item.checks:
+        first = f"{check.name:<14}{_colour(check.answer, 3)}  "
+        lines.append(text.wrap(check.found, " " * 19, first=first))
+    shown = " ".join(check.found for check in item.checks)
+    lines += [text.wrap(f"note: {remark}") for remark in item.remarks if remark not in shown]
+    lines += ["", "what to do:" if not item.armed else "next:"]
+    lines += [text.wrap(todo, "    ", first="  - " if not item.armed else "  ") for todo in item.todo]
     return "\n".join(lines)
 
 
@@ -129,15 +131,37 @@ def packs(items: Sequence[Pack], wanted: Sequence[str]) -> str:
     return _table(("pack", "state", "distribution"), rows)
 
 
-def lock(file: str, digest: str, different: Sequence[str], loud: Sequence[str]) -> str:
-    """Return what `overlay lock` prints."""
-    lines = [f"{file}  sha256:{digest}"]
+def lock(found: Mapping[str, Any]) -> str:
+    """Return what `overlay lock` prints, of the data that it prints as JSON."""
+    lines = [f"{found['file']}  sha256:{found['digest']}"]
+    if found["changed"]:
+        lines += ["written; changed in it:", *_folded(found["changed"], "added", "dropped")]
+    elif found["written"]:
+        lines.append("written")
     lines += [
-        "differs from what is here:" if different else "is what is here",
-        *(f"  {text}" for text in different),
+        "differs from what is here:" if found["differences"] else "is what is here",
+        *_folded(found["differences"], "selected here and not locked", "locked and not selected here"),
     ]
-    lines += [f"locked although it cannot be applied: {name}" for name in loud]
+    lines += [f"locked although it cannot be applied: {name}" for name in found["loud"]]
     return "\n".join(lines)
+
+
+def _folded(sentences: Sequence[str], more: str, less: str) -> list[str]:
+    """Return the sentences on a lock in lines; patches that are on one side only share one."""
+    lines, added, gone = [], [], []
+    for sentence in sentences:
+        name, mark, said = sentence.partition(": revision: ")
+        values = said.replace("locked ", "").replace("was ", "").split(", ")
+        if mark and values[0] == "absent":
+            added.append(name)
+        elif mark and values[-1].endswith(" absent"):
+            gone.append(name)
+        else:
+            lines.append(f"  {sentence}")
+    for head, names in ((more, added), (less, gone)):
+        if names:
+            lines.append(text.wrap(f"{head}: {', '.join(names)}", "    ", first="  "))
+    return lines
 
 
 def written(item: Written) -> str:
@@ -159,14 +183,16 @@ def _detail(verdict: Verdict) -> str:
 
 
 def _target(target: TargetVerdict) -> str:
-    text = f"{target.project} {target.version}"
+    said = f"{target.project} {target.version}"
     if target.metadata_version:
-        text += f" (its metadata says {target.metadata_version})"
+        said += f" (its metadata says {target.metadata_version})"
     if target.verdict != "apply":
-        text += f" ({target.verdict})"
+        said += f" ({target.verdict})"
+    elif target.trusted:
+        said += f" (trusted here: {target.trusted})"
     elif target.reason:
-        text += f", {target.reason}"
-    return text
+        said += f", {target.reason}"
+    return said
 
 
 def _findings(verdict: Verdict) -> list[str]:
@@ -175,41 +201,15 @@ def _findings(verdict: Verdict) -> list[str]:
         for finding in target.findings:
             mark = "ok " if finding.holds else "NOT"
             asks = f" ({finding.asks})" if finding.asks else ""
+            asks += " (trusted here)" if finding.trusted else ""
             lines.append(f"  {mark} {finding.expects:<8}{finding.site}{asks}")
             if not finding.holds:
-                lines.append(_wrap(finding.found, indent=" " * 6))
+                lines.append(text.wrap(finding.found, indent=" " * 6))
     return [f"{verdict.patch}:", *lines] if lines else []
 
 
-def _wrap(text: str, indent: str = "") -> str:
-    return textwrap.fill(
-        " ".join(text.split()),
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an aligned table whose last column is wrapped to what is left of the line."""
-    if not rows:
-        return "(none)"
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
-    left = sum(widths) + 2 * len(widths)
-    # Beside long names there is no room: below them, then.
-    below = left > WIDTH - _LEAST
-    left = 4 if below else left
-    lines = []
-    for row in (head, *rows):
-        chunks = textwrap.wrap(row[-1], WIDTH - left, break_on_hyphens=False) or [""]
-        cells = [_colour(cell, 0 if below else width) for cell, width in zip(row[:-1], widths, strict=True)]
-        if below:
-            chunks.insert(0, "")
-        lines.append(("  ".join([*cells, chunks[0]])).rstrip())
-        lines += [" " * left + chunk for chunk in chunks[1:]]
-    return "\n".join(lines)
+    return text.table(head, rows, _colour)
 
 
 def _colour(cell: str, width: int) -> str:

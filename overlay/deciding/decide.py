@@ -14,21 +14,41 @@ from overlay.verdict import LOUD, TargetVerdict, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch, Project, Target, Variant
     from overlay.reading.source import Tree
 
 
-_UNKNOWN = "of unknown version"
+#: Of a project that is installed and tells no version.
+UNKNOWN = "of unknown version"
 
 
-def decide(patch: Patch, tree: Tree) -> Verdict:
-    """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises."""
+def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None) -> Verdict:
+    """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises.
+
+    With `trusted`, digests that are unknown count as known if it was on them that the patch was proven here.
+    """
     found: dict[str, TargetVerdict] = {}
     for target in sorted(patch.targets, key=lambda target: bool(target.serves)):  # after what they serve
         found[target.project.name] = _decide_target(patch, target, tree, found.get(target.serves))
     targets = tuple(found[target.project.name] for target in patch.targets)
-    verdict, reason = _combine(targets)
-    return Verdict(patch=patch.id, revision=patch.revision, verdict=verdict, reason=reason, targets=targets)
+    word, reason = combine(targets)
+    verdict = Verdict(patch=patch.id, revision=patch.revision, verdict=word, reason=reason, targets=targets)
+    return verdict if trusted is None or word != "unsupported" else _trusted(patch, verdict, trusted, tree)
+
+
+def _trusted(patch: Patch, verdict: Verdict, trusted: Trusted, tree: Tree) -> Verdict:
+    """Return the verdict on a patch that does not know its source with what was proven here. Never raises."""
+    from overlay.deciding.trusted import with_trust
+
+    try:
+        found = with_trust(patch, verdict, trusted, tree)
+    except Exception as error:  # noqa: BLE001 -- as in `_decide_target`
+        found = f"what was proven cannot be looked at: {_told(error)}"
+    if isinstance(found, str):
+        return verdict.replace(reason=f"{verdict.reason}; {found}")
+    word, reason = combine(found)
+    return verdict.replace(verdict=word, reason=reason, targets=found)
 
 
 def settle(
@@ -91,7 +111,7 @@ def _decide_target(patch: Patch, target: Target, tree: Tree, served: TargetVerdi
         return _judge(patch, target, tree, blank)
     except Exception as error:  # noqa: BLE001 -- nothing in an upstream's files may end the import of a module
         # Also for a reason: an ImportError that left here would be taken for that of the upstream's module.
-        return blank.replace(version=_UNKNOWN, reason=_told(error))
+        return blank.replace(version=UNKNOWN, reason=_told(error))
 
 
 def _told(error: Exception) -> str:
@@ -113,9 +133,9 @@ def _trace(target: Target, tree: Tree) -> str:
 def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVerdict) -> TargetVerdict:
     """Return the verdict on a target that serves a project to which nothing is done. No source is read."""
     try:
-        version = version_of(target.project, tree) or _UNKNOWN
+        version = version_of(target.project, tree) or UNKNOWN
     except OverlayError:
-        version = _UNKNOWN
+        version = UNKNOWN
     if served.verdict == "not-installed":
         reason = f"it serves {served.project} alone, which is not installed"
     else:
@@ -130,11 +150,11 @@ def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> Ta
     if not _is_there(project.marker, tree):
         trace = _trace(target, tree)
         reason = f"{trace} is there, and {project.marker}, which every {project.name} has, is not"
-        return blank.replace(version=_UNKNOWN, reason=reason)
+        return blank.replace(version=UNKNOWN, reason=reason)
     stated, metadata = _versions_of(project, tree)
     version = stated or metadata or ""
     blank = blank.replace(
-        version=version or _UNKNOWN,
+        version=version or UNKNOWN,
         metadata_version=metadata if metadata and stated and metadata != stated else "",
     )
     parsed = versions.parse(version)
@@ -173,7 +193,7 @@ def _modules(target: Target) -> list[str]:
     return list(dict.fromkeys(site.partition(":")[0] for site in sites))
 
 
-def _combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
+def combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
     """Return the verdict on a patch: the first target leads, and no other may stand in its way."""
     first = targets[0]
     if first.verdict != "apply":

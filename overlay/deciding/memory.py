@@ -27,9 +27,10 @@ from overlay.verdict import SiteFinding, TargetVerdict, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
+    from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch, Project
 
 #: Rooms whose code decides.
@@ -88,28 +89,36 @@ class Witness(InstalledTree):
         return True
 
 
-def decide_all(patches: Sequence[Patch], tree: Witness) -> dict[str, Verdict]:
-    """Return the verdicts on all patches, with what they mean for each other, by id."""
+def decide_all(
+    patches: Sequence[Patch], tree: Witness, proven: Mapping[str, Trusted] | None = None
+) -> dict[str, Verdict]:
+    """Return the verdicts on all patches, with what they mean for each other, by id.
+
+    `proven` says by patch what was proven here.
+    """
+    trusted = proven or {}
     folder = settings.cache()
     if not folder:
-        return _decided(patches, tree)
+        return _decided(patches, tree, trusted)
     try:
-        return _from_memory(folder, patches, tree)
+        return _from_memory(folder, patches, tree, trusted)
     except Exception as error:  # noqa: BLE001 -- whatever a broken file makes of it, nothing is lost but time
         log.warning(f"OVERLAY_CACHE={folder!r} is not used: {str(error) or type(error).__name__}")
-        return _decided(patches, tree)
+        return _decided(patches, tree, trusted)
 
 
-def _decided(patches: Sequence[Patch], tree: Witness) -> dict[str, Verdict]:
-    return settle(patches, {patch.id: decide(patch, tree) for patch in patches}, tree)
+def _decided(patches: Sequence[Patch], tree: Witness, trusted: Mapping[str, Trusted]) -> dict[str, Verdict]:
+    return settle(patches, {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}, tree)
 
 
-def _from_memory(folder: str, patches: Sequence[Patch], tree: Witness) -> dict[str, Verdict]:
+def _from_memory(
+    folder: str, patches: Sequence[Patch], tree: Witness, trusted: Mapping[str, Trusted]
+) -> dict[str, Verdict]:
     """Return what the folder has for these patches and this source; if nothing, decide and leave it there."""
     import json
 
     _check(folder)
-    path = os.path.join(folder, f"{_key(patches)}.json")
+    path = os.path.join(folder, f"{_key(patches, trusted)}.json")
     text = _read(path)
     if text is not None:
         kept = json.loads(text)
@@ -118,7 +127,7 @@ def _from_memory(folder: str, patches: Sequence[Patch], tree: Witness) -> dict[s
             tree.prints = {site: (origin, prints) for site, (origin, prints) in kept["prints"].items()}
             found = {one["patch"]: _verdict(one) for one in kept["verdicts"]}
             return {patch.id: found[patch.id] for patch in patches}
-    found = _decided(patches, tree)
+    found = _decided(patches, tree, trusted)
     tree.prints = _prints(patches, found, tree)
     kept = {
         "answers": tree.answers,
@@ -144,12 +153,12 @@ def _prints(
     return prints
 
 
-def _key(patches: Iterable[Patch]) -> str:
-    """Return a digest of all that decides beside the source: this Python, overlay's code, and the patches."""
+def _key(patches: Iterable[Patch], trusted: Mapping[str, Trusted]) -> str:
+    """Return a digest of all that decides beside the source: Python, our code, patches, what is trusted."""
     import json
     from hashlib import sha256
 
-    data = [patch.to_dict() for patch in patches]
+    data = [*(patch.to_dict() for patch in patches), *(trusted[name].to_dict() for name in sorted(trusted))]
     total = sha256(json.dumps([__version__, sys.version, sys.implementation.cache_tag, data]).encode())
     for place in _own_files(patches):
         with open(place, "rb") as file:

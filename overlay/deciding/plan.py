@@ -7,29 +7,32 @@ from overlay.deciding.decide import decide, in_order, settle
 from overlay.verdict import Plan, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch
     from overlay.reading.source import Tree
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is told of it
     patches: Iterable[Patch],
     selection: Sequence[str],
     tree: Tree,
     site: str = "",
     progress: Callable[[int, int, str], None] | None = None,
+    trusted: Mapping[str, Trusted] | None = None,
 ) -> Plan:
     """Decide on every patch, and freeze the result. Patches that are not selected are only named.
 
     `progress` is told how many have been decided on, of how many, and which one is next.
+    `trusted` says by patch what was proven here.
     """
     by_id = {patch.id: patch for patch in patches}
     chosen = {}
     for done, name in enumerate(selection):
         if progress is not None:
             progress(done, len(selection), name)
-        chosen[name] = decide(by_id[name], tree)
+        chosen[name] = decide(by_id[name], tree, (trusted or {}).get(name))
     settled = settle([by_id[name] for name in selection], chosen, tree)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts, digest=plan_digest(verdicts))

@@ -14,15 +14,21 @@ from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.selection import Selection, choose
 from overlay.enabling.loading import load_all
 from overlay.enabling.session import PATIENCE, Session
+from overlay.enabling.voice import Voice
 from overlay.errors import OverlayError, PatchError
 from overlay.installing.unpickled import half_patched
 from overlay.ledger import Status
+from overlay.outcome import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
 
+    from overlay.deciding.installed import Installed
+    from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
+    from overlay.pinning.agreement import Account
     from overlay.pinning.lock import Lock
     from overlay.pinning.pin import Pin
     from overlay.reading.source import InstalledTree
@@ -50,13 +56,19 @@ class Engine:
         self,
         load: Callable[[], dict[str, Patch]] = load_all,
         progress: Callable[[int, int, str], None] | None = None,
+        *,
+        speaks: bool = False,
     ) -> None:
+        """Make an engine. `speaks`: it is that of its process, and heard in the log of the job."""
         self._load = load
+        self._speaks = speaks
         self._progress = progress
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
         self._session: Session | None = None
         self._last: tuple[PatchStatus, ...] = ()
+        #: What says in the log of a job what this process is and has.
+        self.voice = Voice(self.configuration, self.account)
         _engines.append(ref(self, _engines.remove))
 
     def renew_locks(self) -> None:
@@ -83,7 +95,14 @@ class Engine:
                     log.warning(sentence)
                 chosen = [known[name] for name in selection.ids]
                 session = self._session = Session(
-                    chosen, selection, strict=wanted, said_strict=strict is not None, pin=_pin_on(chosen)
+                    chosen,
+                    selection,
+                    strict=wanted,
+                    said_strict=strict is not None,
+                    pin=_pin_on(chosen),
+                    trusted=_trusted(chosen),
+                    met=self.voice.met if self._speaks else None,
+                    decided=run.begin if self._speaks else None,
                 )
             else:
                 _same_again(
@@ -104,6 +123,7 @@ class Engine:
         with self._lock:
             session = self._session
             if session is not None:
+                self.voice.end()
                 session.close()
                 self._last = session.status()
                 self._session = None
@@ -120,7 +140,9 @@ class Engine:
 
         chosen = self.chosen(patches)
         tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
-        plan = make_plan(self.known().values(), chosen.ids, tree, tree.name, self._progress)
+        known = self.known()
+        trusted = _trusted(known[name] for name in chosen.ids)
+        plan = make_plan(known.values(), chosen.ids, tree, tree.name, self._progress, trusted)
         return plan.replace(companions=chosen.companions)
 
     def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
@@ -134,6 +156,16 @@ class Engine:
         """Return the selection of all patches, those that only their ids select as well."""
         return ("all", *(name for name, patch in sorted(self.known().items()) if patch.opt_in))
 
+    def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
+        """Return what is installed of the projects that patches are for, and of what runs beneath them."""
+        from overlay.catalogue.registry import shown_projects
+        from overlay.deciding.installed import installed
+        from overlay.reading.source import InstalledTree
+
+        targets = [target.project for patch in self.known().values() for target in patch.targets]
+        by_name = {project.name: project for project in (*targets, *shown_projects())}
+        return installed(by_name.values(), tree if tree is not None else InstalledTree())
+
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""
         from overlay.catalogue.packs import named
@@ -146,18 +178,56 @@ class Engine:
 
     def testimony(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return what this process says of itself to other ranks, and where its modules lie."""
-        from overlay.catalogue.packs import named
         from overlay.pinning import agreement
-        from overlay.pinning.lock import make_lock, static_part
-        from overlay.reading.source import InstalledTree
 
         status, session = self.status(), self._session
         if session is None:
             return agreement.NOT_ENABLED, {}
+        return agreement.facts_of(self._lock_of(session), status), agreement.files_of(session.verdicts())
+
+    def account(self, facts: dict[str, str] | None = None) -> Account | None:
+        """Return what is in place in this process, `None` if it is not enabled.
+
+        `facts`, if they are there, are its testimony: the digest need not be made again.
+        """
+        from overlay.pinning import agreement
+
+        session = self._session
+        if session is None:
+            return None
+        digest = agreement.lock_digest(facts) if facts is not None else str(self._lock_of(session)["digest"])
+        patches = session.status()
+        return agreement.account_of(patches, half_patched(patches), digest)
+
+    def configuration(self) -> dict[str, Any]:
+        """Return what this process is run with, as plain data. Raises `OverlayError` if it is not enabled."""
+        session = self._session
+        if session is None:
+            raise OverlayError("overlay is not enabled")
+        # Before that the path may still change, and what is found on it must not be what the session goes by.
+        lock = self._lock_of(session) if session.has_met else self.lock()
+        found = [target for patch in lock["patch"] for target in patch["target"]]
+        versions = {**{target["project"]: target["version"] for target in found}, **lock["environment"]}
+        return {
+            "overlay": lock["overlay"]["version"],
+            "python": lock["python"],
+            "versions": {name: version for name, version in sorted(versions.items()) if version},
+            "patches": ",".join(session.chosen.terms) or "all",
+            "selected": len(session.chosen.ids),
+            "strict": session.strict,
+            "pin": session.pinned,
+            "packs": {pack["name"]: pack["version"] for pack in lock["pack"]},
+            "digest": lock["digest"],
+        }
+
+    def _lock_of(self, session: Session) -> Lock:
+        """Return the lock of a session, by the verdicts that it goes by."""
+        from overlay.catalogue.packs import named
+        from overlay.pinning.lock import make_lock, static_part
+        from overlay.reading.source import InstalledTree
+
         patches = [self.known()[name] for name in session.chosen.ids]
-        verdicts = session.verdicts()
-        lock = make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
-        return agreement.facts_of(lock, status), agreement.files_of(verdicts)
+        return make_lock(static_part(patches, named()), patches, session.verdicts(), InstalledTree())
 
     @property
     def enabled(self) -> bool:
@@ -186,7 +256,15 @@ class Engine:
                 session.catch_up()
             except PatchError:
                 log.debug("what was refused stays refused: the ledger says so")
-        patches = session.status() if session is not None else self._last
+        return self._status(session.status() if session is not None else self._last)
+
+    def last_words(self) -> Status:
+        """Return the ledger as it stands, for a process that ends: nothing is looked at, nor waited for."""
+        session = self._session
+        return self._status(session.status(wait=False) if session is not None else self._last)
+
+    def _status(self, patches: tuple[PatchStatus, ...]) -> Status:
+        session = self._session
         return Status(
             enabled=session is not None,
             strict=session is not None and session.strict,
@@ -215,6 +293,16 @@ def _pin_on(patches: list[Patch]) -> Pin | None:
     from overlay.pinning.pin import Pin
 
     return Pin(wanted, patches)
+
+
+def _trusted(patches: Iterable[Patch]) -> dict[str, Trusted]:
+    """Return what the environment says was proven here. Raises `TrustError`."""
+    path = settings.trust()
+    if not path:
+        return {}
+    from overlay.pinning.trustfile import trusted
+
+    return trusted(path, patches)
 
 
 def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:

@@ -6,7 +6,9 @@ import sys
 
 from overlay import log
 from overlay.base.record import TYPE_CHECKING
+from overlay.catalogue.registry import module_of
 from overlay.deciding.decide import variant_of
+from overlay.effect import of_module
 from overlay.ledger import PatchStatus, SiteStatus
 
 if TYPE_CHECKING:
@@ -33,8 +35,16 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """Return the patch as the log names it."""
+        """Return the patch as errors name it, and lines that are no warning."""
         return f"{self.patch.id}@{self.patch.revision}"
+
+    @property
+    def named(self) -> str:
+        """Return the patch as warnings name it.
+
+        The id is a word without a digit: Ray takes lines for the same that differ in words with one.
+        """
+        return f"{self.patch.id} (revision {self.patch.revision})"
 
     @property
     def loss(self) -> str:
@@ -75,7 +85,7 @@ class Entry:
         left = take_out(self.installed)
         self.installed = []
         for text in left:
-            log.warning(f"left behind by {self.label}: {text}")
+            log.warning(f"left behind by {self.named}: {text}")
 
     def end(self, state: str, reason: str) -> None:
         """Take everything out, and stay out for this session."""
@@ -98,7 +108,7 @@ class Entry:
             # Without a stale reference the fault is that somebody else stands there.
             if text and not status.stale and status.site not in self._lost:
                 self._lost.add(status.site)
-                log.warning(f"lost {self.label}: {status.site} {text}")
+                log.warning(f"lost {self.named}: {status.site} {text}")
 
     def announce(self) -> None:
         """Log each target once, when the last of its sites is in place."""
@@ -111,10 +121,12 @@ class Entry:
                 self._announced.add(project)
                 count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
                 note = f": {target.reason}" if target.reason else ""
-                log.info(f"applied {self.label} to {project} {target.version} ({count}){note}")
+                # What is trusted on proof alone is worth a line of its own.
+                say = log.of_job if target.trusted else log.own
+                say(f"applied {self.label} to {project} {target.version} ({count}){note}")
 
-    def status(self) -> PatchStatus:
-        """Return this entry as data."""
+    def status(self, *, wait: bool = True) -> PatchStatus:
+        """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
         return PatchStatus(
             patch=self.patch.id,
             revision=self.patch.revision,
@@ -122,6 +134,7 @@ class Entry:
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, _ in self._sites()),
+            effect=of_module(module_of(self.patch.id), wait=wait),
         )
 
     def _optional(self, project: str) -> bool:

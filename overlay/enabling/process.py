@@ -6,6 +6,7 @@ import _thread
 
 from overlay.enabling.engine import Engine
 from overlay.installing import unpickled
+from overlay.outcome import run
 
 _engine: Engine | None = None
 _lock = _thread.allocate_lock()
@@ -17,8 +18,9 @@ def here() -> Engine:
     if _engine is None:
         with _lock:
             if _engine is None:
-                _engine = Engine()
+                _engine = Engine(speaks=True)
                 unpickled.ask(_engine.status)
+                run.ask(_engine.last_words)
     return _engine
 
 

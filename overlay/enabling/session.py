@@ -15,17 +15,20 @@ from overlay import log
 from overlay.aliases.counting import with_functions
 from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING
+from overlay.catalogue.registry import module_of
 from overlay.deciding.decide import in_order
+from overlay.effect import load as load_effect
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
 from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from overlay.deciding.memory import Witness
     from overlay.deciding.selection import Selection
+    from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch, Target
     from overlay.pinning.pin import Pin
@@ -38,7 +41,7 @@ PATIENCE = 10.0
 class Session:
     """The selected patches, armed, and what became of them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a process was asked for, and what it knows
         self,
         patches: Sequence[Patch],
         chosen: Selection,
@@ -46,13 +49,25 @@ class Session:
         strict: bool,
         said_strict: bool = False,
         pin: Pin | None = None,
+        met: Callable[[], None] | None = None,
+        trusted: Mapping[str, Trusted] | None = None,
+        decided: Callable[[], None] | None = None,
     ) -> None:
-        """Arm the patches of a selection. `said_strict`: strict mode is an argument of `enable()`."""
+        """Arm the patches of a selection.
+
+        `said_strict`: strict mode is an argument of `enable()`. `met` is called once, before the first module
+        is looked at that a patch is for, and `decided` after each. `trusted`: by patch, what was proven here.
+        """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
         self._said_strict = said_strict
         self._pin = pin
+        self._trusted = trusted or {}
+        self._met = met
+        #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
+        self.has_met = False
+        self._decided = decided or _nothing
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
@@ -89,12 +104,12 @@ class Session:
                 if entry.state not in ENDED:
                     entry.state = "reverted"
 
-    def status(self) -> tuple[PatchStatus, ...]:
+    def status(self, *, wait: bool = True) -> tuple[PatchStatus, ...]:
         """Return the ledger, with each site as it is now."""
         with self._lock:
             for entry in self.entries.values():
                 entry.settle()
-            return tuple(entry.status() for entry in self.entries.values())
+            return tuple(entry.status(wait=wait) for entry in self.entries.values())
 
     def catch_up(self, patience: float = 0.0) -> None:
         """Handle watched modules that were imported before the hook was there, or past it.
@@ -144,6 +159,10 @@ class Session:
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
+            if not self.has_met:
+                self.has_met = True
+                if self._met is not None:
+                    self._met()
             ended = [entry for entry in self._watched.get(name, ()) if entry.state in ENDED]
             for entry in self._watched.get(name, ()):
                 self._apply(entry, name, module)
@@ -153,6 +172,7 @@ class Session:
                     self._make_up_for(entry, name)
         finally:
             busy.release()
+            self._decided()
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
         """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
@@ -205,6 +225,7 @@ class Session:
         if not missing:
             return
         try:
+            load_effect(module_of(entry.patch.id))
             tree = self._source()
             with Paused():
                 sites = prepare(entry.label, module, missing, tree)
@@ -251,7 +272,7 @@ class Session:
                 entry.verdict = entry.verdict.replace(verdict="conflict", reason=reason)
         what = "conflict" if conflict else "failed"
         where = entry.verdict.where() if entry.verdict is not None else ""
-        log.warning(f"NOT applied {entry.label} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
+        log.warning(f"NOT applied {entry.named} to {where}: {what}: {' '.join(reason.split())}{entry.loss}")
         self._take_out_what_needs(entry)
         return what
 
@@ -270,7 +291,7 @@ class Session:
                 entry.end("failed", reason)
         if incomplete and reason != before:
             where = entry.verdict.where() if entry.verdict is not None else ""
-            log.warning(f"incomplete {entry.label} on {where}: {reason}; enable overlay earlier{entry.loss}")
+            log.warning(f"incomplete {entry.named} on {where}: {reason}; enable overlay earlier{entry.loss}")
             if entry.state in ENDED:
                 self._take_out_what_needs(entry)
             self._refuse(entry, "incomplete", loud=True)
@@ -282,11 +303,11 @@ class Session:
         if verdict.loud:
             clash = f" ({self._way_out(entry)})" if verdict.verdict == "conflict" else ""
             reason = f"{verdict.reason}{clash}{entry.loss}"
-            log.warning(f"NOT applied {entry.label} to {where}: {verdict.verdict}: {reason}")
+            log.warning(f"NOT applied {entry.named} to {where}: {verdict.verdict}: {reason}")
         elif verdict.verdict == "not-installed":
             log.debug(f"skipped {entry.label}: not-installed: {verdict.reason}")
         else:
-            log.info(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
+            log.own(f"skipped {entry.label} on {where}: {verdict.verdict}: {verdict.reason}")
 
     def _is_strict_on(self, entry: Entry) -> bool:
         """Return whether it is an error that a patch cannot be applied: of an unnamed companion, never."""
@@ -346,7 +367,7 @@ class Session:
             try:
                 tree = self._source()
                 with Paused():
-                    found = decide_all(chosen, tree)
+                    found = decide_all(chosen, tree, self._trusted)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
@@ -362,6 +383,10 @@ class Session:
         if tree is None:
             tree = self._tree = Witness()
         return tree
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

@@ -6,6 +6,7 @@ same sources. A patch that is armed and one that is applied count as the same: t
 
 from __future__ import annotations
 
+from overlay.base.record import Record
 from overlay.pinning import lock as locks
 
 TYPE_CHECKING = False
@@ -20,15 +21,74 @@ _IN_FORCE = ("armed", "applied")
 NOT_ENABLED = {"overlay": "not enabled"}
 #: How many runs of ranks one line of a report names: every rank reads the report, and there may be 65,536.
 RUNS = 64
+_STATE = ": state"
+_HALF = "half-patched "
+
+
+class Account(Record):
+    """What one process has, in the words of the one line that a job's log has on it."""
+
+    #: Ids of patches that are in place.
+    applied: tuple[str, ...]
+    #: Ids of patches that were asked for, are for what is installed here, and are not in place.
+    refused: tuple[str, ...]
+    #: How many replacements came here pickled while their patch is not in force here.
+    half_patched: int
+    #: The digest of the lock of this process.
+    digest: str
+
+    def sentence(self, everywhere: Iterable[str] | None = None) -> str:
+        """Return the account in words. `everywhere`: of those applied, the ones that are on all ranks."""
+        shared = self.applied if everywhere is None else tuple(everywhere)
+        some = "" if everywhere is None else _counted(self.applied, shared)
+        refused = f" ({', '.join(self.refused)})" if self.refused else ""
+        half = f", {self.half_patched} half-patched" if self.half_patched else ""
+        return (
+            f"{len(shared)} applied{some}, {len(self.refused)} refused{refused}{half}, "
+            f"digest {locks.shown(self.digest)}"
+        )
+
+
+def _counted(applied: Iterable[str], shared: Iterable[str]) -> str:
+    some = sorted(set(applied) - set(shared))
+    return f" on all, {len(some)} on some ({', '.join(some)})" if some else ""
+
+
+def account_of(patches: Iterable[PatchStatus], half_patched: Sequence[str], digest: str) -> Account:
+    """Return what a process has, by the ledger of its patches and the digest of its lock."""
+    patches = tuple(patches)
+    return Account(
+        applied=tuple(patch.patch for patch in patches if patch.state == "applied"),
+        refused=tuple(patch.patch for patch in patches if _is_refused(patch)),
+        half_patched=len(half_patched),
+        digest=digest,
+    )
+
+
+def lock_digest(facts: Mapping[str, str]) -> str:
+    """Return the digest of the lock of a process, of which `facts` are what it says to other ranks."""
+    return locks.digest_of(
+        {
+            name: value
+            for name, value in facts.items()
+            if name != "overlay" and not name.endswith(_STATE) and not name.startswith(_HALF)
+        }
+    )
+
+
+def _is_refused(patch: PatchStatus) -> bool:
+    if patch.state == "skipped":
+        return patch.verdict is not None and patch.verdict.loud
+    return patch.state in ("failed", "incomplete")
 
 
 def facts_of(lock: locks.Lock, status: Status) -> dict[str, str]:
     """Return what a rank says of itself."""
     found = {"overlay": "enabled", **locks.facts(lock)}
     for patch in status.patches:
-        found[f"{patch.patch}: state"] = _state(patch)
+        found[f"{patch.patch}{_STATE}"] = _state(patch)
     for number, sentence in enumerate(status.half_patched):
-        found[f"half-patched {number + 1}"] = sentence
+        found[f"{_HALF}{number + 1}"] = sentence
     return found
 
 

@@ -78,6 +78,7 @@ def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
 
 def _target(verdict: TargetVerdict, distribution: str) -> Lock:
     sites = {finding.site: finding.digest for finding in verdict.findings if finding.digest}
+    trusted = {finding.site: finding.digest for finding in verdict.findings if finding.trusted}
     return {
         "project": verdict.project,
         "distribution": distribution,
@@ -86,6 +87,8 @@ def _target(verdict: TargetVerdict, distribution: str) -> Lock:
         "variant": verdict.variant,
         "source": _sha(sorted(sites.items())),
         "sites": sites,
+        # Left out where it is empty, so that an older overlay can read what has nothing of it.
+        **({"trusted": trusted} if trusted else {}),
     }
 
 
@@ -132,7 +135,33 @@ def patch_facts(patch: Lock) -> dict[str, str]:
         keys = ("distribution", "version", "verdict", "variant", "source")
         found.update({f"{about} {key}": target[key] for key in keys})
         found.update({f"{about}{SOURCE_OF}{site}": digest for site, digest in target["sites"].items()})
+        found.update(
+            {f"{about} trusted{SOURCE_OF}{site}": value for site, value in target.get("trusted", {}).items()}
+        )
     return found
+
+
+def packs_of(lock: Lock) -> tuple[str, ...]:
+    """Return the names of the packs in a lock."""
+    return tuple(pack["name"] for pack in lock["pack"])
+
+
+def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
+    """Return a selection of what was locked, as a value of `OVERLAY_PATCHES`.
+
+    A companion comes along by itself, as it did when the lock was made, or is dropped. A patch that is not
+    known any more is left to the comparison with the lock, which names it.
+
+    Args:
+        lock: The lock.
+        known: The patches that come with overlay, by id.
+
+    """
+    ids = [patch["id"] for patch in lock["patch"] if "/" in patch["id"] or patch["id"] in known]
+    companions = {name for name, patch in known.items() if patch.companion}
+    named = [name for name in ids if name not in companions] or ids
+    dropped = [f"-{name}" for name in sorted(companions.difference(ids))]
+    return ",".join([*named, *dropped]) if named else "none"
 
 
 def differences(locked: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
@@ -140,6 +169,14 @@ def differences(locked: Mapping[str, str], here: Mapping[str, str]) -> list[str]
     return [
         f"{name}: locked {shown(locked.get(name))}, here {shown(here.get(name))}"
         for name in different([locked, here])
+    ]
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each fact that is another one now, in the order of the names."""
+    return [
+        f"{name}: was {shown(before.get(name))}, is {shown(after.get(name))}"
+        for name in different([before, after])
     ]
 
 

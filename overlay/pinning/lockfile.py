@@ -35,6 +35,7 @@ _SITES = _TABLE
 _TARGET = {
     **dict.fromkeys(("project", "distribution", "version", "verdict", "variant", "source"), _TEXT),
     "sites": _SITES,
+    "trusted": _SITES,
 }
 _PATCH = {"id": _TEXT, "revision": int, "content": _TEXT, "verdict": _TEXT, "target": [_TARGET]}
 _PACK = dict.fromkeys(("name", "distribution", "version", "content"), _TEXT)
@@ -58,15 +59,20 @@ def save(path: str, lock: Lock) -> None:
 
     Raises `OSError`, on a full disk for one.
     """
+    save_text(path, write(lock))
+
+
+def save_text(path: str, text: str) -> None:
+    """Write a text into a file: the whole of it, or what was there before stays. Raises `OSError`."""
     path = os.path.realpath(path)  # what a link leads to is replaced, not the link
     if os.path.exists(path) and not os.path.isfile(path):
         with open(path, "w", encoding="utf-8") as file:  # a terminal, a pipe: nothing can take its place
-            file.write(write(lock))
+            file.write(text)
         return
     fresh = f"{path}.{os.getpid()}.new"
     try:
         with open(fresh, "w", encoding="utf-8") as file:
-            file.write(write(lock))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         if os.path.exists(path):
@@ -80,27 +86,30 @@ def save(path: str, lock: Lock) -> None:
 
 def write(lock: Lock) -> str:
     """Return a lock as the text of its file."""
-    lines = [_HEAD, f"format = {lock['format']}", f"digest = {_quoted(lock['digest'])}"]
-    lines += [f"python = {_quoted(lock['python'])}", "", "[overlay]"]
-    lines += [f"{key} = {_quoted(value)}" for key, value in lock["overlay"].items()]
+    lines = [_HEAD, f"format = {lock['format']}", f"digest = {quoted(lock['digest'])}"]
+    lines += [f"python = {quoted(lock['python'])}", "", "[overlay]"]
+    lines += [f"{key} = {quoted(value)}" for key, value in lock["overlay"].items()]
     lines += ["", "[environment]"]
-    lines += [f"{_quoted(key)} = {_quoted(value)}" for key, value in lock["environment"].items()]
+    lines += [f"{quoted(key)} = {quoted(value)}" for key, value in lock["environment"].items()]
     for pack in lock["pack"]:
         lines += ["", "[[pack]]", *_pairs(pack)]
     for patch in lock["patch"]:
         lines += ["", "[[patch]]", *_pairs(patch)]
         for target in patch["target"]:
             lines += ["", "[[patch.target]]", *_pairs(target), "", "[patch.target.sites]"]
-            lines += [f"{_quoted(site)} = {_quoted(digest)}" for site, digest in target["sites"].items()]
+            lines += [f"{quoted(site)} = {quoted(digest)}" for site, digest in target["sites"].items()]
+            if target.get("trusted"):
+                lines += ["", "[patch.target.trusted]"]
+                lines += [f"{quoted(site)} = {quoted(value)}" for site, value in target["trusted"].items()]
     return "\n".join(lines) + "\n"
 
 
 def _pairs(table: dict[str, Any]) -> list[str]:
     plain = {key: value for key, value in table.items() if isinstance(value, (str, int))}
-    return [f"{key} = {value if isinstance(value, int) else _quoted(value)}" for key, value in plain.items()]
+    return [f"{key} = {value if isinstance(value, int) else quoted(value)}" for key, value in plain.items()]
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a basic string of TOML: that of JSON, with one more character that has to be escaped."""
     import json
 
@@ -119,23 +128,38 @@ def read(path: str) -> Lock:
     if isinstance(number, int) and FORMAT < number < _GREATEST:
         newer = f"format {number}, this one reads {FORMAT}"
         raise LockError(f"{path} was written by a newer overlay ({newer}): upgrade overlay")
-    data.setdefault("pack", [])
-    data.setdefault("patch", [])
-    for patch in data["patch"] if isinstance(data["patch"], list) else ():
-        if isinstance(patch, dict):
-            patch.setdefault("target", [])
-    wrong = _wrong(data, _FORM, "the file")
+    _fill(data)
+    wrong = wrong_form(data, _FORM, "the file")
     if wrong:
         raise LockError(f"{path} is damaged: {wrong}")
+    for target in (target for patch in data["patch"] for target in patch["target"]):
+        if not target["trusted"]:
+            del target["trusted"]  # as it is made
     ids = [patch["id"] for patch in data["patch"]]
     if len(set(ids)) < len(ids) or with_digest(data)["digest"] != data["digest"]:
         raise LockError(
-            f"{path} is damaged, or was edited: it is not what its digest says; write it with `overlay lock`"
+            f"{path} is damaged, or was edited: it is not what its digest says; write it with "
+            "`overlay lock --update`"
         )
     return data
 
 
-def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong
+def _fill(data: Lock) -> None:
+    """Give what may be left out of a file its empty value, if the file is of the form as far as that goes."""
+    data.setdefault("pack", [])
+    data.setdefault("patch", [])
+    for patch in tables_in(data["patch"]):
+        patch.setdefault("target", [])
+        for target in tables_in(patch["target"]):
+            target.setdefault("trusted", {})
+
+
+def tables_in(value: Any) -> list[dict[str, Any]]:
+    """Return the tables of what should be a list of them."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def wrong_form(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong
     """Return what is not as a form asks for, empty if all is."""
     if isinstance(form, type):
         if type(value) is int and not 0 <= value < _GREATEST:
@@ -144,7 +168,7 @@ def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one fo
     if isinstance(form, list):
         if not isinstance(value, list):
             return f"{where} is not a list of tables"
-        return next(filter(None, (_wrong(item, form[0], where) for item in value)), "")
+        return next(filter(None, (wrong_form(item, form[0], where) for item in value)), "")
     if not isinstance(value, dict):
         return f"{where} is not a table"
     if "" in form:
@@ -152,7 +176,7 @@ def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one fo
     for key in sorted({*value, *form}):
         if key not in form:
             return f"{where} has an unknown key {key!r} (was it written by a newer overlay?)"
-        wrong = _wrong(value[key], form[key], key) if key in value else f"{where} has no {key!r}"
+        wrong = wrong_form(value[key], form[key], key) if key in value else f"{where} has no {key!r}"
         if wrong:
             return wrong
     return ""

@@ -54,6 +54,13 @@ def of_patch(patch: str) -> str:
     return sha256(data).hexdigest()
 
 
+def of_shared(patch: str) -> str:
+    """Return the digest of what the patches beside one that has been loaded share: `_*` in their package."""
+    pack = module_of(patch).rpartition(".")[0].rpartition(".")[0]
+    files = _files(pack) if pack else {}
+    return _digest({name: path for name, path in files.items() if name.startswith("_")})
+
+
 def _is_patch(name: str) -> bool:
     """Return whether a file, by its path in the package, belongs to one patch and is not what patches share.
 

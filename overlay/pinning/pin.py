@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from overlay.reading.source import Tree
     from overlay.verdict import Verdict
 
-_WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock`"
+_WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
+#: Of patches that are selected and not locked, or the other way round, that many are named.
+_NAMED = 4
 
 
 class Pin:
@@ -46,7 +48,7 @@ class Pin:
         known = {name: value for name, value in locks.facts(self._lock).items() if _is_static(name, here)}
         found = locks.differences(known, here)
         if found:
-            raise PinError(_told(wanted, found))
+            raise PinError(_told(wanted, *_of_selection(self._lock, found)))
 
     def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:
         """Return how the verdict on one patch differs from the locked one, empty if it does not."""
@@ -94,8 +96,24 @@ def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
         raise PinError(_told(wanted, found))
 
 
-def _told(name: str, found: list[str]) -> str:
-    return "\n  ".join([f"this process differs from {name}:", *found, f"({_WAY_OUT})"])
+def _told(name: str, found: list[str], way_out: str = _WAY_OUT) -> str:
+    return "\n  ".join([f"this process differs from {name}:", *found, f"({way_out})"])
+
+
+def _of_selection(lock: Lock, found: list[str]) -> tuple[list[str], str]:
+    """Return differences, those of the selection cut short, and the way out of these alone."""
+    chosen = [text for text in found if ": revision: " in text and text.endswith("absent")]
+    chosen += [text for text in found if ": revision: locked absent" in text]
+    others = [text for text in found if text not in chosen]
+    more = [f"and {len(chosen) - _NAMED} more patches"] if len(chosen) > _NAMED else []
+    said = [*others, *chosen[:_NAMED], *more]
+    if others or not chosen:
+        return said, _WAY_OUT
+    from overlay.catalogue.registry import load_patches
+
+    selection = locks.selection_of(lock, load_patches())
+    locked = f"OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run --pin` takes it by itself"
+    return said, f"the selection differs: {locked}; {_WAY_OUT}"
 
 
 def _is_static(name: str, here: dict[str, str]) -> bool:

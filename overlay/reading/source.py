@@ -44,7 +44,8 @@ class Tree:
     """
 
     def __init__(self) -> None:
-        self._parsed: dict[str, Module | None] = {}
+        self._parsed: dict[str, ast.Module | None] = {}
+        self._walked: dict[str, Module] = {}
         self._damaged: dict[str, str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
         self._chains: dict[str, list[str]] = {}
@@ -79,19 +80,19 @@ class Tree:
         module, qualname = split_site(site)
         if not qualname:
             return self.source(module) is not None
-        tree = self._parse(module)
+        tree = self._walk(module)
         return tree is not None and exists(tree, qualname)
 
     def doubt(self, site: str) -> str:
         """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._parse(module) if qualname else None
+        tree = self._walk(module) if qualname else None
         return "" if tree is None else doubt(tree, qualname)
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._parse(module)
+        tree = self._walk(module)
         if tree is None:
             return None
         parts = shape(tree, qualname) if qualname else [tree.tree]
@@ -100,7 +101,7 @@ class Tree:
     def nodes(self, site: str) -> list[ast.AST]:
         """Return the syntax nodes that bind a site, none if there is no such site. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._parse(module)
+        tree = self._walk(module)
         if tree is None:
             return []
         return bindings(tree, qualname) if qualname else [tree.tree]
@@ -108,7 +109,7 @@ class Tree:
     def found(self, site: str) -> list[Found]:
         """Return what binds a site or bears on it, with what that stands in. Raises `SourceError`."""
         module, qualname = split_site(site)
-        tree = self._parse(module)
+        tree = self._walk(module)
         return [] if tree is None else find(tree, qualname)
 
     def code(self, module: str) -> list[CodeType]:
@@ -150,15 +151,26 @@ class Tree:
     def let_go(self) -> None:
         """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
         self._parsed.clear()
+        self._walked.clear()
         self._compiled.clear()
 
-    def _parse(self, module: str) -> Module | None:
+    def _walk(self, module: str) -> Module | None:
+        """Return a module's tree, walked once for all questions."""
+        tree = self._parse(module)
+        if tree is None:
+            return None
+        found = self._walked.get(module)
+        if found is None or found.tree is not tree:
+            found = self._walked[module] = Module(tree, self._texts.get(module))
+        return found
+
+    def _parse(self, module: str) -> ast.Module | None:
         if module in self._damaged:
             raise SourceError(self._damaged[module])
         if module not in self._parsed:
             text = self._text(module)
             try:
-                self._parsed[module] = None if text is None else Module(ast.parse(text), text)
+                self._parsed[module] = None if text is None else ast.parse(text)
             except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
                 msg = f"the source of {module} does not parse: {str(error) or type(error).__name__}"
                 self._damaged[module] = msg  # every site asks, and to find this out can take seconds

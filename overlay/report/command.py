@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from overlay.auditing.audit import make_audit
 from overlay.base.record import TYPE_CHECKING
+from overlay.commands.output import EXIT_OK, show
 from overlay.errors import ReportError
 from overlay.reading.source import InstalledTree
-from overlay.report import charts, drawing, inputs, page
+from overlay.report import charts, drawing, inputs, job, page
 
 if TYPE_CHECKING:
     import argparse
@@ -14,22 +18,36 @@ if TYPE_CHECKING:
 
 
 def write(engine: Engine, arguments: argparse.Namespace) -> int:
-    """Write the page. Raises `ReportError` if something cannot be read, drawn or written."""
+    """Write the page, or print what a job left. Raises `ReportError` for what cannot be read or written."""
+    jobs = [job.read(folder) for folder in arguments.job]
+    if not arguments.output:
+        if not jobs:
+            raise ReportError("name a file for the page (-o FILE), or the folder of a job's ledgers")
+        for one in jobs:
+            show(arguments, one.to_dict(), partial(job.table, one))
+        return EXIT_OK
     drawing.needed()
-    ledgers = _distinct([inputs.ledger(path) for path in arguments.ledger])
+    own = [ledger for one in jobs for ledger in one.ledgers]
+    ledgers = _distinct([*own, *(inputs.ledger(path) for path in arguments.ledger)])
     sites: list[str | None] = list(arguments.audit)
     if not sites and not ledgers:
         sites = [None]
     selection = engine.everything()
-    audits = [
-        page.audit_view(site or "this environment", engine.plan(selection, site), InstalledTree(site))
-        for site in sites
-    ]
+    # Of the patches that only their ids select, a job has none unless somebody names them.
+    selected = engine.chosen("all").ids
+    audits, defects = [], []
+    for site in sites:
+        name, tree = site or "this environment", InstalledTree(site)
+        plan = engine.plan(selection, tree)
+        audits.append(page.audit_view(name, plan, tree))
+        defects.append((name, make_audit(engine, plan, tree, selected=selected)))
     text = page.render(
         title=arguments.title,
         patches=engine.known(),
         audits=audits,
+        defects=defects,
         ledgers=ledgers,
+        effects={name: found for one in jobs for name, found in one.effects.items()},
         tree=InstalledTree(),
         suites=[suite for path in arguments.suite for suite in inputs.suites(path)],
         charts=[charts.chart(figure) for path in arguments.figures for figure in inputs.figures(path)],

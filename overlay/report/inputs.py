@@ -7,6 +7,7 @@ import os
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.catalogue.registry import COMPAT
+from overlay.effect import Effect, Figure
 from overlay.errors import ReportError
 from overlay.ledger import PatchStatus, SiteStatus, Status
 from overlay.verdict import SiteFinding, TargetVerdict, Verdict
@@ -21,6 +22,8 @@ class Ledger(Record):
     #: The file that it stands in, without its ending.
     name: str
     status: Status
+    #: By patch, the figures of this process.
+    figures: dict[str, dict[str, int | float]] = {}  # noqa: RUF012 -- nobody changes it
 
 
 class Suite(Record):
@@ -93,7 +96,8 @@ def support() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def _status(data: dict[str, Any]) -> Status:
-    status: Status = _record(Status, data)
+    # What the processes of a job share is without the process.
+    status: Status = _record(Status, {"pid": 0, **data})
     return status.replace(
         selection=tuple(map(str, status.selection)),
         half_patched=tuple(map(str, status.half_patched)),
@@ -111,7 +115,17 @@ def _patch(data: dict[str, Any]) -> PatchStatus:
         for item in data.get("sites", ())
     )
     found: PatchStatus = _record(PatchStatus, data)
-    return found.replace(verdict=None if verdict is None else _verdict(verdict), sites=sites)
+    effect = data.get("effect")
+    return found.replace(
+        verdict=None if verdict is None else _verdict(verdict),
+        sites=sites,
+        effect=None if effect is None else _effect(effect),
+    )
+
+
+def _effect(data: dict[str, Any]) -> Effect:
+    found: Effect = _record(Effect, data)
+    return found.replace(figures=tuple(_record(Figure, item) for item in data["figures"]))
 
 
 def _verdict(data: dict[str, Any]) -> Verdict:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _IN_FORCE = ("armed", "applied")
 #: What a process says that does not have the patch, or knows nothing of the kind.
 NOTHING = "(nothing)"
+#: Names of processes that are written out, where they are no ranks.
+_MOST_NAMES = 8
 #: How a fact about the source of a site begins, after the patch.
 SOURCE_OF = "source of "
 
@@ -45,7 +47,9 @@ class Difference(Record):
 
 def compare(ledgers: Sequence[Ledger]) -> tuple[tuple[Group, ...], tuple[Difference, ...]]:
     """Return the processes in groups that say the same, and what the groups differ in."""
-    facts = {ledger.name: _facts(ledger) for ledger in ledgers}
+    # Thousands of ranks may have one ledger.
+    of_status = {id(ledger.status): _facts(ledger) for ledger in ledgers}
+    facts = {ledger.name: of_status[id(ledger.status)] for ledger in ledgers}
     waiting = {ledger.name: _waiting(ledger) for ledger in ledgers}
     differences = []
     said: dict[str, list[str]] = {ledger.name: [] for ledger in ledgers}
@@ -77,6 +81,8 @@ def label(names: Sequence[str]) -> str:
     found = [int(match[1]) for match in numbers if match]
     if len(set(found)) == len(names):
         return spans(found)
+    if len(names) > _MOST_NAMES:
+        return f"{', '.join(names[:_MOST_NAMES])} and {len(names) - _MOST_NAMES} more"
     return ", ".join(names)
 
 

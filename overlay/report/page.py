@@ -6,8 +6,11 @@ import sys
 import time
 
 from overlay._version import __version__
+from overlay.auditing.judge import STATES
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.plan import plan_digest
+from overlay.defect import HARMS
+from overlay.effect import told
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
 from overlay.report.sources import site_source
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from overlay.auditing.audit import Audit
+    from overlay.effect import Effect
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.reading.source import Tree
@@ -87,10 +92,12 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     patches: Mapping[str, Patch],
     audits: Sequence[View],
     ledgers: Sequence[Ledger],
+    effects: Mapping[str, tuple[Effect, int]],
     tree: Tree,
     suites: Sequence[Suite],
     charts: Sequence[Chart],
     support: Mapping[str, Mapping[str, Mapping[str, str]]],
+    defects: Sequence[tuple[str, Audit]] = (),
 ) -> str:
     """Return the page as HTML.
 
@@ -99,10 +106,12 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         patches: All that are known, by id.
         audits: What was decided for installations.
         ledgers: What processes said.
+        effects: By patch, what the processes of a job counted together, and in how many it was reached.
         tree: Where the sources that ledgers speak of may lie.
         suites: Results of upstreams' own tests.
         charts: Pictures.
         support: The matrix that comes with overlay.
+        defects: What is known to be wrong in each of the installations.
 
     """
     import jinja2
@@ -130,6 +139,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         patches={name: _card(patches.get(name), name, views) for name in shown},
         counts=_counts(views, shown),
         ledgers=ledgers,
+        effects=[(name, told(effect), count) for name, (effect, count) in effects.items()],
         groups=groups,
         differences=differences,
         suites=suites,
@@ -137,6 +147,9 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         charts=charts,
         matrix=_matrix(support, views),
         meanings=VERDICTS,
+        defects=[(name, audit) for name, audit in defects if audit.findings],
+        harms=HARMS,
+        states=STATES,
     )
 
 
@@ -151,11 +164,11 @@ def link(reference: str) -> str:
 
 def tone(word: str) -> str:
     """Return what a word means at a glance: `good`, `bad`, `care` or `plain`."""
-    if word in LOUD or word in ("failed", "lost", "differ"):
+    if word in LOUD or word in ("failed", "lost", "differ", "open"):
         return "bad"
-    if word in ("incomplete", "flaky", "reverted"):
+    if word in ("incomplete", "flaky", "reverted", "unknown"):
         return "care"
-    return "good" if word in ("apply", "applied", "armed", "won") else "plain"
+    return "good" if word in ("apply", "applied", "armed", "won", "mended", "fixed") else "plain"
 
 
 def mark(word: str) -> str:

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 IN_PLACE = "overlay_loss_in_place"
 
 
-def make_compute(module: Any) -> Callable[..., Lists]:
+def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
     """Build what all releases share: logits in, lists of a tensor [R] for each sample out.
 
     Args:
         module: slime's `loss`, or what has its `get_responses`, `slice_log_prob_with_cp` and `mpu`.
+        effect: Where it is counted, with the figures `changed` and `kept_out`.
 
     """
     import torch
@@ -61,6 +62,10 @@ def make_compute(module: Any) -> Callable[..., Lists]:
             entropy_gradient=getattr(args, "entropy_coef", None) != 0,
             in_place=getattr(args, IN_PLACE, False),
         )
+        if logits.requires_grad and torch.is_grad_enabled():
+            effect.changed += 1
+            size = sum(stop - start for start, stop in rows.spans) * logits.size(-1) * logits.element_size()
+            effect.kept_out = max(effect.kept_out, size)
         log_prob, entropy = log_prob_entropy(logits, torch.cat(targets), rows)
         values = [log_prob, entropy] if with_entropy else [log_prob]
         if contiguous:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from overlay.patches._partition.balance import holds
 from overlay.patches._partition.capped import capped_partitions, fewest_parts
+from overlay.patches._partition.counted import count_split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
 
 def aligned(
@@ -17,6 +19,7 @@ def aligned(
     count_costs: Callable[[], Sequence[int]],
     align: int,
     expand: Callable[[list[list[int]], int, Sequence[int]], None],
+    effect: Any,
 ) -> list[list[int]]:
     """Return an upstream's parts if they will hold the cap, else parts that do, already aligned.
 
@@ -30,12 +33,15 @@ def aligned(
         align: The number of parts becomes a multiple of this, if there are samples enough.
         expand: The upstream's function that cuts the largest of the parts in two until there are as many as
             it is told, in place.
+        effect: Where it is counted, as `count_split` has it, and in `calls`.
 
     """
     cut = [list(part) for part in packed]
     expand(cut, -(-len(cut) // align) * align, lengths)
+    effect.calls += 1
     if holds(cut, lengths, cap) and all(cut):
         return packed
+    count_split(effect, cut, lengths, cap)
     costs = count_costs()
     parts = fewest_parts(lengths, cap, at_least=len(packed), costs=costs)
     multiple = -(-parts // align) * align

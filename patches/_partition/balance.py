@@ -23,6 +23,12 @@ def total(part: Sequence[int], costs: Sequence[Number]) -> Number:
     return sum([costs[index] for index in part])
 
 
+def overfull(partitions: Sequence[Sequence[int]], lengths: Sequence[int], cap: int) -> tuple[int, float]:
+    """Return how many parts of several samples have more than `cap`, and the fullest part over the cap."""
+    totals = [total(part, lengths) for part in partitions if len(part) > 1]
+    return sum(one > cap for one in totals), max(totals, default=0) / cap
+
+
 def split_largest(partitions: list[list[int]], parts: int, costs: Sequence[Number]) -> list[list[int]]:
     """Split the part of the greatest cost in half until there are `parts`, no more than there are samples.
 

@@ -44,7 +44,12 @@ def fewest_parts(
 
 
 def capped_partitions(
-    lengths: Sequence[int], parts: int, cap: int, *, costs: Sequence[Number] | None = None
+    lengths: Sequence[int],
+    parts: int,
+    cap: int,
+    *,
+    costs: Sequence[Number] | None = None,
+    refused: list[list[int]] | None = None,
 ) -> list[list[int]]:
     """Divide the samples into parts that hold the cap, balanced by cost as far as that allows.
 
@@ -57,6 +62,7 @@ def capped_partitions(
         parts: How many parts: `fewest_parts` or more, and no more than there are samples.
         cap: The most tokens in a part, at least 1. A sample over it is alone.
         costs: What to balance; without it, the lengths.
+        refused: Gets the parts of Karmarkar-Karp if they do not hold the cap.
 
     Returns:
         `parts` lists of indices, each ascending and none empty, in descending order of (cost, number of
@@ -76,6 +82,8 @@ def capped_partitions(
     balanced = karmarkar_karp(costs, parts, equal_size=False)
     if holds(balanced, lengths, cap):
         return [sorted(part) for part in balanced]
+    if refused is not None:
+        refused += balanced
     for start in _starts(lengths, parts, cap, costs):
         found = split_largest(start, parts, costs)
         level(found, lengths, cap, costs)

@@ -38,6 +38,14 @@ def wrapped(x):
 
 def guarded(x):
     return x
+
+
+def counted(x):
+    return x
+
+
+def passed(x):
+    return x
 """
 
 PATCH = """\
@@ -109,12 +117,38 @@ def make(original, module):
     return guarded
 """
 
+# The same, and each call that it acts on is counted: as `effect.py` of a patch has it.
+COUNT = """\
+from overlay.effect import effect
+
+EFFECT = effect(__name__, "call")
+
+
+def make(original, module):
+    def counted(x):
+        EFFECT.calls += 1
+        EFFECT.changed += 1
+        return original(x)
+
+    return counted
+"""
+
+# One that counts, on the way on which it hands the call on: that is that of the guarded wrapper.
+PASS_ON = f"""{GUARD.replace("guarded", "passed").replace("raise RuntimeError", "EFFECT.calls += 1")}
+
+from overlay.effect import effect
+
+EFFECT = effect(__name__, "call")
+"""
+
 #: name -> (site, the factory's source, allowed nanoseconds more). A replacement may cost nothing at all; its
 #: 5 ns are what the clock and the machine leave undecided.
 KINDS = {
     "replacement": ("replaced", REPLACE, 5.0),
     "wrapper": ("wrapped", WRAP, 130.0),
     "guarded wrapper": ("guarded", GUARD, 130.0),
+    "counting wrapper": ("counted", COUNT, 130.0),
+    "counting wrapper, passing on": ("passed", PASS_ON, 130.0),
 }
 CALLS = 100_000
 

@@ -122,9 +122,7 @@ class Ranks:
         sys.setswitchinterval(5.0)
         # Each real rank has a core for its own digest, and here it is computed once.
         comparison.agreement.digest_of = functools.cache(Facts.digest)
-        self._stores = [
-            TCPStore(HERE, port, is_master=False, timeout=PATIENCE) for _ in range(connections)
-        ]
+        self._stores = [TCPStore(HERE, port, is_master=False, timeout=PATIENCE) for _ in range(connections)]
         self._shares = [ranks[place::connections] for place in range(connections)]
 
     def take_part(self, name: str, world: int, timeout: float, case: Case) -> dict[str, Any]:
@@ -147,8 +145,7 @@ class Ranks:
                 asked.append(talk.keys._store.requests)  # noqa: SLF001
 
         threads = [
-            threading.Thread(target=work, args=pair)
-            for pair in zip(self._stores, self._shares, strict=True)
+            threading.Thread(target=work, args=pair) for pair in zip(self._stores, self._shares, strict=True)
         ]
         for thread in threads:
             thread.start()

@@ -1,6 +1,6 @@
 """Benchmark (i): how the planner and the partitioner grow, up to 65,536 samples and 4,096 ranks.
 
-    ./scripts/bench growth --seed 1
+./scripts/bench growth --seed 1
 """
 
 from __future__ import annotations

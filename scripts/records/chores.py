@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.authoring import lint, packaging
 from overlay.catalogue.registry import load_patches, module_of
+from records import _changes_in_a_run as in_a_run
 from records import _patch_releases, _support_checks, patches, retire, support
 from releasing import release as releasing
 from tortures._contracts import CONTRACTS
@@ -114,9 +115,10 @@ def upstream_alone(patch: Patch, *, quick: bool) -> Chore:
 
 
 def page(patch: Patch) -> Chore:
-    """Return whether docs/patches.md says what the patch says of itself."""
-    text = patches.PAGE.read_text(encoding="utf-8") if patches.PAGE.exists() else ""
-    wrong = "" if patches.section(patch) in text else "says something else, or nothing"
+    """Return whether docs/patches.md, and the table of what changes, say what the patch says of itself."""
+    texts = [path.read_text(encoding="utf-8") for path in (patches.PAGE, patches.CHANGES) if path.exists()]
+    said = all(any(part in text for text in texts) for part in (patches.section(patch), in_a_run.row(patch)))
+    wrong = "" if said else "says something else, or nothing"
     return Chore("docs/patches.md", wrong, "./scripts/matrix patches")
 
 

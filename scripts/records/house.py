@@ -17,11 +17,11 @@ ENGINE = ROOT / "overlay"
 #: What lies in `overlay/` itself, which users and authors of patches import, by the question it answers.
 FACE = {
     "(errors)": "What can go wrong, and which version is this?",
-    "(words)": "What do patch, contract, verdict, ledger and log mean?",
+    "(words)": "What do patch, contract, defect, verdict, effect, ledger and log mean?",
     "(doors)": "What do users, trainers and tests call?",
 }
 PLACES = {"errors": "(errors)", "_version": "(errors)"} | dict.fromkeys(
-    ("patch", "verdict", "ledger", "log"), "(words)"
+    ("patch", "defect", "verdict", "effect", "ledger", "log"), "(words)"
 )
 
 

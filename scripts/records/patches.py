@@ -1,4 +1,7 @@
-"""Write docs/patches.md from what the patches say of themselves, or with `--check`, compare the two."""
+"""Write docs/patches.md and docs/changes-in-a-run.md from what the patches say of themselves.
+
+With `--check` nothing is written, and the pages are compared with what would be.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from typing import TYPE_CHECKING
 
 from overlay.catalogue.registry import load_patches
 from overlay.report.page import link as address_of
+from records import _changes_in_a_run
 
 if TYPE_CHECKING:
     from overlay.patch import Patch, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "patches.md"
+#: What each patch changes in a job that runs.
+CHANGES = ROOT / "docs" / "changes-in-a-run.md"
 
 HEAD = """# The patches
 
@@ -75,17 +81,20 @@ def pages(name: str) -> list[str]:
     found = []
     for path in sorted((ROOT / "docs").glob("*.md")):
         first = path.read_text().partition("\n## ")[0]
-        if path != PAGE and f"`{name}`" in first:
+        if path not in (PAGE, CHANGES) and f"`{name}`" in first:
             found.append(path.name)
     return found
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or compare it."""
-    parser = argparse.ArgumentParser(description="Write docs/patches.md from the patches.")
-    parser.add_argument("--check", action="store_true", help="write nothing, and fail if it differs")
-    text = page()
+    """Write the pages, or compare them."""
+    parser = argparse.ArgumentParser(
+        description=f"Write docs/{PAGE.name} and docs/{CHANGES.name} from the patches."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if one differs")
+    pages = {PAGE: page(), CHANGES: _changes_in_a_run.page(load_patches())}
     if parser.parse_args(arguments).check:
-        return int(not PAGE.exists() or PAGE.read_text() != text)
-    PAGE.write_text(text)
+        return int(any(not path.exists() or path.read_text() != text for path, text in pages.items()))
+    for path, text in pages.items():
+        path.write_text(text)
     return 0

@@ -2,29 +2,32 @@
 
     python _run_contracts.py SEED SECONDS < JOBS
 
-A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Prints a line of JSON
-for each, `[outcome, what was said]`. What takes long to import is imported once.
+A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Two more can follow:
+`alone`, for upstream without the patch, and the file of what is trusted. Prints a line of JSON for each,
+`[outcome, what was said]`. What takes long to import is imported once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
-import signal
 import sys
 import warnings
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from overlay.base.settings import PROVE
+from overlay.proving.forked import CRASHED, HOLDS, NO_END, RAISES, WRONG, forked
+from overlay.proving.runner import import_before
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 
-HOLDS, RAISES, WRONG, NO_END = "holds", "raises", "wrong", "no end"
+__all__ = ["HOLDS", "NO_END", "RAISES", "WRONG"]
 
 
 class _Loader(SourceFileLoader):
@@ -54,43 +57,27 @@ class _Finder:
         return spec
 
 
-def run(patch: str, module: str, text: str, seed: str) -> tuple[str, str]:
-    """Return the outcome of one contract in this process, which is not fit for another afterwards."""
+def run(job: list[str], seed: str) -> str:
+    """Return what one contract says in this process, which is not fit for another afterwards."""
     from tortures._contracts import CONTRACTS
     from tortures._on_disk import on_disk
 
+    patch, module, text, how, trust = (*job, "", "")[:5]
+    os.environ.update({PROVE: how, "OVERLAY_TRUST": trust})
     contract = CONTRACTS[patch]
     changed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if module and contract.starts:
         changed = on_disk(module, text)
     elif module:
         sys.meta_path.insert(0, _Finder(module, text))
-    try:
-        with changed:
-            wrong = contract.check(seed)
-    except Exception as error:  # noqa: BLE001 -- what it is does not matter: it is said
-        return RAISES, f"{type(error).__name__}: {error}"[:300]
-    return (WRONG, wrong[:300]) if wrong else (HOLDS, "")
+    with changed:
+        return contract.check(seed)
 
 
-def forked(job: list[str], seed: str, seconds: int) -> tuple[str, str]:
+def outcome(job: list[str], seed: str, seconds: float) -> tuple[str, str]:
     """Return the outcome of one contract in a fork."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        signal.alarm(seconds)
-        with contextlib.suppress(BaseException):
-            os.write(writer, json.dumps(run(*job, seed)).encode())  # type: ignore[call-arg]
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as answer:
-        said = answer.read()
-    _, status = os.waitpid(child, 0)
-    if said:
-        outcome, why = json.loads(said)
-        return outcome, why
-    return (NO_END, f"not within {seconds} s") if status == signal.SIGALRM else (RAISES, f"status {status}")
+    found, why = forked(lambda: run(job, seed), seconds)
+    return (RAISES if found == CRASHED else found), why
 
 
 def main(seed: str, seconds: int) -> None:
@@ -106,14 +93,12 @@ def main(seed: str, seconds: int) -> None:
 
     torch.set_num_threads(1)
     jobs = [json.loads(line) for line in sys.stdin]
-    for name in dict.fromkeys(name for job in jobs for name in CONTRACTS[job[0]].before):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    here = {module for patch, module, _ in jobs if not CONTRACTS[patch].starts}
+    import_before(CONTRACTS[job[0]] for job in jobs)
+    here = {job[1] for job in jobs if not CONTRACTS[job[0]].starts}
     if early := sorted(here & sys.modules.keys()):
         sys.exit(f"imported before it was changed: {', '.join(early)}")
     for job in jobs:
-        answers.write(json.dumps(forked(job, seed, seconds)) + "\n")
+        answers.write(json.dumps(outcome(job, seed, seconds)) + "\n")
         answers.flush()
 
 

@@ -21,12 +21,12 @@ class ContractError(RuntimeError):
     """The process in which contracts are run did not end well."""
 
 
-def outcomes(path: str, jobs: Sequence[tuple[str, str, str]], seed: str) -> list[tuple[str, str]]:
+def outcomes(path: str, jobs: Sequence[tuple[str, ...]], seed: str) -> list[tuple[str, str]]:
     """Return the outcome of each job of `_run_contracts`, and what was said.
 
     Args:
         path: Folders as `PYTHONPATH` has them, the release first.
-        jobs: Patch, module and text; without a module nothing is changed.
+        jobs: Of `_run_contracts`: patch, module and text, at least; without a module nothing is changed.
         seed: Of what the contracts draw.
 
     Raises:

@@ -10,6 +10,7 @@ import pytest
 
 from checks import RANKS
 from overlay.compat.ranks.launcher import run_cases
+from overlay.patches.verl.moe_aux_scale.contract import wrong
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, Any]
         return {name: results[0] for name, results in ran.items()}
 
     return {
-        True: ranks(tmp_path_factory.mktemp("patched"), patches="verl.critic-loss-scale"),
+        True: ranks(tmp_path_factory.mktemp("patched"), patches="verl.critic-loss-scale,verl.moe-aux-scale"),
         False: ranks(tmp_path_factory.mktemp("alone"), overlay=False),
     }
 
@@ -53,6 +54,15 @@ def test_upstream_alone_has_a_gradient_that_grows_with_the_micro_batches(
 def test_upstream_adds_gradients_up_where_megatron_has_a_loss_per_token(
     found: dict[bool, dict[str, Any]],
 ) -> None:
-    """Which is known and not patched (docs/known-issues.md): with the setting off it is right."""
     assert found[False]["per token: False"]["error"] <= TOLERANCE
     assert found[False]["per token: True"]["ratio"] == pytest.approx(2, rel=TOLERANCE)
+
+
+def test_a_loss_per_token_has_the_gradient_of_one_process(found: dict[bool, dict[str, Any]]) -> None:
+    errors = {name: row["error"] for name, row in found[True].items() if name.startswith("per token")}
+    assert len(errors) == 4
+    assert max(errors.values()) <= TOLERANCE, (SEED, errors)
+
+
+def test_losses_of_routers_have_their_weight_on_one_rank_too() -> None:
+    assert wrong(SEED, patched=True, ranks=1) == "", SEED

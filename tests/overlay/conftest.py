@@ -10,6 +10,9 @@ from fake_upstream import Upstream, forget
 
 from overlay.enabling.engine import Engine
 
+#: By which launchers say what rank a process is.
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
     """Write the fake upstream, make it importable, and forget it afterwards."""
-    for name in ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG", "OVERLAY_DCP"):
+    for name in ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG", "OVERLAY_DCP", *RANKS):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,11 @@ def test_ranks_are_compared_when_megatron_is_initialised(
     found = run(tmp_path, release(f"megatron-core=={version}"), OVERLAY_PATCHES="megatron.*")
     assert [rank["alike"] for rank in found] == [""] * WORLD
     logs = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(WORLD)]
-    assert all("overlay: ranks 0-2 agree" in log for log in logs), logs
+    first, *others = logs
+    agreed = r"overlay: 3 ranks agree: [1-9]\d* applied, 0 refused, digest [0-9a-f]{12}"
+    assert [line for line in first.splitlines() if re.fullmatch(agreed, line)], logs
+    assert all(f"overlay: ranks 0-2 agree [rank={1 + n}," in log for n, log in enumerate(others)), logs
+    assert all("ranks agree:" not in log for log in others), logs
     (said,) = {rank["different"] for rank in found}
     assert said.startswith("AgreementError: the ranks do not run the same:")
     assert "megatron.recompute: revision\n    ranks 0,2  1\n    rank 1     absent" in said

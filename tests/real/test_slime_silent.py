@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,6 +38,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "slime.tool-turn-mask": (*V02, "v0.3.0", "v0.3.1"),
     "slime.bridge-flags": ("v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "v0.3.0"),
     "slime.one-step-log-probs": ("v0.3.0", "v0.3.1", MAIN),
+    "slime.metrics": (*V02, "v0.3.0", "v0.3.1", MAIN),
 }
 CURED: dict[str, tuple[str, ...]] = {
     "slime.eps-clip-c": (MAIN,),
@@ -64,7 +66,10 @@ def found(slime: Callable[[str], Path], findings: Callable[..., dict[str, Any]])
 
 @CONTRACTS.with_the_patch()
 def test_with_the_patch_it_is_right(found: Found, patch: str, version: str) -> None:
-    assert found(patch, version)[1] == "", SEED
+    _, said, figures = found(patch, version)
+    assert said == "", SEED
+    # On slime's own code the patch knows that it was reached.
+    assert json.loads(figures)["changed"] > 0, SEED
 
 
 @alone("slime.eps-clip-c")
@@ -125,3 +130,8 @@ def test_upstream_alone_hands_flags_to_the_bridge(found: Found, version: str) ->
 @alone("slime.one-step-log-probs")
 def test_upstream_alone_needs_no_log_probs_of_the_rollout(found: Found, version: str) -> None:
     holds(found("slime.one-step-log-probs", version)[0])
+
+
+@alone("slime.metrics")
+def test_upstream_alone_logs_what_patches_changed(found: Found, version: str) -> None:
+    holds(found("slime.metrics", version)[0])

@@ -65,7 +65,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["rank"]:
-        sys.stdout.write(f"\nrank {os.environ['RANK']}: {probe()}\n")
+    if sys.argv[1:] == ["child"]:
+        sys.stdout.write(f"{probe()}\n{in_process('spawn')}\n")
     else:
         main()

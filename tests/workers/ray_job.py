@@ -10,14 +10,17 @@ import json
 import os
 import socket
 import sys
+import time
 from typing import Any
 
 
 def probe() -> dict[str, Any]:
     """Use the fake upstream, which is 100 times larger where it is patched, and say what is enabled here."""
-    import fakeup.core
-
     import overlay
+    from overlay.enabling import voice
+
+    voice.QUIET = 0.5  # seconds, to be heard as long as the job runs
+    import fakeup.core
 
     value, status = int(fakeup.core.scale(1)), overlay.status()
     return {
@@ -76,6 +79,7 @@ def first() -> dict[str, Any]:
     env = {"env_vars": {"MINE": "1"}, "worker_process_setup_hook": hook}
     ray.init(runtime_env=env)
     found = {**asked(), "given": {**env, "worker_process_setup_hook": "hook"}}
+    time.sleep(3)  # until what workers write has come here
     ray.shutdown()
     ray.init()
     found["again"] = ray.get(ray.remote(probe).remote())

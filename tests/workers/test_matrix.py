@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from worksite import ARMED, PATCHED, PLAIN, clean_environment
+from worksite import ARMED, PATCHED, PLAIN, PROBE, clean_environment
 
 if TYPE_CHECKING:
     from worksite import Venv
@@ -37,11 +37,12 @@ def test_every_kind_of_process(worksite: Venv, armed: bool) -> None:
     assert set(found.values()) == {int(PATCHED if armed else PLAIN)}, found
 
 
-def test_ranks_of_torchrun(worksite: Venv, tmp_path: Path) -> None:
+def test_ranks_of_torchrun_and_their_log(worksite: Venv, tmp_path: Path) -> None:
+    """Ranks that agree, twice, and that refuse a patch, in one launch."""
     pytest.importorskip("torch")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [str(worksite.python), "-m", "overlay", "run", "--patches", "acme/*", "--"]
-    command += [str(worksite.python), "-W", "ignore", *launcher, str(HERE / "probe.py"), "rank"]
+    command += [str(worksite.python), "-W", "ignore", *launcher, str(HERE / "rank_log.py"), str(tmp_path)]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env=clean_environment(OVERLAY_PACKS="acme", OMP_NUM_THREADS="1"), cwd=tmp_path,
@@ -54,3 +55,59 @@ def test_ranks_of_torchrun(worksite: Venv, tmp_path: Path) -> None:
             process.wait()
     lines = sorted(line for line in printed.splitlines() if line.startswith("rank "))
     assert lines == [f"rank 0: {PATCHED}", f"rank 1: {PATCHED}"], said
+    digest = check_configuration(worksite, (tmp_path / "rank0.txt").read_text().splitlines()[0])
+    has = f"1 applied, 0 refused, digest {digest[:12]}"
+    host = os.uname().nodename
+    warned = "overlay: NOT applied acme/fakeup.scale (revision 3) to fakeup 1.2.0: unsupported: "
+    ours, theirs = ((tmp_path / f"rank{rank}.txt").read_text().splitlines()[rank == 0 :] for rank in (0, 1))
+    assert ours[:2] == [f"overlay: 2 ranks agree: {has}", "-- again"]
+    assert theirs[:1] == ["-- again"]
+    # Another upstream is another configuration. Before the ranks meet, each warns.
+    other = json.loads(ours[2].removeprefix("overlay: configuration: "))["digest"]
+    assert other != digest
+    assert [line[: len(warned)] for line in (ours[3], theirs[1])] == [warned] * 2
+    places = [f"[rank={rank},host={host}]" for rank in (0, 1)]
+    assert [line.rpartition(" ")[2] for line in (ours[3], theirs[1])] == places
+    refused = f"0 applied, 1 refused (acme/fakeup.scale), digest {other[:12]}"
+    assert ours[4:] == [f"overlay: 2 ranks agree: {refused}"]
+    assert theirs[2:] == []
+    # What the launcher says, and what is said at the end of the ranks.
+    assert [line for line in said.splitlines() if line.startswith("overlay:")] == []
+
+
+def test_ranks_that_never_meet(worksite: Venv, tmp_path: Path) -> None:
+    """Each rank is a process as torchrun starts them; rank 0 starts another one that uses what is patched."""
+    errors = []
+    for rank in "01":
+        environ = {**ARMED, "RANK": rank, "WORLD_SIZE": "2"}
+        done = worksite.run(str(HERE / "probe.py"), "child", **environ)
+        assert done.stdout.split() == [PATCHED] * 2, done.stderr
+        errors.append(done.stderr.splitlines())
+    digest = check_configuration(worksite, errors[0][0])
+    alone = f"overlay: ranks not compared; rank 0: 1 applied, 0 refused, digest {digest[:12]}"
+    assert errors[0][1:] == [alone]
+    assert errors[1] == []
+    done = worksite.run(str(HERE / "probe.py"), "child", **environ, OVERLAY_LOG="debug")
+    place = f"[rank=1,host={os.uname().nodename}]"
+    wanted = f"overlay: applied acme/fakeup.scale@3 to fakeup 1.2.0 (2 sites) {place}"
+    assert done.stderr.splitlines().count(wanted) == 2
+
+
+def check_configuration(worksite: Venv, line: str) -> str:
+    """Hold a line against what a job is run with, and return the digest, which is that of a lock."""
+    begin = "overlay: configuration: "
+    assert line.startswith(begin), line
+    said = json.loads(line.removeprefix(begin))
+    code = "import platform, overlay; print(overlay.__version__, platform.python_version())"
+    version, python = worksite.run("-c", code).stdout.split()
+    versions = said.pop("versions")
+    digest = said.pop("digest")
+    assert versions["fakeup"] == "1.2.0"
+    assert said == {
+        "overlay": version, "python": python, "patches": "acme/*", "selected": 2,
+        "strict": False, "pin": "", "packs": {"acme": "4.5"},
+    }  # fmt: skip
+    pinned = worksite.run("-c", PROBE, **ARMED, OVERLAY_PIN=f"sha256:{digest}")
+    assert pinned.stdout.split() == [PATCHED], pinned.stderr
+    assert len(digest) == 64
+    return str(digest)

@@ -131,7 +131,7 @@ def test_a_lock_that_is_none_stops_the_process(job: Job, text: str | None) -> No
 def test_one_patch_can_be_locked_anew(job: Job) -> None:
     everything = {"OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": "all"}
     words = ["lock", "--file", str(job.file)]
-    job.venv.run("-m", "overlay", *words, **everything)
+    job.venv.read(*words, "--update", **everything)
     before = job.file.read_text()
     (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
     assert len(job.venv.read_failing(*words, "--check", **everything)["differences"]) == 1
@@ -154,7 +154,9 @@ def test_a_lock_can_be_written_where_one_is_violated(job: Job) -> None:
         file.write("\n# changed\n")
     command = ["-m", "overlay", "lock", "--file", str(job.file)]
     assert job.venv.run(*command, **job.settings).returncode == 1
-    assert job.venv.run(*command, **{**job.settings, "OVERLAY_PIN": ""}).returncode == 0
+    # What is said to be the way out is one.
+    assert "`OVERLAY_PIN= overlay lock --update`" in job.venv.run("-c", "", **job.settings).stderr
+    assert job.venv.run(*command, "--update", **{**job.settings, "OVERLAY_PIN": ""}).returncode == 0
     assert job.venv.run("-c", PROBE, **job.settings).stdout.split() == [PATCHED]
 
 
@@ -162,3 +164,44 @@ def test_a_lock_that_cannot_be_written_is_exit_code_2(worksite: Venv) -> None:
     done = worksite.run("-m", "overlay", "lock", "--file", "/nowhere/overlay.lock")
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
+
+
+def test_a_lock_that_is_there_is_not_written_over_unasked(job: Job) -> None:
+    words = ["lock", "--file", str(job.file)]
+    before = job.file.read_text()
+    assert not job.venv.read(*words, **UNARMED)["written"]  # it is what is here
+    (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
+    found = job.venv.read_failing(*words, **UNARMED)
+    assert found["differences"] == ["acme/fakeup.scale: fakeup version: locked 1.2.0, here 1.3.0"]
+    assert not found["written"]
+    assert job.file.read_text() == before
+    done = job.venv.run("-m", "overlay", *words, **UNARMED)
+    assert done.returncode == 1
+    assert "  acme/fakeup.scale: fakeup version: locked 1.2.0, here 1.3.0\n" in done.stdout
+    assert "nothing was written: `overlay lock --update` writes over it" in done.stderr
+    found = job.venv.read(*words, "--update", **UNARMED)
+    assert found["written"]
+    assert found["changed"] == ["acme/fakeup.scale: fakeup version: was 1.2.0, is 1.3.0"]
+    assert found["differences"] == []
+    assert job.venv.read(*words, "--check", **UNARMED)["differences"] == []
+
+
+def test_patches_that_come_or_go_share_a_line(job: Job) -> None:
+    words = ["lock", "--file", str(job.file), "--patches", "megatron.grad-norm,megatron.recompute"]
+    done = job.venv.run("-m", "overlay", *words, **UNARMED)
+    assert "  selected here and not locked: megatron.grad-norm, megatron.recompute\n" in done.stdout
+    assert "  locked and not selected here: acme/fakeup.scale\n" in done.stdout
+    done = job.venv.run("-m", "overlay", *words, "--update", **UNARMED)
+    assert "  added: megatron.grad-norm, megatron.recompute\n  dropped: acme/fakeup.scale\n" in done.stdout
+
+
+def test_a_damaged_lock_is_written_over_when_that_is_asked_for(job: Job) -> None:
+    job.file.write_text("x")
+    words = ["-m", "overlay", "lock", "--file", str(job.file)]
+    done = job.venv.run(*words, **UNARMED)
+    assert done.returncode == 2
+    assert "is damaged" in done.stderr
+    assert "`overlay lock --update` writes over it" in done.stderr
+    assert job.file.read_text() == "x"
+    assert job.venv.run(*words, "--update", **UNARMED).returncode == 0
+    assert job.venv.run("-c", PROBE, **job.settings).stdout.split() == [PATCHED]

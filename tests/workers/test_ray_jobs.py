@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from types import ModuleType
@@ -14,6 +16,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
 from overlay.arming import ray_jobs
+from overlay.enabling.voice import Voice
 from overlay.errors import WorkersError
 
 if TYPE_CHECKING:
@@ -31,6 +34,10 @@ ARMED = {
 }
 #: overlay is there and has an empty ledger, or none was asked for.
 UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
+
+
+#: What a worker is told: that it is armed, and that what the job is run with was said.
+TOLD = {"OVERLAY": "1", "OVERLAY_SAID": "driver"}
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +63,13 @@ def test_the_workers_of_a_driver_that_is_enabled_are_too(cluster: Cluster) -> No
     said = [line for line in done.stderr.splitlines() if line.startswith("overlay: Ray:")]
     wanted = "OVERLAY=1 OVERLAY_PACKS=acme OVERLAY_PATCHES=acme/* OVERLAY_STRICT=1"
     assert said == [f"overlay: Ray: the workers of this job are armed by its runtime_env: {wanted}"] * 2
+    # The driver says what the job is run with, for both of its jobs; its workers, what they have.
+    (line,) = [line for line in done.stderr.splitlines() if "overlay: configuration" in line]
+    configuration = json.loads(line.removeprefix("overlay: configuration: "))
+    assert (configuration["patches"], configuration["strict"]) == ("acme/*", True)
+    has = f"overlay: this process: 1 applied, 0 refused, digest {configuration['digest'][:12]}"
+    heard = re.findall(r"pid=\d+\)\S* (overlay: [^\[\x1b\n]*)", done.stdout + done.stderr)
+    assert {line.strip() for line in heard} == {has}
 
 
 def test_a_driver_that_never_calls_init_and_a_hook_that_makes_the_environment(cluster: Cluster) -> None:
@@ -143,6 +157,22 @@ except overlay.WorkersError:
 # -- the call that is stood at, with a Ray that is made up ---------------------------------------------------
 
 
+def test_ray_folds_the_warning_of_many_ranks_and_keeps_those_of_other_patches() -> None:
+    """Ray takes lines for the same that differ in words with digits, and shows the first and the last."""
+    logging = pytest.importorskip("ray._private.ray_logging", reason="needs ray")
+    printed: list[str] = []
+    folding = logging.LogDeduplicator(5, None, None)
+    for rank in range(4):
+        lines = [
+            f"overlay: NOT applied {named} to fakeup 1.2.0: unsupported: out of range >=1 {place}"
+            for named in ("a.b (revision 1)", "a.c (revision 2)")
+            for place in [f"[rank={rank},host=node{rank // 2}]"]
+        ]
+        batch = {"ip": "10.0.0.1", "pid": rank, "lines": lines}
+        printed += [line for part in folding.deduplicate(batch) for line in part["lines"]]
+    assert [line.split()[3] for line in printed] == ["a.b", "a.c"]
+
+
 class JobConfig:
     """The part of Ray's that is asked for."""
 
@@ -160,6 +190,7 @@ class FakeRay:
         self.sent: list[Any] = []
         self.shut_down = 0
         self.strict = False
+        self.voice = Voice(dict, lambda: None)
         self.worker: Any = ModuleType("ray._private.worker")
         vars(self.worker).update(
             SCRIPT_MODE=0, WORKER_MODE=1, connect=self._connect(), shutdown=self._shutdown
@@ -203,12 +234,12 @@ def test_settings_are_copied_and_nothing_else_is_touched(fake: FakeRay) -> None:
     env = {"pip": ["x"], "py_modules": [os], "env_vars": {"A": "1"}}
     config = JobConfig(env)
     fake.worker.connect("node", mode=0, job_config=config)
-    assert fake.sent[-1].runtime_env == {**env, "env_vars": {"A": "1", "OVERLAY": "1"}}
+    assert fake.sent[-1].runtime_env == {**env, "env_vars": {"A": "1", **TOLD}}
     fake.worker.connect("node", 0, config)  # as nobody calls it today
     assert fake.sent[-1].runtime_env == fake.sent[-2].runtime_env
     assert config.runtime_env is env
     assert env == {"pip": ["x"], "py_modules": [os], "env_vars": {"A": "1"}}
-    assert fake.start(None) == {"env_vars": {"OVERLAY": "1"}}
+    assert fake.start(None) == {"env_vars": TOLD}
     fake.worker.connect("node", mode=1)
     assert fake.sent[-1] is None  # a worker, which has its settings
     ours = fake.worker.connect
@@ -228,7 +259,7 @@ def test_what_ray_will_not_take_is_left_to_ray(fake: FakeRay, env: Any) -> None:
 def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.CaptureFixture[str]) -> None:
     fake.jobs.watch()
     env = {field: "other"}
-    assert fake.start(env) == fake.start(env) == {**env, "env_vars": {"OVERLAY": "1"}}
+    assert fake.start(env) == fake.start(env) == {**env, "env_vars": TOLD}
     assert capsys.readouterr().err.count(f"'{field}' in the runtime_env of this job") == 1
     fake.strict = True
     with pytest.raises(WorkersError, match=field):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -125,7 +126,8 @@ def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
         "wrapt",
     }
 
-    assert venv.read("doctor")["active"]
+    path = f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    assert venv.read("doctor", OVERLAY="1", PATH=path)["armed"]
     assert venv.read("list")
     assert venv.read("plan")["verdicts"]
     code = "import sys; print('overlay.arming.startup' in sys.modules)"

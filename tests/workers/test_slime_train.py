@@ -220,7 +220,12 @@ def judge(release: str, printed: str, wanted: set[str], want: list[dict[str, flo
     assert len(actors) == 2, printed[-6000:]
     for lines in actors.values():
         assert wanted - elsewhere - NOT_IMPORTED <= named(lines), lines
-        assert "ranks 0-1 agree" in lines, lines
+    # One says it for both, and says what both have; the other says that it has met it.
+    said = [line for lines in actors.values() for line in lines if " agree" in line]
+    leader, follower = sorted(said)
+    assert re.fullmatch(r"2 ranks agree: \d+ applied, 0 refused, digest [0-9a-f]{12}", leader), said
+    assert follower.partition(" [")[0] == "ranks 0-1 agree", said
+    assert printed.count("overlay: configuration: ") >= 1, printed[-6000:]
     (lines,) = said_by("RolloutManager", printed).values()
     assert named(lines) >= elsewhere, lines
     steps = steps_of(printed)

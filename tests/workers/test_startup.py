@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pkgutil
 import shutil
@@ -36,7 +37,9 @@ def test_the_start_file_names_a_function(worksite: Venv) -> None:
 def test_a_process_is_armed_before_user_code(worksite: Venv, value: str) -> None:
     done = worksite.run("-c", PROBE, **{**ARMED, "OVERLAY": value})
     assert done.stdout.split()[-1] == PATCHED, done.stderr
-    assert "overlay: applied acme/fakeup.scale@3 to fakeup 1.2.0 (2 sites)" in done.stderr
+    configuration, has = done.stderr.splitlines()
+    digest = json.loads(configuration.removeprefix("overlay: configuration: "))["digest"]
+    assert has == f"overlay: this process: 1 applied, 0 refused, digest {digest[:12]}"
 
 
 @pytest.mark.parametrize("value", [None, "", "0", "off"])
@@ -169,9 +172,10 @@ def test_run_arms_what_it_starts(worksite: Venv) -> None:
 
 
 def test_run_hands_on_a_relative_pin_as_an_absolute_one(worksite: Venv) -> None:
+    worksite.run("-m", "overlay", "lock", "--file", "a.lock", "--patches", "megatron.recompute")
     code = "import os; print(os.environ['OVERLAY_PIN'], os.environ.get('OVERLAY_STRICT'))"
     options = ["--pin", "a.lock", "--strict"]
-    done = worksite.run("-m", "overlay", "run", *options, "--", str(worksite.python), "-S", "-c", code)
+    done = worksite.run("-m", "overlay", "run", *options, "--", str(worksite.python), "-c", code)
     assert done.stdout.split() == [str(worksite.folder / "a.lock"), "1"]
 
 
@@ -189,14 +193,21 @@ def test_run_says_what_it_cannot_start(worksite: Venv) -> None:
 # -- overlay doctor --------------------------------------------------------------------------------
 
 
+def on_path(venv: Venv) -> dict[str, str]:
+    """Return the PATH of somebody who has activated an environment."""
+    return {"PATH": f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
 def test_doctor_of_an_installation_from_the_wheel(worksite: Venv) -> None:
-    found = worksite.read("doctor")
+    found = worksite.read("doctor", OVERLAY="1", **on_path(worksite))
     assert found["active"]
+    assert found["armed"]
     assert found["reason"] == ""
     assert found["file"] == str(worksite.site / "overlay-startup.pth")
-    text = worksite.run("-m", "overlay", "doctor").stdout
-    assert "are armed at their start if OVERLAY=1" in text
-    assert "arming" not in worksite.run("-m", "overlay", "doctor", OVERLAY="1").stderr
+    done = worksite.run("-m", "overlay", "doctor", OVERLAY="1", **on_path(worksite))
+    assert done.stdout.startswith("yes: a Python process that starts here and now is patched\n")
+    assert done.stdout.endswith("\nnext:\n  overlay status # what is armed, patch by patch\n")
+    assert "arming" not in done.stderr
 
 
 def test_doctor_with_start_up_files_switched_off(worksite: Venv) -> None:
@@ -218,7 +229,8 @@ def test_doctor_of_a_target_folder(tmp_path: Path, wheel: Path) -> None:
     assert done.stdout == ""
     for name in ("overlay-startup.pth", "overlay-startup.start"):
         shutil.copy(tmp_path / "target" / name, venv.site)
-    assert venv.read("doctor", PYTHONPATH=str(tmp_path / "target"))["active"]
+    armed = {"OVERLAY": "1", "PYTHONPATH": str(tmp_path / "target")}
+    assert venv.read("doctor", **armed, **on_path(venv))["armed"]
 
 
 def test_doctor_of_an_editable_installation(tmp_path: Path) -> None:
@@ -230,7 +242,7 @@ def test_doctor_of_an_editable_installation(tmp_path: Path) -> None:
     assert str(startup) in found["reason"]
     for name in ("overlay-startup.pth", "overlay-startup.start"):
         shutil.copy(startup / name, venv.site)
-    assert venv.read("doctor")["active"]
+    assert venv.read("doctor", OVERLAY="1", **on_path(venv))["armed"]
 
 
 def test_doctor_of_a_file_that_starts_another_copy(tmp_path: Path, worksite: Venv, wheel: Path) -> None:
@@ -243,7 +255,9 @@ def test_doctor_of_a_file_that_starts_another_copy(tmp_path: Path, worksite: Ven
 
 
 def test_doctor_remarks_on_settings(worksite: Venv) -> None:
-    found = worksite.read("doctor", OVERLAY_PIN="x.lock", OVERLAY_PACK="acme", OVERLAY_STRICT="perhaps")
+    found = worksite.read_failing(
+        "doctor", OVERLAY_PIN="x.lock", OVERLAY_PACK="acme", OVERLAY_STRICT="perhaps"
+    )
     remarks = found["remarks"]
     assert any("OVERLAY_PIN is set and OVERLAY is not" in text for text in remarks)
     assert any("OVERLAY_PACK is no setting" in text for text in remarks)

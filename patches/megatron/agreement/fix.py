@@ -14,6 +14,7 @@ def make_memory_buffer(original: Callable[[], None], module: ModuleType) -> Call
     Contract: the original runs first and its result is returned. Raises `AgreementError` on every rank if the
     ranks differ.
     """
+    from overlay.patches.megatron.agreement.effect import EFFECT
 
     def _set_global_memory_buffer() -> None:
         original()
@@ -23,5 +24,6 @@ def make_memory_buffer(original: Callable[[], None], module: ModuleType) -> Call
             import overlay
 
             overlay.agree()
+            EFFECT.changed += 1
 
     return _set_global_memory_buffer

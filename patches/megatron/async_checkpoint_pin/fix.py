@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def make_schedule(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Build `AsyncCallsQueue.schedule_async_request`, which holds what is staged as long as its process."""
+    from overlay.patches.megatron.async_checkpoint_pin.effect import EFFECT
 
     def schedule_async_request(self: Any, async_request: Any) -> Any:
         stage = getattr(async_request, "preload_fn", None)
@@ -29,6 +30,7 @@ def make_schedule(original: Callable[..., Any], _module: ModuleType) -> Callable
         process = self.async_calls[-1].async_caller.process
         if process is not None:
             process.overlay_staged = staged
+            EFFECT.changed += 1
         return index
 
     return functools.wraps(original)(schedule_async_request)

@@ -19,7 +19,13 @@ class _FromOne(list):  # type: ignore[type-arg]
             return super().__getitem__(number)
         if number < 1:
             raise IndexError(number)
-        return super().__getitem__(number - 1)
+        found = super().__getitem__(number - 1)
+        from overlay.patches.megatron.cp_comm_type_by_layer.effect import EFFECT
+
+        EFFECT.calls += 1
+        # For the last one there is nothing at its own number.
+        EFFECT.changed += number >= len(self) or super().__getitem__(number) != found
+        return found
 
     def __deepcopy__(self, _memo: object) -> list[Any]:
         # A configuration that is copied meanwhile, as that of shared experts, outlives the constructor.

@@ -25,6 +25,8 @@ def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callabl
     """
     from inspect import Parameter, signature
 
+    from overlay.patches.megatron.dynamic_cp_names.effect import EFFECT
+
     given = signature(original)
     extra = Parameter(KEYWORD, Parameter.KEYWORD_ONLY, default=False, annotation="bool")
 
@@ -39,6 +41,7 @@ def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callabl
         bound.arguments["hybrid_context_parallel"] = ranks > 1
         result = original(*bound.args, **bound.kwargs)
         warm_up(module, ranks)
+        EFFECT.changed += 1
         return result
 
     vars(initialize_model_parallel)["__signature__"] = given.replace(

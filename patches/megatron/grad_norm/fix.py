@@ -63,12 +63,26 @@ def make_param_groups(original: Callable[..., Any], _module: ModuleType) -> Call
     """Wrap `_get_param_groups`, with which every optimizer begins: the marks are right before it."""
     from functools import wraps
 
+    from overlay.patches.megatron.grad_norm.effect import EFFECT
+
     @wraps(original)
     def _get_param_groups(*args: Any, **kwargs: Any) -> Any:
         chunks: Iterable[Any] = kwargs["model_chunks"] if "model_chunks" in kwargs else args[0]
         for chunk in chunks:
             for module in chunk.modules():
+                before = _marks(module)
                 mark(module)
+                for parameter, marked in before:
+                    other = getattr(parameter, "tensor_model_parallel", False) != marked
+                    EFFECT.calls += 1
+                    EFFECT.changed += other
+                    EFFECT.elements += parameter.numel() if other else 0
         return original(*args, **kwargs)
 
     return _get_param_groups
+
+
+def _marks(module: Any) -> list[tuple[Any, bool]]:
+    """Return the parameters of one module, with their marks."""
+    parameters = module.parameters(recurse=False)
+    return [(parameter, getattr(parameter, "tensor_model_parallel", False)) for parameter in parameters]

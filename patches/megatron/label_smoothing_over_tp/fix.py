@@ -82,10 +82,13 @@ def _make_smoothed() -> Callable[..., Any]:
             by.scatter_add_(-1, place, kept)
             return by.mul_(grads[0].unsqueeze(-1)), None, None, None
 
+    from overlay.patches.megatron.label_smoothing_over_tp.effect import EFFECT
+
     def smoothed(logits: Any, target: Any, smoothing: float, group: Any) -> Any:
         if not 0 < smoothing < 1:
             msg = f"label_smoothing is {smoothing}, and must be below 1"
             raise ValueError(msg)
+        EFFECT.changed += 1
         return Smoothed.apply(logits, target, smoothing, group)
 
     return smoothed

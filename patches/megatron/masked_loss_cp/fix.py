@@ -42,6 +42,7 @@ def _over_all_ranks(loss_func: Callable[..., Any], size: int | None) -> Callable
     Upstream divides the sum by this rank's tokens, at least one, and averages over the ranks. For the sum of
     all ranks over the tokens of all, a rank's part has to weigh as much as it has of the tokens.
     """
+    from overlay.patches.megatron.masked_loss_cp.effect import EFFECT
 
     def loss(*args: Any, **kwargs: Any) -> Any:
         import torch
@@ -53,6 +54,7 @@ def _over_all_ranks(loss_func: Callable[..., Any], size: int | None) -> Callable
         other = kwargs.get("non_loss_data") or not isinstance(outputs, tuple) or len(outputs) != PARTS
         if ranks == 1 or size not in (None, ranks) or other:
             return outputs
+        EFFECT.changed += 1
         summed, tokens, reduced = outputs
         divisor = torch.as_tensor(tokens, device=summed.device).detach()
         total = divisor.clone().to(torch.float64)

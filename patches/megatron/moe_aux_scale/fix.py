@@ -22,9 +22,17 @@ def _factor(router: Any, *, context: bool) -> int:
     context parallel ranks, each of which has its part of it: the schedule makes up for that from 0.16 on, and
     before with `context`.
     """
+    from overlay.patches.megatron.moe_aux_scale.effect import EFFECT
+
+    factor = 1
     if router.calculate_per_token_loss:
-        return _size(router, "tp_cp_group", "get_tensor_and_context_parallel_world_size")
-    return _size(router, "cp_group", "get_context_parallel_world_size") if context else 1
+        factor = _size(router, "tp_cp_group", "get_tensor_and_context_parallel_world_size")
+    elif context:
+        factor = _size(router, "cp_group", "get_context_parallel_world_size")
+    EFFECT.calls += 1
+    EFFECT.changed += factor > 1
+    EFFECT.factor = max(EFFECT.factor, factor)
+    return factor
 
 
 def _size(router: Any, group: str, getter: str) -> int:

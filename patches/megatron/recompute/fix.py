@@ -24,7 +24,9 @@ def make_backward(original: Callable[..., Any], module: ModuleType) -> Callable[
     detached inputs of this very node. So a checkpoint inside the recomputation, on whatever thread, and
     `CheckpointWithoutOutput`, which detaches for itself, never meet.
     """
-    release = make_release()
+    from overlay.patches.megatron.recompute.effect import EFFECT
+
+    release = make_release(EFFECT)
 
     def backward(ctx: Any, *args: Any) -> Any:
         run_function = ctx.run_function
@@ -64,8 +66,10 @@ def make_graphed_backward(original: Callable[..., Any], module: ModuleType) -> C
     return backward
 
 
-def make_release() -> Callable[[list[Any]], None]:
+def make_release(effect: Any) -> Callable[[list[Any]], None]:
     """Build the function that empties a list of detached inputs and lets go of what they hold.
+
+    What it lets go of is counted, with the figures `calls`, `changed`, `released` and `held`.
 
     It lets go of a tensor only if nothing but the list and autograd's `AccumulateGrad` node holds it: a hook
     that captured a layer's input, a delayed weight gradient, a collective in flight or a saved tensor of a
@@ -98,16 +102,25 @@ def make_release() -> Callable[[list[Any]], None]:
         alone = ties(lone)
 
     def release(inputs: list[Any]) -> None:
+        released = 0
         while inputs:
             leaf = inputs.pop()
             # The storage of a subclass (quantised, distributed, jagged) is its own business.
             if type(leaf) is not torch.Tensor or not leaf.requires_grad or leaf.layout is not torch.strided:
                 continue
-            if leaf.is_nested or ties(leaf) != alone:
+            if leaf.is_nested:
                 continue
+            if ties(leaf) != alone:
+                effect.held += 1
+                continue
+            released += leaf.nbytes
             # The gradient has been returned: this drops a reference, and copies nothing.
             leaf.grad = None
             leaf.data = leaf.new_empty(0)
+        effect.calls += 1
+        if released:
+            effect.changed += 1
+            effect.released = max(effect.released, released)
 
     return release
 

@@ -41,6 +41,8 @@ def make_save(original: Callable[..., Any], _module: ModuleType) -> Callable[...
     """Build `sharded_param_state_fully_reshardable`, which gets tensors that know of their padding."""
     import torch
 
+    from overlay.patches.megatron.reshardable_checkpoint.effect import EFFECT
+
     def sharded_param_state_fully_reshardable(self: Any, *args: Any, **options: Any) -> Any:
         gather = self.get_parameter_state_dp_zero
 
@@ -48,6 +50,10 @@ def make_save(original: Callable[..., Any], _module: ModuleType) -> Callable[...
             state = gather(*some, **more)
             for number, buffer in enumerate(self.buffers) if state is not None else ():
                 before = _padding(buffer)
+                shift = max(before.values(), default=0)
+                EFFECT.calls += 1
+                EFFECT.changed += shift > 0
+                EFFECT.padding = max(EFFECT.padding, shift)
                 state[number] = {
                     dtype: {
                         key: _Compact(value, before) if isinstance(value, torch.Tensor) else value

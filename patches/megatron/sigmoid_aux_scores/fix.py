@@ -15,8 +15,13 @@ def _wide(logits: Any) -> Any:
     """Return logits as float32, unless they are as wide already."""
     import torch
 
+    from overlay.patches.megatron.sigmoid_aux_scores.effect import EFFECT
+
     # Not narrower: with moe_router_dtype=fp64 they are float64.
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    EFFECT.calls += 1
+    EFFECT.changed += wide is not logits
+    return wide
 
 
 def make_scores(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:

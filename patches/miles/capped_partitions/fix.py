@@ -72,6 +72,7 @@ def make_split(original: Callable[..., Any], module: ModuleType) -> Callable[...
     Micro-batches are dealt out to ranks by the same name, with their own workloads: that is the original's.
     """
     from overlay.patches._partition.aligned import aligned
+    from overlay.patches.miles.capped_partitions.effect import EFFECT
 
     def get_seqlen_balanced_partitions(
         seqlen_list: Sequence[Any], k_partitions: int, equal_size: bool
@@ -85,6 +86,7 @@ def make_split(original: Callable[..., Any], module: ModuleType) -> Callable[...
             # A count of operations is a whole number; as a float its sums would depend on their order.
             return [int(count) for count in step.workloads]
 
-        return aligned(packed, step.lengths, step.cap, flops, step.align, module.expand_bins_by_splitting)
+        expand = module.expand_bins_by_splitting
+        return aligned(packed, step.lengths, step.cap, flops, step.align, expand, EFFECT)
 
     return get_seqlen_balanced_partitions

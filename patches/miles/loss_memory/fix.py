@@ -47,7 +47,9 @@ class _AsSlime:
 
 def make_log_probs(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build `get_log_probs_and_entropy`."""
-    compute = make_compute(_AsSlime(module))
+    from overlay.patches.miles.loss_memory.effect import EFFECT
+
+    compute = make_compute(_AsSlime(module), EFFECT)
 
     def get_log_probs_and_entropy(
         logits: Any,

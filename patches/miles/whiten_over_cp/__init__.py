@@ -54,7 +54,7 @@ PATCH = Patch(
                         Known(site=f"{_STATE}._dp_mode", digests=("54fc92aab1d3",)),
                         Known(site=f"{_GROUPS}:GroupsInfo", digests=("03c216fca9f2",)),
                         # What they say it of. Of the rest of the state nothing is asked.
-                        Fields(site=_STATE, names=("intra_dp", "intra_dp_cp", "indep_dp")),
+                        Fields(site=_STATE, names=("intra_dp", "intra_dp_cp", "indep_dp", "cp")),
                         Fields(site=f"{_GROUPS}:GroupInfo", names=("rank", "size", "group")),
                     ),
                     replacements=(

@@ -20,6 +20,7 @@ def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[.
     from torch.distributed import ReduceOp
 
     from overlay.patches._whitening import whitened
+    from overlay.patches.miles.whiten_over_cp.effect import EFFECT
 
     def distributed_masked_whiten(
         values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
@@ -33,7 +34,9 @@ def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[.
             for group in groups:
                 GeneralPGUtil.create(group).all_reduce(sums, group, op=ReduceOp.SUM)
 
-        return whitened(values, mask, all_reduce, shift_mean=shift_mean, epsilon=epsilon)
+        cp = module.get_parallel_state().cp
+        place = int(cp.rank), int(cp.size)
+        return whitened(values, mask, all_reduce, place, EFFECT, shift_mean=shift_mean, epsilon=epsilon)
 
     return distributed_masked_whiten
 
@@ -41,6 +44,8 @@ def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[.
 def make_normalize(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Wrap the normalisation: every rank enters the collective, whether or not it has a token."""
     import torch
+
+    from overlay.patches.miles.whiten_over_cp.effect import EFFECT
 
     def normalize_advantages(
         args: Any,
@@ -56,6 +61,7 @@ def make_normalize(original: Callable[..., Any], module: ModuleType) -> Callable
                 args, advantages, loss_masks, total_lengths, response_lengths, max_seq_lens=max_seq_lens
             )
             if not _entered.get():
+                EFFECT.empty += 1
                 none = torch.cat(advantages)
                 module.distributed_masked_whiten(none, torch.ones_like(none))
             return result

@@ -17,12 +17,14 @@ def make_validate(original: Callable[..., Any], _module: ModuleType) -> Callable
 
     It raises a `ValueError` for a model that allgather context parallelism is not for.
     """
+    from overlay.patches.slime.allgather_cp_models.effect import EFFECT
 
     def _hf_validate_args(args: Any, hf_config: Any) -> None:
         names = getattr(hf_config, "architectures", None) or ()
         # The option is slime's; what parses only Megatron's arguments does not know it.
         split = getattr(args, "allgather_cp", False) and args.context_parallel_size > 1
         if split and not any(name in IN_ORDER for name in names):
+            EFFECT.changed += 1
             msg = (
                 "--allgather-cp splits sequences in order, and the layers of "
                 f"{', '.join(names) or 'this model'} expect the two halves of each rank (zigzag): it is for "

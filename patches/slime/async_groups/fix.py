@@ -62,13 +62,23 @@ def make_init(original: Callable[..., Any], _module: ModuleType) -> Callable[...
 def make_rollout(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build one rollout: slime's own, with a worker that hands out no more groups than it needs."""
     from overlay.patches._rebound import rebound
+    from overlay.patches.slime.async_groups.effect import EFFECT
 
     async def _generate_rollout_async(args: Any, rollout_id: int, data_buffer: Any) -> Any:
+        workers: list[Any] = []
+
         def worker(*given: Any) -> _Wanted:
             found = module._get_global_worker(*given)  # noqa: SLF001 -- by which slime finds it
+            workers.append(found)
             return _Wanted(found, args.rollout_batch_size)
 
         own = rebound(original, module, _get_global_worker=worker)
-        return await own(args, rollout_id, data_buffer)
+        result = await own(args, rollout_id, data_buffer)
+        waiting = workers[-1].output_queue.qsize() if workers else 0
+        EFFECT.calls += 1
+        EFFECT.changed += waiting > 0
+        EFFECT.kept += waiting
+        EFFECT.most = max(EFFECT.most, waiting)
+        return result
 
     return _generate_rollout_async

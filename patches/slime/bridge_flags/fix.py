@@ -28,12 +28,16 @@ def hand_over(args: Any, provide: Any) -> None:
         provide: Makes a part of the model: a method of the configuration, or the critic's, which holds it.
 
     """
+    from overlay.patches.slime.bridge_flags.effect import EFFECT
+
     inner = dict(zip(provide.__code__.co_freevars, provide.__closure__ or (), strict=True))
     if "_original_provide" in inner:
         provide = inner["_original_provide"].cell_contents
     for flag in FLAGS:
         value = getattr(args, flag, None)
         if value:
+            EFFECT.calls += 1
+            EFFECT.changed += getattr(provide.__self__, flag, None) != value
             setattr(provide.__self__, flag, value)
 
 

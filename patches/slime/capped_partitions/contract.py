@@ -33,15 +33,17 @@ def _splits(seed: str) -> str:
     """Balance by tokens (slime before 0.3). Alignment to virtual stages is another patch's."""
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.slime_on_cpu import import_slime
-    from overlay.compat.slime_on_cpu.rollouts import cases
+    from overlay.compat.slime_on_cpu.rollouts import case, cases
     from overlay.compat.slime_on_cpu.splits import wrong
 
     enable(PATCH.id)
     with cuda_on_cpu():
         (data,) = import_slime("data")
         assert_applied(PATCH.id)
+        # Two micro-batches by first fit, over the budget once slime has evened them: drawn ones need not be.
+        evened = case("over the budget once they are even", [50, 50, 35, 30, 25], budget=100)
         small = [one for one in cases(seed, 40) if len(one["ranks"][0]) < 100]
-        return wrong(data, [one for one in small if one["stages"] == one["group"] == 1])
+        return wrong(data, [evened, *(one for one in small if one["stages"] == one["group"] == 1)])
 
 
 CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))

@@ -40,6 +40,8 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
     """
     from overlay import log
     from overlay.patches._partition import capped_partitions, holds
+    from overlay.patches._partition.counted import count_split
+    from overlay.patches.slime.capped_partitions.effect import EFFECT
 
     def get_seqlen_balanced_partitions(
         seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
@@ -51,10 +53,11 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
             # Every rank has this number, and as many samples: all of them raise this.
             raise ValueError(_impossible(len(seqlen_list), k_partitions, group, budget))
         balanced: list[list[int]] = original(seqlen_list, k_partitions, equal_size)
+        EFFECT.calls += 1
         if holds(balanced, seqlen_list, budget):
             return balanced
         try:
-            return capped_partitions(seqlen_list, k_partitions, budget)
+            capped = capped_partitions(seqlen_list, k_partitions, budget)
         except ValueError as error:
             # slime has rounded the number down, which `slime.vpp-ceiling` prevents. An error would be that of
             # this rank alone, for which all others would wait.
@@ -63,6 +66,8 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
                 f"slime.vpp-ceiling is not applied: {error}"
             )
             return balanced
+        count_split(EFFECT, balanced, seqlen_list, budget)
+        return capped
 
     return get_seqlen_balanced_partitions
 
@@ -70,10 +75,14 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
 def make_capped(_original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Build the `_get_capped_partitions` of commit 286750aa3, whose own is not balanced and may fail."""
     from overlay.patches._partition import capped_partitions
+    from overlay.patches.slime.capped_partitions.effect import EFFECT
 
     def _get_capped_partitions(
         seqlen_list: Sequence[int], num_partitions: int, max_tokens: int
     ) -> list[list[int]]:
+        # What its own would have been is not computed: it may raise.
+        EFFECT.calls += 1
+        EFFECT.changed += 1
         return capped_partitions(seqlen_list, num_partitions, max_tokens)
 
     return _get_capped_partitions
@@ -111,6 +120,7 @@ def make_schedule(original: Callable[..., Any], _module: ModuleType) -> Callable
 def make_pack(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build the `_pack_step_into_mbs` of slime 0.3.1: balanced by FLOPs, and under the budget."""
     from overlay.patches._partition.aligned import aligned
+    from overlay.patches.slime.capped_partitions.effect import EFFECT
 
     def _pack_step_into_mbs(
         step_lengths: list[int],
@@ -138,7 +148,7 @@ def make_pack(original: Callable[..., Any], module: ModuleType) -> Callable[...,
             return [int(count) for count in counts]
 
         expand = module.expand_bins_by_splitting
-        return aligned(packed, step_lengths, max_per_bin, flops, _align.get(), expand)
+        return aligned(packed, step_lengths, max_per_bin, flops, _align.get(), expand, EFFECT)
 
     return _pack_step_into_mbs
 

@@ -14,11 +14,13 @@ def make_policy_loss(original: Callable[..., Any], module: ModuleType) -> Callab
     from functools import partial
 
     from overlay.patches._rebound import rebound
+    from overlay.patches.slime.eps_clip_c.effect import EFFECT
 
     def policy_loss_function(args: Any, batch: Any, logits: Any, sum_of_sample_mean: Any) -> Any:
         bound = getattr(args, "eps_clip_c", None)
         if bound is None:
             return original(args, batch, logits, sum_of_sample_mean)
+        EFFECT.changed += 1
         bounded = partial(module.compute_policy_loss, eps_clip_c=bound)
         own = rebound(original, module, compute_policy_loss=bounded)
         return own(args, batch, logits, sum_of_sample_mean)

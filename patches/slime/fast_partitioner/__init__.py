@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.compat.projects import SLIME
 from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
-from overlay.patches._fast_partitioner import make_karmarkar_karp
+from overlay.patches.slime.fast_partitioner.fix import make_karmarkar_karp
 
 _SITE = "slime.utils.seqlen_balancing:karmarkar_karp"
 

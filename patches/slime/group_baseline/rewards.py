@@ -34,7 +34,23 @@ def by_prompt(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     for position, sample in enumerate(samples):
         rollouts.setdefault((prompts[position], _rollout(sample, position)), []).append(position)
     scaled = args.advantage_estimator in SCALED and args.grpo_std_normalization
-    return raw, _normalised(raw, rollouts, scaled=scaled)
+    found = _normalised(raw, rollouts, scaled=scaled)
+    alone: dict[tuple[Hashable, Hashable], list[int]]
+    alone = {(prompt, ("sample", at)): [at] for at, prompt in enumerate(_in_a_row(args, len(samples)))}
+    _count(found, found if alone == rollouts else _normalised(raw, alone, scaled=scaled))
+    return raw, found
+
+
+def _count(found: list[float], theirs: list[float]) -> None:
+    """Count the rewards that differ from those as slime normalises them."""
+    from overlay.patches.slime.group_baseline.effect import EFFECT
+
+    # Far above what float32 loses.
+    away = [far for one, other in zip(found, theirs, strict=True) if (far := abs(one - other)) > 1e-4]  # noqa: PLR2004
+    EFFECT.calls += 1
+    EFFECT.changed += bool(away)
+    EFFECT.rewards += len(away)
+    EFFECT.off = max([EFFECT.off, *away])
 
 
 def _normalised(
@@ -79,11 +95,17 @@ def _prompts(args: Any, samples: Sequence[Any]) -> list[Hashable]:
         return known
     size = args.n_samples_per_prompt
     if len(samples) == size * args.rollout_batch_size:
-        return [position // size for position in range(len(samples))]
+        return _in_a_row(args, len(samples))
     from overlay import log
 
     log.warning(
         f"slime.group-baseline: {known.count(None)} of {len(samples)} samples have no group_index, and there "
         f"are not {size} for each of {args.rollout_batch_size} prompts: all are one group, as in slime alone"
     )
-    return [0] * len(samples)
+    return _in_a_row(args, len(samples))
+
+
+def _in_a_row(args: Any, count: int) -> list[Hashable]:
+    """Return the prompt of each sample as slime takes it: groups in a row if that is their number."""
+    size = args.n_samples_per_prompt
+    return [at // size if count == size * args.rollout_batch_size else 0 for at in range(count)]

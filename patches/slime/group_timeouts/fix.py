@@ -37,10 +37,13 @@ def make_reload(original: Callable[..., Any], module: ModuleType) -> Callable[..
     """Wrap what makes groups anew: those that kept their arguments are made with them, in slime's order."""
     import os
 
+    from overlay.patches.slime.group_timeouts.effect import EFFECT
+
     def reload_process_groups() -> None:
         pid = os.getpid()
         for group in module.ReloadableProcessGroup.GROUPS.get(pid, ()):
             if group.group is None and _MADE_WITH in group.group_info:
+                EFFECT.changed += 1
                 args, kwargs = group.group_info[_MADE_WITH]
                 group.group = module.old_new_group_dict[pid](*args, **kwargs)
         original()

@@ -18,8 +18,11 @@ def make_backward(_original: Callable[..., Any], _module: ModuleType) -> Callabl
     import torch
     import torch.distributed as dist
 
+    from overlay.patches.slime.hf_attention_gradient.effect import EFFECT
+
     def backward(ctx: Any, *grads: Any) -> Any:
         """Return the gradient of this rank's tokens. Each of `grads`: of a rank's tokens, of one shape."""
+        EFFECT.changed += 1
         own = torch.empty_like(grads[ctx.rank], memory_format=torch.contiguous_format)
         dist.reduce_scatter_tensor(own, torch.cat(grads), group=ctx.group)
         return own, None
@@ -37,6 +40,8 @@ def make_forward(original: Callable[..., Any], module: ModuleType) -> Callable[.
 
     import torch
 
+    from overlay.patches.slime.hf_attention_gradient.effect import EFFECT
+
     class Divided(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, states: Any, ranks: int) -> Any:
@@ -45,6 +50,7 @@ def make_forward(original: Callable[..., Any], module: ModuleType) -> Callable[.
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
+            EFFECT.changed += 1
             return grads[0] / ctx.ranks, None
 
     def forward(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:

@@ -44,7 +44,9 @@ def _pair(logits: Any, lists: Lists) -> tuple[Any, Lists]:
 
 def _packed(module: ModuleType, answer: Callable[[Any, Lists], Any]) -> Callable[..., Any]:
     """Build it for packed sequences; `answer` makes of the lists what is returned."""
-    compute = make_compute(module)
+    from overlay.patches.slime.loss_memory.effect import EFFECT
+
+    compute = make_compute(module, EFFECT)
 
     def get_log_probs_and_entropy(
         logits: Any,
@@ -65,7 +67,9 @@ def _packed(module: ModuleType, answer: Callable[[Any, Lists], Any]) -> Callable
 
 def _padded(module: ModuleType, answer: Callable[[Any, Lists], Any]) -> Callable[..., Any]:
     """Build it for sequences that may be padded to `max_seq_lens`."""
-    compute = make_compute(module)
+    from overlay.patches.slime.loss_memory.effect import EFFECT
+
+    compute = make_compute(module, EFFECT)
 
     def get_log_probs_and_entropy(
         logits: Any,

@@ -60,6 +60,8 @@ def make_batch(original: Callable[..., Any], module: ModuleType) -> Callable[...
     from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
     from slime.utils import ppo_utils
 
+    from overlay.patches.slime.masked_gae.effect import EFFECT
+
     def get_advantages_and_returns_batch(
         total_lengths: Any,
         response_lengths: Any,
@@ -90,12 +92,18 @@ def make_batch(original: Callable[..., Any], module: ModuleType) -> Callable[...
             shape = len(sizes), max([1, *(int(mask.sum()) for mask in trained)])
             table, rewards = values[0].new_zeros(2, *shape)
             rows = zip(step.rewards, values, kl, trained, strict=True)
+            masked = 0
             for row, (reward, value, penalty, mask) in enumerate(rows):
-                if (count := int(mask.sum())) == 0:
+                count = int(mask.sum())
+                masked += len(mask) - count
+                if count == 0:
                     continue
                 table[row, :count] = value[mask]
                 rewards[row, :count] = (-step.args.kl_coef * penalty + torch.zeros_like(value))[mask]
                 rewards[row, count - 1] += reward
+            EFFECT.calls += 1
+            EFFECT.changed += masked > 0
+            EFFECT.masked += masked
             estimate = ppo_utils.chunked_gae if chunked else ppo_utils.vanilla_gae
             found, _ = estimate(rewards=rewards, values=table, gamma=gamma, lambd=lambd)
             advantages = []

@@ -15,6 +15,7 @@ _SOURCES = ("log_probs", "rollout_log_probs", "values")
 def make_train_actor(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build the training of a rollout: slime's own, with advantages for want of log-probabilities too."""
     from overlay.patches._rebound import rebound
+    from overlay.patches.slime.one_step_log_probs.effect import EFFECT
 
     def masks(rollout_data: Any) -> Iterator[Any]:
         """Give this rank's part of the mask of each response, as slime gives that of its log-probabilities.
@@ -34,6 +35,7 @@ def make_train_actor(original: Callable[..., Any], module: ModuleType) -> Callab
         needed = args.use_rollout_logprobs or args.kl_coef != 0
         if needed or any(rollout_data.get(name) for name in _SOURCES):
             return module.compute_advantages_and_returns(args, rollout_data)
+        EFFECT.changed += 1
         rollout_data["values"] = masks(rollout_data)
         try:
             return module.compute_advantages_and_returns(args, rollout_data)

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 def left(sample: Any, sampling_params: Any) -> Any:
     """Return the parameters with the new tokens that the sample's response has left, none if it is longer."""
+    from overlay.patches.slime.partial_rollout_budget.effect import EFFECT
+
+    EFFECT.calls += 1
+    EFFECT.changed += sample.response_length > 0
+    EFFECT.over += sample.response_length
     most = max(sampling_params["max_new_tokens"] - sample.response_length, 0)
     return {**sampling_params, "max_new_tokens": most}
 

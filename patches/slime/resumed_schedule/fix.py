@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build what makes model and optimizer and loads them: slime's own, and the schedule put back."""
     from overlay.patches._rebound import rebound
+    from overlay.patches.slime.resumed_schedule.effect import EFFECT
 
     def initialize_model_and_optimizer(args: Any, role: str = "actor") -> Any:
         restored: list[int] = []
@@ -24,8 +25,11 @@ def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callabl
 
         own = rebound(original, module, load_checkpoint=load_checkpoint)
         model, optimizer, scheduler, iteration = own(args, role)
+        EFFECT.calls += len(restored)
         # Where the checkpoint says nothing of the schedule, it starts where slime says.
         if restored and restored[-1] > 0 and scheduler.num_steps != restored[-1]:
+            EFFECT.changed += 1
+            EFFECT.off = max(EFFECT.off, abs(restored[-1] - scheduler.num_steps))
             scheduler.num_steps = restored[-1]
             scheduler.step(increment=0)
         return model, optimizer, scheduler, iteration

@@ -16,9 +16,12 @@ def make_reward(original: Callable[..., Any], module: ModuleType) -> Callable[..
     from types import SimpleNamespace
 
     from overlay.patches._rebound import rebound
+    from overlay.patches.slime.teacher_temperature.effect import EFFECT
 
     async def reward_func(args: Any, sample: Any, **kwargs: Any) -> Any:
         def serialised(payload: Any) -> str:
+            EFFECT.calls += 1
+            EFFECT.changed += payload["sampling_params"].get("temperature") != args.rollout_temperature
             sampling = {**payload["sampling_params"], "temperature": args.rollout_temperature}
             return json.dumps({**payload, "sampling_params": sampling})
 

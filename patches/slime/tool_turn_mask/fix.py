@@ -38,10 +38,16 @@ def turns(messages: Sequence[Any]) -> list[Any]:
     """Return the messages with those of tools that follow each other as one."""
     from itertools import groupby
 
+    from overlay.patches.slime.tool_turn_mask.effect import EFFECT
+
     found: list[Any] = []
     for is_tool, group in groupby(messages, lambda message: message["role"] == "tool"):
         run = list(group)
         found += [_Turn(run)] if is_tool and len(run) > 1 else run
+    several = sum(isinstance(one, _Turn) for one in found)
+    EFFECT.calls += 1
+    EFFECT.changed += several > 0
+    EFFECT.turns += several
     return found
 
 

@@ -15,6 +15,9 @@ def at_own_temperature(logits: Any, args: Any) -> Any:
 
     if logits.size(-1) != 1 or args.rollout_temperature == 1.0:
         return args
+    from overlay.patches.slime.value_temperature.effect import EFFECT
+
+    EFFECT.changed += 1
     plain = copy(args)
     plain.rollout_temperature = 1.0
     return plain

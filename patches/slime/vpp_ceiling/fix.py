@@ -26,9 +26,17 @@ def rounded(lengths: Sequence[int], count: int) -> int:
     """
     if (step := current.get()) is None:
         return count
+    from overlay.patches.slime.vpp_ceiling.effect import EFFECT
+
+    EFFECT.calls += 1
     budget, group = step
     lower = count // group * group
-    return lower if lower == count or _splits(lengths, lower, budget) else lower + group
+    if lower == count or _splits(lengths, lower, budget):
+        return lower
+    # slime takes one at least.
+    EFFECT.changed += 1
+    EFFECT.more += lower + group - max(lower, 1)
+    return lower + group
 
 
 def rounded_up(lengths: Sequence[int], count: int) -> int:

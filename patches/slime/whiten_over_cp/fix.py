@@ -19,6 +19,7 @@ def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[.
     import torch.distributed as dist
 
     from overlay.patches._whitening import whitened
+    from overlay.patches.slime.whiten_over_cp.effect import EFFECT
 
     def distributed_masked_whiten(
         values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
@@ -30,7 +31,8 @@ def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[.
         def all_reduce(sums: Any) -> None:
             dist.all_reduce(sums, group=group)
 
-        return whitened(values, mask, all_reduce, shift_mean=shift_mean, epsilon=epsilon)
+        place = module.mpu.get_context_parallel_rank(), module.mpu.get_context_parallel_world_size()
+        return whitened(values, mask, all_reduce, place, EFFECT, shift_mean=shift_mean, epsilon=epsilon)
 
     return distributed_masked_whiten
 
@@ -40,6 +42,7 @@ def make_advantages(original: Callable[..., Any], module: ModuleType) -> Callabl
     import torch
 
     from overlay.patches._slime_advantages import compute
+    from overlay.patches.slime.whiten_over_cp.effect import EFFECT
 
     def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
         token = _entered.set(False)
@@ -49,6 +52,7 @@ def make_advantages(original: Callable[..., Any], module: ModuleType) -> Callabl
             advantages = rollout_data.get("advantages")
             computed = advantages is not None and advantages is not before
             if computed and args.normalize_advantages and not _entered.get():
+                EFFECT.empty += 1
                 none = torch.cat(advantages)
                 module.distributed_masked_whiten(none, torch.ones_like(none))
             return result

@@ -43,8 +43,10 @@ def make_value_loss(original: Callable[..., Any], module: ModuleType) -> Callabl
     The losses of all micro-batches add up, and gradients are averaged over the ranks: that is the mean over
     the batch, however it was cut.
     """
+    from overlay.patches.verl.critic_loss_scale.effect import EFFECT
 
     def value_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        EFFECT.changed += 1
         token = _batch.set(
             {
                 "dp_size": data["dp_size"],

@@ -42,6 +42,8 @@ def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[.
     """Replace the split: every subgroup gets a sequence, and C is always told to what follows."""
     from verl.utils import tensordict_utils as tu
 
+    from overlay.patches.verl.dynamic_cp_loss.effect import EFFECT
+
     def dynamic_cp_split_batch(batch: Any, engine_config: Any, dp_size: int, dp_rank: int) -> Any:
         lengths = batch["input_ids"].offsets().diff().tolist()
         budget = None
@@ -51,6 +53,11 @@ def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[.
         if plan is None:
             plan = make_plan(lengths, dp_size, engine_config.max_seqlen_per_dp_cp_rank, budget)
         check_plan(plan, len(lengths), dp_size)
+        # verl divides by W once too often, and once more where there are sequences for all ranks.
+        factor = dp_size ** -(2 if len(lengths) >= dp_size else 1)
+        EFFECT.changed += 1
+        EFFECT.least = min(EFFECT.least, factor)
+        EFFECT.most = max(EFFECT.most, factor)
         _, size, indices = part_of(plan, dp_rank)
         if size == dp_size:
             part = batch.clone(recurse=False)

@@ -13,12 +13,14 @@ def make_partitioner(original: Callable[..., Any], module: ModuleType) -> Callab
     """Build `karmarkar_karp`: the original's partitions, and the original for what only it can tell."""
     from overlay.patches._partition import is_exact
     from overlay.patches._partition import karmarkar_karp as fast
+    from overlay.patches.verl.fast_partitioner.effect import EFFECT
 
     def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
         values = whole(seqlen_list)
         # Nothing to divide, or into nothing: the original has its own way to fail.
         if not len(values) or k_partitions < 1 or not is_exact(values):
             return original(seqlen_list, k_partitions, equal_size)
+        EFFECT.changed += 1
         return fast(values, k_partitions, equal_size=equal_size)
 
     return karmarkar_karp

@@ -16,6 +16,8 @@ def make_forward_step(original: Callable[..., Any], module: ModuleType) -> Calla
     """
     import torch
 
+    from overlay.patches.verl.fsdp_output_memory.effect import EFFECT
+
     def forward_step(self: Any, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
         loss, output = original(self, micro_batch, loss_function, forward_only)
         step, loop = type(self).forward_step, type(self).forward_backward_batch
@@ -23,6 +25,10 @@ def make_forward_step(original: Callable[..., Any], module: ModuleType) -> Calla
         own = step is not module.FSDPEngineWithLMHead.forward_step
         if own or not loop.__module__.startswith("verl."):
             return loss, output
+        EFFECT.changed += 1
+        EFFECT.outputs += sum(
+            torch.is_tensor(value) and value.grad_fn is not None for value in output["model_output"].values()
+        )
         output["model_output"] = {
             name: value.detach() if torch.is_tensor(value) else value
             for name, value in output["model_output"].items()

@@ -23,6 +23,7 @@ def make_get_adv_estimator_fn(original: Callable[..., Any], module: ModuleType) 
 
 def over_turns(estimator: Callable[..., Any]) -> Callable[..., Any]:
     """Return an estimator that sees each response as the policy's tokens in a row, and padding after them."""
+    from overlay.patches.verl.multi_turn_returns.effect import EFFECT
 
     def compute_reinforce_plus_plus_outcome_advantage(
         token_level_rewards: Any, response_mask: Any, config: Any = None, **kwargs: Any
@@ -31,6 +32,9 @@ def over_turns(estimator: Callable[..., Any]) -> Callable[..., Any]:
         own = response_mask.bool()
         rewards = credited(token_level_rewards, own)
         order = own.int().argsort(dim=1, descending=True, stable=True)
+        EFFECT.calls += 1
+        # On a device nobody waits for it: there each of them counts.
+        EFFECT.changed += order.device.type != "cpu" or _has_gaps(own)
         packed = (rewards.gather(1, order), response_mask.gather(1, order))
         places = order.argsort(dim=1)
         advantages, returns = (
@@ -54,3 +58,8 @@ def credited(rewards: Any, own: Any) -> Any:
     positions = torch.arange(own.shape[1], device=own.device).expand_as(own)
     last = positions.masked_fill(~own, -1).cummax(dim=1).values
     return torch.zeros_like(rewards).scatter_add(1, last.clamp(min=0), rewards.masked_fill(last < 0, 0))
+
+
+def _has_gaps(own: Any) -> bool:
+    """Return whether some response has a token that is not the policy's before one that is."""
+    return bool((own[:, 1:] & ~own[:, :-1]).any()) or bool((own.any(dim=1) & ~own[:, 0]).any())

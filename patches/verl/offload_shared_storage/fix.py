@@ -25,6 +25,8 @@ def make_can_resize(original: Callable[..., Any], _module: ModuleType) -> Callab
     if holders is None:
         raise cannot_tell()
 
+    from overlay.patches.verl.offload_shared_storage.effect import EFFECT
+
     def of_one_name(tensor: torch.Tensor) -> tuple[int, ...]:
         return holders(tensor)
 
@@ -34,8 +36,11 @@ def make_can_resize(original: Callable[..., Any], _module: ModuleType) -> Callab
             return False
         # Like the caller's tensor, it has one name outside of the function that it is given to.
         fresh = torch.empty(0, device="cpu")
+        EFFECT.calls += 1
         if holders(tensor) == of_one_name(fresh):
             return True
+        EFFECT.changed += 1
+        EFFECT.bytes += tensor.untyped_storage().nbytes()
         warnings.warn(
             f"verl.offload-shared-storage: {tensor.untyped_storage().nbytes()} bytes on {tensor.device} are "
             f"not freed with the parameter or gradient of shape {list(tensor.shape)} that was offloaded from "

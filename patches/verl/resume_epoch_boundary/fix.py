@@ -46,9 +46,16 @@ def past_the_end(loader: Any, step: Callable[[], int]) -> Iterator[None]:
         return
     before = vars(loader).get("load_state_dict")
 
+    from overlay.patches.verl.resume_epoch_boundary.effect import EFFECT
+
     def load_state_dict(state: Any) -> None:
         load(state)
-        if step() % len(loader) == 0 and not _is_at_the_end(loader):
+        EFFECT.calls += 1
+        if step() % len(loader):
+            return
+        if _is_at_the_end(loader):
+            EFFECT.changed += 1
+        else:
             load(state)  # of another batch size, say: it goes on where it was
 
     loader.load_state_dict = load_state_dict

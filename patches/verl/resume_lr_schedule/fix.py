@@ -21,6 +21,7 @@ def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> C
 
     The scheduler was made without them, so it takes the count of steps from the checkpoint and nothing else.
     """
+    from overlay.patches.verl.resume_lr_schedule.effect import EFFECT
 
     def load_checkpoint(
         self: Any, local_path: Any, hdfs_path: Any = None, del_local_after_load: bool = False
@@ -37,6 +38,9 @@ def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> C
         finally:
             self.use_checkpoint_opt_param_scheduler = False
             _loading.reset(token)
+            EFFECT.calls += 1
+            EFFECT.changed += scheduler.num_steps > 0
+            EFFECT.steps = max(EFFECT.steps, scheduler.num_steps)
             scheduler.num_steps = scheduler.num_steps or steps
 
     return load_checkpoint

@@ -13,6 +13,8 @@ def make_bootstrap_metric(original: Callable[..., Any], _module: ModuleType) -> 
     """Build `bootstrap_metric`: NumPy's global generator is put back after it, and after an error in it."""
     import numpy as np
 
+    from overlay.patches.verl.seeded_validation.effect import EFFECT
+
     def bootstrap_metric(
         data: Any, subset_size: int, reduce_fns: Any, n_bootstrap: int = 1000, seed: int = 42
     ) -> Any:
@@ -20,6 +22,7 @@ def make_bootstrap_metric(original: Callable[..., Any], _module: ModuleType) -> 
         try:
             return original(data, subset_size, reduce_fns, n_bootstrap, seed)
         finally:
+            EFFECT.changed += 1
             np.random.set_state(state)  # noqa: NPY002
 
     return bootstrap_metric

@@ -105,13 +105,13 @@ def _is_on(settings: Any) -> bool:
     from overlay import log
 
     if "balance_batch" not in settings:
-        log.info(
+        log.of_job(
             f"{ID}: trainer.balance_batch is not set, so batches are balanced over the data parallel ranks "
             "(+trainer.balance_batch=False keeps them as they come)"
         )
         return True
     found = bool(settings.balance_batch)
-    log.info(f"{ID}: trainer.balance_batch={found}, so batches are {'' if found else 'not '}balanced")
+    log.of_job(f"{ID}: trainer.balance_batch={found}, so batches are {'' if found else 'not '}balanced")
     return found
 
 
@@ -133,7 +133,26 @@ def _balanced(data: Any, ranks: int) -> Any:
     if len(lengths) % ranks:
         return data
     workloads = calculate_workload(torch.tensor(lengths)).tolist()
-    return tu.index_select_tensor_dict(data, balanced_order(workloads, ranks))
+    order = balanced_order(workloads, ranks)
+    _count(workloads, order, ranks)
+    return tu.index_select_tensor_dict(data, order)
+
+
+def _count(workloads: Sequence[int], order: Sequence[int], ranks: int) -> None:
+    """Count a batch, and by how much the rank with most work had more as the batch came."""
+    from overlay.patches.verl.sft_balance.effect import EFFECT
+
+    size = len(order) // ranks
+    EFFECT.calls += 1
+    if not size or list(order) == sorted(order):
+        return
+    EFFECT.changed += 1
+    found, given = (
+        most_work(workloads, [rows[start : start + size] for start in range(0, len(order), size)])
+        for rows in (order, range(len(order)))
+    )
+    if found:
+        EFFECT.most_work = max(EFFECT.most_work, given / found)
 
 
 def balanced_order(workloads: Sequence[int], ranks: int) -> list[int]:

@@ -186,18 +186,19 @@ def settle(
     from overlay.patches._partition import capped_partitions, fewest_parts
 
     groups, longest = len(tokens), max(longest, 1)
-    need = max(at_least, 1)
+    usual = need = max(at_least, 1)
     if need < groups and longest <= cap:
         # No fewer than the original takes, which a group over the cap would otherwise allow.
-        need = max(need, min(groups, -(-sum(tokens) // cap)))
-        need = fewest_parts(tokens, cap, at_least=need, costs=costs)
+        usual = max(need, min(groups, -(-sum(tokens) // cap)))
+        need = fewest_parts(tokens, cap, at_least=usual, costs=costs)
     own = [
         need,
         longest if longest > cap else 0,
         samples if samples % group_size else 0,
         -groups,
+        usual,
     ]
-    need, too_long, indivisible, fewest = agree(own)
+    need, too_long, indivisible, fewest, usual = agree(own)
     way_out = "Raise the token limit per GPU (max_token_len_per_gpu and its like)"
     if too_long:
         raise TokenBudgetError(
@@ -218,7 +219,35 @@ def settle(
         )
     if max(tokens) > cap:
         _warn(group_size, max(tokens), cap)
-    return capped_partitions(tokens, count, cap, costs=costs)
+    refused: list[list[int]] = []
+    found = capped_partitions(tokens, count, cap, costs=costs, refused=refused)
+    _count(refused, tokens, costs, cap, count, -(usual // -divisor) * divisor)
+    return found
+
+
+def _count(
+    refused: list[list[int]], tokens: list[int], costs: list[int], cap: int, count: int, usual: int
+) -> None:
+    """Count a batch, and what verl's own micro-batches of it would have been.
+
+    Args:
+        refused: The balanced parts in this number, if they are over the cap.
+        tokens: Of each group.
+        costs: Of each group.
+        cap: Tokens that a micro-batch can hold.
+        count: How many micro-batches are taken.
+        usual: How many verl would have taken.
+
+    """
+    from overlay.patches._partition import karmarkar_karp
+    from overlay.patches._partition.counted import count_split
+    from overlay.patches.verl.strict_token_budget.effect import EFFECT
+
+    EFFECT.calls += 1
+    if usual == count and not refused:
+        return
+    theirs = refused if usual == count else karmarkar_karp(costs, usual, equal_size=False)
+    count_split(EFFECT, theirs, tokens, cap)
 
 
 def _warn(group_size: int, tokens: int, cap: int) -> None:

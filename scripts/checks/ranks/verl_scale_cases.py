@@ -7,28 +7,27 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.distributed as dist
+from megatron.core import parallel_state as mpu
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils import losses
 
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_steps import seed
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 PROMPT = 2
 CONFIG = SimpleNamespace(cliprange_value=0.5, loss_agg_mode="token-mean")
 
 
-def cases(world: int) -> list[tuple[str, int, int, Callable[[], dict[str, Any]]]]:
-    """Return a critic's step for each cut of a rank's four samples, and a step with a loss per token."""
+def cases(world: int) -> list[tuple[Any, ...]]:
+    """Return a critic's step for each cut of a rank's four samples, and steps with a loss per token."""
     critics = [(f"critic, {size}", 1, 1, functools.partial(critic, world, size)) for size in (1, 2, 4)]
     per_token = [(f"per token: {flag}", 1, 1, functools.partial(sft, world, flag)) for flag in (False, True)]
-    return [*critics, *per_token]
+    stages = [("per token: two stages", 1, 2, functools.partial(sft, world, True))]
+    turns = [("per token: two stages in turn", 1, 2, 1, 2, functools.partial(sft, world, True, layers=4))]
+    return [*critics, *per_token, *stages, *turns]
 
 
 def critic(world: int, size: int) -> dict[str, Any]:
@@ -68,23 +67,25 @@ def critic(world: int, size: int) -> dict[str, Any]:
         values = {"values": model_output["log_probs"]}
         return losses.value_loss(CONFIG, values, data, dp_group)
 
-    return _compared(batch, loss, reference, world)
+    return _compared(batch, loss, reference)
 
 
-def sft(world: int, per_token_loss: bool) -> dict[str, Any]:
+def sft(world: int, per_token_loss: bool, layers: int = cpu_engine.LAYERS) -> dict[str, Any]:
     """Train a step of supervised fine-tuning, with Megatron's `calculate_per_token_loss` or without."""
+    shape = cpu_engine.Shape(layers=layers)
     batch = cpu_engine.random_batch([5, 3, 6, 4] * world, seed=seed(), micro_batch_size_per_gpu=2)
     reference = cpu_reference.token_mean_loss(batch["loss_mask"].unbind())
     loss = functools.partial(losses.sft_loss, None)
-    return _compared(batch, loss, reference, world, per_token_loss=per_token_loss)
+    return _compared(batch, loss, reference, shape=shape, per_token_loss=per_token_loss)
 
 
-def _compared(batch: Any, loss: Any, reference: Any, world: int, **settings: Any) -> dict[str, Any]:
+def _compared(batch: Any, loss: Any, reference: Any, **settings: Any) -> dict[str, Any]:
     """Train on this rank's share of a batch, and compare the gradient with that of one process."""
     engine = cpu_engine.build_engine(cap=None, dynamic=False, seed=seed(), **settings)
     _, want = cpu_reference.loss_and_gradient(
         cpu_engine.weights_of(engine), batch["input_ids"].unbind(), reference, heads=cpu_engine.HEADS
     )
-    cpu_engine.train(engine, tu.chunk_tensordict(batch, world)[dist.get_rank()], loss)
+    share = tu.chunk_tensordict(batch, mpu.get_data_parallel_world_size())[mpu.get_data_parallel_rank()]
+    cpu_engine.train(engine, share, loss)
     ratio, error = cpu_engine.compare(cpu_engine.gradients_of(engine), want)
     return {"ratio": ratio, "error": error}

@@ -2,8 +2,8 @@
 
     python contracts_check.py SEED PATCH...
 
-The last line is JSON: by patch, what its contract's `wrong` says of the upstream alone, and what its `check`
-says with the patch.
+The last line is JSON: by patch, what its contract's `wrong` says of the upstream alone, what its `check` says
+with the patch, and the figures that the patch has counted by then, as JSON.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import multiprocessing
 import os
 import sys
+import tempfile
 
 from overlay.catalogue.registry import load_patches, module_of
 from overlay.compat.verl_imports import stand_in
+from overlay.effect import of_module
+from overlay.proving.forked import HOLDS, WRONG, forked
 
 #: What is said of a contract that raised: that is no finding.
 RAISED = "raised"
+#: Seconds for each, on a machine that is busy.
+PATIENCE = 240.0
 
 
 def main(seed: str, *patches: str) -> None:
@@ -28,7 +32,7 @@ def main(seed: str, *patches: str) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     load_patches()
     _import_before(patches)
-    found = {patch: [_asked(patch, function, seed) for function in ("wrong", "check")] for patch in patches}
+    found = {patch: [*_asked(patch, "wrong", seed)[:1], *_asked(patch, "check", seed)] for patch in patches}
     answers.write(json.dumps(found) + "\n")
 
 
@@ -42,27 +46,21 @@ def _import_before(patches: tuple[str, ...]) -> None:
                 importlib.import_module(name)
 
 
-def _asked(patch: str, function: str, seed: str) -> str:
-    """Return what a function of a contract says, in a process that is fit for nothing else afterwards."""
-    reader, writer = os.pipe()
-    # Not a pool: its processes are daemons, which may have no children, and some contracts fork.
-    child = multiprocessing.get_context("fork").Process(target=_answer, args=(writer, patch, function, seed))
-    child.start()
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        said = answer.read()
-    child.join()
-    return str(json.loads(said)) if said else f"{RAISED} nothing, and ended"
-
-
-def _answer(writer: int, patch: str, function: str, seed: str) -> None:
+def _asked(patch: str, function: str, seed: str) -> list[str]:
+    """Return what a function of a contract says, and the figures of the patch, in a process of its own."""
     contract = importlib.import_module(f"{module_of(patch)}.contract")
-    try:
-        said = str(getattr(contract, function)(seed))
-    except Exception as error:  # noqa: BLE001 -- whatever it is, the test judges it
-        said = f"{RAISED} {type(error).__name__}: {error}"
-    with os.fdopen(writer, "w") as answer:
-        json.dump(said, answer)
+    with tempfile.TemporaryFile("w+") as figures:
+
+        def work() -> str:
+            said = str(getattr(contract, function)(seed))
+            counted = of_module(module_of(patch))
+            json.dump({} if counted is None else counted.values, figures)
+            figures.flush()
+            return said
+
+        outcome, why = forked(work, PATIENCE)
+        figures.seek(0)
+        return [why if outcome in (HOLDS, WRONG) else f"{RAISED} {why}", figures.read() or "{}"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests of a patch share whose contract asks ranks of Megatron alone, on one release after another."""
+"""What tests share of patches whose contract asks ranks of Megatron alone, on one release after another."""
 
 from __future__ import annotations
 

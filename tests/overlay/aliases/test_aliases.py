@@ -128,7 +128,10 @@ def test_what_cannot_be_rebound_is_named(
     assert status.state == "incomplete"
     assert f"fakeup.core:scale is still held by {words}" in status.reason
     log = capsys.readouterr().err
-    assert "overlay: incomplete fakeup.scale@3 on fakeup 1.2.0: fakeup.core:scale is still held by" in log
+    assert (
+        "overlay: incomplete fakeup.scale (revision 3) on fakeup 1.2.0: fakeup.core:scale is still held by"
+        in log
+    )
     assert held is not None
 
 

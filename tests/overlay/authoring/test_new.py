@@ -81,7 +81,7 @@ def missing(text: str) -> str:
 
 def test_a_placeholder_never_applies(place: Workplace) -> None:
     place.new()
-    done = place.overlay("audit", "--json", "--site", str(place.upstream))
+    done = place.overlay("plan", "--json", "--site", str(place.upstream))
     assert done.returncode == 1
     (verdict,) = json.loads(done.stdout)["verdicts"]
     assert (verdict["patch"], verdict["verdict"]) == ("verl.exact-mean", "unsupported")

@@ -53,6 +53,15 @@ def test_a_term_that_names_nothing_is_an_error_with_a_way_out(text: str, words: 
     assert "OVERLAY_PATCHES" in str(caught.value)
 
 
+def test_a_semicolon_gets_a_hint() -> None:
+    with pytest.raises(
+        SelectionError, match="a ';' separates nothing; write commas or spaces between patches"
+    ):
+        settings.select(IDS, "verl.*;slime.*")
+    with pytest.raises(SelectionError, match="write commas or spaces between packs"):
+        settings.packs({"OVERLAY_PACKS": "acme;other"})
+
+
 @pytest.mark.parametrize("patches", [[], [3], [""], ["a b"], 7, ""])
 def test_a_selection_of_the_wrong_kind_is_an_error(patches: Any) -> None:
     with pytest.raises(SelectionError):
@@ -93,6 +102,7 @@ def test_variables_that_are_no_settings_are_named() -> None:
         "OVERLAY",
         "OVERLAY_PIN",
         "OVERLAY_PACKS",
+        "OVERLAY_TRUST",
         "OVERLAY_CACHE",
         "OVERLAY_DCP",
         "OVERLAY_TEST_SEED",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,49 @@ def test_list() -> None:
     assert [patch["id"] for patch in read("list")] == IDS
     text = overlay("list").stdout
     assert all(name in text for name in IDS)
+
+
+def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "verl/version").mkdir(parents=True)
+    (tmp_path / "verl/version/version").write_text("0.8.0\n")
+    (tmp_path / "verl/protocol.py").write_text("")
+    (tmp_path / "verl/__init__.py").write_text("")
+    environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
+    here = {patch["id"]: patch["here"] for patch in read("list", code=0, **environ)}
+    assert here["verl.strict-token-budget"] == "unsupported"
+    assert here["miles.loss-memory"] == "not-installed"  # an upstream of which no environment has a release
+    text = overlay("list", **environ).stdout
+    assert re.search(r"^miles.loss-memory@1 +not-installed", text, re.MULTILINE)
+    found = {patch["patch"]: patch for patch in read("status", code=1, **environ)["patches"]}
+    assert found["verl.strict-token-budget"]["state"] == "skipped"
+    assert found["miles.loss-memory"]["state"] == "skipped"
+    text = overlay("status", **environ).stdout
+    assert "miles." not in text
+    assert "4 patches left out: miles is not installed\n" in text
+
+
+def test_explain_says_whether_numbers_change_and_how_to_have_it_alone(tmp_path: Path) -> None:
+    from overlay.catalogue.registry import load_patches
+
+    said = "Changes the numbers of a running job:"
+    for name in ("slime.loss-memory", "verl.dynamic-cp-loss", "verl.distillation-loss-scale"):
+        patch = load_patches()[name]
+        text = " ".join(overlay("explain", name, "--site", str(tmp_path)).stdout.split())
+        assert (f"{said} YES" if "numbers" in patch.changes else f"{said} no") in text
+        alone = text.partition("Alone: overlay run --patches ")[2].split()[0]
+        data = read("plan", "--site", str(tmp_path), "--patches", alone, code=2)
+        assert set(data["selection"]) - set(data["companions"]) == {name, *patch.requires}
+
+
+def test_a_selection_may_begin_with_a_drop(tmp_path: Path) -> None:
+    for command in ("plan", "audit"):
+        data = read(command, "--site", str(tmp_path), "--patches", "-verl.sft-balance", code=2)
+        left = {one["patch"] for one in data["verdicts"] if one["verdict"] == "not-selected"}
+        assert "verl.sft-balance" in left
+        assert "verl.strict-token-budget" not in left
+    status = read("status", "--patches", "-verl.sft-balance")
+    assert "verl.sft-balance" not in status["selection"]
+    assert read("status", "--patches", "-verl.sft-balance,-verl.*")["selection"]
 
 
 def test_tables_fit_a_terminal(tmp_path: Path) -> None:
@@ -93,9 +137,66 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
     data = read("audit", "--site", str(tmp_path), code=1)
     verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
     assert verdicts["verl.strict-token-budget"] == "unsupported"
-    done = overlay("audit", "--site", str(tmp_path))
+    done = overlay("audit", "--site", str(tmp_path), "--sites")
     assert done.returncode == 1
     assert "does not exist" in done.stdout
+
+
+def an_image(folder: Path) -> str:
+    """Write a verl whose version is known, with one function as released and all else missing."""
+    (folder / "verl/version").mkdir(parents=True)
+    (folder / "verl/version/version").write_text("0.8.0\n")
+    (folder / "verl/protocol.py").write_text("")
+    (folder / "verl/utils/metric").mkdir(parents=True)
+    return str(folder)
+
+
+def test_audit_takes_a_path_and_writes_sarif(tmp_path: Path) -> None:
+    site = an_image(tmp_path / "site")
+    data = read("audit", site, "--sarif", str(tmp_path / "x.sarif"), code=1)
+    assert data == read("audit", "--site", site, code=1)
+    states = {one["defect"]: one["state"] for one in data["defects"]}
+    assert states["verl.budget-exceeded"] == "unknown"
+    log = json.loads((tmp_path / "x.sarif").read_text())
+    assert {one["ruleId"] for one in log["runs"][0]["results"]} == {
+        name for name, state in states.items() if state in ("open", "unknown", "mended")
+    }
+    done = overlay("audit", site, "--sarif", str(tmp_path / "nowhere" / "x.sarif"))
+    assert (done.returncode, "cannot be written" in done.stderr) == (2, True)
+
+
+def test_exit_codes_of_audit_follow_harm_and_settings(tmp_path: Path) -> None:
+    site = an_image(tmp_path / "site")
+    assert overlay("audit", site).returncode == 1
+    found = read("audit", site, "--harm", "hang", code=1)["defects"]
+    assert {one["harm"] for one in found} == {"hang"}
+    config = tmp_path / "run.sh"
+    config.write_text("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.zzz=1\n")
+    data = read("audit", site, "--harm", "hang", "--settings", str(config))
+    assert [one["settings"]["word"] for one in data["defects"]] == ["not-met"]
+    assert "trainer.zzz" in data["settings"]["unknown"]
+    text = overlay("audit", site, "--harm", "hang", "--settings", str(config)).stdout
+    assert "NOT MET BY THESE SETTINGS" in text
+    assert "use_dynamic_bsz is off, upstream's default" in " ".join(text.split())
+    assert "safe" not in text
+    for wrong in ("nothing here\n", "\0"):
+        config.write_text(wrong)
+        assert overlay("audit", site, "--settings", str(config)).returncode == 2
+
+
+def test_audit_explains_one_defect(tmp_path: Path) -> None:
+    site = an_image(tmp_path / "site")
+    data = read("audit", site, "--explain", "verl.per-token-loss-untold", code=1)
+    assert data["finding"]["defect"] == data["defect"]["id"] == "verl.per-token-loss-untold"
+    done = overlay("audit", site, "--explain", "verl.per-token-loss")
+    assert (done.returncode, "the nearest: verl.per-token-loss-untold" in done.stderr) == (2, True)
+
+
+def test_plan_counts_known_defects(tmp_path: Path) -> None:
+    site = an_image(tmp_path / "site")
+    assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
+    data = read("plan", "--site", site, code=1)
+    assert data["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +219,8 @@ def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
         (["status"], {"OVERLAY_PIN": "/nowhere/x.lock"}, "the lock /nowhere/x.lock cannot be read"),
         (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
         (["lock", "--check", "--update", "x"], {}, "not allowed with"),
-        (["run"], {}, "required: COMMAND"),
-        ([], {}, "usage"),
+        (["run"], {}, "there is no COMMAND"),
+        (["run", "--patches"], {}, "expected one argument"),
         (["frobnicate"], {}, "invalid choice"),
     ],
 )

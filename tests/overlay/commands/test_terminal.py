@@ -17,13 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from output_schema import SCHEMA, check
 
-from overlay import cli, ledger, patch, verdict
-from overlay.arming import doctor
+from overlay import cli, defect, ledger, patch, verdict
+from overlay.arming import checkup
+from overlay.auditing import judge
 from overlay.authoring import new
 from overlay.catalogue import packs
 from overlay.commands import progress as _progress
 from overlay.commands import tables
 from overlay.commands.progress import Progress
+from overlay.deciding import installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +78,51 @@ def test_a_status_fits(rows: list[tuple[str, str, str]], strict: bool) -> None:
         assert state in text
 
 
+def a_status(*patches: ledger.PatchStatus, enabled: bool = True) -> ledger.Status:
+    return ledger.Status(
+        enabled=enabled, strict=False, version="0.1.0", python="3.11.7", pid=1, selection=(), patches=patches,
+        pinned="/root/overlay.lock",
+    )  # fmt: skip
+
+
+def test_a_status_that_is_printed_reads_like_the_table() -> None:
+    patches = [
+        ledger.PatchStatus(patch=f"verl.fix-{number}", revision=2, state="armed") for number in range(9)
+    ]
+    absent = verdict.Verdict(patch="slime.it", revision=1, verdict="not-installed")
+    gone = ledger.PatchStatus(
+        patch="slime.it", revision=1, state="skipped", reason="slime is not installed", verdict=absent
+    )
+    status = a_status(*patches, gone)
+    text = str(status)
+    assert f"{status}" == text == tables.status(status)  # which is coloured on a terminal alone
+    assert_fits(text)
+    lines = text.splitlines()
+    assert lines[0] == "overlay 0.1.0 on Python 3.11.7, not strict: 9 armed, 1 skipped"
+    assert lines[2] == "verl.fix-0@2  armed  waits for its modules to be imported"
+    assert lines[-2:] == ["1 patch left out: slime is not installed", "pinned to /root/overlay.lock"]
+    assert len(text) < len(repr(status))
+    assert repr(status).startswith("Status(enabled=True")
+    assert str(a_status(enabled=False)).startswith("overlay 0.1.0 on Python 3.11.7, not enabled\n(none)\n")
+
+
+def test_a_notebook_shows_a_table_in_which_nothing_is_html() -> None:
+    from html.parser import HTMLParser
+
+    odd = "<script>alert('&amp;')</script>\"<td>"
+    patch = ledger.PatchStatus(patch=odd, revision=1, state="failed", reason=odd)
+    html = a_status(patch).replace(pinned=odd, half_patched=(odd,))._repr_html_()
+    assert html.count("<tr>") == 2
+    tags: list[str] = []
+    texts: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
+    parser.handle_data = texts.append  # type: ignore[method-assign, assignment]
+    parser.feed(html)
+    assert {*tags} == {"p", "table", "thead", "tbody", "tr", "th", "td"}
+    assert "".join(texts).count(odd) == 4
+
+
 def test_long_names_have_their_reasons_below() -> None:
     name = f"{'a' * 30}/{'b' * 9}.{'c' * 20}"
     verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unsupported", reason="it is new here"),)
@@ -115,7 +162,10 @@ def on_a_terminal(code: str, **environ: str) -> tuple[str, str]:
     return text, re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-STATUS = "from overlay.cli import main; main(['status'])"
+STATUS = (
+    "from overlay.commands import progress; progress.PATIENCE = 1e6; "  # on a machine that is busy
+    "from overlay.cli import main; main(['status'])"
+)
 
 
 def test_colours_are_for_terminals() -> None:
@@ -220,6 +270,7 @@ def test_a_slow_command_shows_what_it_is_at_and_then_its_table_alone(command: st
     first = text.split("\n")[0]
     assert shown(first).split() in (
         ["patch", "verdict", "why"],
+        ["no", "project", "that", "a", "known", "defect", "is", "of"],
         [str(tmp_path / "lock"), *first.split()[-1:]],
     )
     assert "[#" not in "\n".join(text.split("\n")[1:])
@@ -256,6 +307,7 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert run("schema") == SCHEMA
     site = ["--site", upstream(tmp_path)]
+    check(run("--json"), "overlay")
     commands: list[Sequence[str]] = [
         ["list"], ["plan"], ["plan", *site], ["audit"], ["audit", *site], ["status"], ["doctor"], ["packs"],
         ["digest", "verl.utils.seqlen_balancing:karmarkar_karp", "verl:nothing", *site],
@@ -263,9 +315,13 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     ]  # fmt: skip
     for words in commands:
         check(run(*words, "--json"), words[0])
-    # `new` needs a checkout, and is compared with its record below; those of `suite` are in its folder.
+    check(run("audit", "--explain", "verl.per-token-loss-untold", *site, "--json"), "audit explain")
+    script = tmp_path / "run.sh"
+    script.write_text("algorithm.adv_estimator=grpo\n")
+    check(run("audit", *site, "--settings", str(script), "--json"), "audit")
+    # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have their own tests.
     described = {words[0] for words in commands} | {"new"}
-    assert described | {"report", "run", "schema", "suite"} == commands_of_the_parser()
+    assert described | {"prove", "report", "run", "schema", "suite"} == commands_of_the_parser()
 
 
 def commands_of_the_parser() -> set[str]:
@@ -277,9 +333,13 @@ def commands_of_the_parser() -> set[str]:
 
 #: What of the schema is a record of the engine.
 RECORDS: dict[str, type[Record]] = {
-    "plan": verdict.Plan,
+    "decided": verdict.Plan,
+    "defect": defect.Defect,
+    "finding": judge.Finding,
     "status": ledger.Status,
-    "doctor": doctor.Diagnosis,
+    "doctor": checkup.Checkup,
+    "check": checkup.Check,
+    "installed": installed.Installed,
     "new": new.Written,
     "patch": patch.Patch,
     "target": patch.Target,

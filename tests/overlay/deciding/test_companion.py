@@ -70,7 +70,9 @@ def test_one_that_nobody_named_is_one_warning_also_in_strict_mode(
     assert found["other.agree"] == "skipped"
     lines = [line for line in capfd.readouterr().err.splitlines() if "other.agree" in line]
     assert len(lines) == 1
-    assert re.match(r"overlay: NOT applied other\.agree@3 to fakeup 1\.2\.0: unsupported: ", lines[0])
+    assert re.match(
+        r"overlay: NOT applied other\.agree \(revision 3\) to fakeup 1\.2\.0: unsupported: ", lines[0]
+    )
     assert lines[0].endswith(LOST)
     assert engine.status().companions == engine.plan().companions == ("other.agree",)
     assert engine.plan().loud == ()
@@ -250,8 +252,12 @@ def test_the_commands_exit_as_if_it_were_not_there(
     known = {patch.id: patch for patch in (upstream.patch(), companion(upstream))}
     monkeypatch.setattr("overlay.enabling.engine.load_all", lambda: known)
     monkeypatch.setattr("overlay.cli.Engine", lambda progress=None: engines(*known.values()))
+    # Those of overlay's own are mended by patches that are not here.
+    monkeypatch.setattr("overlay.auditing.audit.load_defects", lambda _patches: {})
     lock = str(tmp_path / "x.lock")
     for command in (["plan"], ["audit"], ["status"], ["lock", "--file", lock]):
         assert cli.main(command) == 0, command
-        assert cli.main([*command, "--patches", "other.agree"]) == 1 or command == ["status"], command
+        assert cli.main([*command, "--patches", "other.agree"]) == 1 or command[0] in ("audit", "status"), (
+            command
+        )
     assert "other.agree cannot be applied, which stops nothing" in capsys.readouterr().err

@@ -89,7 +89,9 @@ def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
         ALL, "apply"
     )
     assert {one.patch: one.verdict for one in engine.plan().verdicts}["fakeup.reading"] == "not-selected"
-    assert "(selected by its id alone)" in tables.patches(engine.known().values())
+    assert "(selected by its id alone)" in tables.patches(
+        engine.known().values(), dict.fromkeys(ALL, "apply")
+    )
     patch = engine.known()["fakeup.reading"]
     verdict = engine.plan([patch.id]).verdicts[0]
-    assert "OVERLAY_PATCHES=all,fakeup.reading" in tables.explanation(patch, verdict)
+    assert "OVERLAY_PATCHES=all,fakeup.reading" in tables.explanation(patch, verdict, patch.id)

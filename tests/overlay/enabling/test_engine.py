@@ -59,8 +59,15 @@ def snapshot(module: Any) -> dict[str, int]:
     return {name: id(value) for name, value in both.items()}
 
 
+@pytest.fixture
+def debug(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Have what a process does for itself in the log."""
+    monkeypatch.setenv("OVERLAY_LOG", "debug")
+    return monkeypatch
+
+
 def test_apply_on_import_with_one_exact_line(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, engines: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = engines(upstream.patch())
     assert engine.enable().patches[0].state == "armed"
@@ -112,7 +119,7 @@ def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, engi
 
 
 def test_a_thousand_times_is_once(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, engines: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = engines(upstream.patch())
     core = upstream.load()
@@ -175,7 +182,7 @@ def test_all_sites_or_none_within_a_module(
     assert "ImportError: no torch here" in status.patches[0].reason
     assert snapshot(core) == before
     assert lines(capsys) == [
-        "overlay: NOT applied fakeup.scale@3 to fakeup 1.2.0: failed: ImportError: no torch here"
+        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: failed: ImportError: no torch here"
     ]
 
 
@@ -223,13 +230,13 @@ def test_unsupported_is_loud_and_touches_nothing(
     assert upstream.load().scale(1) == 3
     (line,) = lines(capsys)
     assert line.startswith(
-        "overlay: NOT applied fakeup.scale@3 to fakeup 1.2.0: unsupported: the source is not one"
+        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: unsupported: the source is not one"
     )
     assert engine.status().patches[0].state == "skipped"
 
 
 def test_a_quiet_verdict_is_logged_as_a_skip(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, engines: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from overlay.patch import Present, Variant
 
@@ -291,7 +298,7 @@ def test_someone_elses_replacement_is_named_and_left_alone(
     assert verdict is not None
     assert verdict.verdict == "conflict"
     assert "test_someone_elses_replacement" in verdict.reason
-    assert "NOT applied fakeup.scale@3 to fakeup 1.2.0: conflict:" in lines(capsys)[0]
+    assert "NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: conflict:" in lines(capsys)[0]
 
 
 def test_the_same_function_from_elsewhere_is_someone_elses(upstream: Upstream, engines: Engines) -> None:
@@ -314,7 +321,7 @@ def test_disable_leaves_what_others_put_on_top(
     engine.disable()
     assert core.scale is theirs
     assert lines(capsys)[-1].endswith(
-        "left behind by fakeup.scale@3: fakeup.core:scale: somebody replaced it since"
+        "left behind by fakeup.scale (revision 3): fakeup.core:scale: somebody replaced it since"
     )
 
 

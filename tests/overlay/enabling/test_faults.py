@@ -68,7 +68,7 @@ def test_deciding_never_looks_like_a_failed_import(
     assert status.verdict is not None
     assert status.verdict.verdict == "unsupported"
     assert "optional dependency" in status.reason
-    assert "NOT applied fakeup.scale@3" in capsys.readouterr().err
+    assert "NOT applied fakeup.scale (revision 3)" in capsys.readouterr().err
 
 
 def test_without_packaging_nothing_is_applied_and_that_is_said(

@@ -123,7 +123,10 @@ def test_circular_imports_take_no_stale_alias(upstream: Upstream, engines: Engin
     assert engine.status().patches[0].sites[0].rebound == ("fakeup.user:scale",)
 
 
-def test_reload(upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reload(
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVERLAY_LOG", "debug")
     engine = engines(upstream.patch())
     engine.enable()
     core = upstream.load()

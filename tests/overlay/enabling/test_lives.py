@@ -175,7 +175,9 @@ def test_a_site_that_is_replaced_after_us_is_told(
         assert "fakeup.core:scale was replaced since by test_lives:" in status.reason
         assert [site.state for site in status.sites] == ["incomplete", "applied"]
     assert (
-        capsys.readouterr().err.count("overlay: lost fakeup.scale@3: fakeup.core:scale was replaced since by")
+        capsys.readouterr().err.count(
+            "overlay: lost fakeup.scale (revision 3): fakeup.core:scale was replaced since by"
+        )
         == 1
     )
     assert core.scale is theirs

@@ -12,7 +12,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlay import log
-from overlay.patches._fast_partitioner import make_karmarkar_karp
 from overlay.patches._partition import first_fit_count, holds
 from overlay.patches._slime_step import current
 from overlay.patches.slime.capped_partitions.fix import (
@@ -22,6 +21,7 @@ from overlay.patches.slime.capped_partitions.fix import (
     make_schedule,
     make_split,
 )
+from overlay.patches.slime.fast_partitioner.fix import make_karmarkar_karp
 from overlay.patches.slime.vpp_ceiling.fix import (
     make_config,
     make_count,

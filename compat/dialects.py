@@ -1,0 +1,153 @@
+"""How the settings of jobs are written, for `overlay audit --settings`, and what upstreams take by default.
+
+A default here goes before one that is read in an upstream's own files: it is one that no file states in one
+place, or that defects ask for by the end of a path alone.
+"""
+
+from __future__ import annotations
+
+from overlay.defect import Dialect, Setting
+
+#: Megatron's own, whoever starts it: what its parser, or the class behind an argument, begins with.
+_MEGATRON: dict[str, object] = {
+    "tensor_model_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "num_layers_per_virtual_pipeline_stage": None,
+    "num_virtual_stages_per_pipeline_rank": None,
+    "virtual_pipeline_model_parallel_size": None,
+    "sequence_parallel": False,
+    "calculate_per_token_loss": False,
+    "recompute_granularity": None,
+    "num_experts": None,
+    "multi_latent_attention": False,
+    "softmax_type": "vanilla",
+    "cp_comm_type": None,
+    "moe_aux_loss_coeff": 0.0,
+    "moe_z_loss_coeff": None,
+    "moe_router_score_function": "softmax",
+    "moe_router_load_balancing_type": "aux_loss",
+    "moe_router_dtype": None,
+    "mtp_num_layers": None,
+    "async_save": False,
+    "load_main_params_from_ckpt": False,
+    "dist_ckpt_optim_fully_reshardable": False,
+    "overlap_grad_reduce": False,
+    "num_distributed_optimizer_instances": 1,
+    "use_checkpoint_opt_param_scheduler": False,
+    "no_check_for_nan_in_loss_and_grad": False,
+    "no_overlap_p2p_communication": False,
+    "lr_decay_style": "linear",
+    "decoupled_lr": None,
+}
+_SLIME: dict[str, object] = {
+    "advantage_estimator": "grpo",
+    "allgather_cp": False,
+    "balance_by_flops": False,
+    "ckpt_step": None,
+    "colocate": False,
+    "custom_reward_post_process_path": None,
+    "disable_rewards_normalization": False,
+    "distributed_timeout_minutes": 10,
+    "eps_clip_c": None,
+    "gamma": 1.0,
+    "keep_old_actor": False,
+    "kl_coef": 0.0,
+    "lambd": 1.0,
+    "log_correct_samples": False,
+    "loss_mask_type": "qwen",
+    "loss_type": "policy_loss",
+    "megatron_to_hf_mode": "raw",
+    "normalize_advantages": False,
+    "offload": False,
+    "offload_train": False,
+    "opd_teacher_ckpt_step": None,
+    "opd_type": None,
+    "partial_rollout": False,
+    "qkv_format": "thd",
+    "ref_ckpt_step": None,
+    "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout",
+    "rollout_temperature": 1.0,
+    "train_backend": "megatron",
+    "true_on_policy_mode": False,
+    "use_dynamic_batch_size": False,
+    "use_dynamic_global_batch_size": False,
+    "use_opd": False,
+}
+
+_CLASSES = (
+    "megatron/core/transformer/transformer_config.py",
+    "megatron/core/model_parallel_config.py",
+    "megatron/core/optimizer/optimizer_config.py",
+    "megatron/core/distributed/distributed_data_parallel_config.py",
+)
+
+FLAGS = Dialect(
+    name="a command line of slime, miles or Megatron",
+    projects=("slime", "miles", "megatron-core"),
+    marks=("hf_checkpoint", "rollout_batch_size", "micro_batch_size", "num_layers", *_MEGATRON, *_SLIME),
+    defaults=_MEGATRON | _SLIME,
+    passed=(
+        "sglang_*", "address", "head", "node_ip_address", "num_gpus", "disable_usage_stats", "dashboard_*",
+        "force", "runtime_env_json", "working_dir", "nproc_per_node", "nnodes", "node_rank", "master_addr",
+        "master_port",
+    ),
+    implies=(("colocate", "True", "offload_train", True),),
+    sources=(
+        "slime/utils/arguments.py",
+        "slime/backends/megatron_utils/arguments.py",
+        "slime/backends/sglang_utils/arguments.py",
+        "megatron/training/arguments.py",
+        *_CLASSES,
+    ),
+)  # fmt: skip
+
+VERL = Dialect(
+    name="a configuration of verl",
+    projects=("verl", "megatron-core"),
+    marks=(
+        "actor_rollout_ref.*", "critic.*", "data.train*", "data.*_files", "algorithm.*", "trainer.*",
+        "engine.*", "optim.*", "config_name", "model_engine", "distillation.*", "reward*.*",
+    ),
+    # Of what it leaves to Megatron. All else stands in the configuration that it has composed.
+    defaults={
+        "cp_comm_type": None,
+        "load_main_params_from_ckpt": False,
+        "num_layers_per_virtual_pipeline_stage": None,
+        "num_virtual_stages_per_pipeline_rank": None,
+        "num_distributed_optimizer_instances": 1,
+        "overlap_grad_reduce": False,
+        "no_check_for_nan_in_loss_and_grad": False,
+        "strategy": "fsdp",
+    },
+    implies=(
+        ("config_name", "*megatron*", "strategy", "megatron"),
+        ("model_engine", "megatron", "strategy", "megatron"),
+        ("engine", "megatron", "strategy", "megatron"),
+        # Of RL, and of SFT.
+        ("actor_rollout_ref.*", "*", "use_dynamic_bsz", False),
+        ("algorithm.*", "*", "use_dynamic_bsz", False),
+        ("optim.*", "*", "use_dynamic_bsz", True),
+        ("engine", "*", "use_dynamic_bsz", True),
+        ("algorithm.adv_estimator", "gae", "critic.enable", True),
+    ),
+    # What verl has composed itself, for whoever wants to see all of it.
+    aside={
+        "tensor_model_parallel_size": ("*.rollout.*", "*.inference.*"),
+        "use_dynamic_bsz": ("data.*",),
+        "lora.rank": ("critic.*",),
+    },
+    passed=(
+        "config_path", "nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone",
+        "*_kwargs.*", "hydra.*",
+    ),
+    sources=(
+        "verl/trainer/config/_generated_ppo_megatron_trainer.yaml",
+        "verl/trainer/config/_generated_ppo_trainer.yaml",
+        "verl/trainer/config/sft_trainer_engine.yaml",
+        *_CLASSES,
+    ),
+    assumes={"megatron-core": (Setting(key="strategy", among=("megatron",)),)},
+)  # fmt: skip
+
+DIALECTS = (FLAGS, VERL)

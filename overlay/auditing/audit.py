@@ -1,0 +1,144 @@
+"""An audit: what is known to be wrong in one installation, patch by patch and defect by defect."""
+
+from __future__ import annotations
+
+from overlay.auditing import met
+from overlay.auditing.judge import Finding, concerns, judge
+from overlay.base.record import TYPE_CHECKING, Record
+from overlay.catalogue.known_defects import dialects, load_defects
+from overlay.defect import HARMS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import Any
+
+    from overlay.auditing.met import Answer, Settings
+    from overlay.defect import Defect
+    from overlay.enabling.engine import Engine
+    from overlay.reading.source import InstalledTree
+    from overlay.verdict import Plan
+
+
+class Audit(Record):
+    """What is known to be wrong in one installation."""
+
+    #: What is decided on the patches.
+    plan: Plan
+    #: By id.
+    defects: dict[str, Defect]
+    #: Those of projects that are there, the worst first.
+    findings: tuple[Finding, ...]
+    #: What the settings of a job say of each, by id; empty if none were given.
+    answers: dict[str, Answer]
+    settings: Settings | None = None
+
+    def of(self, *states: str) -> list[Finding]:
+        """Return the findings in some states."""
+        return [one for one in self.findings if one.state in states]
+
+    def concerning(self) -> list[Finding]:
+        """Return what is to be looked at: neither mended nor fixed, and not excluded by the settings."""
+        return [one for one in self.of("open", "unknown") if not self.is_not_met(one)]
+
+    def is_not_met(self, finding: Finding) -> bool:
+        """Return whether the settings say that a job does not meet a defect."""
+        found = self.answers.get(finding.defect)
+        return found is not None and found.word == "not-met"
+
+    def count(self) -> str:
+        """Return one line about all findings."""
+        parts = [
+            f"{len(self.of('mended'))} present and mended",
+            f"{len(self.of('open'))} present and not mended",
+            f"{len(self.of('unknown'))} not known for this source",
+            f"{len(self.of('fixed'))} fixed upstream",
+        ]
+        return f"known defects: {', '.join(parts)}"
+
+    def versions(self) -> str:
+        """Return the projects that are there and their versions."""
+        return ", ".join(sorted({f"{one.project} {one.version}".strip() for one in self.findings}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: the plan, and a record for each defect of a project that is there."""
+        return {
+            **self.plan.to_dict(),
+            "defects": [self._entry(one) for one in self.findings],
+        } | self._settings()
+
+    def _entry(self, finding: Finding) -> dict[str, Any]:
+        defect = self.defects[finding.defect]
+        found: dict[str, Any] = {
+            **finding.to_dict(),
+            "summary": defect.summary,
+            "met": defect.met,
+            "upstream": list(defect.upstream),
+            "fixed": defect.fixed,
+            "shown": defect.shown,
+        }
+        if finding.defect in self.answers:
+            found["settings"] = self.answers[finding.defect].to_dict()
+        return found
+
+    def _settings(self) -> dict[str, Any]:
+        if self.settings is None:
+            return {}
+        said = self.settings
+        what = {
+            "file": said.file,
+            "dialect": said.dialect.name,
+            "unknown": said.unknown(),
+            "elsewhere": list(said.elsewhere),
+            "missing": list(said.missing),
+        }
+        return {"settings": what}
+
+
+def make_audit(  # noqa: PLR0913 -- all that an audit is made from
+    engine: Engine,
+    plan: Plan,
+    tree: InstalledTree,
+    *,
+    selected: Collection[str] | None = None,
+    settings: Settings | None = None,
+    harms: Collection[str] = (),
+) -> Audit:
+    """Judge every known defect in a tree.
+
+    Args:
+        engine: Which patches there are.
+        plan: What is decided on them there.
+        tree: The source.
+        selected: The patches by which a defect counts as mended, of those in the plan. Default: all of these.
+        settings: Those of a job.
+        harms: The harms that are asked for; empty for all.
+
+    """
+    patches = engine.known()
+    everything = planned = {verdict.patch: verdict for verdict in plan.verdicts}
+    if selected is not None:
+        left_out = {
+            name: one.replace(verdict="not-selected") for name, one in planned.items() if name not in selected
+        }
+        planned = {**planned, **left_out}
+    elif any(verdict.verdict == "not-selected" for verdict in plan.verdicts):
+        everything = {one.patch: one for one in engine.plan(engine.everything(), tree).verdicts}
+    defects = load_defects(patches)
+    found = (judge(defect, patches, everything, planned, tree) for defect in defects.values())
+    kept = _sorted(one for one in found if concerns(one, harms or HARMS))
+    answers = (
+        {} if settings is None else {one.defect: met.answer(defects[one.defect], settings) for one in kept}
+    )
+    return Audit(plan=plan, defects=defects, findings=tuple(kept), answers=answers, settings=settings)
+
+
+def read_settings(path: str, tree: InstalledTree) -> Settings:
+    """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
+    from overlay.auditing import values
+
+    return met.recognise(path, values.read(path), dialects(), tree.read)
+
+
+def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+    worst = list(HARMS)
+    return sorted(findings, key=lambda one: (worst.index(one.harm), one.defect))

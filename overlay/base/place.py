@@ -1,0 +1,47 @@
+"""Which process of a job this is, as its launcher says in the environment.
+
+It is asked each time that it is needed: an actor may be told its rank after it has started.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: Where launchers write the rank of a process. Who starts ranks under Slurm writes one of the first two.
+_RANKS = ("RANK", "LOCAL_RANK")
+_TASK = "SLURM_PROCID"
+#: What every worker of Ray runs.
+_WORKER = "default_worker.py"
+
+
+def rank() -> int | None:
+    """Return the rank of this process, `None` if no launcher has said one.
+
+    A worker of Ray has the variables of the Slurm task that started its node, and is not that task.
+    """
+    for name in _RANKS if is_worker() else (*_RANKS, _TASK):
+        text = os.environ.get(name, "").strip()
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None
+
+
+def is_first() -> bool:
+    """Return whether this is rank 0, or a process that is no rank."""
+    return not rank()
+
+
+def is_worker() -> bool:
+    """Return whether this process is a worker of Ray: its children, with its variables, are none."""
+    return any(os.path.basename(word) == _WORKER for word in sys.orig_argv)
+
+
+def place() -> str:
+    """Return the rank and the host of this process, empty if it is no rank.
+
+    It is one word with a digit in it: Ray leaves such words out when it looks for lines that are the same.
+    """
+    mine = rank()
+    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+    return "" if mine is None else f"[rank={mine},host={'-'.join(host.split())}]"

@@ -1,0 +1,74 @@
+"""Plain text of at most 80 columns, and the same cells as HTML.
+
+Only what cannot be cut, the path of a file or the name of a site, may be longer.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    #: Gets a cell and the columns to fill, and returns the cell with its colour.
+    Paint = Callable[[str, int], str]
+
+WIDTH = 80
+#: Columns that the last column of a table has at least.
+_LEAST = 24
+
+
+def wrap(text: str, indent: str = "", *, first: str | None = None) -> str:
+    """Return a text in lines of at most `WIDTH` columns, all indented, the first one as `first` says."""
+    from textwrap import fill  # which imports `re`: not while a process is armed
+
+    return fill(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], paint: Paint | None = None) -> str:
+    """Return an aligned table whose last column is wrapped to what is left of the line.
+
+    Args:
+        head: The names of the columns.
+        rows: The cells.
+        paint: Gives a cell of all columns but the last its colour (default: no colours).
+
+    """
+    from textwrap import wrap as split
+
+    if not rows:
+        return "(none)"
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
+    left = sum(widths) + 2 * len(widths)
+    # Beside long names there is no room: below them, then.
+    below = left > WIDTH - _LEAST
+    left = 4 if below else left
+    lines = []
+    for row in (head, *rows):
+        chunks = split(row[-1], WIDTH - left, break_on_hyphens=False) or [""]
+        cells = [
+            (paint or str.ljust)(cell, 0 if below else width)
+            for cell, width in zip(row[:-1], widths, strict=True)
+        ]
+        if below:
+            chunks.insert(0, "")
+        lines.append(("  ".join([*cells, chunks[0]])).rstrip())
+        lines += [" " * left + chunk for chunk in chunks[1:]]
+    return "\n".join(lines)
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for a notebook. Whatever stands in a cell is shown as it is, and is no HTML."""
+    from html import escape
+
+    def line(cells: Sequence[str], kind: str) -> str:
+        return "<tr>" + "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,101 @@
+"""All that the cockpit shows, as data."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from overlay._version import __version__
+from overlay.arming.checkup import NO, examine
+from overlay.base.record import Record
+from overlay.cockpit.defects import Defects, defects
+from overlay.deciding.installed import Installed  # noqa: TC001 -- a field type
+from overlay.errors import OverlayError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from overlay.arming.checkup import Checkup
+    from overlay.enabling.engine import Engine
+
+#: What stands for the command that starts a job, until somebody puts theirs there.
+_COMMAND = "torchrun --nproc-per-node 8 train.py"
+_LOCK = "overlay.lock"
+
+
+class Applying(Record):
+    """A patch that is selected and applies to what is installed."""
+
+    patch: str
+    #: What changes in a job that runs, of `overlay.patch.CHANGES`; empty if the patch does not say.
+    changes: tuple[str, ...]
+
+
+class Cockpit(Record):
+    """What is installed, what is done to it, whether that is in force, and what comes next."""
+
+    #: Of overlay.
+    version: str
+    python: str
+    executable: str
+    #: The projects that patches are for, and what runs beneath them, also those that are not installed.
+    projects: tuple[Installed, ...]
+    patches: tuple[Applying, ...]
+    #: Ids of patches that are selected and cannot be applied to what is installed.
+    refused: tuple[str, ...]
+    defects: Defects
+    #: Whether a Python process that starts here and now is patched.
+    armed: bool
+    #: Why not, empty if it is.
+    reason: str
+    #: The next command.
+    next: str
+
+
+def look(engine: Engine) -> Cockpit:
+    """Look at what is here. Nothing of an upstream is imported. Raises `OverlayError` for a broken pack."""
+    from overlay.reading.source import InstalledTree
+
+    known, tree = engine.known(), InstalledTree()
+    everything = engine.plan(engine.everything(), tree)
+    try:
+        chosen = engine.plan(None, tree)
+        verdicts = [one for one in chosen.verdicts if one.patch in chosen.selection]
+        refused = tuple(one.patch for one in chosen.loud)
+    except OverlayError:  # the checkup says what is wrong with the selection
+        verdicts, refused = [], ()
+    applied = tuple(one.patch for one in verdicts if one.verdict == "apply")
+    checkup = examine(engine)
+    return Cockpit(
+        version=__version__,
+        python=".".join(map(str, sys.version_info[:3])),
+        executable=sys.executable,
+        projects=engine.installed(tree),
+        patches=tuple(Applying(patch=name, changes=known[name].changes) for name in applied),
+        refused=refused,
+        defects=defects(everything, applied, known),
+        armed=checkup.armed,
+        reason=_reason(checkup),
+        next=_next(checkup, applied, refused),
+    )
+
+
+def _reason(checkup: Checkup) -> str:
+    """Return what of the checks is said first: OVERLAY last, as people leave that to the job."""
+    wrong = [check for check in checkup.checks if check.answer == NO]
+    wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY"))
+    return next((f"{check.name} {check.found}" for check in wrong), "")
+
+
+def _next(checkup: Checkup, applied: tuple[str, ...], refused: tuple[str, ...]) -> str:
+    wrong = {check.name for check in checkup.checks if check.answer == NO and check.todo}
+    pin = f" --pin {_LOCK}" if os.path.isfile(_LOCK) else ""
+    if wrong - {"OVERLAY"}:
+        return "overlay doctor"
+    if refused:
+        return f"overlay explain {refused[0]}"
+    if not applied:
+        return "overlay audit --site DIR"
+    if wrong:
+        return f"overlay run{pin} {_COMMAND}"
+    pinned = any(check.name == "pin" and check.answer != "-" for check in checkup.checks)
+    return "overlay status" if pinned else "overlay lock"

@@ -1,0 +1,113 @@
+"""`overlay audit`: what is known to be wrong in an installation, and what overlay would do about it."""
+
+from __future__ import annotations
+
+import json
+
+from overlay.commands import tables
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_sites, folder, say, show
+from overlay.defect import HARMS
+from overlay.errors import OutputFileError, SelectionError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from overlay.auditing.audit import Audit
+    from overlay.enabling.engine import Engine
+    from overlay.reading.source import InstalledTree
+
+#: What stands for the path of this interpreter where a folder is asked for.
+INSTALLED = "installed"
+
+
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command to a parser."""
+    audit = add_command(
+        "audit", _audit, "say what is known to be wrong here, and what is mended, importing nothing"
+    )
+    what = "a site-packages, a checkout, an unpacked wheel; `installed` (default) is what this Python imports"
+    audit.add_argument("path", nargs="*", metavar="PATH", help=what)
+    add_sites(audit)
+    what = "by which patches a defect counts as mended (default: all, whatever OVERLAY_PATCHES says)"
+    audit.add_argument("--patches", metavar="SELECTION", help=what)
+    audit.add_argument("--harm", action="append", choices=list(HARMS), help="only of this harm; repeatable")
+    what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they meet"
+    audit.add_argument("--settings", metavar="FILE", help=what)
+    audit.add_argument("--sarif", metavar="FILE", help="write the findings there as SARIF 2.1.0 as well")
+    audit.add_argument("--explain", metavar="ID", help="say all about one defect, and what it is here")
+    what = "print what is decided on each patch, and the sites that decided, instead of the defects"
+    audit.add_argument("--sites", action="store_true", help=what)
+
+
+def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.auditing.audit import make_audit, read_settings
+    from overlay.reading.source import InstalledTree
+
+    if INSTALLED in arguments.path and len(arguments.path) + len(arguments.site or ()) > 1:
+        raise SelectionError(f"`{INSTALLED}` is what this Python imports, and goes without other folders")
+    sites = [*(folder(path) for path in arguments.path if path != INSTALLED), *(arguments.site or ())]
+    tree = InstalledTree(sites or None, arguments.root)
+    settings = read_settings(arguments.settings, tree) if arguments.settings else None
+    by_default = arguments.patches is None
+    plan = engine.plan(engine.everything() if by_default else arguments.patches, tree)
+    # Of the patches that only their ids select, a job has none unless somebody names them.
+    selected = engine.chosen("all").ids if by_default else None
+    harms = arguments.harm or ()
+    audit = make_audit(engine, plan, tree, selected=selected, settings=settings, harms=harms)
+    if arguments.explain:
+        return _explain(audit, arguments)
+    if arguments.sarif:
+        _write(arguments.sarif, audit, tree)
+    show(arguments, audit.to_dict(), lambda: _text(audit, sites=arguments.sites))
+    markers = {target.project.marker for patch in engine.known().values() for target in patch.targets}
+    for sentence in tree.remarks(markers):
+        say(sentence)
+    if sites and not plan.selection:
+        return EXIT_OK
+    if sites and not any(one.version for verdict in plan.verdicts for one in verdict.targets):
+        where = ", ".join(sites)
+        say(
+            f"no upstream of a selected patch is in {where}: name the folders of the path, such as "
+            "the site-packages and each checkout"
+        )
+        return EXIT_USAGE
+    return EXIT_LOUD if audit.concerning() else EXIT_OK
+
+
+def _text(audit: Audit, *, sites: bool) -> str:
+    if sites:
+        return tables.plan(audit.plan, findings=True)
+    from overlay.auditing.screen import screen
+
+    where = f"\nin {audit.plan.site}" if audit.plan.site else ""
+    return screen(audit) + where
+
+
+def _explain(audit: Audit, arguments: argparse.Namespace) -> int:
+    from overlay.auditing.screen import text
+    from overlay.base.settings import nearest
+
+    name = arguments.explain
+    if name not in audit.defects:
+        raise SelectionError(f"there is no defect {name!r}; {nearest(name, sorted(audit.defects))}")
+    finding = next((one for one in audit.findings if one.defect == name), None)
+    data = {
+        "defect": audit.defects[name].to_dict(),
+        "finding": None if finding is None else finding.to_dict(),
+    }
+    show(arguments, data, lambda: text(audit.defects[name], finding))
+    return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
+
+
+def _write(path: str, audit: Audit, tree: InstalledTree) -> None:
+    """Write the findings as SARIF. Raises `OutputFileError`."""
+    from overlay.auditing.sarif import sarif
+
+    try:
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump(sarif(audit, tree), file, indent=2)
+            file.write("\n")
+    except OSError as error:
+        raise OutputFileError(f"{path} cannot be written: {error}") from error

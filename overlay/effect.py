@@ -1,0 +1,250 @@
+"""What a patch counts of what it changed, at the cost of adding to a number.
+
+The folder of a patch may have it in `effect.py`, as `EFFECT`:
+
+    EFFECT = effect(
+        __name__,
+        "step",
+        Figure(name="over", says="micro-batches over the budget"),
+        then="without it {over} micro-batches over the budget",
+    )
+
+A factory imports it and its function adds to it: `EFFECT.calls += 1`. There is no lock: two threads that add
+at the same moment may lose one. Nothing may be computed on a device, nor fetched from one, for a figure. What
+is there on a device anyway may be put into it as it is: it is fetched when somebody asks, and never at the
+end of a process.
+
+Where a patch hands a call on as it came, nothing is counted.
+"""
+
+from __future__ import annotations
+
+import os
+
+from overlay.base.record import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Union
+
+    Number = Union[int, float]  # noqa: UP007 -- it is a string
+
+#: How figures of several processes become one.
+COMBINE = ("sum", "max", "min")
+_INFINITE = float("inf")
+_NEUTRAL: dict[str, Number] = {"sum": 0, "max": -_INFINITE, "min": _INFINITE}
+
+
+class Figure(Record):
+    """One number that a patch keeps of its run."""
+
+    #: A Python name, under which it is added to.
+    name: str
+    #: What it is, as a clause after the number: "micro-batches over the budget".
+    says: str
+    #: `bytes`, `tokens`, ...; empty for a count, and for a ratio.
+    unit: str = ""
+    #: Of `COMBINE`.
+    combine: str = "sum"
+
+
+class Effect(Record):
+    """What a patch counts: its figures, and what they have come to."""
+
+    #: What is counted first, in the singular: "step".
+    of: str
+    #: `changed` last; `calls` before that, unless each of them is changed.
+    figures: tuple[Figure, ...]
+    #: What it did to them, in the past tense.
+    did: str = "changed"
+    #: What follows where something was changed, with names of figures in braces.
+    then: str = ""
+    #: Figures that have a value. None of them is infinite.
+    values: dict[str, Number] = {}  # noqa: RUF012 -- nobody changes it
+
+    @property
+    def reached(self) -> bool:
+        """Whether there was anything to look at."""
+        return any(self.values.get(name) for name in ("calls", "changed"))
+
+
+class Counts:
+    """What functions add to: a number under the name of each figure."""
+
+    __slots__ = ()
+    effect: Effect
+    #: The module that holds it.
+    place: str
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for figure in self.effect.figures:
+            setattr(self, figure.name, _NEUTRAL[figure.combine])
+
+    def read(self, *, wait: bool = True) -> dict[str, Number]:
+        """Return the figures that have a value. Without `wait`, none that has to be fetched from a device."""
+        found = {}
+        for figure in self.effect.figures:
+            value = getattr(self, figure.name)
+            if type(value) not in (int, float):
+                value = _fetched(value, wait=wait)
+            if value == value and abs(value) != _INFINITE:  # noqa: PLR0124 -- NaN is not
+                found[figure.name] = value
+        return found
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        # A function that travels pickled by value counts where it runs.
+        return arrive, (self.place,)
+
+    def __deepcopy__(self, _memo: object) -> Counts:
+        return self
+
+    def __copy__(self) -> Counts:
+        return self
+
+
+def effect(
+    place: str, of: str, *figures: Figure, did: str = "changed", then: str = "", always: bool = False
+) -> Any:
+    """Return what functions of a patch add to.
+
+    Args:
+        place: `__name__` of the module that calls this, and keeps the result as `EFFECT`.
+        of: What is counted, in the singular, such as "step": under `calls` whenever there was one to look at,
+            and under `changed` if the patch changed something about it.
+        figures: What else is counted.
+        did: What `changed` counts, in the past tense.
+        then: As in `Effect`.
+        always: Whether what is looked at is changed each time: there are no `calls` then.
+
+    """
+    own: tuple[Figure, ...] = (Figure(name="changed", says=f"{plural(of)} {did}"),)
+    if not always:
+        own = (Figure(name="calls", says=f"{plural(of)} looked at"), *own)
+    declared = Effect(of=of, figures=(*own, *figures), did=did, then=then)
+    names = tuple(figure.name for figure in declared.figures)
+    made = type("Counts", (Counts,), {"__slots__": names, "effect": declared, "place": place})()
+    made.clear()
+    _made[place] = made
+    return made
+
+
+#: By the module that holds it.
+_made: dict[str, Any] = {}
+
+
+def load(module: str) -> None:
+    """Import what the patch in a module counts, if it does: a patch that is in place begins at nothing.
+
+    Of a patch that was not loaded from a module, the name is empty.
+    """
+    if not module:
+        return
+    from importlib import import_module
+
+    name = f"{module}.effect"
+    try:
+        import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in (name, module):
+            raise
+
+
+def arrive(place: str) -> Any:
+    """Return what functions add to here, that came pickled from another process."""
+    from importlib import import_module
+
+    import_module(place)
+    return _made[place]
+
+
+def of_module(module: str, *, wait: bool = True) -> Effect | None:
+    """Return what the patch in a module has counted, `None` if it counts nothing, or is not in use."""
+    counts = _made.get(f"{module}.effect") or _made.get(module)
+    return None if counts is None else counts.effect.replace(values=counts.read(wait=wait))
+
+
+def combined(values: Mapping[str, Number], more: Mapping[str, Number], effect: Effect) -> dict[str, Number]:
+    """Return the figures of two processes, or groups of them, as one."""
+    found = dict(values)
+    for figure in effect.figures:
+        if figure.name in more:
+            value = more[figure.name]
+            if figure.name in found:
+                pair = (found[figure.name], value)
+                value = (
+                    sum(pair) if figure.combine == "sum" else (max if figure.combine == "max" else min)(pair)
+                )
+            found[figure.name] = value
+    return found
+
+
+def told(effect: Effect) -> str:
+    """Return the figures as the rest of a sentence that begins with the patch."""
+    values = effect.values
+    if not effect.reached:
+        return "was never reached"
+    changed = values.get("changed", 0)
+    if "calls" not in values:
+        return _with_then(f"{effect.did} {_counted(changed, effect.of)}", effect)
+    calls = _counted(values["calls"], effect.of)
+    if not changed:
+        return f"looked at {calls} and changed nothing"
+    return _with_then(f"{effect.did} {shown(changed)} of {calls}", effect)
+
+
+def _with_then(text: str, effect: Effect) -> str:
+    if not effect.then:
+        return text
+    known = {
+        figure.name: shown(effect.values[figure.name], figure.unit)
+        for figure in effect.figures
+        if figure.name in effect.values
+    }
+    try:
+        return f"{text}; {effect.then.format_map(known)}"
+    except KeyError:  # of nothing that was changed has such a figure been taken
+        return text
+
+
+def _counted(number: Number, word: str) -> str:
+    return f"{shown(number)} {word if number == 1 else plural(word)}"
+
+
+def plural(word: str) -> str:
+    """Return the plural of a word, or of words whose last has one."""
+    return f"{word}es" if word.endswith(("ch", "sh", "s", "x")) else f"{word}s"
+
+
+def shown(number: Number, unit: str = "") -> str:
+    """Return a number as a person would write it."""
+    if unit == "bytes":
+        size = float(number)
+        for name in ("bytes", "KiB", "MiB", "GiB"):
+            if size < 1024:  # noqa: PLR2004 -- what a KiB is
+                return f"{size:.3g} {name}" if name != "bytes" else f"{int(size)} {name}"
+            size /= 1024
+        return f"{size:,.1f} TiB"
+    text = f"{number:,}" if isinstance(number, int) else f"{number:.3g}"
+    return f"{text} {unit}" if unit else text
+
+
+def _fetched(value: Any, *, wait: bool) -> Number:
+    """Return the number in a scalar of a device, NaN if it would have to be waited for, or cannot be had."""
+    try:
+        if not wait and not getattr(value, "is_cpu", True):
+            return float("nan")
+        return float(value)
+    except Exception:  # noqa: BLE001 -- a figure must not stop a job
+        return float("nan")
+
+
+def clear() -> None:
+    """Begin anew with all figures of this process."""
+    for counts in _made.values():
+        counts.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    # The child has not done what its parent did: it would count twice in the sum of both.
+    os.register_at_fork(after_in_child=clear)

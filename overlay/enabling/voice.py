@@ -1,0 +1,156 @@
+"""What this process says in the log of a job: once what the job is run with, and once what is in place.
+
+The first is said where the first module is met that a patch is for, or where a Ray job is started. Before
+that the path is not complete, and a launcher never gets there. It is said by rank 0, or by a process that is
+no rank, unless a process that has started it said it before: a variable of the environment tells.
+
+The second is said when ranks have agreed, by the first of them. Where they do not meet, it is said after a
+while or at the end of the process, whichever comes first, and of this process alone.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+
+from overlay import log
+from overlay.base import settings
+from overlay.base.place import is_first, rank
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    class Account(Protocol):
+        """What is in place in a process."""
+
+        def sentence(self) -> str:
+            """Return it in words."""
+            ...
+
+
+#: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
+#: process groups are made with the model, which may have to wait until other services are there.
+QUIET = 300.0
+#: What a driver tells its workers: what the job is run with was said, and what is in place was not.
+DRIVER = "driver"
+
+
+class Voice:
+    """Says it, for one engine."""
+
+    def __init__(
+        self, configuration: Callable[[], dict[str, Any]], account: Callable[[], Account | None]
+    ) -> None:
+        self._configured = configuration
+        self._account = account
+        #: Who had said it when this process said it or left it to them; `None` before that.
+        self._before: str | None = None
+        self._configuration = ""
+        self._agreed = ""
+        self._differ = False
+        #: The process that has still to say what is in place, none if it is 0: a fork owes nothing.
+        self._owes = 0
+        self._turn = 0
+        self._at_exit = False
+
+    def met(self) -> None:
+        """Note that the first module was met that a patch is for. Never raises: it is called by an import."""
+        try:
+            self.introduce()
+            # Otherwise somebody else speaks: rank 0, or the process that started this one.
+            if is_first() and self._before != _name() and log.heard("info"):
+                self._owe()
+        except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
+            log.warning(f"what this job is run with cannot be told: {type(error).__name__}: {error}")
+
+    def introduce(self) -> None:
+        """Say what the job is run with, if that is this process's to say."""
+        if self._before is None:
+            self._before = os.environ.get(settings.SAID, "")
+        mine = is_first() and not self._before
+        if log.heard("info" if mine else "debug"):
+            text = _as_text(self._configured())
+            if text != self._configuration:
+                self._configuration = text
+                (log.info if mine else log.debug)(f"configuration: {text}")
+        if is_first() and log.heard("info"):
+            os.environ[settings.SAID] = _name()
+
+    def agreed(self, sentence: str) -> None:
+        """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
+        again, self._agreed = sentence == self._agreed, sentence
+        self._differ = False
+        self.left_to_others()
+        log.sum_up(done=True)
+        (log.debug if again else log.info)(sentence)
+
+    def differed(self) -> None:
+        """Note that ranks do not agree. That is an error on each; who gets over it still says what it has."""
+        self._differ, self._agreed = True, ""
+
+    def left_to_others(self) -> None:
+        """Note that nothing is left to say of what is in place here."""
+        self._owes = 0
+
+    def end(self) -> None:
+        """Note that nothing is in place here any more."""
+        self.left_to_others()
+        self._differ, self._agreed = False, ""
+
+    def speak_alone(self) -> None:
+        """Say what is in place in this process, if nobody has. Never raises."""
+        if self._owes != os.getpid():
+            return
+        self._owes = 0
+        if not is_first():  # it was told its rank after it had started
+            return
+        try:
+            account = self._account()
+        except Exception as error:  # noqa: BLE001 -- at the end of a process, or in a thread of its own
+            log.warning(f"what is in place here cannot be told: {type(error).__name__}: {error}")
+            return
+        if account is not None:
+            log.info(f"{self._alone()}: {account.sentence()}")
+            log.sum_up(done=True)
+
+    def _alone(self) -> str:
+        """Return whom the account of this process is for, and why for nobody else."""
+        mine = rank()
+        who = "this process" if mine is None else f"rank {mine}"
+        if self._differ:
+            return f"the ranks do not agree; {who}"
+        return who if mine is None or os.environ.get("WORLD_SIZE") == "1" else f"ranks not compared; {who}"
+
+    def _owe(self) -> None:
+        self._owes = os.getpid()
+        self._turn += 1
+        if not self._at_exit:
+            self._at_exit = True
+            import atexit
+
+            atexit.register(self.speak_alone)
+        try:
+            _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
+        except RuntimeError:  # no more threads, or the interpreter is ending: it is said then
+            return
+
+    def _after_a_while(self, seconds: float, turn: int) -> None:
+        from time import sleep
+
+        sleep(seconds)
+        if turn == self._turn:
+            self.speak_alone()
+
+
+def _name() -> str:
+    """Return how this process tells those that it starts that it was the one who spoke."""
+    mine = rank()
+    return "process" if mine is None else f"rank {mine}"
+
+
+def _as_text(configuration: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(configuration)

@@ -1,0 +1,124 @@
+"""What a contract is worth in place of digests, and which parameters a patch was written for: as measured.
+
+The record ships with overlay. `./scripts/torture trusted` measures the mutants, `./scripts/matrix trust`
+reads the parameters from the releases.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+
+from overlay.base.record import TYPE_CHECKING, Record
+from overlay.catalogue.packs import named
+from overlay.catalogue.registry import COMPAT
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from overlay.patch import Replacement
+    from overlay.reading.source import Tree
+
+#: Beside `overlay.compat`'s modules.
+RECORD = "trust.json"
+#: Of the mutants that digests refuse, the share that a contract may let pass, and how many have to be tried.
+LARGEST_SHARE = 0.1
+FEWEST = 20
+
+
+class Strength(Record):
+    """What became of the mutants of a patch that digests refuse, had its contract been believed."""
+
+    #: Mutants of the sites that the patch knows by digest, each of another meaning.
+    tried: int
+    #: Of these, on how many the patch would have been trusted.
+    passed: int
+    #: Day.
+    run: str
+    #: Revision of the patch that was measured.
+    revision: int
+
+    @property
+    def share(self) -> float:
+        """Return the part that would have been trusted."""
+        return self.passed / self.tried if self.tried else 1.0
+
+
+def record() -> dict[str, dict[str, Any]]:
+    """Return the record: by patch, `parameters` of its sites and `mutants`. A pack may ship its own."""
+    found = _read(COMPAT)
+    for pack in named():
+        own = _read(pack.package).items()
+        found |= {name: entry for name, entry in own if name.startswith(f"{pack.name}/")}
+    return found
+
+
+def _read(package: str) -> dict[str, dict[str, Any]]:
+    """Return the record in a package, empty if there is none."""
+    from importlib.resources import files
+
+    try:
+        text = files(package).joinpath(RECORD).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    found: dict[str, dict[str, Any]] = json.loads(text)
+    return found
+
+
+def strength(entry: dict[str, Any]) -> Strength | None:
+    """Return what is recorded of the mutants of a patch, `None` if nothing is."""
+    found = entry.get("mutants")
+    return None if found is None else Strength(**found)
+
+
+def too_weak(found: Strength | None, revision: int) -> str:
+    """Return why a contract is not enough to trust a patch on an unknown source, empty if it is."""
+    if found is None:
+        why = "it has not been measured how many changed sources its contract lets pass"
+    elif found.revision != revision:
+        why = f"its contract was measured with revision {found.revision}, and this is {revision}"
+    elif found.tried < FEWEST:
+        why = f"its contract was measured on {found.tried} changed sources, and {FEWEST} are asked"
+    elif found.share > LARGEST_SHARE:
+        why = (
+            f"of {found.tried} changed sources that digests refuse, its contract lets {found.passed} pass "
+            f"({found.share:.0%}; the limit is {LARGEST_SHARE:.0%})"
+        )
+    else:
+        return ""
+    return f"too weak a proof: {why}"
+
+
+def parameters(site: str, tree: Tree) -> str | None:
+    """Return the parameters of the function at a site, without annotations, `None` if there is none."""
+    nodes = tree.nodes(tree.chain(site)[-1])
+    if len(nodes) != 1 or not isinstance(nodes[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return None
+    given = nodes[0].args
+    made = ast.arguments(
+        posonlyargs=list(map(_bare, given.posonlyargs)),
+        args=list(map(_bare, given.args)),
+        vararg=None if given.vararg is None else _bare(given.vararg),
+        kwonlyargs=list(map(_bare, given.kwonlyargs)),
+        kwarg=None if given.kwarg is None else _bare(given.kwarg),
+        defaults=given.defaults,
+        kw_defaults=given.kw_defaults,
+    )
+    word = "async " if isinstance(nodes[0], ast.AsyncFunctionDef) else ""
+    return f"{word}({ast.unparse(made)})"
+
+
+def _bare(one: ast.arg) -> ast.arg:
+    return ast.arg(arg=one.arg)
+
+
+def other_parameters(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tree) -> str:
+    """Return which replaced site has parameters that no known source of it has, empty if none has."""
+    for item in replacements:
+        if item.new:
+            continue
+        found, known = parameters(item.site, tree), entry.get("parameters", {}).get(item.site, ())
+        if found is None or found not in known:
+            said = " or ".join(known) or "not on record"
+            return f"{item.site} takes {found or 'what cannot be told'}; the patch was written for {said}"
+    return ""

@@ -1,0 +1,192 @@
+"""A whole job: what its processes left in the folder of `OVERLAY_LEDGER_DIR`."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from overlay.base.record import TYPE_CHECKING, Record
+from overlay.effect import combined, told
+from overlay.errors import ReportError
+from overlay.outcome.files import ENDING, LEDGER, PROCESS
+from overlay.pinning.agreement import spans
+from overlay.report import inputs
+from overlay.report.ledgers import compare
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from overlay.effect import Effect, Number
+    from overlay.report.inputs import Ledger
+
+
+class Job(Record):
+    """What the processes of a job said."""
+
+    #: One for each process, under its rank if it has one.
+    ledgers: tuple[Ledger, ...]
+    #: By patch, what all processes counted together, and in how many it was reached.
+    effects: dict[str, tuple[Effect, int]]
+    #: Ranks of which there should be a ledger, and is none.
+    missing: tuple[int, ...]
+    #: Ranks, or other processes, that did not come to their end: what they counted last may be missing.
+    cut_short: tuple[str, ...]
+    #: Sentences on files that cannot be read.
+    unreadable: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as `overlay report --json` prints it."""
+        groups, differences = compare(self.ledgers)
+        return {
+            "processes": len(self.ledgers),
+            "groups": [
+                {
+                    "name": group.name,
+                    "processes": len(group.ledgers),
+                    "patches": {patch.patch: patch.state for patch in group.first.status.patches},
+                }
+                for group in groups
+            ],
+            "differences": [
+                {"fact": one.fact, "said": [list(pair) for pair in one.said]} for one in differences
+            ],
+            "effects": {
+                name: {"values": effect.values, "processes": count, "told": told(effect)}
+                for name, (effect, count) in self.effects.items()
+            },
+            "missing": list(self.missing),
+            "cut_short": list(self.cut_short),
+            "unreadable": list(self.unreadable),
+        }
+
+
+def is_job(path: str) -> bool:
+    """Return whether a path is a folder."""
+    return os.path.isdir(path)
+
+
+def read(folder: str) -> Job:
+    """Return what lies in a folder. Raises `ReportError` if no process has left anything there."""
+    names = sorted(os.listdir(folder))
+    ledgers: dict[str, Ledger] = {}
+    found, unreadable = [], []
+    worlds: dict[int, set[int]] = {}
+    cut_short = []
+    for name in names:
+        if not (name.startswith(PROCESS) and name.endswith(ENDING)):
+            continue
+        try:
+            own = _process(os.path.join(folder, name))
+            digest = own["ledger"]
+            if digest not in ledgers:
+                ledgers[digest] = inputs.ledger(os.path.join(folder, f"{LEDGER}{digest}{ENDING}"))
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            ReportError,
+        ) as error:
+            unreadable.append(f"{name}: {error}")
+            continue
+        label = f"process {own['pid']} on {own['host']}, of no rank"
+        if own["rank"] is not None:
+            label = f"rank {own['rank']}"
+            worlds.setdefault(own["world"] or 0, set()).add(own["rank"])
+        if not own["ended"]:
+            cut_short.append(label)
+        found.append(ledgers[digest].replace(name=label, figures=own["effects"]))
+    if not found:
+        raise ReportError(f"no process has left a ledger in {folder} (OVERLAY_LEDGER_DIR)")
+    missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
+    found = _apart(found)
+    found.sort(key=lambda ledger: (not ledger.name.startswith("rank "), len(ledger.name), ledger.name))
+    return Job(
+        ledgers=tuple(found),
+        effects=_together(found),
+        missing=tuple(sorted(missing)),
+        cut_short=tuple(cut_short),
+        unreadable=tuple(unreadable),
+    )
+
+
+def table(job: Job) -> str:
+    """Return what a person reads at a terminal."""
+    groups, differences = compare(job.ledgers)
+    said = "which say the same" if len(groups) == 1 else f"which say {len(groups)} things"
+    lines = [f"{len(job.ledgers)} processes, {said}"]
+    for group in groups:
+        states: dict[str, list[str]] = {}
+        for patch in group.first.status.patches:
+            states.setdefault(patch.state, []).append(patch.patch)
+        lines += [group.name, *(f"  {state}: {', '.join(names)}" for state, names in states.items())]
+    for one in differences:
+        lines += [f"they differ in {one.fact}", *(f"  {who}: {what}" for who, what in one.said)]
+    lines += ["in this job, over all processes that reached it:"]
+    lines += [
+        f"  {name} {told(effect)} ({count} process{'es' if count != 1 else ''})"
+        for name, (effect, count) in job.effects.items()
+        if count
+    ]
+    never = [name for name, (_, count) in job.effects.items() if not count]
+    if never:
+        lines.append(f"  never reached: {', '.join(never)}")
+    if job.missing:
+        lines.append(f"no ledger of {spans(job.missing)}")
+    if job.cut_short:
+        lines.append(
+            f"without an end, so that the last minutes may be missing: {len(job.cut_short)} processes"
+        )
+    lines += [f"cannot be read: {text}" for text in job.unreadable]
+    return "\n".join(lines)
+
+
+def _apart(ledgers: list[Ledger]) -> list[Ledger]:
+    """Return the ledgers under names that differ: actor and critic each have a rank 0."""
+    seen: dict[str, int] = {}
+    found = []
+    for ledger in ledgers:
+        seen[ledger.name] = seen.get(ledger.name, 0) + 1
+        again = f"{ledger.name} ({seen[ledger.name]})"
+        found.append(ledger if seen[ledger.name] == 1 else ledger.replace(name=again))
+    return found
+
+
+def _together(ledgers: list[Ledger]) -> dict[str, tuple[Effect, int]]:
+    """Return what all processes have counted, by patch."""
+    declared: dict[str, Effect] = {}
+    for status in {id(ledger.status): ledger.status for ledger in ledgers}.values():
+        for patch in status.patches:
+            if patch.effect is not None:
+                declared.setdefault(patch.patch, patch.effect)
+    found = {}
+    for name, effect in declared.items():
+        values: dict[str, Number] = {}
+        count = 0
+        for ledger in ledgers:
+            if name in ledger.figures:
+                values = combined(values, ledger.figures[name], effect)
+                count += 1
+        if values and any(figure.name == "calls" for figure in effect.figures):
+            values.setdefault("calls", 0)
+        found[name] = (effect.replace(values=values), count)
+    return found
+
+
+def _process(path: str) -> dict[str, Any]:
+    with open(path, encoding="utf-8") as file:
+        own = json.load(file)
+    if not isinstance(own, dict):
+        raise TypeError("it holds no object")
+    missing = {"ledger", "rank", "world", "host", "pid", "ended", "effects"} - own.keys()
+    if missing:
+        raise ValueError(f"{', '.join(sorted(missing))} is missing")
+    if not str(own["ledger"]).isalnum():
+        raise ValueError(f"{own['ledger']!r} names no ledger")
+    own["effects"] = {
+        str(patch): {str(key): value for key, value in values.items() if type(value) in (int, float)}
+        for patch, values in dict(own["effects"]).items()
+    }
+    return own

@@ -1,0 +1,289 @@
+"""What is known to be wrong in Megatron-Core and mended by a patch."""
+
+from __future__ import annotations
+
+from overlay.compat.projects import MEGATRON
+from overlay.defect import Defect, above, among, beyond, given, other, switched
+from overlay.patch import known
+from overlay.patches._defects._sources import fixed, present
+
+_CP = above("context_parallel_size", 1)
+_TP = above("tensor_model_parallel_size", 1)
+_PER_TOKEN = switched("calculate_per_token_loss")
+_PER_BATCH = among("calculate_per_token_loss", False)
+_AUX = above("moe_aux_loss_coeff", 0)
+_Z = above("moe_z_loss_coeff", 0)
+_EXPERTS = given("num_experts")
+_OVERLAPPED = among("no_overlap_p2p_communication", False)
+_GROUPED = "megatron.core.extensions.transformer_engine:TEGroupedLinear.__init__"
+_INTERLEAVED = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving"
+_LINEAR = "megatron.core.extensions.transformer_engine:TELinear.__init__"
+
+DEFECTS = (
+    Defect(
+        id="megatron.ranks-differ",
+        project=MEGATRON,
+        summary="Ranks that run different patches or sources train on together. Nobody notices: upstream "
+        "compares nothing.",
+        harm="silent-wrong",
+        when=((beyond("the environments of the ranks differ"),),),
+        patch="megatron.agreement",
+    ),
+    Defect(
+        id="megatron.async-save-unpinned",
+        project=MEGATRON,
+        summary="An asynchronous checkpoint is written from pinned memory that the trainer uses again: it is "
+        "corrupt. Nobody notices before it is loaded.",
+        harm="silent-wrong",
+        when=((switched("async_save"),),),
+        patch="megatron.async-checkpoint-pin",
+    ),
+    Defect(
+        id="megatron.cp-comm-type-shifted",
+        project=MEGATRON,
+        summary="A list of communication types is read one layer too far on: the last layer ends in an "
+        "IndexError, and the others have each the type of the next.",
+        harm="crash",
+        when=((given("cp_comm_type"), _CP, beyond("cp_comm_type is a list with a type for each layer")),),
+        patch="megatron.cp-comm-type-by-layer",
+    ),
+    Defect(
+        id="megatron.no-dynamic-cp",
+        project=MEGATRON,
+        summary="verl's dynamic context parallelism asks for names that this release has not: "
+        "AssertionError, or with fused kernels the wrong rotary positions.",
+        harm="crash",
+        when=((switched("dynamic_context_parallel"),),),
+        patch="megatron.dynamic-cp-names",
+    ),
+    Defect(
+        id="megatron.expert-norm-missing",
+        project=MEGATRON,
+        summary="Of the gradients of grouped experts (TP-1)/TP is missing from the norm: it is logged too "
+        "small, and gradients are clipped too weakly. Nobody notices.",
+        harm="silent-wrong",
+        met="Grouped experts with tensor parallelism, on Transformer Engine 2.13 or later.",
+        when=((_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later")),),
+        variants=(
+            present(
+                "0.12",
+                ">=0.12.0.dev0",
+                known(
+                    _GROUPED,
+                    "d629c8f1d0b7",
+                    "d9a2024c9ceb",
+                    "48fa91fee02f",
+                    "d695cbc636a8",
+                    "27b65567c8bb",
+                    "63a9d4e75578",
+                ),
+            ),
+            fixed(
+                "0.19",
+                ">=0.19.0.dev0",
+                known(_GROUPED, "2cd617476a91", "64424e1ecd14"),
+                reason="experts are marked",
+            ),
+        ),
+        fixed="0.19.0",
+        patch="megatron.grad-norm",
+    ),
+    Defect(
+        id="megatron.mla-norm-repeated",
+        project=MEGATRON,
+        summary="The undivided projections of multi-latent attention count TP times in the gradient norm: it "
+        "is logged too large, and gradients are clipped too strongly. Nobody notices.",
+        harm="silent-wrong",
+        met="Multi-latent attention with tensor parallelism on Transformer Engine.",
+        when=((_TP, switched("multi_latent_attention")),),
+        variants=(
+            present(
+                "0.12",
+                ">=0.12.0.dev0",
+                known(
+                    _LINEAR,
+                    "c4f8f35f39c8",
+                    "4c3a8f490a44",
+                    "8bf9b80a9c7c",
+                    "b7efceafe21e",
+                    "e144add15b46",
+                    "a5a25a24d76a",
+                    "fa99cb1fb416",
+                ),
+            ),
+            fixed(
+                "0.17",
+                ">=0.17.0.dev0",
+                known(_LINEAR, "1a1c75691d73", "960e9651df7d", "8db2d3a9786d", "5797c4f562a3"),
+                reason="what is not split has no mark",
+            ),
+        ),
+        fixed="0.17.0",
+        patch="megatron.grad-norm",
+    ),
+    Defect(
+        id="megatron.sink-norm-missing",
+        project=MEGATRON,
+        summary="Only the attention sinks of the first tensor parallel rank count in the gradient norm. "
+        "Nobody notices.",
+        harm="silent-wrong",
+        met="softmax_type=learnable with tensor parallelism.",
+        when=((_TP, among("softmax_type", "learnable")),),
+        patch="megatron.grad-norm",
+    ),
+    Defect(
+        id="megatron.label-smoothing-local",
+        project=MEGATRON,
+        summary="Labels are smoothed over a rank's part of the vocabulary: each rank has another loss, and a "
+        "gradient of none of them. Nobody notices.",
+        harm="silent-wrong",
+        when=((_TP, beyond("the loss is called with label_smoothing")),),
+        patch="megatron.label-smoothing-over-tp",
+    ),
+    Defect(
+        id="megatron.masked-loss-mean-of-means",
+        project=MEGATRON,
+        summary="A masked loss is divided by the tokens of a rank's own slices, so that tokens with few "
+        "others beside them weigh more. Nobody notices; in 0.14 a slice without any is NaN.",
+        harm="silent-wrong",
+        when=((_CP, _PER_BATCH, beyond("the loss function returns a sum, a number of tokens and a report")),),
+        patch="megatron.masked-loss-cp",
+    ),
+    Defect(
+        id="megatron.aux-loss-per-token-scale",
+        project=MEGATRON,
+        summary="With a loss per token the gradient of a router's auxiliary losses is too small by the "
+        "tensor times the context parallel size. Nobody notices: what is logged is right.",
+        harm="silent-wrong",
+        when=(
+            (_PER_TOKEN, _EXPERTS, _AUX, _TP),
+            (_PER_TOKEN, _EXPERTS, _AUX, _CP),
+            (_PER_TOKEN, _EXPERTS, _Z, _TP),
+            (_PER_TOKEN, _EXPERTS, _Z, _CP),
+        ),
+        patch="megatron.moe-aux-scale",
+    ),
+    Defect(
+        id="megatron.aux-loss-cp-scale",
+        project=MEGATRON,
+        summary="Without a loss per token the gradient of a router's auxiliary losses is too small by the "
+        "context parallel size. Nobody notices: what is logged is right.",
+        harm="silent-wrong",
+        when=((_PER_BATCH, _EXPERTS, _AUX, _CP), (_PER_BATCH, _EXPERTS, _Z, _CP)),
+        only=("0.12", "0.14"),
+        fixed="0.16.0",
+        patch="megatron.moe-aux-scale",
+    ),
+    Defect(
+        id="megatron.recompute-holds-inputs",
+        project=MEGATRON,
+        summary="Full recomputation of MoE layers keeps every layer's input and its gradient after the "
+        "backward. One notices by memory that grows with the layers.",
+        harm="out-of-memory",
+        when=((among("recompute_granularity", "full"), _EXPERTS),),
+        patch="megatron.recompute",
+    ),
+    Defect(
+        id="megatron.reduce-not-returned",
+        project=MEGATRON,
+        summary="The sum over tensor parallel ranks of a tensor that is not contiguous is thrown away, and "
+        "each rank goes on with its own part. Nobody notices.",
+        harm="silent-wrong",
+        when=((_TP, beyond("a module of your own hands in a transposed, sliced or expanded tensor")),),
+        patch="megatron.reduce-contiguous",
+    ),
+    Defect(
+        id="megatron.reshardable-shifted",
+        project=MEGATRON,
+        summary="From the second bucket on, fully reshardable checkpoints hold each parameter's optimizer "
+        "state shifted into the next. Nobody notices before the job resumes from nonsense.",
+        harm="silent-wrong",
+        when=(
+            (
+                switched("dist_ckpt_optim_fully_reshardable"),
+                switched("overlap_grad_reduce"),
+                beyond("buckets are padded, as with a data parallel size that is no power of two"),
+            ),
+        ),
+        patch="megatron.reshardable-checkpoint",
+    ),
+    Defect(
+        id="megatron.resumed-decay-late",
+        project=MEGATRON,
+        summary="The first step after a resume decays weights by the new command line's schedule, not by the "
+        "checkpoint's. Nobody notices.",
+        harm="silent-wrong",
+        when=(
+            (
+                switched("use_checkpoint_opt_param_scheduler"),
+                beyond("the job resumes with another weight decay than it was saved with"),
+            ),
+        ),
+        patch="megatron.resumed-weight-decay",
+    ),
+    Defect(
+        id="megatron.sigmoid-scores-coarse",
+        project=MEGATRON,
+        summary="The balancing loss of a sigmoid router is computed from scores in bfloat16, where experts "
+        "tie that do not. Nobody notices.",
+        harm="silent-wrong",
+        when=(
+            (
+                _EXPERTS,
+                among("moe_router_score_function", "sigmoid"),
+                other("moe_router_load_balancing_type", "none"),
+                _AUX,
+                among("moe_router_dtype", None),
+            ),
+        ),
+        patch="megatron.sigmoid-aux-scores",
+    ),
+    Defect(
+        id="megatron.sent-while-freed",
+        project=MEGATRON,
+        summary="The interleaved schedule frees an activation that is still being sent: the next stage may "
+        "receive memory that holds something else. Nobody notices.",
+        harm="silent-wrong",
+        when=(
+            (given("num_layers_per_virtual_pipeline_stage"), _OVERLAPPED),
+            (given("num_virtual_stages_per_pipeline_rank"), _OVERLAPPED),
+            (given("virtual_pipeline_model_parallel_size"), switched("deallocate_pipeline_outputs")),
+        ),
+        variants=(
+            present(
+                "before 0.18",
+                ">=0.11.0.dev0",
+                known(
+                    _INTERLEAVED,
+                    "b6d228378129",
+                    "3cf65f2b9e24",
+                    "a4b57bcdf242",
+                    "19de865b991a",
+                    "026abc44c323",
+                    "a3df8b88def3",
+                    "e6c779c35d11",
+                    "6bd99db2e392",
+                    "ca6bb41d1ea4",
+                ),
+            ),
+            fixed(
+                "0.18",
+                ">=0.16.0.dev0",
+                known(_INTERLEAVED, "99c4d724a6ae", "aa144275bb95", "426f8be2cc0e", "c3a621f158a2"),
+                reason="it waits for what is being sent",
+            ),
+        ),
+        patch="megatron.vpp-send-before-free",
+    ),
+    Defect(
+        id="megatron.mtp-mean-of-means",
+        project=MEGATRON,
+        summary="Under context parallelism the loss of multi-token prediction is a mean of means of ranks: "
+        "tokens with few others beside them weigh more, and a rank without any halves the rest. "
+        "Nobody notices.",
+        harm="silent-wrong",
+        when=((given("mtp_num_layers"), _CP),),
+        only=("before 0.15", "0.14", "0.17"),
+        patch="megatron.mtp-loss-scale",
+    ),
+)

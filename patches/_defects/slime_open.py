@@ -1,0 +1,140 @@
+"""What is known to be wrong in slime and that no patch mends."""
+
+from __future__ import annotations
+
+from overlay.compat.projects import SLIME
+from overlay.defect import READ, Defect, among, beyond, given, switched
+from overlay.patch import Absent, known
+from overlay.patches._defects._sources import absent, fixed, present
+
+_FSDP = "slime.backends.fsdp_utils.actor:FSDPTrainRayActor._train_step"
+_QWEN = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen"
+_STEP = "slime.backends.megatron_utils.model:train_one_step"
+_ADVANTAGES = "slime.backends.megatron_utils.loss:compute_advantages_and_returns"
+_LOG = "slime.backends.megatron_utils.data:log_rollout_data"
+
+DEFECTS = (
+    Defect(
+        id="slime.eps-clip-c-ignored-by-fsdp",
+        project=SLIME,
+        summary="FSDP's trainer parses --eps-clip-c and never uses it: dual clipping is off. Nobody notices.",
+        harm="silent-wrong",
+        met="--eps-clip-c with the FSDP backend.",
+        when=((given("eps_clip_c"), among("train_backend", "fsdp")),),
+        variants=(
+            present("0.2.0", ">=0.1.0.dev0", known(_FSDP, "85c8cbe36f8f", "aadcaa3f2fe0", "58c82ee57bd9")),
+            absent("none", ">=0", Absent(site=_FSDP), reason="there is no such trainer"),
+        ),
+        upstream=("THUDM/slime#2247",),
+        shown=READ,
+        way_out="train on Megatron",
+    ),
+    Defect(
+        id="slime.qwen-tool-results-split",
+        project=SLIME,
+        summary="SFT with --loss-mask-type qwen gives each of several tool results a turn of its own, which "
+        "the model's template never does. Nobody notices.",
+        harm="silent-wrong",
+        met="SFT with --loss-mask-type qwen on conversations in which results of tools follow each other.",
+        when=(
+            (
+                among("loss_type", "sft_loss"),
+                among("loss_mask_type", "qwen"),
+                beyond("results of tools follow each other in the data"),
+            ),
+        ),
+        variants=(
+            present(
+                "0.1",
+                ">=0",
+                known(_QWEN, "be985f53b191", "0794acad203d", "a506b7784e46", "612fb21bdc09", "0b7dad0d07b4"),
+            ),
+        ),
+        upstream=("THUDM/slime#2264",),
+        shown=READ,
+        way_out="--loss-mask-type qwen3, for a model that has that template",
+    ),
+    Defect(
+        id="slime.grad-norm-unbound",
+        project=SLIME,
+        summary="A step that is skipped for an infinite gradient ends the job in UnboundLocalError, instead "
+        "of being skipped.",
+        harm="crash",
+        met="--no-check-for-nan-in-loss-and-grad, and gradients that overflow.",
+        when=((switched("no_check_for_nan_in_loss_and_grad"), beyond("a gradient overflows")),),
+        variants=(
+            present(
+                "0.1",
+                ">=0",
+                known(_STEP, "b065fb1e9ca5", "a2c41ec3ce98", "9511655dbe4a", "4ae619efcb86", "2d0b03ca756a"),
+            ),
+            fixed(
+                "0.3",
+                ">=0",
+                known(_STEP, "2f3196bd694d", "6c37bc868e7c", "9f50c5dc3441", "0fe23bd2f05f"),
+                reason="the norm of a skipped step is NaN",
+            ),
+        ),
+        upstream=("THUDM/slime#1762",),
+        fixed="0.3.0",
+        shown=READ,
+        way_out="leave --no-check-for-nan-in-loss-and-grad out",
+    ),
+    Defect(
+        id="slime.kl-metric-overwritten",
+        project=SLIME,
+        summary="PPO makes its rewards in the tensors of the KL: the metric rollout/kl shows rewards. "
+        "Training is right; whoever steers by the metric is misled.",
+        harm="silent-wrong",
+        met="PPO.",
+        when=((among("advantage_estimator", "ppo"),),),
+        variants=(
+            present(
+                "0.2",
+                ">=0.1.0.dev0",
+                known(
+                    _ADVANTAGES,
+                    "a66e425738e0",
+                    "3548c5dd5ade",
+                    "45ee1816ba0e",
+                    "ee46cc8cc4e3",
+                    "35d9bb8ea6f7",
+                    "2f3b104525de",
+                ),
+            ),
+            fixed(
+                "main", ">=0.3", known(_ADVANTAGES, "2cb81e45e500"), reason="rewards are tensors of their own"
+            ),
+            absent("0.1", "<0.1.0.dev0", known(_ADVANTAGES, "227c1383b566"), reason="there is no PPO"),
+        ),
+        upstream=("THUDM/slime#2114",),
+        shown=READ,
+        way_out="do not read rollout/kl",
+    ),
+    Defect(
+        id="slime.correct-samples-mispaired",
+        project=SLIME,
+        summary="--log-correct-samples pairs the rewards of the whole batch with the samples of one rank: "
+        "its metrics are of other samples. Training is right.",
+        harm="silent-wrong",
+        met="--log-correct-samples with a data parallel size above 1.",
+        when=((switched("log_correct_samples"), beyond("there are several data parallel ranks")),),
+        variants=(
+            present(
+                "0.2.2", ">=0.2", known(_LOG, "edf7f555af03", "7d7580b100a9", "426a1cb7faa2", "d3665990505a")
+            ),
+            fixed(
+                "main",
+                ">=0.3",
+                known("slime.utils.data:process_rollout_data", "40b7df6e03a5"),
+                reason="rewards are those of the rank's samples",
+            ),
+            absent(
+                "before 0.2.2", "<0.2.2", known(_LOG, "03d575b2c590", "af325ffc0673"), reason="no such option"
+            ),
+        ),
+        upstream=("THUDM/slime#2234",),
+        shown=READ,
+        way_out="leave --log-correct-samples out",
+    ),
+)

@@ -1,0 +1,173 @@
+"""What is known to be wrong in verl and that no patch mends."""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.defect import READ, Defect, above, among, beyond, given, other, switched
+from overlay.patch import Absent, known
+from overlay.patches._defects._sources import absent, fixed, present
+
+_LORA = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightReceiver.receive_weights"
+_MOONCAKE = "verl.checkpoint_engine.mooncake_checkpoint_engine:MooncakeCheckpointEngine"
+_ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor.forward_backward_batch"
+_RANGE = "verl.trainer.distillation.losses:compute_distillation_loss_range"
+_LOAD = "verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint"
+_RETURNS = "verl.trainer.ppo.core_algos:compute_reinforce_plus_plus_outcome_advantage"
+_SFT = "verl.trainer.sft_trainer_ray:SFTTrainer.fit"
+
+DEFECTS = (
+    Defect(
+        id="verl.lora-views-reused",
+        project=VERL,
+        summary="LoRA adapters reach vLLM as views of a buffer that is used again: cudaErrorIllegalAddress "
+        "is reported.",
+        harm="crash",
+        met="LoRA that is not merged, with vLLM.",
+        when=(
+            (above("lora_rank", 0), among("lora.merge", False)),
+            (above("lora.rank", 0), among("lora.merge", False)),
+        ),
+        variants=(
+            present("0.7.1", ">=0.7.1.dev0", known(_LORA, "9efae69aee75", "d22113f3f0bf")),
+            fixed(
+                "0.9",
+                ">=0.9.0.dev0",
+                known(_LORA, "d1099a7f3a62", "6e516cc4909d"),
+                reason="adapters are copied",
+            ),
+            absent("before 0.7.1", "<0.7.1.dev0", Absent(site=_LORA), reason="there is no such transfer"),
+        ),
+        upstream=("verl-project/verl#6688",),
+        fixed="0.9.0",
+        shown=READ,
+        way_out="merge the adapters: lora.merge=True",
+    ),
+    Defect(
+        id="verl.mooncake-mark-in-weights",
+        project=VERL,
+        summary="The receiver writes its mark of completion into the first four bytes of a bucket of "
+        "weights. Nobody notices.",
+        harm="silent-wrong",
+        met="The checkpoint engine mooncake.",
+        when=((among("checkpoint_engine.backend", "mooncake"),),),
+        variants=(
+            present(
+                "0.7.1", ">=0.7.1.dev0", known(f"{_MOONCAKE}.receive_weights", "1c940b638750", "97d797b0a58b")
+            ),
+            fixed(
+                "0.9",
+                ">=0.9.0.dev0",
+                known(f"{_MOONCAKE}.receive_weights", "838cebf24aa1", "b28ad7b9c0d2"),
+                reason="the mark has a buffer of its own",
+            ),
+            absent(
+                "before 0.7.1",
+                "<0.7.1.dev0",
+                Absent(site=f"{_MOONCAKE}.receive_weights"),
+                reason="no such engine",
+            ),
+        ),
+        upstream=("verl-project/verl#6813",),
+        fixed="0.9.0",
+        shown=READ,
+        way_out="another checkpoint engine",
+    ),
+    Defect(
+        id="verl.legacy-workers-weigh-by-samples",
+        project=VERL,
+        summary="The legacy workers weigh a micro-batch by its samples: under token-mean a token in a short "
+        "response counts for more. Nobody notices.",
+        harm="silent-wrong",
+        met="The legacy workers: trainer.use_legacy_worker_impl other than disable.",
+        when=((other("trainer.use_legacy_worker_impl", "disable"),),),
+        variants=(
+            present("0.6", "<0.8.0.dev0", known(_ACTOR, "ee3dccdd75f9", "aae27d917ec8", "451a9b165876")),
+            fixed("0.8", ">=0.8.0.dev0", Absent(site=_ACTOR), reason="the legacy workers are gone"),
+        ),
+        upstream=("verl-project/verl#6836",),
+        fixed="0.8.0",
+        shown=READ,
+        way_out="trainer.use_legacy_worker_impl=disable, from 0.7 on",
+    ),
+    Defect(
+        id="verl.distillation-of-nothing",
+        project=VERL,
+        summary="A distillation of a micro-batch without any token that counts ends in RuntimeError: min(): "
+        "Expected reduction dim.",
+        harm="crash",
+        met="distillation.enabled=True, and a micro-batch whose tokens are all masked.",
+        when=((switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),),
+        variants=(
+            present("0.8", ">=0.8.0.dev0", known(_RANGE, "addbe0c1ed1e")),
+            absent("before 0.8", "<0.8.0.dev0", Absent(site=_RANGE), reason="there is no distillation"),
+        ),
+        shown=READ,
+        way_out="drop such samples, or make micro-batches larger",
+    ),
+    Defect(
+        id="verl.resume-repeats-order",
+        project=VERL,
+        summary="After a resume at the end of an epoch the next one has the order of the first. Each prompt "
+        "is seen as often; nobody notices.",
+        harm="silent-wrong",
+        met="A resume of RL from a checkpoint of the last step of an epoch.",
+        when=(
+            (other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")),
+        ),
+        variants=(
+            present("0.8", ">=0.8.0.dev0", known(_LOAD, "b2f64f076ef9", "d81bba03cbb8")),
+            absent(
+                "before 0.8",
+                "<0.8.0.dev0",
+                known(_LOAD, "65d04c5aa9e4", "00913d78ce6e"),
+                reason="it skips the epoch",
+            ),
+        ),
+        upstream=("verl-project/verl#5725",),
+        shown=READ,
+        way_out="save elsewhere than at the end of an epoch",
+    ),
+    Defect(
+        id="verl.reward-on-observation-dropped",
+        project=VERL,
+        summary="REINFORCE++ drops a reward that stands on a token of an observation: a rollout that ends "
+        "with one gets none. Nobody notices.",
+        harm="silent-wrong",
+        met="algorithm.adv_estimator=reinforce_plus_plus, and rollouts that end with an observation.",
+        when=(
+            (
+                among("algorithm.adv_estimator", "reinforce_plus_plus"),
+                beyond("a rollout ends with an observation, as in user simulations"),
+            ),
+        ),
+        variants=(
+            present("0.9", ">=0.9.0.dev0", known(_RETURNS, "c70d2d2ce689")),
+            absent(
+                "before 0.9", "<0.9.0.dev0", known(_RETURNS, "6077f3309274"), reason="another record has it"
+            ),
+        ),
+        upstream=("verl-project/verl#7300",),
+        shown=READ,
+        way_out="let rollouts end with a turn of the policy",
+    ),
+    Defect(
+        id="verl.sft-odd-batch",
+        project=VERL,
+        summary="SFT on Ray ends in an AssertionError where the data parallel ranks do not divide the batch "
+        "size.",
+        harm="crash",
+        met="SFT on Ray with a data.train_batch_size that is no multiple of the data parallel size.",
+        when=(
+            (
+                given("data.train_batch_size"),
+                beyond("it is SFT on Ray, and the ranks do not divide the batch"),
+            ),
+        ),
+        variants=(
+            present("0.7", ">=0.7.0.dev0", known(_SFT, "664e9ca905f4", "6d8268d0d265", "4d7940aa28e3")),
+            absent("before 0.7", "<0.7.0.dev0", Absent(site=_SFT), reason="there is no such trainer"),
+        ),
+        shown="tests/real/test_sft_balance_ray.py::test_a_batch_that_the_ranks_do_not_divide_is_refused_by_verl",
+        way_out="make the batch size a multiple of the ranks",
+    ),
+)

@@ -1,0 +1,12 @@
+"""What `megatron.async-checkpoint-pin` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import effect
+
+EFFECT = effect(
+    __name__,
+    "save",
+    did="kept what is staged of",
+    always=True,
+)

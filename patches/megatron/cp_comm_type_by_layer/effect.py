@@ -1,0 +1,11 @@
+"""What `megatron.cp-comm-type-by-layer` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import effect
+
+EFFECT = effect(
+    __name__,
+    "layer",
+    did="corrected the communication of",
+)

@@ -1,0 +1,13 @@
+"""What `megatron.moe-aux-scale` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__,
+    "loss",
+    Figure(name="factor", says="the most by which one would have been too small", combine="max"),
+    did="scaled",
+    then="without it up to {factor} times too small",
+)

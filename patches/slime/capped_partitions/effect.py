@@ -1,0 +1,13 @@
+"""What `slime.capped-partitions` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__,
+    "step",
+    Figure(name="over", says="micro-batches over the budget that slime's own split has"),
+    Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
+    then="without it {over} micro-batches over the budget, the fullest {fullest} times",
+)

@@ -1,0 +1,13 @@
+"""What `slime.group-baseline` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__,
+    "rollout",
+    Figure(name="rewards", says="rewards that slime would have normalised otherwise"),
+    Figure(name="off", says="the most by which one would have been off", combine="max"),
+    then="without it {rewards} rewards off, by up to {off}",
+)

@@ -1,0 +1,56 @@
+"""The contract of `slime.metrics`: what slime logs reaches wandb as it is, and the figures with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from overlay.patch import Contract
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong in what wandb is given, empty if nothing is."""
+    import random
+    from types import SimpleNamespace
+
+    places = ("observability.logging_utils", "utils.tracking_utils", "utils.logging_utils")
+    module = next(filter(None, map(_found, places)))
+    logged: list[dict[str, float]] = []
+    module.wandb = SimpleNamespace(log=logged.append)
+    args = SimpleNamespace(use_wandb=True, use_tensorboard=False)
+    draw = random.Random(seed)
+    for number in range(1, draw.randint(2, 5)):
+        given = {"train/loss": draw.random(), "train/step": number}
+        before = dict(given)
+        module.log(args, given, step_key="train/step")
+        found = logged[-1]
+        if given != before or {name: found.get(name) for name in before} != before:
+            return f"{before} was logged as {found}"
+        if found.get("overlay/slime.metrics/changed") != number:
+            return f"nothing of the patches is in {sorted(found)}"
+    return ""
+
+
+def _found(place: str) -> Any:
+    """Return a module of slime, `None` if this release has it elsewhere."""
+    from overlay.compat.slime_on_cpu import imported
+
+    name = f"slime.{place}"
+    try:
+        return imported(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(str(error.name)):
+            raise
+        return None
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("slime.metrics")
+    found = wrong(seed)
+    assert_applied("slime.metrics")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("wandb",))

@@ -1,0 +1,12 @@
+"""What `slime.one-step-log-probs` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import effect
+
+EFFECT = effect(
+    __name__,
+    "rollout",
+    did="supplied the lengths of",
+    always=True,
+)

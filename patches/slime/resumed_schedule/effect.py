@@ -1,0 +1,18 @@
+"""What `slime.resumed-schedule` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__,
+    "load",
+    Figure(
+        name="off",
+        says="the most samples that the schedule would have been off",
+        unit="samples",
+        combine="max",
+    ),
+    did="put the schedule back after",
+    then="without it {off} off",
+)

@@ -1,0 +1,12 @@
+"""What `slime.tool-turn-mask` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__,
+    "conversation",
+    Figure(name="turns", says="turns of several results of tools"),
+    then="{turns} turns of several results of tools",
+)

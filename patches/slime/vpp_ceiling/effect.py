@@ -1,0 +1,13 @@
+"""What `slime.vpp-ceiling` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__,
+    "step",
+    Figure(name="more", says="micro-batches more than slime would have taken"),
+    did="rounded up",
+    then="{more} micro-batches more",
+)

@@ -1,0 +1,12 @@
+"""What `verl.critic-loss-scale` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import effect
+
+EFFECT = effect(
+    __name__,
+    "micro-batch",
+    did="scaled the loss of",
+    always=True,
+)

@@ -1,0 +1,14 @@
+"""What `verl.fsdp-output-memory` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__,
+    "micro-batch",
+    Figure(name="outputs", says="outputs that no longer hold the graph of their micro-batch"),
+    did="detached the outputs of",
+    always=True,
+    then="{outputs} outputs",
+)

@@ -1,0 +1,147 @@
+"""The contract of `verl.megatron-offload-rest`: what is offloaded leaves nothing, and comes back as it was.
+
+There is no device here. What stands for one is that `.to` copies, as it does between devices: what is left is
+what is still the very storage. The optimizer is one as Transformer Engine's precision-aware ones are, and the
+layer one as its layers for FP8 are, in what verl looks at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from overlay.patch import Contract
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+STATES = ("exp_avg", "exp_avg_sq", "master_param")
+
+
+def wrong(seed: str) -> str:
+    """Return what is wrong with what verl's engine offloads and loads, empty if nothing is."""
+    from overlay.compat.verl_imports import stand_in
+
+    stand_in()
+    engine = _imported("verl.workers.engine.megatron.transformer_impl")
+    parallel_state = _imported("megatron.core.parallel_state")
+    megatron_utils = _imported("verl.utils.megatron_utils")
+    device = SimpleNamespace(empty_cache=lambda: None)
+    with contextlib.ExitStack() as stack:
+        for module, name, value in (
+            (megatron_utils, "get_torch_device", lambda: device),
+            # Which takes most of the time, and frees nothing here.
+            (megatron_utils, "gc", SimpleNamespace(collect=lambda: 0)),
+            (engine, "get_device_name", lambda: "cuda"),
+            (parallel_state, "_GLOBAL_MEMORY_BUFFER", SimpleNamespace(buffer={})),
+        ):
+            stack.enter_context(mock.patch.object(module, name, value))
+        return _wrong_of(engine.MegatronEngineWithLMHead, random.Random(seed))
+
+
+def _imported(name: str) -> Any:
+    """Return a module, for want of Triton, which the Megatron of an image imports, with a stand-in for it."""
+    from overlay.compat.no_triton import no_triton
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+    with no_triton():
+        return importlib.import_module(name)
+
+
+def _wrong_of(engine_class: Any, draw: random.Random) -> str:
+    """Return what is wrong with what engines of a class offload and load."""
+    import torch
+    from megatron.core.optimizer import ChainedOptimizer
+
+    states = [{object(): {name: _drawn(draw) for name in STATES} for _ in range(3)} for _ in range(2)]
+    wrappers = [SimpleNamespace(optimizer=SimpleNamespace(state=state)) for state in states]
+    chained = ChainedOptimizer.__new__(ChainedOptimizer)
+    # A rank may have no parameter of one of them.
+    chained.chained_optimizers = [*wrappers, SimpleNamespace(optimizer=None)]
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    for optimizer, own in ((wrappers[0], states[:1]), (chained, states), (None, [])):
+        engine = engine_class.__new__(engine_class)
+        engine.module, engine.optimizer = [model], optimizer
+        engine._is_offload_param = engine._is_offload_optimizer = True
+        engine.checkpoint_mananager = SimpleNamespace(load_checkpoint=lambda **_paths: None)
+        if found := _wrong_moves(engine, [entry for state in own for entry in state.values()], draw):
+            return found
+    pairs = zip(model.parameters(), weights, strict=True)
+    return "" if all(torch.equal(now, was) for now, was in pairs) else "other weights"
+
+
+def _wrong_moves(engine: Any, entries: list[dict[str, Any]], draw: random.Random) -> str:
+    """Return what is wrong with moving an engine to the CPU and back, and with its resuming."""
+    import torch
+
+    before = [{name: value.clone() for name, value in entry.items()} for entry in entries]
+    layer = engine.module[0][1]
+    layer._fp8_workspaces = {"weight": _drawn(draw)}
+    copies = [_watch(layer._fp8_workspaces["weight"])]
+    moves: dict[str, Callable[[], Any]] = {
+        "to('cpu')": lambda: engine.to("cpu"),
+        "to('cuda')": lambda: engine.to("cuda"),
+        "load_checkpoint": lambda: engine.load_checkpoint("checkpoint"),
+    }
+    for move, call in moves.items():
+        watched = {name: [_watch(entry[name]) for entry in entries] for name in STATES}
+        if move == "to('cpu')":
+            watched["FP8 copies of weights"] = copies
+        # An engine without an optimizer has nothing to offload when it resumes.
+        if engine.optimizer is None and move == "load_checkpoint":
+            continue
+        with _device():
+            call()
+        for name, storages in watched.items():
+            if not all(storage.expired() for storage in storages):
+                return f"{move} leaves {name} where it was"
+    pairs = [(now[name], was[name]) for now, was in zip(entries, before, strict=True) for name in STATES]
+    return "" if all(torch.equal(now, was) for now, was in pairs) else "another state"
+
+
+def _drawn(draw: random.Random) -> Any:
+    import torch
+
+    return torch.tensor([draw.gauss(0, 1) for _ in range(draw.randint(1, 9))])
+
+
+def _watch(tensor: Any) -> Any:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    weak: Any = StorageWeakRef
+    return weak(tensor.untyped_storage())
+
+
+def _device() -> Any:
+    """Return a context in which `.to` copies."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Device(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return args[0].clone() if func is torch.Tensor.to else func(*args, **(kwargs or {}))
+
+    return Device()
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable("verl.megatron-offload-rest")
+    found = wrong(seed)
+    assert_applied("verl.megatron-offload-rest")
+    return found
+
+
+CONTRACT = Contract(check=check, before=("verl.protocol",))

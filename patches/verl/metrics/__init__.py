@@ -1,0 +1,44 @@
+"""`verl.metrics`: what the patches changed goes to the logger of the job, under `overlay/`.
+
+It mends nothing. `OVERLAY_METRICS=1` selects it along with whatever else is.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Patch, Removal, Target, replaced, variant
+from overlay.patches.verl.metrics.fix import make_log
+
+PATCH = Patch(
+    id="verl.metrics",
+    revision=1,
+    summary="verl's logger gets what the patches changed, under overlay/",
+    why=(
+        "Whether a patch that is applied ever mattered is asked where a run is looked at: in wandb, "
+        "tensorboard or what else verl logs to. Nothing upstream knows of patches. With this one, each call "
+        "of verl's logger gets overlay.metrics() as well, of the patches that were reached in the process "
+        "that logs."
+    ),
+    changes=("safety",),
+    met="OVERLAY_METRICS=1. It changes no number of a job: more names are logged.",
+    upstream=("verl-project/verl#74",),
+    opt_in=True,
+    switch="OVERLAY_METRICS",
+    remove=Removal(
+        version=None,
+        when="overlay is not used",
+        test="tests/real/test_verl_contracts.py::test_upstream_alone_logs_what_patches_changed",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                variant(
+                    "0.6",
+                    ">=0.6.0.dev0,<0.11.0.dev0",
+                    replaced("verl.utils.tracking:Tracking.log", make_log, "50af6d087b96"),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,11 @@
+"""What `verl.multi-turn-returns` counts."""
+
+from __future__ import annotations
+
+from overlay.effect import effect
+
+EFFECT = effect(
+    __name__,
+    "batch",
+    did="corrected the returns of",
+)

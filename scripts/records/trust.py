@@ -1,0 +1,105 @@
+"""Print what a contract is worth in place of digests, as `overlay prove --trust` reads it.
+
+    ./scripts/matrix trust           # print the record
+    ./scripts/matrix trust --write   # read the parameters of replaced functions from all listed releases
+
+`./scripts/torture trusted` measures the mutants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from overlay.catalogue.registry import load_patches
+from overlay.patch import Known
+from overlay.proving import strength
+from overlay.reading.source import InstalledTree
+from sources import releases
+from sources.git_sources import FetchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RECORD = Path(__file__).resolve().parents[2] / "compat" / strength.RECORD
+#: By patch, `parameters` and `mutants`.
+Record = dict[str, dict[str, Any]]
+
+
+def recorded() -> Record:
+    """Return the record, empty if there is none."""
+    found: Record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    return found
+
+
+def write(found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write what was found of patches, and keep all else."""
+    record = recorded()
+    for patch, entry in found.items():
+        record[patch] = {**record.get(patch, {}), **entry}
+    lines = (
+        f" {json.dumps(patch)}: {json.dumps(row, sort_keys=True)}" for patch, row in sorted(record.items())
+    )
+    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def parameters() -> dict[str, dict[str, list[str]]]:
+    """Return by patch and replaced site the parameters that known sources have, on all listed releases."""
+    found: dict[str, dict[str, list[str]]] = {name: {} for name in load_patches()}
+    for release in releases.read():
+        try:
+            tree = InstalledTree(str(releases.fetch(release)))
+        except FetchError as error:
+            print(f"left out: {release.name}: {error}")
+            continue
+        for name, patch in load_patches().items():
+            for site, digests in _replaced(patch):
+                if tree.has(site.partition(":")[0]) and tree.digest(site) in digests:
+                    taken = strength.parameters(site, tree)
+                    known = found[name].setdefault(site, [])
+                    if taken is not None and taken not in known:
+                        known.append(taken)
+    return {
+        name: {site: sorted(known) for site, known in sorted(sites.items())} for name, sites in found.items()
+    }
+
+
+def _replaced(patch: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for target in patch.targets:
+        for variant in target.variants:
+            sites = {item.site for item in variant.replacements if not item.new}
+            yield from (
+                (one.site, one.digests)
+                for one in variant.shape
+                if isinstance(one, Known) and one.site in sites
+            )
+
+
+def table() -> str:
+    """Return what is recorded of each patch: changed sources, how many pass, and whether that is enough."""
+    lines = [f"{'patch':36}{'changed':>8}{'passed':>8}{'share':>8}  run on      --trust"]
+    record = recorded()
+    for name, patch in load_patches().items():
+        found = strength.strength(record.get(name, {}))
+        weak = strength.too_weak(found, patch.revision)
+        if found is None:
+            lines.append(f"{name:36}{'-':>8}{'-':>8}{'-':>8}  not run yet refuses")
+            continue
+        word = "refuses" if weak else "may trust"
+        lines.append(f"{name:36}{found.tried:8}{found.passed:8}{found.share:8.0%}  {found.run}  {word}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the record; 1 if a parameter that is found is not in it."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/matrix trust", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--write", action="store_true", help="write the parameters anew")
+    options = parser.parse_args(arguments)
+    if options.write:
+        write({name: {"parameters": sites} for name, sites in parameters().items()})
+    print(table())
+    return 0

@@ -1,0 +1,162 @@
+"""Change what a patch knows by digest, and count the changes on which `overlay prove --trust` would trust it.
+
+    ./scripts/torture trusted --patch verl.strict-token-budget --write
+
+Mutants are those of `./scripts/torture mutants` that digests refuse. On each, the patch is trusted on trial,
+and its contract is run on upstream alone and with the patch, with as many seeds as `--trust` takes. A mutant
+on which it is proven would have been trusted, although a digest refuses it: it *passes*. Mutants that change
+no meaning are left out; that others of them may not matter to anybody is not looked into, so that the count
+is the greatest that it can be. The record is `compat/trust.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import secrets
+import tempfile
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from overlay.base.settings import ALONE
+from overlay.catalogue.registry import load_patches
+from overlay.deciding.decide import combine, decide, variant_of
+from overlay.deciding.trusted import as_trusted, candidate
+from overlay.pinning import own_digest, trustfile
+from overlay.proving import strength, trusting
+from records import trust
+from tortures._attack import INSIDE, Attack
+from tortures._contracts import CONTRACTS
+from tortures._mutations import HARMLESS
+from tortures._run_contracts import HOLDS, WRONG
+from tortures._start_contracts import outcomes
+from tortures._upstreams import Changed, Pristine, path_of, releases
+
+if TYPE_CHECKING:
+    from overlay.patch import Patch
+    from tortures._upstreams import Release
+
+#: Mutants of the same behaviour, of whatever source.
+SAME = (*HARMLESS, "another name")
+#: What became of a mutant: refused before anything is run, not proven by its contract, or it passes.
+REFUSED, CAUGHT, PASSED = "refused", "caught", "passed"
+
+
+class Trial(NamedTuple):
+    """A mutant that digests refuse."""
+
+    kind: str
+    site: str
+    module: str
+    text: str
+    #: What would be trusted, or why nothing would.
+    proof: trustfile.Proof | str
+
+
+def trials(patch: Patch, release: Release, tree: Pristine, seed: str) -> dict[tuple[str, ...], Trial]:
+    """Return the mutants of a patch on a release that digests refuse, by what tells them from others."""
+    found = {}
+    for one in Attack(patch, release, tree, (), seed).mutants(0):
+        if one.where != INSIDE or one.kind in SAME or one.verdict == "apply":
+            continue
+        text = one.text(tree)
+        changed = Changed(tree, one.module, ast.parse(text))
+        found[one.identity] = Trial(one.kind, one.site, one.module, text, _proof(patch, changed))
+    return found
+
+
+def _proof(patch: Patch, tree: Changed) -> trustfile.Proof | str:
+    """Return what would be trusted of a changed source, or why nothing would, the strength left aside."""
+    targets = candidate(patch, decide(patch, tree), tree)
+    if isinstance(targets, str):
+        return targets
+    word, reason = combine(targets)
+    if word != "apply":
+        return reason
+    entry = trust.recorded().get(patch.id, {})
+    for target in targets:
+        variant = variant_of(patch, target) if target.trusted else None
+        if variant is not None and (other := strength.other_parameters(entry, variant.replacements, tree)):
+            return other
+    return trustfile.Proof(
+        patch=patch.id, revision=patch.revision, content=own_digest.of_patch(patch.id),
+        shared=own_digest.of_shared(patch.id), date="-", seeds="-", overlay="-",
+        environment=(),
+        targets=tuple(map(as_trusted, targets)),
+    )  # fmt: skip
+
+
+def tried(patch: str, release: Release, items: list[Trial], seed: str) -> list[tuple[str, str]]:
+    """Return what became of mutants of a release, and what was said."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for number, item in enumerate(items):
+            files.append(str(Path(folder, f"{number}.toml")))
+            if isinstance(item.proof, trustfile.Proof):
+                trustfile.write(files[-1], [item.proof])
+        answers = {
+            place: (REFUSED, item.proof) for place, item in enumerate(items) if isinstance(item.proof, str)
+        }
+        left = [place for place in range(len(items)) if place not in answers]
+        for one in trusting.seeds(seed):
+            jobs = [
+                (patch, items[place].module, items[place].text, how, files[place])
+                for place in left
+                for how in ("", ALONE)
+            ]
+            said = outcomes(path_of(release.folders), jobs, one) if jobs else []
+            for place, patched, alone in zip(left[:], said[::2], said[1::2], strict=True):
+                if patched[0] != HOLDS:
+                    answers[place] = CAUGHT, f"with the patch: {patched[1] or patched[0]}"
+                elif alone[0] != WRONG:
+                    answers[place] = CAUGHT, f"upstream alone: {alone[1] or alone[0]}"
+            left = [place for place in left if place not in answers]
+        return [answers.get(place, (PASSED, "")) for place in range(len(items))]
+
+
+def main(arguments: list[str]) -> int:
+    """Print a table, and record it with `--write`."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/torture trusted", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--patch", required=True, metavar="ID,...", help="whose contracts are measured")
+    parser.add_argument("--release", default="", metavar="TEXT", help="releases whose names contain it")
+    parser.add_argument("--seed", default=str(secrets.randbelow(2**31)), help="default: a new one")
+    parser.add_argument("--write", action="store_true", help="record it")
+    parser.add_argument("--all", action="store_true", help="list every mutant")
+    options = parser.parse_args(arguments)
+    known, given = load_patches(), list(releases(options.release))
+    print(f"seed {options.seed}, {len(given)} releases\n")
+    for name in options.patch.split(","):
+        if name not in known or name not in CONTRACTS:
+            parser.error(f"there is no patch {name!r} with a contract")
+        seen: dict[tuple[str, ...], tuple[Trial, str, str]] = {}
+        for release in given:
+            tree = Pristine(release.folders)
+            if decide(known[name], tree).verdict != "apply":
+                continue
+            fresh = {
+                key: one
+                for key, one in trials(known[name], release, tree, options.seed).items()
+                if key not in seen
+            }
+            found = tried(name, release, list(fresh.values()), options.seed)
+            seen |= {key: (one, *said) for (key, one), said in zip(fresh.items(), found, strict=True)}
+        counts = Counter(word for _, word, _ in seen.values())
+        told = f"{counts[REFUSED]} refused unrun, {counts[CAUGHT]} caught, {counts[PASSED]} passed"
+        print(f"{name}: {len(seen)} changed sources, {told}", flush=True)
+        for one, word, why in seen.values():
+            if options.all or word == PASSED:
+                print(f"  {word:8} {one.site}, {one.kind}: {why}"[:200])
+        if options.write:
+            day = datetime.now(tz=timezone.utc).date().isoformat()
+            entry = {
+                "tried": len(seen),
+                "passed": counts[PASSED],
+                "run": day,
+                "revision": known[name].revision,
+            }
+            trust.write({name: {"mutants": entry}})
+    return 0

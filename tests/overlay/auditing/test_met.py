@@ -1,0 +1,192 @@
+"""What the settings of a job say of a defect: met, not met, or not to be told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from audit_cases import DIALECT, a_defect, write
+
+from overlay.auditing import values
+from overlay.auditing.met import answer, recognise
+from overlay.defect import above, among, beyond, given, other, switched
+from overlay.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from overlay.auditing.met import Settings
+
+
+def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "lib").mkdir(exist_ok=True)
+    path = tmp_path / "lib/arguments.py"
+    path.write_text(
+        "parser.add_argument('--ranks', type=int, default=1)\n"
+        "parser.add_argument('--fast', action='store_true')\n"
+        "parser.add_argument('--other', default='x')\n"
+        "parser.add_argument('--computed', default=g())\n"
+        "class C:\n    depth: int = 3\n"
+    )
+    read = write(tmp_path).read
+    return recognise(name, values.read(str(tmp_path / name)), (DIALECT,), read)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "why"),
+    [
+        ("--ranks 2 --fast", "met", "ranks is 2 and fast is on"),
+        ("--ranks 2", "not-met", "fast is off, upstream's default"),
+        ("--fast", "not-met", "ranks is 1, upstream's default"),
+        ("--ranks=1 --fast", "not-met", "ranks is 1"),
+        ("--ranks $N --fast", "untold", "ranks is $N in the file"),
+        ("N=4\n--ranks $N \\\n --fast", "met", "ranks is 4 and fast is on"),
+        ("--ranks ${N:-4} --fast", "untold", "ranks is ${N:-4} in the file"),
+        ("--ranks 2 # --fast", "not-met", "fast is off"),
+        ("ARGS=(\n  --ranks 2\n  --fast)\npython x.py ${ARGS[@]}", "met", "ranks is 2"),
+        ("--ranks 2 ${MORE[@]}", "untold", "fast is not in the file, which takes more from ${MORE[@]}"),
+        ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "which takes more from ${HERE}/nowhere.sh"),
+        ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
+        ("--ranks many --fast", "untold", "ranks is many"),
+    ],
+)
+def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
+    found = answer(a_defect(tmp_path), settings(tmp_path, text))
+    assert found.word == word
+    assert why in found.why
+
+
+def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
+    (tmp_path / "model.sh").write_text("MORE=(--fast)\n")
+    found = settings(tmp_path, 'source "${HERE}/model.sh"\npython x.py --ranks 2 ${MORE[@]}')
+    assert found.elsewhere == ()
+    assert answer(a_defect(tmp_path), found).word == "met"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("ranks: 2\nfast: true\n", "met"),
+        ("job:\n  ranks: 2\n  fast: false\n", "not-met"),
+        ("n: 2\nranks: ${n}\nfast: true\n", "met"),
+        ("n: ???\nranks: ${oc.env:N}\nfast: true\n", "untold"),
+        ("defaults:\n- other\nranks: 2\n", "untold"),
+        ("- ranks=2\n- a.fast=true\n", "not-met"),
+        ("--ranks: 2\n--fast: true\n", "met"),
+    ],
+)
+def test_yaml(text: str, word: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    if text.startswith("- "):  # overrides need a path
+        text = text.replace("ranks=", "a.ranks=")
+        word = "met"
+        assert values.in_yaml(text, "x") == {"a.ranks": 2, "a.fast": True}
+    found = values.in_yaml(text, "x.yaml")
+    (tmp_path / "x.yaml").write_text(text)
+    assert found
+    chosen = DIALECT.replace(marks=("*",))
+    said = recognise("x.yaml", values.read(str(tmp_path / "x.yaml")), (chosen,), lambda _: None)
+    assert answer(a_defect(tmp_path), said).word == word
+
+
+def test_overrides_of_a_shell_script() -> None:
+    found = values.words(
+        "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
+    )
+    assert found == {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "a.f": "$Y"}
+    assert isinstance(found["a.f"], values.Open)
+
+
+def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:
+    found = settings(tmp_path, "--ranks 2 --rnks 3 --zzz --depth 4 --other y --no-depth --computed 1")
+    assert found.unknown() == {"rnks": "ranks", "zzz": ""}
+    assert found.missing == ()
+
+
+def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: Path) -> None:
+    defect = a_defect(tmp_path)
+    for condition, word in (
+        (among("other", "x"), "met"),
+        (above("depth", 3), "untold"),
+        (given("computed"), "untold"),
+    ):
+        found = answer(defect.replace(when=((condition,),)), settings(tmp_path, "--ranks 2"))
+        assert found.word == word, condition
+        assert word == "untold" or "upstream's default" in found.why
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "word"),
+    [
+        (above("k", 0), True, "not-met"),
+        (above("k", 0), None, "not-met"),
+        (among("k", 1), True, "not-met"),
+        (among("k", True), 1, "not-met"),
+        (among("k", "*.fast.*"), "a.fast.b", "met"),
+        (other("k", 1), 1.0, "not-met"),
+        (other("k", 1), 2, "met"),
+        (given("k"), None, "not-met"),
+        (given("k"), 0, "met"),
+        (switched("k"), False, "not-met"),
+        (beyond("a tool is called"), 1, "untold"),
+    ],
+)
+def test_conditions(condition: Any, value: Any, word: str, tmp_path: Path) -> None:
+    found = settings(tmp_path, "--ranks 2")
+    found = found.replace(values={"k": value})
+    assert answer(a_defect(tmp_path).replace(when=((condition,),)), found).word == word
+
+
+def test_one_alternative_is_enough_and_one_condition_excludes(tmp_path: Path) -> None:
+    found = settings(tmp_path, "--ranks 2")
+    defect = a_defect(tmp_path)
+    yes, no, perhaps = above("ranks", 1), above("ranks", 2), beyond("who knows")
+    for when, word in (
+        (((no,), (yes,)), "met"),
+        (((perhaps,), (yes,)), "met"),
+        (((no,), (perhaps,)), "untold"),
+        (((perhaps, no),), "not-met"),
+        (((perhaps, yes),), "untold"),
+        ((), "met"),
+    ):
+        assert answer(defect.replace(when=when), found).word == word, when
+
+
+def test_settings_of_another_project_tell_nothing(tmp_path: Path) -> None:
+    found = settings(tmp_path, "--ranks 1")
+    defect = a_defect(tmp_path)
+    other_project = defect.replace(project=defect.project.replace(name="else"))
+    assert answer(other_project, found).word == "untold"
+
+
+@pytest.mark.parametrize("text", ["", "echo hello\n", "--unheard-of 1\n"])
+def test_a_file_without_settings_that_are_known_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError):
+        settings(tmp_path, text)
+    with pytest.raises(SettingsError):
+        values.read(str(tmp_path / "nowhere"))
+
+
+def test_a_role_that_the_file_leaves_out_has_the_default_of_the_release(tmp_path: Path) -> None:
+    """One that is set for another role says nothing of it, unless the table says what all of them have."""
+    found = settings(tmp_path, "--ranks 2").replace(
+        values={"a.deep": True, "a.kind": "x"},
+        options={"a.deep": False, "b.deep": False, "b.kind": "y", "b.aside.deep": 3},
+    )
+    defect = a_defect(tmp_path)
+    shallow = defect.replace(when=((among("deep", False),),))
+    assert answer(shallow, found).word == "met"
+    assert answer(shallow, found).why == "b.deep is off, upstream's default"
+    aside = found.replace(dialect=DIALECT.replace(aside={"deep": ("b.*",)}))
+    assert answer(shallow, aside).word == "not-met"
+    said = found.replace(dialect=DIALECT.replace(defaults={"kind": "z"}))
+    assert answer(defect.replace(when=((among("kind", "y"),),)), said).word == "not-met"
+
+
+def test_one_setting_says_another(tmp_path: Path) -> None:
+    dialect = DIALECT.replace(implies=(("name", "*big*", "ranks", 8),))
+    found = settings(tmp_path, "--fast --other 1").replace(dialect=dialect)
+    assert answer(a_defect(tmp_path), found).word == "not-met"
+    said = answer(a_defect(tmp_path), found.replace(values={"name": "a-big-one", "fast": True}))
+    assert (said.word, said.why) == ("met", "ranks is 8, as name is a-big-one and fast is on")

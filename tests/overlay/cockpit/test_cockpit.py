@@ -1,0 +1,237 @@
+"""The cockpit: what bare `overlay` says of an installation, and that it fits a screen."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import PROJECT, triple
+
+from overlay.arming import checkup
+from overlay.catalogue.registry import load_patches
+from overlay.cockpit import state
+from overlay.cockpit.defects import Defects
+from overlay.cockpit.screen import screen
+from overlay.cockpit.state import Applying, Cockpit
+from overlay.deciding.installed import Installed, installed
+from overlay.reading.source import InstalledTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.enabling.engine import Engine
+    from overlay.patch import Patch
+
+
+def run(*words: str, path: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("OVERLAY", "PYTHONPATH"))}
+    clean["PYTHONPATH"] = path
+    return subprocess.run(
+        [sys.executable, "-m", "overlay", *words],
+        capture_output=True, text=True, timeout=120, check=False, env={**clean, **environ},
+    )  # fmt: skip
+
+
+# -- what is looked at -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the checks find what a test says, which are tried on whole processes elsewhere."""
+
+    def say(**wrong: str) -> None:
+        checks = tuple(
+            checkup.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
+        )
+        found = checkup.Checkup(
+            active=True, reason="", file="", package="", python="", armed=not checks, checks=checks,
+            projects=(), todo=(),
+        )  # fmt: skip
+        monkeypatch.setattr(state, "examine", lambda engine: found)
+
+    monkeypatch.chdir("/")
+    say()
+    return say
+
+
+def opt_in(upstream: Upstream) -> Patch:
+    patch = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading")
+    return patch.replace(opt_in=True)
+
+
+def test_it_says_what_is_there_what_applies_and_what_is_left(
+    upstream: Upstream, engines: Callable[..., Engine], armed: Callable[..., None]
+) -> None:
+    patch = upstream.patch().replace(changes=("memory", "numbers"))
+    engine = engines(patch, opt_in(upstream))
+    found = state.look(engine)
+    assert Installed(project="fakeup", version="1.2.0", where=str(upstream.root)) in found.projects
+    assert found.patches == (Applying(patch="fakeup.scale", changes=("memory", "numbers")),)
+    assert found.defects == Defects(mended=("fakeup.scale",), left=("fakeup.reading",), unknown=())
+    assert (found.armed, found.refused, found.next) == (True, (), "overlay lock")
+    text = screen(found)
+    assert text.splitlines()[2].split()[:2] == ["fakeup", "1.2.0"]
+    assert "numbers  fakeup: scale (memory)" in text
+    assert "2 known defects are in what is installed: 1 mended by these patches, 1 left: fakeup.reading" in (
+        " ".join(text.split())
+    )
+    assert "armed: yes, every Python process that starts here and now" in text
+
+
+def test_it_imports_nothing_of_an_upstream(
+    upstream: Upstream, engines: Callable[..., Engine], armed: Callable[..., None]
+) -> None:
+    state.look(engines(upstream.patch()))
+    assert not [name for name in sys.modules if name.partition(".")[0] == "fakeup"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "refused", "there", "command"),
+    [
+        ({}, False, True, "overlay lock"),
+        ({"OVERLAY": "is not set"}, False, True, "overlay run torchrun --nproc-per-node 8 train.py"),
+        ({"OVERLAY": "is not set", "copies": "2"}, False, True, "overlay doctor"),
+        ({"OVERLAY": "is not set"}, True, True, "overlay explain fakeup.scale"),
+        ({"OVERLAY": "is not set"}, False, False, "overlay audit --site DIR"),
+    ],
+)
+def test_the_next_command_is_of_use(
+    upstream: Upstream,
+    engines: Callable[..., Engine],
+    armed: Callable[..., None],
+    wrong: dict[str, str],
+    refused: bool,
+    there: bool,
+    command: str,
+) -> None:
+    engine = engines(upstream.patch())
+    armed(**wrong)
+    if refused:
+        upstream.write(core="def scale(value): ...\n")
+    if not there:
+        (upstream.root / "fakeup/core.py").unlink()
+    found = state.look(engine)
+    assert found.next == command
+    assert found.refused == (("fakeup.scale",) if refused else ())
+    assert command in screen(found)
+    if "copies" in wrong:
+        assert "armed: no, copies 2" in screen(found)
+
+
+def test_a_lock_that_is_there_is_in_the_command(
+    upstream: Upstream,
+    engines: Callable[..., Engine],
+    armed: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    armed(OVERLAY="is not set")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "overlay.lock").touch()
+    assert state.look(engines(upstream.patch())).next.startswith("overlay run --pin overlay.lock ")
+
+
+def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "ray").mkdir()
+    from overlay.catalogue.registry import shown_projects
+
+    found = installed((*shown_projects(), PROJECT), InstalledTree(str(tmp_path)))
+    assert [(one.version, one.where) for one in found] == [("", "")] * 3
+    (tmp_path / "torch/__init__.py").touch()
+    (tmp_path / "torch/version.py").write_text("__version__ = '9.9'\n")
+    found = installed(shown_projects(), InstalledTree(str(tmp_path)))
+    assert (found[0].version, found[0].where) == ("9.9", str(tmp_path))
+
+
+# -- one screen ------------------------------------------------------------------------------------
+
+
+def full(prefix: str) -> Cockpit:
+    """Return a cockpit in which every patch of a project, and of Megatron, applies."""
+    patches = [
+        Applying(patch=name, changes=patch.changes)
+        for name, patch in load_patches().items()
+        if name.startswith((prefix, "megatron.")) and not patch.opt_in
+    ]
+    deep = "/root/miniconda3/envs/training-2026/lib/python3.12/site-packages/and/deeper"
+    names = [one.patch for one in patches]
+    return Cockpit(
+        version="0.10.0", python="3.12.10", executable=f"{deep}/bin/python",
+        projects=tuple(Installed(project=name, version="0.16.1rc3+cu128", where=deep) for name in "abcd"),
+        patches=tuple(patches), refused=(),
+        defects=Defects(mended=tuple(names), left=("a.b", "c.d"), unknown=()), armed=False,
+        reason="OVERLAY is not set", next="overlay run torchrun --nproc-per-node 8 train.py",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["slime.", "verl.", "miles."])
+def test_it_is_one_screen(prefix: str) -> None:
+    lines = screen(full(prefix)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 30, "\n".join(lines)
+    text = " ".join(" ".join(lines).split())
+    for one in full(prefix).patches:
+        assert one.patch.partition(".")[2] in text, one.patch
+
+
+def test_each_patch_stands_once_by_what_matters_most() -> None:
+    text = screen(full("slime."))
+    for name in ("whiten-over-cp (hangs)", "capped-partitions (memory)"):
+        assert " ".join(text.split()).count(name) == 1
+    order = [line.split()[0] for line in text.splitlines() if line[:1].isalpha() and line[8:9] == " "]
+    assert [word for word in order if word in ("numbers", "memory", "crashes", "speed", "safety")] == [
+        "numbers", "memory", "crashes", "speed", "safety",
+    ]  # fmt: skip
+
+
+# -- as a process ----------------------------------------------------------------------------------
+
+
+def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
+    done, data = run(), run("--json")
+    assert done.returncode == data.returncode == 0, done.stderr
+    found: Any = json.loads(data.stdout)
+    assert done.stdout.startswith(f"overlay {found['version']} on Python {found['python']}, ")
+    for project in found["projects"]:
+        assert project["project"] in done.stdout
+        assert project["version"] in done.stdout
+    for patch in found["patches"]:
+        assert patch["patch"].partition(".")[2] in done.stdout
+    assert f"{found['defects']['present']} known defect" in done.stdout
+    assert not found["armed"]
+    assert found["next"] in done.stdout
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_it_says_what_is_wrong_with_a_setting() -> None:
+    done = run(OVERLAY_PATCHES="verl.nothing")
+    assert done.returncode == 0
+    assert "armed: no, selection OVERLAY_PATCHES: 'verl.nothing' names no patch" in done.stdout
+    assert "next: overlay doctor" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_json_can_be_asked_for_before_the_command_and_after_it() -> None:
+    assert json.loads(run("--json", "packs").stdout) == json.loads(run("packs", "--json").stdout)
+
+
+def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -> None:
+    pytest.importorskip("wrapt")
+    (tmp_path / "slime/utils").mkdir(parents=True)
+    (tmp_path / "slime/__init__.py").touch()
+    (tmp_path / "slime/utils/__init__.py").touch()
+    (tmp_path / "slime/utils/seqlen_balancing.py").write_text("")
+    (tmp_path / "setup.py").write_text("setup(name='slime', version='0.2.4')\n")
+    done = run(path=str(tmp_path), OVERLAY_PATCHES="slime.*")
+    assert done.returncode == 1, done.stdout
+    assert "slime" in done.stdout
+    assert "NOT applied, as the source is not known: slime." in done.stdout

@@ -1,0 +1,235 @@
+"""Who says what the job is run with and what is in place, and when: by processes that are made up."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import forget
+
+from overlay import log
+from overlay.base import settings
+from overlay.enabling import voice as room
+from overlay.enabling.engine import Engine
+from overlay.enabling.voice import DRIVER, Voice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fake_upstream import Upstream
+
+INTRODUCED = 'overlay: configuration: {"strict": false}'
+ALONE = "this process: 1 applied"
+
+
+class Account:
+    def sentence(self) -> str:
+        return "1 applied"
+
+
+class Job:
+    """A process with an environment that can be set, and what it says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.set, self.unset = monkeypatch.setenv, monkeypatch.delenv
+        self._capsys = capsys
+        for name in (settings.SAID, "RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        self.has: dict[str, Any] = {"strict": False}
+        log.set_level("info")
+
+    def process(self) -> Voice:
+        return Voice(lambda: self.has, Account)
+
+    def said(self) -> list[str]:
+        return self._capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Job]:
+    monkeypatch.setattr("atexit.register", lambda _: None)
+    yield Job(monkeypatch, capsys)
+    log.set_level("info")
+
+
+def test_a_process_that_is_no_rank_says_both(job: Job) -> None:
+    one = job.process()
+    one.met()
+    assert job.said() == [INTRODUCED]
+    one.speak_alone()
+    one.speak_alone()
+    assert job.said() == [f"overlay: {ALONE}"]
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_only_rank_0_speaks_and_for_no_other(job: Job, rank: str) -> None:
+    job.set("RANK", rank)
+    job.set("WORLD_SIZE", "2")
+    one = job.process()
+    one.met()
+    one.speak_alone()
+    ours = [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"]
+    assert job.said() == (ours if rank == "0" else [])
+
+
+def test_the_only_rank_is_one_process(job: Job) -> None:
+    job.set("RANK", "0")
+    job.set("WORLD_SIZE", "1")
+    one = job.process()
+    one.met()
+    one.speak_alone()
+    assert job.said() == [INTRODUCED, "overlay: rank 0: 1 applied"]
+
+
+def test_whoever_it_starts_says_nothing_again(job: Job) -> None:
+    job.process().met()
+    job.said()
+    child = job.process()
+    child.met()
+    child.speak_alone()
+    assert job.said() == []
+
+
+def test_ranks_of_a_program_that_spoke_still_say_what_they_have(job: Job) -> None:
+    job.process().met()
+    job.said()
+    job.set("RANK", "0")
+    rank = job.process()
+    rank.met()
+    rank.speak_alone()
+    assert job.said() == ["overlay: ranks not compared; rank 0: 1 applied"]
+
+
+def test_workers_of_a_driver_that_spoke_say_what_they_have(job: Job) -> None:
+    job.set(settings.SAID, DRIVER)
+    worker = job.process()
+    worker.met()
+    worker.speak_alone()
+    assert job.said() == [f"overlay: {ALONE}"]
+    child = job.process()
+    child.met()
+    child.speak_alone()
+    assert job.said() == []
+
+
+def test_ranks_that_agree_are_one_line_and_nothing_is_said_alone(job: Job) -> None:
+    one = job.process()
+    one.met()
+    one.agreed("2 ranks agree: 1 applied")
+    one.agreed("2 ranks agree: 1 applied")
+    one.speak_alone()
+    assert job.said() == [INTRODUCED, "overlay: 2 ranks agree: 1 applied"]
+    one.agreed("2 ranks agree: 2 applied")
+    assert job.said() == ["overlay: 2 ranks agree: 2 applied"]
+
+
+def test_what_comes_after_that_is_news(job: Job) -> None:
+    one = job.process()
+    log.own("applied a")
+    one.agreed("2 ranks agree: 1 applied")
+    log.own("applied b")
+    assert job.said() == ["overlay: 2 ranks agree: 1 applied", "overlay: applied b"]
+    job.set("RANK", "1")
+    log.own("applied c")
+    assert job.said() == []
+
+
+def test_ranks_that_differ_are_not_said_to_agree(job: Job) -> None:
+    job.set("RANK", "0")
+    one = job.process()
+    one.met()
+    one.differed()
+    one.speak_alone()
+    assert job.said()[1:] == ["overlay: the ranks do not agree; rank 0: 1 applied"]
+
+
+def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:
+    one = job.process()
+    one.met()
+    job.said()
+    job.set("RANK", "3")
+    one.speak_alone()
+    assert job.said() == []
+
+
+def test_a_fork_owes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = job.process()
+    one.met()
+    job.said()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    one.speak_alone()
+    assert job.said() == []
+
+
+def test_it_is_said_after_a_while(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "QUIET", 0.05)
+    job.process().met()
+    found: list[str] = []
+    until = time.monotonic() + 20
+    while len(found) < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+        found += job.said()
+    assert found == [INTRODUCED, f"overlay: {ALONE}"]
+
+
+@pytest.mark.parametrize("level", ["warning", "off"])
+def test_a_quiet_log_is_quiet(job: Job, level: str) -> None:
+    log.set_level(level)
+    one = job.process()
+    one.met()
+    one.speak_alone()
+    assert job.said() == []
+    assert settings.SAID not in os.environ
+
+
+def test_no_import_fails_of_it(job: Job) -> None:
+    def broken() -> dict[str, Any]:
+        raise ValueError("no")
+
+    one = Voice(broken, Account)
+    one.met()
+    assert job.said() == ["overlay: what this job is run with cannot be told: ValueError: no"]
+
+
+def test_a_warning_comes_from_every_rank_once_in_a_session(job: Job) -> None:
+    job.set("RANK", "1")
+    log.warning("NOT applied a")
+    log.warning("NOT applied a")
+    log.warning("NOT applied b")
+    first, second = job.said()
+    assert first.startswith("overlay: NOT applied a [rank=1,host=")
+    assert second.startswith("overlay: NOT applied b [rank=1,host=")
+    log.set_level("info")
+    log.warning("NOT applied a")
+    assert len(job.said()) == 1
+
+
+def test_the_account_counts_what_is_in_place_and_what_was_refused(upstream: Upstream, job: Job) -> None:
+    patch = upstream.patch()
+    engine = Engine(lambda: {patch.id: patch})
+    assert engine.account() is None
+    engine.enable()
+    upstream.load()
+    account = engine.account()
+    assert account is not None
+    digest = engine.lock()["digest"]
+    assert account.digest == digest == engine.configuration()["digest"]
+    assert account == engine.account(engine.testimony()[0])
+    assert account.sentence() == f"1 applied, 0 refused, digest {digest[:12]}"
+    more = account.replace(applied=("a", "b", "c"), refused=("d",), half_patched=2)
+    assert more.sentence() == f"3 applied, 1 refused (d), 2 half-patched, digest {digest[:12]}"
+    assert more.sentence(["b"]) == (
+        f"1 applied on all, 2 on some (a, c), 1 refused (d), 2 half-patched, digest {digest[:12]}"
+    )
+    engine.disable()
+    forget()
+    upstream.write(core="def scale(value, factor=2):\n    return value + factor\n")
+    engine.enable()
+    upstream.load()
+    account = engine.account()
+    assert account is not None
+    assert account.sentence().startswith("0 applied, 1 refused (fakeup.scale), digest ")
+    engine.disable()

@@ -1,0 +1,79 @@
+"""`overlay prove`, on a library of one function: what is proven, and each way in which that fails."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import output_schema
+import pytest
+from toy_pack import KINDS, Toy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    return Toy(tmp_path)
+
+
+def test_a_patch_is_proven_with_any_seed_that_is_printed(toy: Toy) -> None:
+    done = toy.run("prove", "toy/toylib.right")
+    assert done.returncode == 0, done.stderr
+    assert "proven" in done.stdout
+    seed = done.stdout.rpartition("seed ")[2].strip()
+    again = toy.run("prove", "toy/toylib.right", "--seed", seed, "--json")
+    output_schema.check(json.loads(again.stdout), "prove")
+    (row,) = json.loads(again.stdout)["rows"]
+    assert (row["verdict"], row["alone"]["outcome"], row["patched"]["outcome"]) == (
+        "proven",
+        "wrong",
+        "holds",
+    )
+    assert row["why"] == f"scale is {2 * (int(seed) + 3) + 1}"
+    assert row["where"] == "toylib 1.2.0"
+
+
+def test_each_way_to_fail_is_a_row_of_its_own(toy: Toy) -> None:
+    done = toy.run(
+        "prove", *(f"toy/toylib.{name}" for name in KINDS), "--json", "--timeout", "3", "--seed", "1"
+    )
+    assert done.returncode == 1, done.stderr
+    rows = {row["patch"].partition(".")[2]: row for row in json.loads(done.stdout)["rows"]}
+    said = {name: (row["verdict"], row["why"]) for name, row in rows.items()}
+    assert said["right"][0] == "proven"
+    assert said["raises"] == ("FAILS", "with the patch: raises: ZeroDivisionError: of its own")
+    assert said["hangs"] == ("FAILS", "with the patch: no end: not within 3 s")
+    assert said["dies"] == ("FAILS", "with the patch: crashed: its process was ended by SIGSEGV")
+    assert said["leaves"] == (
+        "FAILS",
+        "with the patch: crashed: its process ended with status 1, without an answer",
+    )
+    assert said["lacks"] == ("not run", "no_such_package is not installed")
+    assert said["imports"] == ("not run", "no_such_module is not installed")
+    assert said["blind"][0] == "not shown"
+    assert said["harmless"] == ("harmless", "upstream alone keeps it too: it is of speed alone")
+    assert said["on-gpus"] == ("not run", "its contract runs on cuda alone")
+
+
+def test_what_ran_not_at_all_is_no_pass(toy: Toy) -> None:
+    assert toy.run("prove", "toy/toylib.lacks", "toy/toylib.right").returncode == 1
+    toy.write("toylib/VERSION", "3.0")
+    toy.core("def scale(x):\n    return x\n")
+    done = toy.run("prove", "toy/toylib.right")
+    assert done.returncode == 1
+    assert "not run" in done.stdout
+    assert "unsupported" in done.stdout
+
+
+def test_a_device_is_that_of_the_contract(toy: Toy) -> None:
+    rows = json.loads(toy.run("prove", "toy/toylib.right", "--device", "cuda", "--json").stdout)["rows"]
+    assert rows[0]["why"] == "its contract runs on cpu alone"
+
+
+@pytest.mark.parametrize("wrong", [("--seed", "x"), ("--timeout", "0"), ("toy/toylib.wright",)])
+def test_what_cannot_be_understood_is_said(toy: Toy, wrong: tuple[str, ...]) -> None:
+    done = toy.run("prove", *wrong)
+    assert done.returncode == 2
+    assert wrong[-1] in done.stderr

@@ -1,0 +1,136 @@
+"""`overlay doctor` says no when the answer is no, and what to do then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from worksite import Venv
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def on_path(venv: Venv) -> dict[str, str]:
+    return {"PATH": f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
+def checks(found: Any) -> dict[str, Any]:
+    return {check["name"]: check for check in found["checks"]}
+
+
+def test_all_is_well(worksite: Venv) -> None:
+    found = worksite.read("doctor", OVERLAY="1", OVERLAY_PACKS="acme", **on_path(worksite))
+    assert found["armed"]
+    assert {name: check["answer"] for name, check in checks(found).items()} == {
+        "start-up file": "yes",
+        "copies": "yes",
+        "OVERLAY": "yes",
+        "selection": "yes",
+        "pin": "-",
+        "python": "yes",
+        "upstreams": "yes",
+        "Ray workers": "yes"
+        if any(one["project"] == "ray" and one["version"] for one in found["projects"])
+        else "-",
+    }
+    assert "fakeup 1.2.0 in " + str(worksite.site) in checks(found)["upstreams"]["found"]
+    assert found["todo"] == ["overlay status # what is armed, patch by patch"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "name", "words"),
+    [
+        ({"OVERLAY": ""}, "OVERLAY", "put `overlay run` before the command"),
+        ({"OVERLAY": "perhaps"}, "OVERLAY", "set OVERLAY=1"),
+        ({"OVERLAY_PATCHES": "verl.nothing"}, "selection", "correct that setting"),
+        ({"OVERLAY_PATCHES": "none"}, "selection", "nothing is selected"),
+        ({"OVERLAY_PATCH": "all"}, "selection", "correct the name of that variable"),
+        ({"OVERLAY_STRICT": "perhaps"}, "selection", "correct that setting"),
+        ({"OVERLAY_PACKS": "acme2"}, "selection", "correct that setting"),
+    ],
+)
+def test_a_setting_is_in_the_way(worksite: Venv, environ: dict[str, str], name: str, words: str) -> None:
+    given = {"OVERLAY": "1", **on_path(worksite), **environ}
+    if environ.get("OVERLAY_STRICT"):  # or the doctor itself is stopped at its start, which says the same
+        given["OVERLAY"] = ""
+    found = worksite.read_failing("doctor", **given)
+    assert not found["armed"]
+    assert checks(found)[name]["answer"] == "no"
+    assert any(text.startswith(words) for text in found["todo"])
+    done = worksite.run("-m", "overlay", "doctor", **given)
+    assert done.returncode == 1
+    assert done.stdout.startswith("no: a Python process that starts here and now is NOT patched\n")
+    assert f"- {words}" in " ".join(done.stdout.partition("what to do:")[2].split())
+
+
+def test_unset_means_no_for_ray_workers_as_well(worksite: Venv) -> None:
+    pytest.importorskip("ray")
+    found = checks(worksite.read_failing("doctor", **on_path(worksite)))["Ray workers"]
+    assert found["answer"] == "no"
+    assert "OVERLAY is not set" in found["found"]
+
+
+def test_a_ray_that_starts_jobs_otherwise(worksite: Venv, tmp_path: Path) -> None:
+    files = {
+        "_version.py": 'version = "9.9.9"\n',
+        "job_config.py": "",
+        "_private/worker.py": "def connect(node, settings): ...\n",
+        "util/client_connect.py": "def connect(conn_str, settings): ...\n",
+    }
+    for name, text in files.items():
+        (tmp_path / "ray" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "ray" / name).write_text(text)
+        ((tmp_path / "ray" / name).parent / "__init__.py").touch()
+    (tmp_path / "ray/__init__.py").touch()
+    given = {"OVERLAY": "1", "PYTHONPATH": str(tmp_path), **on_path(worksite)}
+    found = checks(worksite.read_failing("doctor", **given))["Ray workers"]
+    assert found["answer"] == "no"
+    assert found["found"] == "Ray 9.9.9 starts jobs in a way that overlay does not know"
+    assert "overlay.ray.runtime_env()" in found["todo"]
+
+
+def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> None:
+    other = Venv(tmp_path / "venv", linked=False)
+    found = worksite.read_failing("doctor", OVERLAY="1", **on_path(other))
+    check = checks(found)["python"]
+    assert check["answer"] == "no"
+    assert check["found"].startswith(str(other.folder))
+    assert "is another Python, and starts no overlay: install overlay there as well" in check["todo"]
+
+
+def test_two_copies(worksite: Venv, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(worksite.site / "overlay", copy / "overlay")
+    # The one behind is never imported, until somebody uninstalls the other or changes the path.
+    (worksite.site / "zz-copy.pth").write_text(f"{copy}\n")
+    try:
+        found = worksite.read_failing("doctor", OVERLAY="1", **on_path(worksite))
+    finally:
+        (worksite.site / "zz-copy.pth").unlink()
+    assert checks(found)["copies"]["answer"] == "no"
+    mine = worksite.site / "overlay"
+    what = f"uninstall one of the copies of overlay: {mine} is this one, and there is {copy / 'overlay'}"
+    assert found["todo"] == [what]
+
+
+def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:
+    file = tmp_path / "overlay.lock"
+    worksite.read("lock", "--file", str(file), "--patches", "megatron.recompute")
+    given = {"OVERLAY_PIN": str(file), **on_path(worksite)}
+    found = checks(worksite.read_failing("doctor", **given, OVERLAY_PATCHES="megatron.recompute"))
+    assert found["pin"]["answer"] == "yes"
+    found = checks(worksite.read_failing("doctor", **given))
+    assert found["pin"]["answer"] == "no"
+    assert "overlay lock --update" in found["pin"]["todo"]
+
+
+def test_garbage_in_the_environment_is_no_traceback(worksite: Venv) -> None:
+    garbage = dict.fromkeys(("OVERLAY_PATCHES", "OVERLAY_LOG", "OVERLAY_PIN"), "\x01 ;,*[\udcff")
+    for words in ([], ["doctor"], ["list"], ["--json"], ["run", "python", "-c", "print('ran')"]):
+        done = worksite.run("-m", "overlay", *words, **garbage, OVERLAY_DCP="x", **on_path(worksite))
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.stdout != "ran\n"
+        assert done.returncode == (2 if words[:1] == ["run"] else 1 if words == ["doctor"] else 0)

@@ -1,0 +1,206 @@
+"""`overlay run` protects its user: what would not be patched is not started."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from worksite import PATCHED, PROBE, Venv
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+PACK = {"OVERLAY_PACKS": "acme"}
+
+
+def run(venv: Venv, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    path = f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return venv.run("-m", "overlay", "run", *words, **{"PATH": path, **environ})
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Venv:
+    """Return another environment, in which there is no overlay."""
+    return Venv(tmp_path_factory.mktemp("other") / "venv", linked=False)
+
+
+def selected(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+SELECTED = "import overlay; print(*overlay.status().selection)"
+
+
+def test_no_dashes_are_needed(worksite: Venv) -> None:
+    for dashes in ([], ["--"]):
+        done = run(worksite, "--patches", "acme/*", *dashes, "python", "-c", PROBE, **PACK)
+        assert done.stdout.split()[-1] == PATCHED, done.stderr
+    # Whatever stands behind the command is its own, also what looks like an option of ours or a part of one.
+    code = "import sys; print(*sys.argv[1:])"
+    words = ["--p", "8", "--patches", "--pin", "--json", "--h", "--", "--strict", "-x"]
+    assert selected(run(worksite, "python", "-c", code, *words)) == words
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "words"),
+    [
+        (["--patches", "acme/fakeup.scal"], PACK, "names no patch; the nearest: acme/fakeup.scale"),
+        (["--patches", "acme/*;verl.*"], PACK, "a ';' separates nothing; write commas or spaces"),
+        (["--patches", ""], PACK, "--patches is empty"),
+        ([], {"OVERLAY_PATCHES": "verl.nothing"}, "'verl.nothing' names no patch"),
+        ([], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
+        ([], {"OVERLAY_LOG": "loud"}, "OVERLAY_LOG='loud'"),
+        ([], {"OVERLAY_DCP": "both"}, "OVERLAY_DCP='both'"),
+        ([], {"OVERLAY_PACKS": "acme2"}, "no pack 'acme2' is installed; there are: acme"),
+        (["--pin", "nothing.lock"], {}, "nothing.lock cannot be read"),
+        (["--pin", "sha256:12"], {}, "64 hexadecimal digits"),
+        (["--strict"], {"OVERLAY_PATCHES": "x"}, "names no patch"),
+    ],
+)
+def test_what_is_wrong_starts_nothing_and_is_status_2(
+    worksite: Venv, options: list[str], environ: dict[str, str], words: str
+) -> None:
+    done = run(worksite, *options, "python", "-c", "print('ran')", **environ)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert words in done.stderr
+    assert done.stderr.startswith("overlay: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_drop_alone_and_every_separator(worksite: Venv) -> None:
+    everything = selected(run(worksite, "python", "-c", SELECTED))
+    for words in (["--patches", "-verl.sft-balance"], ["--patches=-verl.sft-balance"]):
+        found = selected(run(worksite, *words, "python", "-c", SELECTED))
+        assert found == [name for name in everything if name != "verl.sft-balance"]
+    both = ["megatron.agreement", "megatron.grad-norm", "megatron.recompute"]
+    for separator in (",", " ", ", "):
+        text = separator.join(both[1:])
+        assert selected(run(worksite, "--patches", text, "python", "-c", SELECTED)) == both
+    said = " ".join(run(worksite, "--help").stdout.split())
+    assert "ids, globs, all, none, and -ID to drop one, separated by commas or spaces" in said
+
+
+def test_another_python_is_not_started_unarmed(worksite: Venv, other: Venv) -> None:
+    script = other.folder / "bin" / "trainer"
+    script.write_text(f"#!{other.python}\nprint('ran')\n")
+    long = other.folder / "bin" / "long"
+    long.write_text(f"#!/bin/sh\n'''exec' \"{other.python}\" \"$0\" \"$@\"\n' '''\nprint('ran')\n")
+    for file in (script, long):
+        file.chmod(0o755)
+    for words in (
+        [str(other.python), "-c", "print('ran')"],
+        ["env", "A=1", str(other.python), "-c", "print('ran')"],
+        ["nohup", str(other.python), "-c", "print('ran')"],
+        [str(script)],
+        [str(long)],
+    ):
+        done = run(worksite, *words)
+        assert (done.returncode, done.stdout) == (1, ""), words
+        assert (
+            f"{other.python} is another Python, and starts no overlay: install overlay there" in done.stderr
+        )
+        assert f"`overlay run {worksite.python} ...`" in done.stderr
+
+
+def test_a_script_of_this_python_is_started(worksite: Venv) -> None:
+    script = worksite.folder / "bin" / "mine"
+    script.write_text(f"#!{worksite.python}\n{PROBE}\n")
+    script.chmod(0o755)
+    done = run(worksite, "mine", OVERLAY_PATCHES="acme/*", **PACK)
+    assert done.stdout.split()[-1] == PATCHED, done.stderr
+    assert run(worksite, "env", "A=1", "mine", OVERLAY_PATCHES="acme/*", **PACK).stdout.split()[-1] == PATCHED
+
+
+def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) -> None:
+    for options in (["-S"], ["-uS"], ["-W", "ignore", "-S"]):
+        done = run(worksite, "python", *options, "-c", "print('ran')")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "reads no start-up files: leave out -S" in done.stderr
+    # Behind -c and -m, and behind the script, it is another's option.
+    assert selected(run(worksite, "python", "-I", "-c", "print('ran')", "-S")) == ["ran"]
+
+
+def test_of_a_shell_the_first_python_is_asked_and_it_is_started(worksite: Venv, other: Venv) -> None:
+    done = run(worksite, "sh", "-c", "echo ran")
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+    path = f"{other.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = run(worksite, "sh", "-c", "echo ran", PATH=path)
+    assert done.stdout == "ran\n"
+    assert done.stderr.startswith(
+        "overlay: sh may start any Python, and the first on the PATH is not armed: "
+    )
+
+
+def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:
+    file = str(tmp_path / "overlay.lock")
+    for chosen in (
+        "acme/fakeup.scale",
+        "acme/fakeup.scale,-megatron.agreement",
+        "megatron.agreement",
+        "none",
+        "all",
+    ):
+        worksite.read("lock", "--update", "--file", file, "--patches", chosen, **PACK)
+        expected = selected(run(worksite, "--patches", chosen, "python", "-c", SELECTED, **PACK))
+        # Nor need anybody say which packs it takes.
+        assert selected(run(worksite, "--pin", file, "python", "-c", SELECTED)) == expected, chosen
+        by_variable = run(worksite, "python", "-c", SELECTED, OVERLAY_PIN=file)
+        assert selected(by_variable) == expected, chosen
+
+
+def test_a_pin_and_another_selection_are_refused_with_the_right_advice(
+    worksite: Venv, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "overlay.lock")
+    worksite.read("lock", "--file", file, "--patches", "megatron.recompute")
+    done = run(worksite, "--pin", file, "--patches", "all", "python", "-c", "print('ran')")
+    assert (done.returncode, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert len(lines) <= 8
+    assert lines[-2].endswith("more patches")
+    assert "the selection differs: OVERLAY_PATCHES='megatron.recompute' is what was locked" in lines[-1]
+    # The way out is one.
+    assert selected(
+        run(worksite, "--pin", file, "--patches", "megatron.recompute", "python", "-c", SELECTED)
+    ) == ["megatron.agreement", "megatron.recompute"]
+
+
+def test_a_pin_that_this_installation_violates_is_status_2(worksite: Venv, tmp_path: Path) -> None:
+    file = tmp_path / "overlay.lock"
+    worksite.read("lock", "--file", str(file), "--patches", "acme/*", **PACK)
+    pack = worksite.site / "acme_overlay/patches/fakeup/scale.py"
+    before = pack.read_text()
+    marker = tmp_path / "ran"
+    pack.write_text(f"open({str(marker)!r}, 'w')\n{before}")
+    try:
+        done = run(worksite, "--pin", str(file), "python", "-c", "print('ran')")
+    finally:
+        pack.write_text(before)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pack acme: content: locked " in done.stderr
+    assert not marker.exists()
+
+
+def test_a_job_that_is_submitted_is_said_to_get_no_variables(worksite: Venv) -> None:
+    fake = worksite.folder / "bin" / "ray"
+    fake.write_text("#!/bin/sh\necho ran\n")
+    fake.chmod(0o755)
+    try:
+        done = run(worksite, "ray", "job", "submit", "--", "python", "train.py")
+        assert "none of these variables: add --runtime-env-json" in done.stderr
+        words = ["--runtime-env-json", '{"env_vars": {"OVERLAY": "1"}}', "--", "python", "train.py"]
+        assert run(worksite, "ray", "job", "submit", *words).stderr == ""
+        assert run(worksite, "ray", "start", "--head").stderr == ""
+    finally:
+        fake.unlink()
+
+
+def test_it_is_started_by_nobody_else(worksite: Venv) -> None:
+    # It becomes the command: signals and the terminal are the command's.
+    code = "import os; print(os.getpid() == int(os.environ['SHELL_PID']))"
+    shell = f'SHELL_PID=$$ exec "{worksite.python}" -m overlay run "{worksite.python}" -c "{code}"'
+    done = worksite.run("-c", f"import os; os.execvp('sh', ['sh', '-c', {shell!r}])")
+    assert done.stdout.strip() == "True", done.stderr
