@@ -252,7 +252,9 @@ def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monk
             forever.wait(30)
             return 1
 
-    with pytest.raises(AgreementError, match="could not be compared: their store failed: it has not answered"):
+    with pytest.raises(
+        AgreementError, match="could not be compared: their store failed: it has not answered"
+    ):
         compare_through(Hanging(), [0, 1], 1, 0.3, FACTS, {})
     forever.set()
 
