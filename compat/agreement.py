@@ -8,18 +8,23 @@ How ranks find each other in a store that others have used before is told in `ov
 
 from __future__ import annotations
 
+import time
 from hashlib import sha256
+from threading import Thread
 
 from overlay import log
 from overlay.compat.comparison import Talk
+from overlay.compat.store_keys import PATIENCE
 from overlay.enabling.process import here
 from overlay.errors import AgreementError, OverlayError
 from overlay.pinning import agreement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
+
+    from overlay.compat.store_keys import Keys
 
 
 def is_distributed() -> bool:
@@ -111,11 +116,43 @@ def compare_through(  # noqa: D417 -- what is not told here is as in `agree`
     """
     key = sha256(repr([name, *ranks]).encode()).hexdigest()[:16]
     talk = Talk(store, f"overlay/agree/{key}", ranks, applied)
-    try:
+
+    def take_part() -> str:
         first = me == ranks[0]
-        report = talk.lead(facts, files, timeout) if first else talk.follow(me, facts, files, timeout)
+        return talk.lead(facts, files, timeout) if first else talk.follow(me, facts, files, timeout)
+
+    try:
+        report = _watched(take_part, talk.keys)
     except RuntimeError as error:
         raise AgreementError(f"the ranks could not be compared: their store failed: {error}") from error
     if report:
         raise AgreementError(report)
     return talk.applied
+
+
+def _watched(take_part: Callable[[], str], keys: Keys) -> str:
+    """Return what a function returns that talks to a store. Raises `RuntimeError` if the store does not.
+
+    What torch does when a store stops to answer without its connection breaking (a machine that is frozen, a
+    network that has lost it) is to wait without end. So it waits in a thread of its own, which is left to
+    itself then.
+    """
+    done: list[str] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(take_part())
+        except BaseException as error:  # noqa: BLE001 -- raised where it is waited for
+            failed.append(error)
+
+    thread = Thread(target=run, name="overlay-agree", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        left = keys.due - time.monotonic()
+        if left <= 0:
+            raise RuntimeError(f"it has not answered for {PATIENCE:g} s longer than it was asked to wait")
+        thread.join(left)
+    if failed:
+        raise failed[0]
+    return done[0]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _IN_FORCE = ("armed", "applied")
 #: The fact of a process in which overlay is not enabled.
 NOT_ENABLED = {"overlay": "not enabled"}
+#: How many runs of ranks one line of a report names: every rank reads the report, and there may be 65,536.
+RUNS = 64
 _STATE = ": state"
 _HALF = "half-patched "
 
@@ -139,9 +141,10 @@ def _rows(
     files: Mapping[str, Mapping[str, str]],
 ) -> list[str]:
     """Return the rows on one fact: its name, and below that who says what."""
+    values = {digest: _told(name, facts[digest], files[digest]) for digest in facts}
     groups: dict[str, list[int]] = {}
     for rank, digest in sorted(ranks.items()):
-        groups.setdefault(_told(name, facts[digest], files[digest]), []).append(rank)
+        groups.setdefault(values[digest], []).append(rank)
     width = max(len(spans(group)) for group in groups.values())
     return [f"  {name}", *(f"    {spans(group):<{width}}  {value}" for value, group in groups.items())]
 
@@ -154,15 +157,28 @@ def _told(name: str, facts: Mapping[str, str], files: Mapping[str, str]) -> str:
 
 
 def spans(ranks: Iterable[int]) -> str:
-    """Return ranks as a person would write them: `ranks 0-2,5`."""
+    """Return ranks as a person would write them: `ranks 0-2,5`; of very many runs the first `RUNS`."""
+    runs = runs_of(ranks)
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:RUNS])
+    more = sum(last - first + 1 for first, last in runs[RUNS:])
+    many = len(runs) > 1 or any(first != last for first, last in runs)
+    return f"rank{'s' if many else ''} {text}{f' and {more} more' if more else ''}" if runs else "no rank"
+
+
+def runs_of(ranks: Iterable[int]) -> list[list[int]]:
+    """Return the first and the last of each run of ranks that follow each other, ascending."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
         else:
-            runs.append([rank])
-    text = ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank{'s' if len(runs) > 1 or len(runs[0]) > 1 else ''} {text}" if runs else "no rank"
+            runs.append([rank, rank])
+    return runs
+
+
+def ranks_of(runs: Iterable[Sequence[int]]) -> list[int]:
+    """Return the ranks of some runs."""
+    return [rank for first, last in runs for rank in range(first, last + 1)]
 
 
 def silence(ranks: Iterable[int], timeout: float) -> str:

@@ -86,9 +86,10 @@ def exchange(low: list[int], high: list[int], costs: Sequence[Number]) -> tuple[
     for given in high:
         wanted = 2 * costs[given] - gap
         place = bisect_left(offers, (wanted, -1))
-        for price, taken in offers[max(place - 1, 0) : place + 1]:
-            if abs(wanted - price) < least:
-                least, best = abs(wanted - price), (given, taken)
+        for price, taken in offers[place - 1 if place else 0 : place + 1]:
+            apart = wanted - price if wanted > price else price - wanted
+            if apart < least:
+                least, best = apart, (given, taken)
     if best is None:
         return low, high
     given, taken = best

@@ -25,8 +25,8 @@ def level(partitions: list[list[int]], lengths: Sequence[int], cap: int, costs: 
     greatest cost of all never rises and the least never falls.
     """
     parts = _Parts(partitions, lengths, cap, costs)
-    parts.settle(lambda ranked: ((low, ranked[-1]) for low in ranked))
-    parts.settle(lambda ranked: ((ranked[0], high) for high in reversed(ranked)))
+    parts.settle(lambda ranked, several: ((low, ranked[-1]) for low in ranked if ranked[-1] == several[-1]))
+    parts.settle(lambda ranked, several: ((ranked[0], high) for high in reversed(several)))
 
 
 class _Parts:
@@ -41,31 +41,43 @@ class _Parts:
         self.costs = costs
         self.totals = [total(part, costs) for part in partitions]
 
-    def settle(self, pairs: Callable[[list[Ranked]], Iterable[tuple[Ranked, Ranked]]]) -> None:
+    def settle(self, pairs: Callable[[list[Ranked], list[Ranked]], Iterable[tuple[Ranked, Ranked]]]) -> None:
         """Divide the first of the pairs that this helps, again and again.
 
         Args:
             pairs: Gives pairs of a cheaper and a costlier part, the most promising first, from all parts with
-                the cheapest first.
+                the cheapest first, and from those of several samples. The costlier one has several.
 
         """
         ranked = sorted((cost, place) for place, cost in enumerate(self.totals))
+        # Of those that cost most, many are one long sample each: to pass them by took half of the time.
+        several = [entry for entry in ranked if self.is_several(entry)]
         tries = _TRIES * len(ranked)
-        changed = True
+        changed = bool(several)
         while changed:
             changed = False
-            for low, high in pairs(ranked):
+            for low, high in pairs(ranked, several):
                 if high[0] <= low[0] or tries == 0:
                     return
-                if len(self.partitions[high[1]]) == 1:
-                    continue
                 tries -= 1
+                was_several = self.is_several(low)
                 if self.divide(low[1], high[1]):
-                    for cost, place in (low, high):
-                        del ranked[bisect_left(ranked, (cost, place))]
-                        insort(ranked, (self.totals[place], place))
-                    changed = True
+                    del ranked[bisect_left(ranked, low)]
+                    del ranked[bisect_left(ranked, high)]
+                    if was_several:
+                        del several[bisect_left(several, low)]
+                    del several[bisect_left(several, high)]
+                    for place in (low[1], high[1]):
+                        entry = (self.totals[place], place)
+                        insort(ranked, entry)
+                        if self.is_several(entry):
+                            insort(several, entry)
+                    changed = bool(several)
                     break
+
+    def is_several(self, entry: Ranked) -> bool:
+        """Tell whether a part has more than one sample."""
+        return len(self.partitions[entry[1]]) > 1
 
     def divide(self, low: int, high: int) -> bool:
         """Divide what two parts hold anew if that brings them closer together; tell whether it did."""
@@ -75,8 +87,14 @@ class _Parts:
         for parts in (exchange(one, two, self.costs), halves(one + two, self.costs)):
             costs = [total(part, self.costs) for part in parts]
             apart = abs(costs[0] - costs[1])
-            if apart < least and holds(parts, self.lengths, self.cap):
+            if apart < least and self.hold(parts, costs):
                 least, changed = apart, True
                 self.partitions[low], self.partitions[high] = parts
                 self.totals[low], self.totals[high] = costs
         return changed
+
+    def hold(self, parts: Sequence[Sequence[int]], costs: Sequence[Number]) -> bool:
+        """Tell whether two parts hold the cap."""
+        if self.costs is not self.lengths:
+            return holds(parts, self.lengths, self.cap)
+        return all([len(part) == 1 or cost <= self.cap for part, cost in zip(parts, costs, strict=True)])

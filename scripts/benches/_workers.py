@@ -134,7 +134,7 @@ def simulated_ranks(turns: int) -> Row:
         begin = time.perf_counter()
         leader.start()
         calls = [rest.join(rank, facts, files, 60.0) for rank in range(1, world)]
-        reports += [rest.hear(call, 60.0) or "" for call in calls]
+        reports += [rest.hear(call, rank, 60.0) or "" for rank, call in enumerate(calls, 1)]
         leader.join()
         elapsed = time.perf_counter() - begin
         assert reports == [""] * world

@@ -157,12 +157,12 @@ def test_a_silent_rank_is_silent_once(store: Any) -> None:
 
 
 def test_nobody_waits_for_a_first_rank_that_has_ended_when_another_comes(store: Any) -> None:
-    Talk(store, "test", [0, 1, 2])._call()  # and dies
+    Talk(store, "test", [0, 1, 2])._call(agreement.digest_of(FACTS))  # and dies
     assert set(at_once(store, ALIKE).values()) == {""}
 
 
 def test_whoever_has_answered_a_first_rank_that_has_ended_answers_the_next(store: Any) -> None:
-    Talk(store, "test", [0, 1, 2])._call()  # and dies
+    Talk(store, "test", [0, 1, 2])._call(agreement.digest_of(FACTS))  # and dies
     found: dict[int, str] = {}
 
     def follow(me: int) -> None:
@@ -180,8 +180,7 @@ def test_whoever_has_answered_a_first_rank_that_has_ended_answers_the_next(store
 
 def test_a_first_rank_that_asks_and_ends_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlay.compat.comparison.SLACK", 0.2)
-    first = Talk(store, "test", [0, 1, 2])
-    first._answer(first._call(), 0, FACTS, {})
+    Talk(store, "test", [0, 1, 2])._call(agreement.digest_of(FACTS))
     said = at_once(store, {1: FACTS, 2: FACTS}, 0.3)
     assert set(said.values()) == {
         "rank 0 asked, and has not said what came of it within 0.5 s: it hangs or has ended\n"
@@ -207,3 +206,84 @@ def test_a_rank_that_comes_when_the_others_have_given_up_is_told_what_they_said(
     said = at_once(store, {2: FACTS}, 0.3)[2]
     assert f"a comparison had ended before rank 2 came, and said: {earlier}" in said
     assert set(at_once(store, ALIKE).values()) == {""}
+
+
+# -- many ranks ---------------------------------------------------------------------------------------
+
+MANY = 256
+
+
+def test_what_the_first_rank_asks_does_not_grow_with_the_ranks_that_agree() -> None:
+    asked = {}
+    for world in (8, MANY):
+        store = Counted()
+        found = many(store, world, {})
+        assert found == [""] * world
+        asked[world] = store.of_first
+    assert asked[8] == asked[MANY] < 10
+
+
+@pytest.mark.parametrize(
+    ("odd", "rows"),
+    [
+        ({7}, ["ranks 0-6,8-255 1", "rank 7 2"]),
+        ({0}, ["rank 0 2", "ranks 1-255 1"]),
+        (set(range(0, MANY, 2)), None),
+    ],
+)
+def test_whoever_differs_is_named_among_many(odd: set[int], rows: list[str] | None) -> None:
+    (said,) = set(many(Counted(), MANY, dict.fromkeys(odd, "2")))
+    if rows is None:
+        first = ",".join(map(str, range(0, 2 * agreement.RUNS, 2)))
+        rows = [f"ranks {first} and 64 more 2", f"ranks {odd_numbers()} and 64 more 1"]
+    assert lines(said) == ["the ranks do not run the same:", "a", *rows]
+
+
+def odd_numbers() -> str:
+    return ",".join(map(str, range(1, 2 * agreement.RUNS, 2)))
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.compat.store_keys.PATIENCE", 0.3)
+    forever = threading.Event()
+
+    class Hanging:
+        def add(self, *_: Any) -> int:
+            forever.wait(30)
+            return 1
+
+    with pytest.raises(
+        AgreementError, match="could not be compared: their store failed: it has not answered"
+    ):
+        compare_through(Hanging(), [0, 1], 1, 0.3, FACTS, {})
+    forever.set()
+
+
+class Counted:
+    """A store that many threads share, and what the first rank has asked of it."""
+
+    def __init__(self) -> None:
+        from torch.distributed import HashStore  # type: ignore[attr-defined]
+
+        self._store = HashStore()
+        self.of_first = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.of_first += threading.current_thread().name == "0"
+        return getattr(self._store, name)
+
+
+def many(store: Any, world: int, odd: dict[int, str]) -> list[str]:
+    """Compare ranks that are threads and share a store, and return what each is told."""
+    found = ["nothing"] * world
+
+    def rank(me: int) -> None:
+        talk, facts = Talk(store, "many", range(world)), {"overlay": "enabled", "a": odd.get(me, "1")}
+        found[me] = talk.lead(facts, {}, 60.0) if me == 0 else talk.follow(me, facts, {}, 60.0)
+
+    threads = [threading.Thread(target=rank, args=(me,), name=str(me)) for me in range(world)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return found
