@@ -97,4 +97,4 @@ class _Parts:
         """Tell whether two parts hold the cap."""
         if self.costs is not self.lengths:
             return holds(parts, self.lengths, self.cap)
-        return all([len(part) == 1 or cost <= self.cap for part, cost in zip(parts, costs, strict=True)])
+        return all(len(part) == 1 or cost <= self.cap for part, cost in zip(parts, costs, strict=True))

@@ -3,10 +3,10 @@
     ./scripts/bench agreement                         # 4,096 ranks, and 65,536
     ./scripts/bench agreement --ranks 256 --timeout 1
 
-Each rank does all that a real one does, through a connection of its own as long as a process may have so many;
-with more ranks several share one. The ranks are threads of a few processes, which share this machine's cores:
-what they need for themselves is most of the wall clock here, and nothing in a job, where each has cores of its
-own. What does not go away in a job is what the store and the first rank take, which live in one process.
+Each rank does all that a real one does, through a connection of its own as long as a process may have so
+many; with more ranks several share one. The ranks are threads of a few processes, which share this machine's
+cores: what they need for themselves is most of the wall clock here, and nothing in a job, where each has cores
+of its own. What does not go away in a job is what the store and the first rank take, which live in one process.
 """
 
 from __future__ import annotations
@@ -254,8 +254,10 @@ def _compared(job: Job, timeout: float, cases: Sequence[Case]) -> str:
     world = job.world
     lines = [
         f"{world:,} ranks through {job.connections:,} connections; who is silent is waited for {timeout:g} s",
-        f"{'':30}{'wall':>8}{'waits':>8}{'store':>8}{'first rank: CPU':>17}{'requests':>10}{'bytes':>12}"
-        f"{'others: requests':>18}",
+        (
+            f"{'':30}{'wall':>8}{'waits':>8}{'store':>8}{'first rank: CPU':>17}{'requests':>10}{'bytes':>12}"
+            f"{'others: requests':>18}"
+        ),
     ]
     for case in cases:
         found = job.compare(case)
