@@ -7,10 +7,10 @@ The first rank of the group calls: the number of its call comes from the store, 
 a store outlives the group, the process, or both. With the call goes its digest, and what it has applied.
 Each other rank answers the call that is open, which is the last one unless its verdict is there, and waits
 for the next otherwise. Who has the same digest counts itself, and no more; who has another writes it down
-before, and what that stands for unless somebody has. Whoever is the last to count itself says so. So the first rank reads one number where
-all agree, however many there are, and of those who differ where they do not. Only if somebody is missing does
-it look who. It writes the verdict, and does not leave before all have read it: the store may live in its
-process.
+before, and what that stands for unless somebody has. Whoever is the last to count itself says so. So the
+first rank reads one number where all agree, however many there are, and of those who differ where they do
+not. Only if somebody is missing does it look who. It writes the verdict, and does not leave before all have
+read it: the store may live in its process.
 
 Where the first rank does not come, or says nothing, one of the others finds out for all who is missing.
 
@@ -41,10 +41,10 @@ class Talk:
 
     Under `calls` stands the number of the last call, and `waits N` lists the ranks that have waited for one
     after call N. Under `N/`: `call`, the digest of the first rank and what it has applied; how often rank R
-    has answered as `rank R`; how many ranks have as `came`, and `all` when that is complete; `odd`, a list of ranks with other digests;
-    `applied`, a list of what ranks have applied that is not what the first has;
-    what a digest stands for; the `verdict`, the number of its `readers`, `read` when that is complete, and
-    what a rank said that had `given up` on it.
+    has answered as `rank R`; how many ranks have as `came`, and `all` when that is complete; `odd`, a list
+    of ranks with other digests; `applied`, a list of what ranks have applied that is not what the first
+    has; what a digest stands for; the `verdict`, the number of its `readers`, `read` when that is complete,
+    and what a rank said that had `given up` on it.
     """
 
     def __init__(self, store: Any, prefix: str, ranks: Sequence[int], applied: Iterable[str] = ()) -> None:

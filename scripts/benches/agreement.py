@@ -4,9 +4,10 @@
     ./scripts/bench agreement --ranks 256 --timeout 1
 
 Each rank does all that a real one does, through a connection of its own as long as a process may have so
-many; with more ranks several share one. The ranks are threads of a few processes, which share this machine's
-cores: what they need for themselves is most of the wall clock here, and nothing in a job, where each has cores
-of its own. What does not go away in a job is what the store and the first rank take, which live in one process.
+many; with more ranks several share one. The ranks are threads of a few processes, which share this
+machine's cores: what they need for themselves is most of the wall clock here, and nothing in a job, where
+each has cores of its own. What does not go away in a job is what the store and the first rank take, which
+live in one process.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from overlay.compat import comparison
 from overlay.compat.comparison import Talk
+from overlay.pinning import agreement as facts
 from overlay.pinning import lock as locks
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class Ranks:
         # back with each request.
         sys.setswitchinterval(5.0)
         # Each real rank has a core for its own digest, and here it is computed once.
-        comparison.agreement.digest_of = functools.cache(Facts.digest)
+        vars(facts)["digest_of"] = functools.cache(Facts.digest)
         self._stores = [TCPStore(HERE, port, is_master=False, timeout=PATIENCE) for _ in range(connections)]
         self._shares = [ranks[place::connections] for place in range(connections)]
 
