@@ -562,3 +562,54 @@ def test_loss_memory(patch: str, draw: random.Random) -> None:
         tokens = [torch.zeros(total, dtype=torch.long) for total in totals]
         compute(logits, args, False, tokens, totals, responses)
     assert counts.read() == {"changed": 1, "kept_out": sum(responses) * 16 * 4}
+
+
+def test_uniform_recompute_counts_the_forwards_that_it_cuts(draw: random.Random) -> None:
+    counts = counts_of("megatron.uniform-recompute")
+    forward = fix("megatron.uniform-recompute").make_forward(lambda self: None, NO_MODULE)
+    cut = 0
+    for _ in range(20):
+        method, layers, count = draw.choice(["uniform", "block"]), draw.randint(1, 9), draw.randint(1, 4)
+        config = SimpleNamespace(recompute_method=method, recompute_num_layers=count)
+        forward(SimpleNamespace(config=config, num_layers_per_pipeline_rank=layers))
+        cut += method == "uniform" and layers % count > 0
+    assert counts.changed == cut
+
+
+def test_the_logits_that_are_begun_anew_are_counted(draw: random.Random) -> None:
+    counts = counts_of("megatron.attention-logit-memory")
+    clip = fix("megatron.attention-logit-memory").make_clip(lambda model, log_max_only: 0, NO_MODULE)
+    layers = [SimpleNamespace(current_max_attn_logits=draw.choice([None, 1.0])) for _ in range(9)]
+    logged = sum(layer.current_max_attn_logits is not None for layer in layers)
+    chunk = SimpleNamespace(modules=lambda: layers)
+    clip([chunk], log_max_only=False)
+    assert counts.changed == 0
+    clip([chunk], log_max_only=True)
+    clip([chunk], log_max_only=True)
+    assert counts.changed == logged
+
+
+def test_sends_that_keep_their_memory_are_counted(draw: random.Random) -> None:
+    counts = counts_of("megatron.vpp-send-before-free")
+    send = fix("megatron.vpp-send-before-free").make_p2p_ops(lambda **_words: [], NO_MODULE)
+    sent = [draw.choice([None, torch.ones(1)]) for _ in range(9)]
+    for tensor in sent:
+        send(tensor_send_next=tensor)
+    assert counts.changed == sum(tensor is not None for tensor in sent)
+
+
+def test_what_offloading_left_behind_is_counted(draw: random.Random) -> None:
+    counts = counts_of("verl.megatron-offload-rest")
+    number, copies = draw.randint(1, 5), draw.randint(1, 5)
+    state = {index: {"master_param": torch.ones(1)} for index in range(number)} | {-1: {"exp_avg": 1}}
+    engine = SimpleNamespace(
+        optimizer=SimpleNamespace(optimizer=SimpleNamespace(state=state)),
+        module=[
+            SimpleNamespace(
+                modules=lambda: [SimpleNamespace(_fp8_workspaces=dict.fromkeys(range(copies))), object()]
+            )
+        ],
+    )
+    move = fix("verl.megatron-offload-rest").make_to(lambda *_given: None, NO_MODULE)
+    move(engine, "cpu")
+    assert counts.changed == number + copies

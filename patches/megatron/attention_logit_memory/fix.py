@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def make_clip(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Build `clip_qk`, which starts anew where upstream does so only if it clips."""
+    from overlay.patches.megatron.attention_logit_memory.effect import EFFECT
 
     @functools.wraps(original)
     def clip_qk(model: Any, log_max_only: bool = False) -> Any:
@@ -22,6 +23,7 @@ def make_clip(original: Callable[..., Any], _module: ModuleType) -> Callable[...
                 for module in chunk.modules():
                     if getattr(module, "current_max_attn_logits", None) is not None:
                         module.current_max_attn_logits = None
+                        EFFECT.changed += 1
         return greatest
 
     return clip_qk

@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 def _norms(chunk: Any) -> list[tuple[str, Any]]:
     """Return the parameters of these norms, under a name of those that are summed without conditions."""
-    return [
+    from overlay.patches.megatron.gated_norm_over_tp.effect import EFFECT
+
+    found = [
         (f"{number}.k_layernorm", parameter)
         for number, layer in enumerate(chunk.modules())
         if any(one.__module__.startswith("megatron.core.ssm.gated_delta_net") for one in type(layer).__mro__)
         for parameter in layer.out_norm.parameters()
     ]
+    EFFECT.changed += len(found)
+    return found
 
 
 def make_allreduce(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:

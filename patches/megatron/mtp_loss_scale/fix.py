@@ -37,6 +37,8 @@ def make_mean_roll(original: Callable[..., Any], _module: ModuleType) -> Callabl
     from functools import wraps
     from inspect import signature
 
+    from overlay.patches.megatron.mtp_loss_scale.effect import EFFECT
+
     parameters = signature(original)
 
     @wraps(original)
@@ -44,6 +46,8 @@ def make_mean_roll(original: Callable[..., Any], _module: ModuleType) -> Callabl
         rolled, count = original(*args, **kwargs)
         group = parameters.bind(*args, **kwargs).arguments.get("cp_group")
         ranks = _size(group)
+        EFFECT.calls += 1
+        EFFECT.changed += ranks > 1
         return rolled, (count if ranks == 1 else _summed(count, group)).clamp(min=1) / ranks
 
     return roll_tensor
@@ -76,6 +80,8 @@ def make_losses(original: Callable[..., Any], module: ModuleType) -> Callable[..
     from functools import wraps
     from inspect import signature
 
+    from overlay.patches.megatron.mtp_loss_scale.effect import EFFECT
+
     parameters = signature(original)
 
     @wraps(original)
@@ -86,6 +92,8 @@ def make_losses(original: Callable[..., Any], module: ModuleType) -> Callable[..
         labels = arguments.get("labels")
         source = arguments.get("input_ids") if labels is None else labels
         ranks = _size(group)
+        EFFECT.calls += 1
+        EFFECT.changed += ranks > 1 and source is not None
         if ranks == 1 or source is None:
             return original(*args, **kwargs)
         loss = arguments["compute_language_model_loss"]

@@ -47,6 +47,7 @@ def _identity(group: Any, keys: Sequence[str]) -> tuple[Any, ...]:
 
 def make_reorder(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build the static method by which all optimizers but the distributed ones pair their groups."""
+    from overlay.patches.megatron.param_groups_by_lr.effect import EFFECT
 
     def _filter_and_reorder_param_groups(
         current_groups: list[dict[str, Any]], state_dict_groups: list[dict[str, Any]]
@@ -54,6 +55,7 @@ def make_reorder(original: Callable[..., Any], module: ModuleType) -> Callable[.
         found = _places(current_groups, state_dict_groups, module.param_group_identifier_keys)
         if found is None:
             return original(current_groups, state_dict_groups)
+        EFFECT.changed += 1
         # The parameters stay in the order that the state has.
         parameters = [group["params"] for group in state_dict_groups]
         return [
@@ -72,6 +74,8 @@ def make_load(original: Callable[..., Any], module: ModuleType) -> Callable[...,
     """
     import functools
 
+    from overlay.patches.megatron.param_groups_by_lr.effect import EFFECT
+
     @functools.wraps(original)
     def load_state_dict(self: Any, state_dict: Any) -> Any:
         states = state_dict
@@ -88,6 +92,7 @@ def make_load(original: Callable[..., Any], module: ModuleType) -> Callable[...,
             if places := _places(current, saved, module.param_group_identifier_keys):
                 told.append((one.optimizer, [saved[place] for place in places]))
         loaded = original(self, state_dict)
+        EFFECT.changed += len(told)
         for optimizer, saved in told:
             for group, right in zip(optimizer.param_groups, saved, strict=True):
                 # Steps are the same for all, and have been made so just now.

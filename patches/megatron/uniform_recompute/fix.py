@@ -22,12 +22,14 @@ class _UpTo(int):
 
 def make_forward(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Build `_checkpointed_forward`, which has cut all chunks when it returns: the backward reads nothing."""
+    from overlay.patches.megatron.uniform_recompute.effect import EFFECT
 
     def _checkpointed_forward(self: Any, *args: Any, **options: Any) -> Any:
         config, layers = self.config, self.num_layers_per_pipeline_rank
         count = config.recompute_num_layers
         if config.recompute_method != "uniform" or not count or layers % count == 0:
             return original(self, *args, **options)
+        EFFECT.changed += 1
         config.recompute_num_layers = _UpTo(count)
         config.recompute_num_layers.last = layers
         try:

@@ -18,11 +18,14 @@ def make_p2p_ops(original: Callable[..., Any], _module: ModuleType) -> Callable[
     """
     from functools import wraps
 
+    from overlay.patches.megatron.vpp_send_before_free.effect import EFFECT
+
     @wraps(original)
     def _p2p_ops(*args: Any, **kwargs: Any) -> Any:
         sent = kwargs.get("tensor_send_next")
         if sent is not None:
             kwargs["tensor_send_next"] = sent.detach()
+            EFFECT.changed += 1
         return original(*args, **kwargs)
 
     return _p2p_ops

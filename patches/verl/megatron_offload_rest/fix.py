@@ -52,8 +52,11 @@ def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> C
 
 def _move_master_weights(optimizer: Any, device: Any) -> None:
     """Move the master weights in the optimizer's state, which is None where nothing is trained."""
+    from overlay.patches.verl.megatron_offload_rest.effect import EFFECT
+
     for state in _states(optimizer) if optimizer is not None else ():
         state[_MASTER] = state[_MASTER].to(device, non_blocking=True)
+        EFFECT.changed += 1
 
 
 def _states(optimizer: Any) -> Iterator[dict[str, Any]]:
@@ -69,7 +72,10 @@ def _states(optimizer: Any) -> Iterator[dict[str, Any]]:
 
 def _drop_copies(chunks: list[Any]) -> None:
     """Drop the copies of weights in FP8 that Transformer Engine makes again when it has none."""
+    from overlay.patches.verl.megatron_offload_rest.effect import EFFECT
+
     for chunk in chunks:
         for module in chunk.modules():
             if isinstance(copies := getattr(module, "_fp8_workspaces", None), dict):
+                EFFECT.changed += len(copies)
                 copies.clear()

@@ -26,8 +26,9 @@ def make_get_shared(original: Callable[..., Any], _module: ModuleType) -> Callab
 
 
 def _make_get(original: Callable[..., Any], *, shared: bool) -> Callable[..., Any]:
-
     from functools import wraps
+
+    from overlay.patches.verl.moe_aux_scale.effect import EFFECT
 
     # Of which Megatron has changed the parameters from release to release.
     @wraps(original)
@@ -37,6 +38,7 @@ def _make_get(original: Callable[..., Any], *, shared: bool) -> Callable[..., An
         def forward_backward_func(**call: Any) -> Any:
             if not call.get("forward_only", False) and _per_token(call["model"], call["forward_step_func"]):
                 call = {**call, **_told(shared, **call)}
+                EFFECT.changed += 1
             return schedule(**call)
 
         return forward_backward_func
