@@ -122,7 +122,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
         }
         planned = {**planned, **left_out}
     elif any(verdict.verdict == "not-selected" for verdict in plan.verdicts):
-        everything = {one.patch: one for one in engine.plan(engine.everything(), tree).verdicts}
+        everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
     defects = load_defects(patches)
     found = (judge(defect, patches, everything, planned, tree) for defect in defects.values())
     kept = _sorted(one for one in found if concerns(one, harms or HARMS))

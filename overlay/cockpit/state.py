@@ -57,7 +57,7 @@ def look(engine: Engine) -> Cockpit:
     from overlay.reading.source import InstalledTree
 
     known, tree = engine.known(), InstalledTree()
-    everything = engine.plan(engine.everything(), tree)
+    everything = engine.plan_each(tree)
     try:
         chosen = engine.plan(None, tree)
         verdicts = [one for one in chosen.verdicts if one.patch in chosen.selection]

@@ -51,7 +51,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     tree = InstalledTree(sites or None, arguments.root)
     settings = read_settings(arguments.settings, tree) if arguments.settings else None
     by_default = arguments.patches is None
-    plan = engine.plan(engine.everything() if by_default else arguments.patches, tree)
+    plan = engine.plan_each(tree) if by_default else engine.plan(arguments.patches, tree)
     # Of the patches that only their ids select, a job has none unless somebody names them.
     selected = engine.chosen("all").ids if by_default else None
     harms = arguments.harm or ()

@@ -24,7 +24,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _list(engine: Engine, arguments: argparse.Namespace) -> int:
     patches = sorted(engine.known().values(), key=lambda patch: patch.id)
-    verdicts = {one.patch: one.verdict for one in engine.plan(engine.everything()).verdicts}
+    verdicts = {one.patch: one.verdict for one in engine.plan_each().verdicts}
     show(
         arguments,
         [{**patch.to_dict(), "here": verdicts[patch.id]} for patch in patches],

@@ -146,16 +146,29 @@ class Engine:
         plan = make_plan(known.values(), chosen.ids, tree, tree.name, self._progress, trusted)
         return plan.replace(companions=chosen.companions)
 
+    def plan_each(self, site: str | Sequence[str] | InstalledTree | None = None) -> Plan:
+        """Decide on all patches, without importing anything of an upstream.
+
+        Those of the default selection are decided on together. One that only its id selects is decided on
+        beside what it requires: it may stand in for another, with which it would conflict.
+        """
+        from overlay.reading.source import InstalledTree
+
+        tree = site if isinstance(site, InstalledTree) else InstalledTree(site)
+        together = self.plan("all", tree)
+        found = {verdict.patch: verdict for verdict in together.verdicts}
+        for name, patch in self.known().items():
+            if patch.opt_in:
+                alone = self.plan([name, *patch.requires], tree).verdicts
+                found[name] = next(verdict for verdict in alone if verdict.patch == name)
+        return together.replace(verdicts=tuple(found.values()))
+
     def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
         """Return what an argument selects, without one what is enabled, or else the environment."""
         session = self._session
         if patches is None and session is not None:
             return session.chosen
         return choose(self.known(), patches)
-
-    def everything(self) -> tuple[str, ...]:
-        """Return the selection of all patches, those that only their ids select as well."""
-        return ("all", *(name for name, patch in sorted(self.known().items()) if patch.opt_in))
 
     def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
         """Return what is installed of the projects that patches are for, and of what runs beneath them."""

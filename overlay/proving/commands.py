@@ -74,7 +74,7 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
 
 def _prove(engine: Engine, arguments: argparse.Namespace, options: prove.Options) -> int:
     named = arguments.patches
-    plan = engine.plan(named or engine.everything())
+    plan = engine.plan(named) if named else engine.plan_each()
     # Companions come along with whatever is selected, and were not asked for.
     known, chosen = engine.known(), {*plan.selection} - {*(plan.companions if named else ())}
     wanted = [
@@ -103,7 +103,7 @@ def _trust(engine: Engine, arguments: argparse.Namespace, options: prove.Options
         before = []
         del os.environ["OVERLAY_TRUST"]  # it is about to be written
     named = arguments.patches
-    plan = engine.plan(named or engine.everything())
+    plan = engine.plan(named) if named else engine.plan_each()
     known, chosen = engine.known(), {*plan.selection} - {*(plan.companions if named else ())}
     wanted = [
         (known[verdict.patch], verdict)

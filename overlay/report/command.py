@@ -34,13 +34,12 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
     sites: list[str | None] = list(arguments.audit)
     if not sites and not ledgers:
         sites = [None]
-    selection = engine.everything()
     # Of the patches that only their ids select, a job has none unless somebody names them.
     selected = engine.chosen("all").ids
     audits, defects = [], []
     for site in sites:
         name, tree = site or "this environment", InstalledTree(site)
-        plan = engine.plan(selection, tree)
+        plan = engine.plan_each(tree)
         audits.append(page.audit_view(name, plan, tree))
         defects.append((name, make_audit(engine, plan, tree, selected=selected)))
     text, first = page.render(

@@ -97,7 +97,7 @@ def heat() -> Map:
 def measured(folder: Path) -> dict[str, str]:
     """Return what an audit of a folder says of the defects that the support matrix does not have."""
     engine, tree = Engine(), InstalledTree(str(folder))
-    audit = make_audit(engine, engine.plan(engine.everything(), tree), tree)
+    audit = make_audit(engine, engine.plan_each(tree), tree)
     patches = engine.known()
     return {
         one.defect: one.state

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide
 from overlay.enabling.engine import Engine
-from overlay.reading.source import InstalledTree
 from records import _support_checks, _support_print
 from sources import releases
 from sources.git_sources import FetchError
@@ -52,17 +51,8 @@ def recorded() -> Matrix:
 
 
 def decided(site: str | None = None) -> dict[str, Verdict]:
-    """Return the verdict on each patch in a folder, or in this interpreter, by id.
-
-    One that only its id selects is decided on beside what it requires: it may be there in place of another.
-    """
-    engine, tree = Engine(), InstalledTree(site)
-    found = {verdict.patch: verdict for verdict in engine.plan("all", tree).verdicts}
-    for name, patch in engine.known().items():
-        if patch.opt_in:
-            alone = engine.plan([name, *patch.requires], tree).verdicts
-            found[name] = next(verdict for verdict in alone if verdict.patch == name)
-    return found
+    """Return the verdict on each patch in a folder, or in this interpreter, by id."""
+    return {verdict.patch: verdict for verdict in Engine().plan_each(site).verdicts}
 
 
 def audit(release: Release, folder: Path) -> dict[str, dict[str, str]]:

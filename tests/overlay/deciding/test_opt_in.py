@@ -85,9 +85,7 @@ def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
     upstream: Upstream, engines: Callable[..., Engine]
 ) -> None:
     engine = two(upstream, engines)
-    assert {one.patch: one.verdict for one in engine.plan(engine.everything()).verdicts} == dict.fromkeys(
-        ALL, "apply"
-    )
+    assert {one.patch: one.verdict for one in engine.plan_each().verdicts} == dict.fromkeys(ALL, "apply")
     assert {one.patch: one.verdict for one in engine.plan().verdicts}["fakeup.reading"] == "not-selected"
     assert "(selected by its id alone)" in tables.patches(
         engine.known().values(), dict.fromkeys(ALL, "apply")
@@ -95,3 +93,15 @@ def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
     patch = engine.known()["fakeup.reading"]
     verdict = engine.plan([patch.id]).verdicts[0]
     assert "OVERLAY_PATCHES=all,fakeup.reading" in tables.explanation(patch, verdict, patch.id)
+
+
+def test_what_stands_in_for_another_is_decided_on_without_it(
+    upstream: Upstream, engines: Callable[..., Engine]
+) -> None:
+    usual = upstream.patch()
+    other = upstream.patch(name="fakeup.instead").replace(opt_in=True)
+    engine = engines(usual, other)
+    each = {one.patch: one.verdict for one in engine.plan_each().verdicts}
+    assert each == {"fakeup.scale": "apply", "fakeup.instead": "apply"}
+    both = {one.patch: one.verdict for one in engine.plan(["all", "fakeup.instead"]).verdicts}
+    assert both == {"fakeup.scale": "conflict", "fakeup.instead": "conflict"}
