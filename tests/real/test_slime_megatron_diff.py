@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import overlay
 from overlay.catalogue.registry import load_patches
+from overlay.enabling.engine import Engine
 from overlay.reading.source import InstalledTree
 from overlay.verdict import LOUD
 
@@ -27,6 +27,8 @@ TOUCHED = {
         "megatron.core.transformer.transformer_layer:TransformerLayer.__init__"
     ],
     "megatron.dynamic-cp-names": ["megatron.core.transformer.attention:Attention.forward"],
+    "megatron.mtp-loss-scale": ["megatron.core.transformer.multi_token_prediction:roll_tensor"],
+    "megatron.mtp-without-tokens": ["megatron.core.transformer.multi_token_prediction:roll_tensor"],
 }
 RECORD = json.loads((Path(__file__).parents[2] / "compat/support.json").read_text())
 
@@ -40,11 +42,7 @@ def test_what_the_diff_touches_is_refused_and_the_rest_applies(
 ) -> None:
     plain, patched = release(MEGATRON), listed(IMAGE)
     before, after = (
-        {
-            verdict.patch: verdict
-            for verdict in overlay.plan([*load_patches()], str(tree)).verdicts
-            if is_ours(verdict)
-        }
+        {verdict.patch: verdict for verdict in Engine().plan_each(str(tree)).verdicts if is_ours(verdict)}
         for tree in (plain, patched)
     )
     trees = InstalledTree(str(plain)), InstalledTree(str(patched))
