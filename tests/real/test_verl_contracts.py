@@ -31,11 +31,11 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "verl.resume-lr-schedule": ("0.7.1", "0.8.0"),
     "verl.metrics": ("0.7.1", "0.8.0"),
 }
-#: Those that 0.9.0 has mended.
+#: Those that 0.9.0 has mended. What it offloads needs a device for this contract.
 CURED: dict[str, tuple[str, ...]] = {
     patch: ("0.9.0",)
     for patch in AFFECTED
-    if not patch.startswith("verl.resume-") and patch != "verl.metrics"
+    if not patch.startswith("verl.resume-") and patch not in ("verl.metrics", "verl.megatron-offload-rest")
 }
 CONTRACTS = Contracts("verl", AFFECTED, CURED)
 alone = CONTRACTS.xfail_where_needed

@@ -18,7 +18,7 @@ from overlay.cli import main
 from overlay.errors import LockError
 from overlay.pinning import lockfile
 
-LOCK = ["lock", "--patches", "megatron.recompute", "--file"]
+LOCK = ["lock", "--update", "--patches", "megatron.recompute", "--file"]
 
 
 @pytest.fixture
@@ -88,7 +88,8 @@ def test_a_file_system_that_is_full(locked: Path) -> None:
     script = (
         'mount -t tmpfs -o size=8k none "$1" || exit 77; cp "$2" "$1/overlay.lock"; '
         'head -c 100000 /dev/zero > "$1/filler" 2>/dev/null; '
-        '"$3" -B -m overlay lock --patches megatron.recompute --file "$1/overlay.lock" 1>&2; code=$?; '
+        '"$3" -B -m overlay lock --update --patches megatron.recompute --file "$1/overlay.lock" 1>&2; '
+        "code=$?; "
         'cat "$1/overlay.lock"; ls "$1" 1>&2; exit $code'
     )
     mount = folder.parent / "mounted"
