@@ -81,9 +81,9 @@ def look(engine: Engine) -> Cockpit:
 
 
 def _reason(checkup: Checkup) -> str:
-    """Return what of the checks is said first: OVERLAY last, as people leave that to the job."""
+    """Return what of the checks is said first: a selection that is none; OVERLAY last, which is the job's."""
     wrong = [check for check in checkup.checks if check.answer == NO]
-    wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY"))
+    wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY", check.name != "selection"))
     return next((f"{check.name} {check.found}" for check in wrong), "")
 
 

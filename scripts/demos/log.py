@@ -5,6 +5,7 @@ scripts/demo log
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -31,8 +32,9 @@ dist.destroy_process_group()
 PATIENCE = 300
 
 
-def main(_: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run the job, print the lines of overlay, and return the exit code of the job."""
+    argparse.ArgumentParser(prog="scripts/demo log", description=__doc__).parse_args(arguments)
     kept = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"

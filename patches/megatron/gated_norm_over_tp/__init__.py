@@ -14,6 +14,8 @@ _FINALIZE = "megatron.core.distributed.finalize_model_grads:finalize_model_grads
 _NAME = "_allreduce_non_tensor_model_parallel_grads"
 _ALLREDUCE = f"megatron.core.distributed.finalize_model_grads:{_NAME}"
 _LAYER = "megatron.core.ssm.gated_delta_net"
+#: From 0.3.0 on slime replaces the function as it starts: what is put there before would be lost.
+_SLIMES = "slime.backends.megatron_utils.megatron_patch.megatron_chunked_grad_coalesce_patch"
 
 PATCH = Patch(
     id="megatron.gated-norm-over-tp",
@@ -41,6 +43,13 @@ PATCH = Patch(
         Target(
             project=MEGATRON,
             variants=(
+                variant(
+                    "slime's own",
+                    ">=0.16.0.dev0,<0.21.0.dev0",
+                    Present(site=_SLIMES),
+                    verdict="superseded",
+                    reason="slime puts a function of its own in the place of Megatron's as it starts",
+                ),
                 variant(
                     "0.16",
                     ">=0.16.0.dev0,<0.21.0.dev0",

@@ -49,7 +49,7 @@ def test_bench_refuses_what_it_does_not_know(
 
 def test_bench_measures_patches_that_are_applied() -> None:
     names = [row.name for row in _call.measure(1)]
-    assert len(names) == 3
+    assert len(names) == 5
     assert all("plain call" in name for name in names)
 
 
