@@ -6,6 +6,7 @@ import textwrap
 
 from overlay.auditing import met
 from overlay.base.record import TYPE_CHECKING
+from overlay.base.text import WIDTH, wrap
 from overlay.defect import HARMS, READ
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from overlay.auditing.judge import Finding
     from overlay.auditing.met import Settings
     from overlay.defect import Defect
-
-WIDTH = 80
 
 
 def screen(audit: Audit) -> str:
@@ -88,7 +87,7 @@ def _ids(title: str, findings: list[Finding]) -> list[str]:
     for harm in HARMS:
         them = [one.defect for one in findings if one.harm == harm]
         if them:
-            lines += _wrapped(f"{harm:<14} {', '.join(them)}", "", " " * 15)
+            lines += _wrapped(", ".join(them), f"{harm:<14} ", " " * 15)
     return lines
 
 
@@ -133,11 +132,4 @@ def _unknown(settings: Settings) -> list[str]:
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    return textwrap.wrap(
-        " ".join(text.split()) if not text[:1].isspace() and "  " not in text else text,
-        WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    return wrap(text, rest, first=first).splitlines()
