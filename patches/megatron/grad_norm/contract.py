@@ -8,8 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Relative, of norms and updates in float32 whose steps are taken from values of one.
-TOLERANCE = 1e-4
+#: Relative, of norms and updates in float32 whose steps are taken from zero.
+TOLERANCE = 1e-5
 #: The last Transformer Engine that marks the weights of grouped experts, and one that does not.
 MARKED, UNMARKED = "2.12.0", "2.15.0"
 
