@@ -56,6 +56,13 @@ def first_fit(lengths: Sequence[int], cap: int) -> list[list[int]]:
     return parts
 
 
+def first_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
+    """Put each sample, longest first, into the first part with room for it, or into a new one."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    parts = first_fit([lengths[index] for index in order], cap)
+    return [[order[place] for place in part] for part in parts]
+
+
 def best_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
     """Put each sample, longest first, into the part with the least room that is enough, or into a new one."""
     parts: list[list[int]] = []
