@@ -118,3 +118,11 @@ def test_levelling_lowers_the_costliest_part_that_the_cheapest_cannot_help() -> 
     parts = [[0], [1, 2], [3]]
     level(parts, lengths, 10, costs)
     assert sorted(totals(parts, costs)) == [1, 6, 10]
+
+
+def test_levelling_divides_anew_what_no_exchange_brings_closer() -> None:
+    costs = [30, 43, 21, 16, 10, 28]
+    parts = [[0, 1], [2, 3, 4, 5]]
+    assert exchange(parts[0], parts[1], costs) == (parts[0], parts[1])
+    level(parts, costs, 80, costs)
+    assert totals(parts, costs) == [74, 74]
