@@ -94,7 +94,7 @@ def wrong(module: Any, device: Any, dtype: Any) -> str:
     import torch
 
     made = torch.Generator("cpu").manual_seed(8)
-    drawn = {"generator": made, "device": "cpu"}
+    drawn: dict[str, Any] = {"generator": made, "device": "cpu"}
     # Two whole tiles and a part of one.
     wide = 2 * int(module.TILE) + 37
     logits = (torch.randn(9, wide, dtype=torch.float32, **drawn) * 3).to(dtype)
