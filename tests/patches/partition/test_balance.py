@@ -68,7 +68,7 @@ def test_what_cannot_bring_two_parts_closer_is_known_before() -> None:
             continue
         ways = [totals([*way], costs) for way in (exchange(low, high, costs), halves(low + high, costs))]
         helps = any(abs(one - two) < gap for one, two in ways)
-        rising = [sorted(costs[index] for index in part) for part in (low, high)]
+        rising: list[Any] = [sorted(costs[index] for index in part) for part in (low, high)]
         assert closer(rising[0], rising[1], gap) is helps, (low, high, costs)
         helped += helps
     assert 500 < helped < 1900
