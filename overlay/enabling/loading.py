@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.base import settings
 from overlay.catalogue.packs import named
-from overlay.catalogue.registry import load_patches
+from overlay.catalogue.registry import deferred_patches, load_patches
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ def load_all() -> dict[str, Patch]:
 
     Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded.
     """
-    patches = load_patches()
+    patches = deferred_patches()
     packs = named()
     wanted = settings.pin()
     if packs and wanted:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 from overlay.catalogue.registry import COMPAT, PACK, module_of
 from overlay.errors import OverlayError
@@ -41,7 +42,10 @@ def of_patch(patch: str) -> str:
 
     What proves a patch, and is not run by it, is not counted: a lock says what runs.
     """
-    module = sys.modules.get(module_of(patch))
+    name = module_of(patch)
+    if name:
+        import_module(name)  # a patch may be deferred
+    module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if spec is not None and spec.submodule_search_locations is not None:
         files = _files(spec.name)
