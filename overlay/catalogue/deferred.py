@@ -8,7 +8,6 @@ compared with each one that is imported.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 from overlay.errors import OverlayError
 from overlay.patch import Patch
@@ -103,7 +102,7 @@ def index_of(pack: str) -> dict[str, dict[str, Any]]:
     """Return the index of a pack, empty if it has none."""
     name = f"{pack}.{INDEX}"
     try:
-        import_module(name)
+        __import__(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise

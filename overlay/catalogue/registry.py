@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 
 from overlay.errors import OverlayError
 from overlay.patch import Patch
@@ -16,6 +15,7 @@ from overlay.patch import Patch
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+    from types import ModuleType
 
     from overlay.patch import Contract, Project
 
@@ -58,6 +58,12 @@ def contract_of(patch: str) -> Contract | None:
             raise
         return None
     return found
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module and return it, as the function of `importlib` does, which is three files to read."""
+    __import__(name)
+    return sys.modules[name]
 
 
 def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:

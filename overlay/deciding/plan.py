@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from overlay.base.record import TYPE_CHECKING
-from overlay.deciding.decide import decide, in_order, settle
+from overlay.deciding.decide import decide, settle
+from overlay.deciding.selection import in_order
 from overlay.verdict import Plan, Verdict
 
 if TYPE_CHECKING:

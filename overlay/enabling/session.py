@@ -12,17 +12,15 @@ import sys
 from types import ModuleType
 
 from overlay import log
-from overlay.aliases.counting import with_functions
-from overlay.base.collector import Paused
+from overlay.aliases.lived import with_functions
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.deferred import whole
 from overlay.catalogue.registry import module_of
-from overlay.deciding.decide import in_order
+from overlay.deciding.selection import in_order
 from overlay.effect import load as load_effect
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
-from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.pinning.pin import Pin
+    from overlay.verdict import Verdict
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
@@ -216,6 +215,7 @@ class Session:
         self._install(entry, name, module)
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
+        from overlay.base.collector import Paused
         from overlay.installing.live_site import ConflictError
         from overlay.installing.sites import prepare, put
 
@@ -363,6 +363,7 @@ class Session:
         found = self._verdicts
         if patch.id not in found:
             chosen = [entry.patch for entry in self.entries.values()]
+            from overlay.base.collector import Paused
             from overlay.deciding.memory import decide_all
 
             try:
@@ -372,6 +373,8 @@ class Session:
                     found = decide_all(chosen, tree, self._trusted)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
+                from overlay.verdict import Verdict
+
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)
                 found = {other.id: lost.replace(patch=other.id, revision=other.revision) for other in chosen}

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches import _audit, _call, _partition, _picture, _start, _timing, _workers, plans, shares
+from benches import _audit, _call, _files, _partition, _picture, _start, _timing, _workers, plans, shares
 
 if TYPE_CHECKING:
     from benches._timing import Row
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 #: name -> (what measures it, turns)
 BENCHMARKS = {
     "start": (_start.measure, 60),
+    "files": (_files.measure, 1),
     "call": (_call.measure, 60),
     "audit": (_audit.measure, 11),
     "partition": (_partition.measure, 3),
