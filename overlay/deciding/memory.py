@@ -21,7 +21,7 @@ from overlay._version import __version__
 from overlay.base import settings
 from overlay.deciding.decide import decide, settle, variant_of
 from overlay.errors import OverlayError, SourceError
-from overlay.reading.fingerprint import of_source
+from overlay.reading.fingerprint import of_definition
 from overlay.reading.source import InstalledTree
 from overlay.verdict import SiteFinding, TargetVerdict, Verdict
 
@@ -108,7 +108,9 @@ def decide_all(
 
 
 def _decided(patches: Sequence[Patch], tree: Witness, trusted: Mapping[str, Trusted]) -> dict[str, Verdict]:
-    return settle(patches, {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}, tree)
+    found = settle(patches, {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}, tree)
+    tree.prints = _prints(patches, found, tree)  # now: soon the syntax trees are let go of
+    return found
 
 
 def _from_memory(
@@ -128,7 +130,6 @@ def _from_memory(
             found = {one["patch"]: _verdict(one) for one in kept["verdicts"]}
             return {patch.id: found[patch.id] for patch in patches}
     found = _decided(patches, tree, trusted)
-    tree.prints = _prints(patches, found, tree)
     kept = {
         "answers": tree.answers,
         "prints": tree.prints,
@@ -148,8 +149,9 @@ def _prints(
             variant = variant_of(patch, target)
             for replacement in variant.replacements if variant is not None else ():
                 if not replacement.new:
-                    origin = tree.chain(replacement.site)[-1]
-                    prints[replacement.site] = (origin, of_source(origin, tree))
+                    with suppress(SourceError):  # it is met, and told, where the site is looked at
+                        origin = tree.chain(replacement.site)[-1]
+                        prints[replacement.site] = (origin, of_definition(origin, tree))
     return prints
 
 
