@@ -50,7 +50,7 @@ def of_definition(site: str, tree: Tree) -> list[str]:
 
 
 def _cut(node: ast.AST, name: str, inner: list[str]) -> list[ast.AST]:
-    """Return what a statement leaves for the code of `name`, and of what is inside it: itself, less, nothing."""
+    """Return what of a statement is needed for the code of `name`, and of what is inside it."""
     if isinstance(node, _LEFT_OUT):
         return []
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
