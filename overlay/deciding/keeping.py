@@ -1,7 +1,7 @@
 """A folder of files that nobody but this user can have written.
 
-What lies there says what is applied, so each step goes by descriptors: the folder is opened once and looked at
-as it was opened, and so is each file in it. Nothing that is put in its place in between is ever read.
+What lies there says what is applied, so each step goes by descriptors: the folder is opened once and looked
+at as it was opened, and so is each file in it. Nothing that is put in its place in between is ever read.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Folder:
 
         Args:
             path: Where it lies.
-            private: Whether it must belong to this user, and be open to nobody else, by its very path. One that
-                somebody has named may also be the administrator's, be read by others, and lie behind a link.
+            private: Whether it must be this user's, and lie at that very path. One that somebody has named
+                may also be the administrator's, and lie behind a link.
 
         Raises:
             OverlayError: Somebody else may write to it, or this system cannot tell.

@@ -3,9 +3,9 @@
 The ranks of a node decide on the same files, in each start of a job again. The first of them writes down
 what it decided, each question that it asked of the installation, and a digest of each answer: in the folder
 that `OVERLAY_CACHE` names, or in one of this user for what is temporary. The others wait for it, and ask the
-same questions, which takes reading and no parsing; if one answer differs, they decide themselves. What decides
-is a function of the answers, of the patches and of overlay's own code, of which the digest is the name of the
-file.
+same questions, which takes reading and no parsing; if one answer differs, they decide themselves. What
+decides is a function of the answers, of the patches and of overlay's own code, of which the digest is the
+name of the file.
 
 A folder that others may write to is not used: they could say what is applied here.
 """
