@@ -38,8 +38,8 @@ def digest(nodes: Sequence[object]) -> str:
 def _write(root: object, out: list[str]) -> None:
     """Append a text of `root` that is the same on every supported Python.
 
-    With a stack of its own: a sum of a thousand terms is a tree that is a thousand levels deep. On it are nodes,
-    lists, and what is text by now.
+    With a stack of its own: a sum of a thousand terms is a tree that is a thousand levels deep. On it are
+    nodes and lists, and what is text by now.
     """
     stack: list[object] = [root if isinstance(root, _INNER) else _leaf(root)]
     while stack:
