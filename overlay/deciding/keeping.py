@@ -23,12 +23,14 @@ LARGEST = 1 << 24
 PATIENCE, PAUSE = 5.0, 0.01
 #: Seconds after which a file is thrown away: upstreams and overlay have changed since.
 AGE = 30 * 86400.0
-_DRAFT, _LOCK = ".draft-", ".lock-"
+#: Files that are kept: a trainer has two, and who changes a source again and again has ever more.
+MOST = 100
+_DRAFT, _LOCK, _ENDING = ".draft-", ".lock-", ".json"
 
 
 def usual() -> str:
     """Return the folder of this user for what may be gone tomorrow; on most systems of this node alone."""
-    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"megatron-overlay-{_own()}")  # noqa: S108 -- `Folder` looks at it
+    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"overlay-decided-{_own()}")  # noqa: S108 -- `Folder` looks at it
 
 
 class Folder:
@@ -128,13 +130,19 @@ class Folder:
         return found
 
     def _throw_away(self) -> None:
-        """Remove what is old: nobody else does."""
-        before = time.time() - AGE
+        """Remove what is old, and of what is not all but the newest: nobody else does."""
+        found = []
         for name in os.listdir(self._folder):
-            if name.endswith(".json") or name.startswith((_DRAFT, _LOCK)):
+            if name.endswith(_ENDING) or name.startswith((_DRAFT, _LOCK)):
                 with suppress(OSError):
-                    if os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_mtime < before:
-                        os.unlink(name, dir_fd=self._folder)
+                    at = os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_mtime
+                    found.append((at, name))
+        found.sort(reverse=True)
+        before = time.time() - AGE
+        for place, (at, name) in enumerate(found):
+            if at < before or place >= MOST:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=self._folder)
 
 
 def _own() -> int:

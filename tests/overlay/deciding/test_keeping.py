@@ -28,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The usual folder, where there is nothing yet."""
     monkeypatch.delenv("OVERLAY_CACHE", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return tmp_path / f"megatron-overlay-{os.geteuid()}"
+    return tmp_path / f"overlay-decided-{os.geteuid()}"
 
 
 def test_it_is_used_without_being_asked_for_and_private(upstream: Upstream, place: Path) -> None:
@@ -111,6 +111,16 @@ def test_what_is_old_is_thrown_away_and_nothing_else(place: Path) -> None:
         os.utime(place / name, (0, 0))
     folder.write("new.json", "x")
     assert sorted(one.name for one in place.iterdir()) == ["new.json", "theirs.txt"]
+
+
+def test_only_the_newest_are_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "MOST", 3)
+    folder = Folder(str(place), private=True)
+    for number in range(5):
+        folder.write(f"{number}.json", "x")
+        os.utime(place / f"{number}.json", ns=(0, time.time_ns() - (9 - number) * 10**9))
+    folder.write("last.json", "x")
+    assert sorted(one.name for one in place.iterdir()) == ["3.json", "4.json", "last.json"]
 
 
 def test_a_draft_that_cannot_be_written_leaves_nothing(place: Path) -> None:
