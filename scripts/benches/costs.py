@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BENCHMARKS = {
     "start": (_start.measure, 60),
     "files": (_files.measure, 1),
-    "imports": (_imports.measure, 7),
+    "imports": (_imports.measure, 3),
     "call": (_call.measure, 60),
     "audit": (_audit.measure, 11),
     "partition": (_partition.measure, 3),
