@@ -56,7 +56,7 @@ class Deferred(Patch):
     def __repr__(self) -> str:
         return repr(whole(self))
 
-    def replace(self, **changes: Any) -> Patch:
+    def replace(self, **changes: Any) -> Patch:  # type: ignore[override]
         """Return a copy with `changes` made."""
         return whole(self).replace(**changes)
 
@@ -107,5 +107,5 @@ def index_of(pack: str) -> dict[str, dict[str, Any]]:
         if error.name != name:
             raise
         return {}
-    found: dict[str, dict[str, Any]] = sys.modules[name].INDEX  # type: ignore[attr-defined]
+    found: dict[str, dict[str, Any]] = sys.modules[name].INDEX
     return found

@@ -47,7 +47,8 @@ def _write(root: object, out: list[str]) -> None:
         if isinstance(value, str):
             out.append(value)
             continue
-        text, further = "", []
+        text = ""
+        further: list[object] = []
         if isinstance(value, ast.AST):
             text = f"{type(value).__name__}("
             for name, field in _fields(value):

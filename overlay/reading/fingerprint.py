@@ -41,7 +41,13 @@ def of_definition(site: str, tree: Tree) -> list[str]:
     """
     module, _, qualname = site.partition(":")
     outer, *inner = qualname.split(".")
-    body = [cut for whole in tree.nodes(module) for node in whole.body for cut in _cut(node, outer, inner)]
+    body = [
+        cut
+        for whole in tree.nodes(module)
+        if isinstance(whole, ast.Module)
+        for node in whole.body
+        for cut in _cut(node, outer, inner)
+    ]
     try:
         code = compile(ast.Module(body, []), module, "exec", dont_inherit=True)
     except Exception:  # noqa: BLE001 -- as for a source that does not compile: then all of it says why
@@ -49,7 +55,7 @@ def of_definition(site: str, tree: Tree) -> list[str]:
     return _inside([code], qualname)
 
 
-def _cut(node: ast.AST, name: str, inner: list[str]) -> list[ast.AST]:
+def _cut(node: ast.stmt, name: str, inner: list[str]) -> list[ast.stmt]:
     """Return what of a statement is needed for the code of `name`, and of what is inside it."""
     if isinstance(node, _LEFT_OUT):
         return []
