@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from overlay.base import text
 from overlay.base.record import Record
-from overlay.effect import Effect  # noqa: TC001 -- a field type
-from overlay.verdict import Verdict  # noqa: TC001 -- a field type
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overlay.base.text import Paint
+    from overlay.effect import Effect
+    from overlay.verdict import Verdict
 
 #: States of a patch and of its sites.
 STATES: dict[str, str] = {
@@ -79,6 +78,8 @@ class Status(Record):
         """Return what a notebook shows."""
         from html import escape
 
+        from overlay.base import text
+
         body = text.html_table(_HEAD, self._rows())
         return "".join(f"<p>{escape(line)}</p>" for line in (self.headline(), *self._remarks())) + body
 
@@ -92,6 +93,8 @@ class Status(Record):
 
     def table(self, paint: Paint | None = None) -> str:
         """Return all of it as text of 80 columns: patches whose project is not installed share a line."""
+        from overlay.base import text
+
         lines = [text.wrap(self.headline()), text.table(_HEAD, self._rows(), paint)]
         return "\n".join([*lines, *(text.wrap(line) for line in self._remarks())])
 

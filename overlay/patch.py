@@ -195,6 +195,10 @@ class Target(Record):
     #: change in that one (it is not installed, or another release), this one is `not-affected`.
     serves: str = ""
 
+    def modules(self) -> list[str]:
+        """Return the modules of the sites that any variant replaces."""
+        return [item.site.partition(":")[0] for variant in self.variants for item in variant.replacements]
+
 
 class Removal(Record):
     """When a patch has outlived its reason."""
@@ -238,6 +242,10 @@ class Patch(Record):
     #: The variable that, where it says yes, selects it along with whatever else is, as a companion. It is
     #: `opt_in` otherwise.
     switch: str = ""
+
+    def modules(self) -> tuple[str, ...]:
+        """Return the modules that it would change in any variant, in the order of the file."""
+        return tuple(dict.fromkeys(name for target in self.targets for name in target.modules()))
 
 
 class Contract(Record):

@@ -13,8 +13,6 @@ import sys
 from _weakref import getweakrefcount
 from types import CellType, FunctionType
 
-from overlay.aliases import referrers
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -44,19 +42,6 @@ def is_alone(parent: Any, name: str, made: FunctionType, kept: int) -> bool:
         return False
     more[-1] += _references(function, made)
     return all(count - own <= least for count, own, least in zip(found, more, plain, strict=True))
-
-
-def with_functions(modules: frozenset[str]) -> frozenset[str]:
-    """Return those of some modules of which there are functions in this process."""
-    if gc.get_freeze_count() > referrers.FROZEN_BY_PYTHON:
-        return modules  # of what is frozen nothing is known
-    found = set()
-    for item in gc.get_objects():
-        if type(item) is FunctionType:
-            home: object = item.__module__
-            if type(home) is str and home in modules:
-                found.add(home)
-    return frozenset(found)
 
 
 def _counts_tell() -> bool:

@@ -22,6 +22,8 @@ from types import (
     ModuleType,
 )
 
+from overlay.aliases import lived
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -35,9 +37,6 @@ _FOLLOWED = frozenset({
     CellType, FunctionType, MethodType, dict, frozenset, functools.partial, list, set, tuple, *WRAPPERS,
 })  # fmt: skip
 _DEPTH = 3
-
-#: A fresh Python 3.12 has some hundred frozen objects of its own; a server that froze its heap has many more.
-FROZEN_BY_PYTHON = 2000
 
 #: Closures whose function is looked up by name; it takes a look at the whole heap for each.
 _NAMED_CELLS = 50
@@ -63,7 +62,7 @@ class Holders:
         self.unasked: set[int] = set()
         self._owners: dict[int, list[Any]] = {}
         self._seen: set[int] = set()
-        if gc.get_freeze_count() > FROZEN_BY_PYTHON:
+        if gc.get_freeze_count() > lived.FROZEN_BY_PYTHON:
             self._walk()
         #: Whether somebody of whom the collector knows nothing has a reference too.
         self.more = _more_references(wanted, self.found.values())

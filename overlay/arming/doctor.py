@@ -118,4 +118,6 @@ def _remarks() -> list[str]:
         found.append(
             "OVERLAY_PIN is set and OVERLAY is not: only a process that calls overlay.enable() is pinned"
         )
-    return found
+    from overlay.arming.compiled import remark
+
+    return [*found, *filter(None, [remark()])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from overlay.auditing import met
 from overlay.auditing.judge import Finding, concerns, judge
+from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.catalogue.known_defects import dialects, load_defects
 from overlay.defect import HARMS
@@ -124,7 +125,8 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     elif any(verdict.verdict == "not-selected" for verdict in plan.verdicts):
         everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
     defects = load_defects(patches)
-    found = (judge(defect, patches, everything, planned, tree) for defect in defects.values())
+    with Paused():
+        found = [judge(defect, patches, everything, planned, tree) for defect in defects.values()]
     kept = _sorted(one for one in found if concerns(one, harms or HARMS))
     answers = (
         {} if settings is None else {one.defect: met.answer(defects[one.defect], settings) for one in kept}

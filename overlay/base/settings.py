@@ -9,7 +9,7 @@
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
-| `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source | none |
+| `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source; `0` for none | one of this user |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 | `OVERLAY_LOSS_KERNEL` | `blocks`, `triton`: what goes over rows of logits | `blocks` |
 | `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
@@ -171,9 +171,10 @@ def is_alone(environ: Mapping[str, str] | None = None) -> bool:
     return (os.environ if environ is None else environ).get(PROVE, "") == ALONE
 
 
-def cache(environ: Mapping[str, str] | None = None) -> str:
-    """Return the folder in which is kept what was decided on a source, empty if there is none."""
-    return (os.environ if environ is None else environ).get("OVERLAY_CACHE", "").strip()
+def cache(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the folder in which is kept what was decided on a source: empty for the usual one, or none."""
+    text = (os.environ if environ is None else environ).get("OVERLAY_CACHE", "").strip()
+    return None if text and text.lower() in _FALSE else text
 
 
 def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 
 from overlay.errors import OverlayError
 from overlay.patch import Patch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
+    from types import ModuleType
 
     from overlay.patch import Contract, Project
 
@@ -60,6 +60,12 @@ def contract_of(patch: str) -> Contract | None:
     return found
 
 
+def import_module(name: str) -> ModuleType:
+    """Import a module and return it, as the function of `importlib` does, which is three files to read."""
+    __import__(name)
+    return sys.modules[name]
+
+
 def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     """Import every patch file of a pack and return the patches by id, which begins with `prefix`.
 
@@ -78,6 +84,32 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     return patches
 
 
+def deferred_patches(pack: str = PACK) -> dict[str, Patch]:
+    """Return the same, by the index of the pack: what stands there is imported when more is asked of it.
+
+    What does not, and what lies in an archive, is imported at once. Raises as `load_patches` does.
+    """
+    from overlay.catalogue.deferred import Deferred, index_of
+
+    index = index_of(pack)
+    package = import_module(pack)
+    if not index or not all(map(os.path.isdir, package.__path__)):
+        return load_patches(pack)
+    patches: dict[str, Patch] = {}
+    for folder in package.__path__:
+        for project in _folders(folder):
+            place = os.path.join(folder, project)
+            listed = {f"{project}.{name.replace('_', '-')}": name for name in _public(os.listdir(place))}
+            known = {patch: f"{pack}.{project}.{name}" for patch, name in listed.items() if patch in index}
+            for patch, module in known.items():
+                _modules[patch] = module
+                patches[patch] = Deferred(index[patch], module, _load)
+            for name in modules_in(place, apart=[listed[patch] for patch in known]):
+                found = _load(f"{pack}.{project}.{name}", f"{project}.{name.replace('_', '-')}")
+                patches[found.id] = found
+    return patches
+
+
 def _folders(folder: str) -> list[str]:
     """Return the names of the packages in a folder or an archive."""
     try:
@@ -87,14 +119,16 @@ def _folders(folder: str) -> list[str]:
     return _public(name for name in files if os.path.isdir(os.path.join(folder, name)))
 
 
-def modules_in(folder: str) -> list[str]:
-    """Return the names of the modules and packages in a folder or an archive."""
+def modules_in(folder: str, apart: Collection[str] = ()) -> list[str]:
+    """Return the names of the modules and packages in a folder or an archive, some of them left out."""
     try:
         files = os.listdir(folder)
     except NotADirectoryError:
         return _public(name for name, _ in _in_archive(folder))
     found = []
     for file in files:
+        if file in apart:
+            continue
         name, extension = os.path.splitext(file)
         # An image that was slimmed has the compiled files alone, and a checkout of another branch may leave
         # a folder with nothing but a cache in it.

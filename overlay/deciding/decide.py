@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding import versions
+from overlay.deciding.selection import in_order
 from overlay.errors import OverlayError, SourceError
 from overlay.verdict import LOUD, TargetVerdict, Verdict
 
@@ -229,19 +230,3 @@ def _origins(site: str, tree: Tree | None) -> list[str]:
 
 def _overlap(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
-
-
-def in_order(patches: Mapping[str, Patch]) -> list[str]:
-    """Return the ids so that each comes after those that it requires, else by name."""
-    done: list[str] = []
-
-    def visit(name: str, above: tuple[str, ...]) -> None:
-        if name in done or name not in patches or name in above:
-            return
-        for needed in sorted(patches[name].requires):
-            visit(needed, (*above, name))
-        done.append(name)
-
-    for name in sorted(patches):
-        visit(name, ())
-    return done

@@ -1,10 +1,11 @@
 """Memory: what was decided on a source, for the next process that meets the very same one.
 
-The ranks of a node decide on the same files, in each start of a job again. Where `OVERLAY_CACHE` names a
-folder, the first of them writes down what it decided, each question that it asked of the installation, and a
-digest of each answer. The next one asks the same questions, which takes reading and no parsing, and if one
-answer differs decides itself. What decides is a function of the answers, of the patches and of overlay's own
-code, of which the digest is the name of the file.
+The ranks of a node decide on the same files, in each start of a job again. The first of them writes down
+what it decided, each question that it asked of the installation, and a digest of each answer: in the folder
+that `OVERLAY_CACHE` names, or in one of this user for what is temporary. The others wait for it, and ask the
+same questions, which takes reading and no parsing; if one answer differs, they decide themselves. What
+decides is a function of the answers, of the patches and of overlay's own code, of which the digest is the
+name of the file.
 
 A folder that others may write to is not used: they could say what is applied here.
 """
@@ -12,7 +13,6 @@ A folder that others may write to is not used: they could say what is applied he
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from contextlib import suppress
 
@@ -20,8 +20,9 @@ from overlay import log
 from overlay._version import __version__
 from overlay.base import settings
 from overlay.deciding.decide import decide, settle, variant_of
-from overlay.errors import OverlayError, SourceError
-from overlay.reading.fingerprint import of_source
+from overlay.deciding.keeping import Folder, usual
+from overlay.errors import SourceError
+from overlay.reading.fingerprint import of_definition
 from overlay.reading.source import InstalledTree
 from overlay.verdict import SiteFinding, TargetVerdict, Verdict
 
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from overlay.patch import Patch, Project
 
 #: Rooms whose code decides.
-_DECIDING = ("deciding", "reading")
+_DECIDING = ("deciding", "reading", "base")
+#: What else decides: the words.
+_WORDS = ("patch", "verdict", "errors")
 
 
 class Witness(InstalledTree):
@@ -97,45 +100,68 @@ def decide_all(
     `proven` says by patch what was proven here.
     """
     trusted = proven or {}
-    folder = settings.cache()
-    if not folder:
+    said = settings.cache()
+    if said is None:
         return _decided(patches, tree, trusted)
     try:
-        return _from_memory(folder, patches, tree, trusted)
+        folder = Folder(said or usual(), private=not said)
+        try:
+            return _from_memory(folder, patches, tree, trusted)
+        finally:
+            folder.close()
     except Exception as error:  # noqa: BLE001 -- whatever a broken file makes of it, nothing is lost but time
-        log.warning(f"OVERLAY_CACHE={folder!r} is not used: {str(error) or type(error).__name__}")
+        reason = str(error) or type(error).__name__
+        if said:
+            log.warning(f"OVERLAY_CACHE={said!r} is not used: {reason}")
+        else:
+            log.debug(f"what is decided here is not kept: {reason}")
         return _decided(patches, tree, trusted)
 
 
 def _decided(patches: Sequence[Patch], tree: Witness, trusted: Mapping[str, Trusted]) -> dict[str, Verdict]:
-    return settle(patches, {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}, tree)
+    found = settle(patches, {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}, tree)
+    tree.prints = _prints(patches, found, tree)  # now: soon the syntax trees are let go of
+    return found
 
 
 def _from_memory(
-    folder: str, patches: Sequence[Patch], tree: Witness, trusted: Mapping[str, Trusted]
+    folder: Folder, patches: Sequence[Patch], tree: Witness, trusted: Mapping[str, Trusted]
 ) -> dict[str, Verdict]:
     """Return what the folder has for these patches and this source; if nothing, decide and leave it there."""
     import json
 
-    _check(folder)
-    path = os.path.join(folder, f"{_key(patches, trusted)}.json")
-    text = _read(path)
-    if text is not None:
-        kept = json.loads(text)
-        projects = {target.project.name: target.project for patch in patches for target in patch.targets}
-        if tree.agrees(kept["answers"], projects):
-            tree.prints = {site: (origin, prints) for site, (origin, prints) in kept["prints"].items()}
-            found = {one["patch"]: _verdict(one) for one in kept["verdicts"]}
-            return {patch.id: found[patch.id] for patch in patches}
-    found = _decided(patches, tree, trusted)
-    tree.prints = _prints(patches, found, tree)
-    kept = {
-        "answers": tree.answers,
-        "prints": tree.prints,
-        "verdicts": [verdict.to_dict() for verdict in found.values()],
-    }
-    _write(path, json.dumps(kept))
+    key = _key(patches, trusted)
+    name = f"{key}.json"
+    found = _remembered(folder.read(name), patches, tree)
+    if found is not None:
+        return found
+    with folder.alone(key):  # the ranks of a node come here at once
+        found = _remembered(folder.read(name), patches, tree)
+        if found is not None:
+            return found
+        found = _decided(patches, tree, trusted)
+        kept = {
+            "answers": tree.answers,
+            "prints": tree.prints,
+            "verdicts": [verdict.to_dict() for verdict in found.values()],
+        }
+        folder.write(name, json.dumps(kept))
     return found
+
+
+def _remembered(text: str | None, patches: Sequence[Patch], tree: Witness) -> dict[str, Verdict] | None:
+    """Return the verdicts that were kept, `None` if there are none for what is installed here."""
+    import json
+
+    if text is None:
+        return None
+    kept = json.loads(text)
+    projects = {target.project.name: target.project for patch in patches for target in patch.targets}
+    if not tree.agrees(kept["answers"], projects):
+        return None
+    found = {one["patch"]: _verdict(one) for one in kept["verdicts"]}
+    tree.prints = {site: (origin, prints) for site, (origin, prints) in kept["prints"].items()}
+    return {patch.id: found[patch.id] for patch in patches}
 
 
 def _prints(
@@ -148,8 +174,9 @@ def _prints(
             variant = variant_of(patch, target)
             for replacement in variant.replacements if variant is not None else ():
                 if not replacement.new:
-                    origin = tree.chain(replacement.site)[-1]
-                    prints[replacement.site] = (origin, of_source(origin, tree))
+                    with suppress(SourceError):  # it is met, and told, where the site is looked at
+                        origin = tree.chain(replacement.site)[-1]
+                        prints[replacement.site] = (origin, of_definition(origin, tree))
     return prints
 
 
@@ -158,8 +185,14 @@ def _key(patches: Iterable[Patch], trusted: Mapping[str, Trusted]) -> str:
     import json
     from hashlib import sha256
 
+    import packaging
+
     data = [*(patch.to_dict() for patch in patches), *(trusted[name].to_dict() for name in sorted(trusted))]
-    total = sha256(json.dumps([__version__, sys.version, sys.implementation.cache_tag, data]).encode())
+    total = sha256(
+        json.dumps(
+            [__version__, packaging.__version__, sys.version, sys.implementation.cache_tag, data]
+        ).encode()
+    )
     for place in _own_files(patches):
         with open(place, "rb") as file:
             total.update(sha256(file.read()).digest())
@@ -175,9 +208,10 @@ def _own_files(patches: Iterable[Patch]) -> list[str]:
         for name in os.listdir(os.path.join(here, room))
         if name.endswith(".py")
     }
+    found.update(os.path.join(here, f"{name}.py") for name in _WORDS)
     readers = {target.project.read_version.__module__ for patch in patches for target in patch.targets}
     found.update(filter(None, (getattr(sys.modules.get(name), "__file__", None) for name in readers)))
-    return sorted(found)
+    return sorted(filter(os.path.isfile, found))  # an image that was slimmed has the compiled files alone
 
 
 def _digest(text: str | None) -> str:
@@ -195,40 +229,3 @@ def _verdict(data: dict[str, Any]) -> Verdict:
         for target in data["targets"]
     )
     return Verdict(**{**data, "targets": targets})
-
-
-def _check(folder: str) -> None:
-    """Make the folder, if it is not there. Raises `OverlayError` if somebody else may write to it."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    _check_owner(os.stat(folder), folder)
-
-
-def _check_owner(found: os.stat_result, path: str) -> None:
-    own = getattr(os, "getuid", lambda: -1)()
-    if found.st_uid not in (own, 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        msg = f"others may write to {path}, and so could say what is applied here (chmod go-w)"
-        raise OverlayError(msg)
-
-
-def _read(path: str) -> str | None:
-    """Return what is in a file of the folder, `None` if it is not there."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            _check_owner(os.fstat(file.fileno()), path)
-            return file.read()
-    except FileNotFoundError:
-        return None
-
-
-def _write(path: str, text: str) -> None:
-    """Write a file in one step: whoever reads it finds all of it or what was there before."""
-    from tempfile import mkstemp
-
-    handle, draft = mkstemp(dir=os.path.dirname(path))
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING
-from overlay.deciding.decide import decide, in_order, settle
+from overlay.deciding.decide import decide, settle
+from overlay.deciding.selection import in_order
 from overlay.verdict import Plan, Verdict
 
 if TYPE_CHECKING:
@@ -29,11 +31,12 @@ def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is
     """
     by_id = {patch.id: patch for patch in patches}
     chosen = {}
-    for done, name in enumerate(selection):
-        if progress is not None:
-            progress(done, len(selection), name)
-        chosen[name] = decide(by_id[name], tree, (trusted or {}).get(name))
-    settled = settle([by_id[name] for name in selection], chosen, tree)
+    with Paused():
+        for done, name in enumerate(selection):
+            if progress is not None:
+                progress(done, len(selection), name)
+            chosen[name] = decide(by_id[name], tree, (trusted or {}).get(name))
+        settled = settle([by_id[name] for name in selection], chosen, tree)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts, digest=plan_digest(verdicts))
 

@@ -90,3 +90,19 @@ def choose(
         all_companions=companions,
         opt_in=opt_in,
     )
+
+
+def in_order(patches: Mapping[str, Patch]) -> list[str]:
+    """Return the ids so that each comes after those that it requires, else by name."""
+    done: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in done or name not in patches or name in above:
+            return
+        for needed in sorted(patches[name].requires):
+            visit(needed, (*above, name))
+        done.append(name)
+
+    for name in sorted(patches):
+        visit(name, ())
+    return done

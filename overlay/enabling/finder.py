@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import _thread
 import sys
-from importlib.machinery import ModuleSpec
+from _frozen_importlib import ModuleSpec  # `importlib` is three files to read, and this none
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from overlay.base import settings
-from overlay.catalogue.packs import named
-from overlay.catalogue.registry import load_patches
+from overlay.catalogue.registry import deferred_patches, load_patches
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
@@ -17,10 +16,14 @@ def load_all() -> dict[str, Patch]:
 
     Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded.
     """
-    patches = load_patches()
+    patches = deferred_patches()
+    if not settings.packs():
+        return patches
+    from overlay.catalogue.packs import named
+
     packs = named()
     wanted = settings.pin()
-    if packs and wanted:
+    if wanted:
         from overlay.pinning.pin import check_packs
 
         check_packs(wanted, packs)

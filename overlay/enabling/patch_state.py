@@ -7,7 +7,6 @@ import sys
 from overlay import log
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.registry import module_of
-from overlay.deciding.decide import variant_of
 from overlay.effect import of_module
 from overlay.ledger import PatchStatus, SiteStatus
 
@@ -53,10 +52,12 @@ class Entry:
 
     def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
         """Return what is to be replaced according to the verdict, target by target."""
+        if self.verdict is None or self.verdict.verdict != "apply":
+            return []
+        from overlay.deciding.decide import variant_of
+
         found = []
-        for target in (
-            self.verdict.targets if self.verdict is not None and self.verdict.verdict == "apply" else ()
-        ):
+        for target in self.verdict.targets:
             variant = variant_of(self.patch, target)
             found += [
                 (target, replacement) for replacement in (variant.replacements if variant is not None else ())

@@ -12,16 +12,15 @@ import sys
 from types import ModuleType
 
 from overlay import log
-from overlay.aliases.counting import with_functions
-from overlay.base.collector import Paused
+from overlay.aliases.lived import with_functions
 from overlay.base.record import TYPE_CHECKING
+from overlay.catalogue.deferred import whole
 from overlay.catalogue.registry import module_of
-from overlay.deciding.decide import in_order
+from overlay.deciding.selection import in_order
 from overlay.effect import load as load_effect
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
-from overlay.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +29,9 @@ if TYPE_CHECKING:
     from overlay.deciding.selection import Selection
     from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
-    from overlay.patch import Patch, Target
+    from overlay.patch import Patch
     from overlay.pinning.pin import Pin
+    from overlay.verdict import Verdict
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
@@ -77,7 +77,7 @@ class Session:
         self._watched: dict[str, list[Entry]] = {}
         self.renew_locks()
         for entry in self.entries.values():
-            for module in _modules(entry.patch):
+            for module in entry.patch.modules():
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
         self._lived = with_functions(frozenset(self._watched))
@@ -176,7 +176,7 @@ class Session:
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
         """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
-        for other in _modules(entry.patch):
+        for other in entry.patch.modules():
             module = self._seen.get(other)
             if other != name and module is not None and sys.modules.get(other) is module:
                 self._imported(other, module, 0.0)
@@ -215,6 +215,7 @@ class Session:
         self._install(entry, name, module)
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
+        from overlay.base.collector import Paused
         from overlay.installing.live_site import ConflictError
         from overlay.installing.sites import prepare, put
 
@@ -344,7 +345,7 @@ class Session:
         """Return the verdict on a patch, one of whose modules has been executed under `name`."""
         if entry.verdict is None or entry.state not in ENDED:
             entry.verdict = self._decide(entry.patch)
-        owner = next(target.project.name for target in entry.patch.targets if name in _modules_of(target))
+        owner = next(target.project.name for target in entry.patch.targets if name in target.modules())
         waits = entry.verdict.verdict in ("apply", "not-installed", "not-affected")
         if waits and _absent(entry.verdict, owner):
             # It was not there when that was decided, and it is now.
@@ -362,14 +363,18 @@ class Session:
         found = self._verdicts
         if patch.id not in found:
             chosen = [entry.patch for entry in self.entries.values()]
+            from overlay.base.collector import Paused
             from overlay.deciding.memory import decide_all
 
             try:
+                chosen = list(map(whole, chosen))
                 tree = self._source()
                 with Paused():
                     found = decide_all(chosen, tree, self._trusted)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
+                from overlay.verdict import Verdict
+
                 reason = f"it cannot be decided on: {type(error).__name__}: {error}"
                 lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)
                 found = {other.id: lost.replace(patch=other.id, revision=other.revision) for other in chosen}
@@ -391,13 +396,3 @@ def _nothing() -> None:
 
 def _absent(verdict: Verdict, project: str) -> bool:
     return any(target.project == project and target.verdict == "not-installed" for target in verdict.targets)
-
-
-def _modules(patch: Patch) -> list[str]:
-    """Return the modules that a patch would change in any variant, in the order of the file."""
-    return list(dict.fromkeys(name for target in patch.targets for name in _modules_of(target)))
-
-
-def _modules_of(target: Target) -> list[str]:
-    variants = target.variants
-    return [item.site.partition(":")[0] for variant in variants for item in variant.replacements]

@@ -93,12 +93,9 @@ def check_original(site: str, original: object, tree: Tree) -> None:
     if getattr(original, OWNER, None) is not None:
         msg = f"{site} is already replaced by {describe(original)}"
         raise ConflictError(msg)
-    remembered = tree.prints.get(site)
-    if remembered is None:
-        origin = tree.chain(site)[-1]
-        remembered = (origin, of_source(origin, tree))
-    home, prints = split_site(remembered[0])[0], remembered[1]
-    if original.__module__ == home and fingerprint(original.__code__) in prints:
+    own = fingerprint(original.__code__)
+    origin, prints = tree.prints.get(site) or (tree.chain(site)[-1], [])
+    if original.__module__ == split_site(origin)[0] and (own in prints or own in of_source(origin, tree)):
         return
     msg = (
         f"{site} was replaced by someone else, or its file has changed since it was imported "

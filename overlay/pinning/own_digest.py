@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
+from overlay.catalogue.deferred import INDEX
 from overlay.catalogue.registry import COMPAT, PACK, module_of
 from overlay.errors import OverlayError
 from overlay.reading.locate import read_file
@@ -24,7 +26,9 @@ def of_overlay() -> str:
     for package in ("overlay", COMPAT, PACK):
         below = package.removeprefix("overlay").strip(".")
         files.update({os.path.join(below, name): path for name, path in _files(package).items()})
-    return _digest({name: path for name, path in files.items() if not _is_patch(name)})
+    return _digest(
+        {name: path for name, path in files.items() if not _is_patch(name) and not _is_index(name)}
+    )
 
 
 def of_package(package: str) -> str:
@@ -41,7 +45,10 @@ def of_patch(patch: str) -> str:
 
     What proves a patch, and is not run by it, is not counted: a lock says what runs.
     """
-    module = sys.modules.get(module_of(patch))
+    name = module_of(patch)
+    if name:
+        import_module(name)  # a patch may be deferred
+    module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if spec is not None and spec.submodule_search_locations is not None:
         files = _files(spec.name)
@@ -58,7 +65,9 @@ def of_shared(patch: str) -> str:
     """Return the digest of what the patches beside one that has been loaded share: `_*` in their package."""
     pack = module_of(patch).rpartition(".")[0].rpartition(".")[0]
     files = _files(pack) if pack else {}
-    return _digest({name: path for name, path in files.items() if name.startswith("_")})
+    return _digest(
+        {name: path for name, path in files.items() if name.startswith("_") and not _is_index(name)}
+    )
 
 
 def _is_patch(name: str) -> bool:
@@ -68,6 +77,11 @@ def _is_patch(name: str) -> bool:
     """
     first, *rest = name.split(os.sep)
     return first == "patches" and len(rest) > 1 and not any(part.startswith("_") for part in rest[:2])
+
+
+def _is_index(name: str) -> bool:
+    """Return whether a file is what stands for the patches: it is compared with each that is used."""
+    return os.path.splitext(os.path.basename(name))[0] == INDEX
 
 
 def _files(package: str) -> dict[str, str]:

@@ -18,15 +18,11 @@ DIGEST_LENGTH = 12
 
 #: Fields that carry no meaning at run time, or that not every Python writes.
 _IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores", "lineno", "col_offset"})
+#: What is written with a stack.
+_INNER = (ast.AST, list)
 _WITH_DOCSTRING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 #: Beyond this, how many decimal digits Python is ready to print is a setting of the process.
 _WIDE = 1 << 10
-
-
-class _Text(str):
-    """What has been written already, among what is still to be."""
-
-    __slots__ = ()
 
 
 def digest(nodes: Sequence[object]) -> str:
@@ -42,35 +38,60 @@ def digest(nodes: Sequence[object]) -> str:
 def _write(root: object, out: list[str]) -> None:
     """Append a text of `root` that is the same on every supported Python.
 
-    With a stack of its own: a sum of a thousand terms is a tree that is a thousand levels deep.
+    With a stack of its own: a sum of a thousand terms is a tree that is a thousand levels deep. On it are
+    nodes and lists, and what is text by now.
     """
-    stack: list[object] = [root]
+    stack: list[object] = [root if isinstance(root, _INNER) else _leaf(root)]
     while stack:
         value = stack.pop()
-        if isinstance(value, _Text):
+        if isinstance(value, str):
             out.append(value)
-        elif isinstance(value, ast.AST):
-            parts: list[object] = [_Text(f"{type(value).__name__}(")]
+            continue
+        text = ""
+        further: list[object] = []
+        if isinstance(value, ast.AST):
+            text = f"{type(value).__name__}("
             for name, field in _fields(value):
-                parts += (_Text(f"{name}="), field, _Text(","))
-            stack += reversed([*parts, _Text(")")])
-        elif isinstance(value, list):
-            items = [part for item in value for part in (item, _Text(","))]
-            stack += reversed([_Text("["), *items, _Text("]")])
+                if isinstance(field, _INNER):
+                    further += (f"{text}{name}=", field)
+                    text = ","
+                else:
+                    text = f"{text}{name}={_leaf(field)},"
+            text += ")"
         else:
-            out.append(f"{type(value).__name__}:{_constant(value)}")
+            text = "["
+            for item in value:  # type: ignore[attr-defined]
+                if isinstance(item, _INNER):
+                    further += (text, item)
+                    text = ","
+                else:
+                    text = f"{text}{_leaf(item)},"
+            text += "]"
+        if further:
+            further.append(text)
+            further.reverse()
+            stack += further
+        else:
+            out.append(text)
+
+
+def _leaf(value: object) -> str:
+    """Return the text of what is neither a node nor a list."""
+    return f"{type(value).__name__}:{_constant(value)}"
 
 
 def _fields(node: ast.AST) -> list[tuple[str, object]]:
     """Return what counts of a node, by name."""
     found: list[tuple[str, object]] = []
     for name in node._fields:
+        if name in _IGNORED:
+            continue
         field = getattr(node, name, None)
-        if name in _IGNORED or field is None or field == []:
+        if field is None or (type(field) is list and not field):
             continue
         if name == "body" and isinstance(node, _WITH_DOCSTRING):
             field = _without_docstring(field)
-        elif isinstance(node, ast.JoinedStr):
+        elif name == "values" and isinstance(node, ast.JoinedStr):
             field = _pieces(field)
             if not field:
                 continue

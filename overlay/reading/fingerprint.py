@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from types import CodeType
 
 TYPE_CHECKING = False
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
 
 #: Length of a fingerprint in hexadecimal digits.
 LENGTH = 32
+
+#: Statements that neither define anything nor import it.
+_LEFT_OUT = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Assert, ast.Delete, ast.Pass)
 
 
 def fingerprint(code: CodeType) -> str:
@@ -25,7 +29,48 @@ def of_source(site: str, tree: Tree) -> list[str]:
     More than one if the source defines it more than once. Raises `SourceError`.
     """
     module, _, qualname = site.partition(":")
-    found = tree.code(module)
+    return _inside(tree.code(module), qualname)
+
+
+def of_definition(site: str, tree: Tree) -> list[str]:
+    """Return the same without compiling all of the module, where that can be done; else nothing.
+
+    What is compiled is its imports, on which the code of a call depends, and the definition. What has that
+    code was made from that definition; what has not may still have the code that `of_source` returns.
+    Raises `SourceError`.
+    """
+    module, _, qualname = site.partition(":")
+    outer, *inner = qualname.split(".")
+    body = [
+        cut
+        for whole in tree.nodes(module)
+        if isinstance(whole, ast.Module)
+        for node in whole.body
+        for cut in _cut(node, outer, inner)
+    ]
+    try:
+        code = compile(ast.Module(body, []), module, "exec", dont_inherit=True)
+    except Exception:  # noqa: BLE001 -- as for a source that does not compile: then all of it says why
+        return []
+    return _inside([code], qualname)
+
+
+def _cut(node: ast.stmt, name: str, inner: list[str]) -> list[ast.stmt]:
+    """Return what of a statement is needed for the code of `name`, and of what is inside it."""
+    if isinstance(node, _LEFT_OUT):
+        return []
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node]
+    if node.name != name or not (inner and isinstance(node, ast.ClassDef)):
+        return [node] if node.name == name else []
+    fields = {field: getattr(node, field) for field in node._fields if hasattr(node, field)}
+    fields["body"] = [cut for part in node.body for cut in _cut(part, inner[0], inner[1:])] or [ast.Pass()]
+    return [ast.fix_missing_locations(ast.copy_location(ast.ClassDef(**fields), node))]
+
+
+def _inside(code: list[CodeType], qualname: str) -> list[str]:
+    """Return the fingerprints of what has a qualified name in the code of a module."""
+    found = code
     for name in qualname.split("."):
         inside = [constant for code in found for constant in code.co_consts]
         found = [code for code in inside if isinstance(code, CodeType) and code.co_name == name]

@@ -13,7 +13,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches import _audit, _call, _partition, _picture, _start, _timing, _workers, plans, shares
+from benches import (
+    _audit,
+    _call,
+    _files,
+    _imports,
+    _partition,
+    _picture,
+    _start,
+    _timing,
+    _workers,
+    plans,
+    shares,
+)
 
 if TYPE_CHECKING:
     from benches._timing import Row
@@ -21,6 +33,8 @@ if TYPE_CHECKING:
 #: name -> (what measures it, turns)
 BENCHMARKS = {
     "start": (_start.measure, 60),
+    "files": (_files.measure, 1),
+    "imports": (_imports.measure, 3),
     "call": (_call.measure, 60),
     "audit": (_audit.measure, 11),
     "partition": (_partition.measure, 3),
@@ -90,6 +104,8 @@ def main(arguments: list[str]) -> int:
         print(json.dumps(found, indent=1))
     else:
         print(f"{about}; medians, min is least minus least\n{table(rows)}")
+        if "imports" in options.names:
+            print(f"\n{_imports.report()}")
         if "partition" in options.names:
             print(f"\n{_partition.report()}")
         for name, reason in failures.items():

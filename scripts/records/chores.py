@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.authoring import lint, packaging
-from overlay.catalogue.registry import load_patches, module_of
+from overlay.catalogue.deferred import facts, index_of
+from overlay.catalogue.registry import PACK, load_patches, module_of
 from records import _changes_in_a_run as in_a_run
 from records import _patch_releases, _support_checks, patches, retire, support
 from releasing import release as releasing
@@ -174,10 +175,17 @@ def listed(patch: Patch) -> Chore:
     return Chore("pyproject.toml", wrong, f'add "{module}" to packages')
 
 
+def indexed(patch: Patch) -> Chore:
+    """Return whether the index stands for the patch as it is."""
+    same = index_of(PACK).get(patch.id) == facts(patch)
+    return Chore("patches/_index.py", "" if same else "it is out of date", "./scripts/matrix index")
+
+
 def of(patch: Patch, *, quick: bool) -> Iterator[Chore]:
     """Yield what became of each chore, those that take long last."""
     yield form(patch)
     yield listed(patch)
+    yield indexed(patch)
     yield page(patch)
     yield readme(patch)
     yield changes(patch)

@@ -9,7 +9,7 @@ import signal
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from overlay.aliases import referrers
+from overlay.aliases import lived
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ def in_a_child(work: Callable[[], dict[str, Any]], seconds: int = 60) -> dict[st
         # Nobody in this process holds what the child will import: the engine need not look through all of it,
         # which is a hundred times more once other tests have imported torch.
         gc.freeze()
-        referrers.FROZEN_BY_PYTHON += gc.get_freeze_count()
+        lived.FROZEN_BY_PYTHON += gc.get_freeze_count()
         try:
             result = work()
         except BaseException:  # noqa: BLE001 -- it is told

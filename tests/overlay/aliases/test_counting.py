@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.aliases.counting import is_alone, with_functions
-from overlay.aliases.referrers import FROZEN_BY_PYTHON
+from overlay.aliases.counting import is_alone
+from overlay.aliases.lived import FROZEN_BY_PYTHON, with_functions
 from overlay.base.marks import ORIGINAL
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import pytest
 from decide_cases import FILES, GONE, OTHER, PROJECT, known, patch, tree, variant
 from fake_upstream import MemoryTree
 
-from overlay.deciding.decide import decide, in_order, settle
+from overlay.deciding.decide import decide, settle
 from overlay.deciding.plan import make_plan, plan_digest
+from overlay.deciding.selection import in_order
 from overlay.patch import Absent, Known, Patch, Present, Target
 from overlay.verdict import LOUD, VERDICTS, Verdict
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.deciding import memory
+from overlay.deciding.keeping import Folder
 from overlay.deciding.memory import Witness, decide_all
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_the_second_process_reads_and_does_not_parse(
     patch = upstream.patch()
     first = decided(patch)
     assert first["fakeup.scale"].verdict == "apply"
-    (kept,) = folder.iterdir()
+    (kept,) = folder.glob("*.json")
     assert kept.stat().st_mode & 0o077 == 0
     assert folder.stat().st_mode & 0o077 == 0
     texts = parsed(monkeypatch)
@@ -110,7 +110,7 @@ def test_another_answer_is_decided_anew(upstream: Upstream, folder: Path, change
     assert folder.is_dir()
     CHANGES[change](upstream)
     found = decided(patch)
-    os.environ.pop("OVERLAY_CACHE")
+    os.environ["OVERLAY_CACHE"] = "0"
     assert found == decided(patch)
 
 
@@ -122,9 +122,9 @@ def test_another_patch_has_another_memory(upstream: Upstream, folder: Path) -> N
         patch.replace(targets=(patch.targets[0].replace(variants=()),)),
         upstream.patch(versions=">=5"),
     ):
-        before = len(list(folder.iterdir()))
+        before = len(list(folder.glob("*.json")))
         assert decided(other)["fakeup.scale"].revision == other.revision
-        assert len(list(folder.iterdir())) == before + 1
+        assert len(list(folder.glob("*.json"))) == before + 1
     assert decided(patch.replace(targets=(patch.targets[0].replace(variants=()),)))[
         "fakeup.scale"
     ].verdict == ("unsupported")
@@ -146,7 +146,7 @@ def test_a_file_that_others_may_write_to_is_not_used(
 ) -> None:
     patch = upstream.patch()
     decided(patch)
-    (kept,) = folder.iterdir()
+    (kept,) = folder.glob("*.json")
     text = kept.read_text().replace('"apply"', '"not-affected"')
     kept.write_text(text)
     kept.chmod(0o666)
@@ -160,7 +160,7 @@ def test_garbage_is_a_warning_and_no_verdict(
 ) -> None:
     patch = upstream.patch()
     decided(patch)
-    (kept,) = folder.iterdir()
+    (kept,) = folder.glob("*.json")
     kept.write_text(text)
     assert decided(patch)["fakeup.scale"].verdict == "apply"
     assert "OVERLAY_CACHE" in capfd.readouterr().err
@@ -169,16 +169,16 @@ def test_garbage_is_a_warning_and_no_verdict(
 def test_what_cannot_be_written_is_a_warning(
     upstream: Upstream, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def full(_path: str, _text: str) -> None:
+    def full(_folder: Folder, _name: str, _text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(memory, "_write", full)
+    monkeypatch.setattr(Folder, "write", full)
     assert decided(upstream.patch())["fakeup.scale"].verdict == "apply"
     assert "No space left" in capfd.readouterr().err
-    assert list(folder.iterdir()) == []
+    assert list(folder.glob("*.json")) == []
 
 
 def test_what_is_kept_is_data(upstream: Upstream, folder: Path) -> None:
     decided(upstream.patch())
-    (kept,) = folder.iterdir()
+    (kept,) = folder.glob("*.json")
     assert set(json.loads(kept.read_text())) == {"answers", "prints", "verdicts"}

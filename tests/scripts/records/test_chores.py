@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from overlay.catalogue.deferred import facts
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Contract
 from records import _patch_releases, _support_checks, chores, patches, retire, support
@@ -53,7 +54,7 @@ def missing(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
     """Return what is said to be missing, by chore."""
     status = chores.main([ID, *words])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8
+    assert len(lines) == 9
     found = {line[9:31].strip(): line[31:] for line in lines if line.startswith(chores.MISSING)}
     assert status == bool(found)
     return found
@@ -92,9 +93,14 @@ def without_contract(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chores, "CONTRACTS", dict[str, Contract]())
 
 
+def without_index(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chores, "index_of", lambda _: dict[str, Any]())
+
+
 def of_no_form(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    patch = load_patches()[ID]
-    monkeypatch.setattr(chores, "load_patches", lambda: {ID: patch.replace(revision=0)})
+    patch = load_patches()[ID].replace(revision=0)
+    monkeypatch.setattr(chores, "load_patches", lambda: {ID: patch})
+    monkeypatch.setattr(chores, "index_of", lambda _: {ID: facts(patch)})
     monkeypatch.setattr(patches, "section", lambda _: "")
 
 
@@ -102,6 +108,7 @@ def of_no_form(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("change", "name", "words", "command"),
     [
         (of_no_form, "is of the form", "revision: the first one is 1", "test_schema.py"),
+        (without_index, "patches/_index.py", "out of date", "./scripts/matrix index"),
         (
             lacking("pyproject.toml", '"overlay.patches.megatron.recompute",'),
             "pyproject.toml",

@@ -1,0 +1,101 @@
+"""Import what a trainer imports, and print what that took: `_importing.py WHAT yes|no [FOLDER]`, as JSON.
+
+A program of its own: what was imported before would not be imported again. With overlay its parts are
+printed too. All is processor time in seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Time by part, and the parts that are being run. What a part does within another is not counted twice.
+_times: dict[str, float] = {}
+_within: list[list[Any]] = []
+
+
+def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that adds what it takes to a part."""
+
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        begin = time.process_time()
+        _within.append([part, 0.0])
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            took = time.process_time() - begin
+            _, inner = _within.pop()
+            _times[part] = _times.get(part, 0.0) + took - inner
+            if _within:
+                _within[-1][1] += took
+
+    return run
+
+
+def watch() -> None:
+    """Time the parts of overlay from here on."""
+    from overlay.catalogue import deferred
+    from overlay.deciding import memory
+    from overlay.enabling import engine, session
+    from overlay.installing import sites
+
+    for owner, name, part in (
+        (session.Session, "_imported", "rest"),
+        (session, "whole", "patches"),
+        (deferred, "whole", "patches"),
+        (engine.Engine, "_lock_of", "lock"),
+        (memory.Witness, "source", "reading"),
+        (memory.Witness, "read", "reading"),
+        (memory, "decide_all", "deciding"),
+        (memory.Witness, "let_go", "deciding"),
+        (sites, "rebind", "searching"),
+        (sites, "is_alone", "searching"),
+        (session, "with_functions", "searching"),
+        (sites, "prepare", "installing"),
+        (sites, "put", "installing"),
+    ):
+        setattr(owner, name, timed(part, getattr(owner, name)))
+
+
+def verl() -> None:
+    """Import verl's Megatron engine, as a worker does."""
+    from overlay.compat import verl_imports
+
+    verl_imports.stand_in()
+    from verl.workers.engine.megatron import transformer_impl  # noqa: F401
+
+
+def slime() -> None:
+    """Import slime's actor, as a Ray worker does."""
+    from overlay.compat import slime_actor_on_cpu
+
+    slime_actor_on_cpu.prepare()
+    slime_actor_on_cpu.actor_class()
+
+
+def main() -> None:
+    """Import, and print."""
+    what, armed, *folders = sys.argv[1:]
+    sys.path[:0] = folders
+    begin = time.process_time()
+    if armed == "yes":
+        import overlay
+
+        enable = timed("enable()", overlay.enable)
+        enable()
+        watch()
+    {"verl": verl, "slime": slime}[what]()
+    total = time.process_time() - begin
+    applied = []
+    if armed == "yes":
+        applied = [patch.patch for patch in overlay.status().patches if patch.state == "applied"]
+    print(json.dumps({"total": total, "parts": _times, "applied": applied}))
+
+
+if __name__ == "__main__":
+    main()
