@@ -113,11 +113,11 @@ def _upstreams(parameters: dict[str, Any], counted: dict[str, Any]) -> float:
     import torch
     from megatron.core import parallel_state
 
-    # Whole experts are others on every rank; all else is shared by data parallel ranks.
+    # What is not shared by all data parallel ranks is other experts on those that share a model.
     sums = torch.zeros(2, dtype=torch.float64)
     for name, gradient in counted.items():
         sums[int(getattr(parameters[name], "allreduce", True))] += gradient.square().sum()
-    torch.distributed.all_reduce(sums[:1])
+    torch.distributed.all_reduce(sums[:1], group=parallel_state.get_expert_tensor_and_model_parallel_group())
     torch.distributed.all_reduce(sums[1:], group=parallel_state.get_tensor_model_parallel_group())
     return math.sqrt(float(sums.sum()))
 
