@@ -98,7 +98,7 @@ def test_masked_gae(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> Non
         return rewards, None
 
     mpu = SimpleNamespace(get_context_parallel_world_size=lambda: 1)
-    for name, held in {
+    modules: dict[str, dict[str, Any]] = {
         "megatron": {},
         "megatron.core": {"mpu": mpu},
         "slime": {},
@@ -106,7 +106,8 @@ def test_masked_gae(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> Non
         "slime.backends.megatron_utils": {},
         "slime.backends.megatron_utils.cp_utils": {"all_gather_with_cp": 0, "slice_log_prob_with_cp": 0},
         "slime.utils": {"ppo_utils": SimpleNamespace(chunked_gae=estimate)},
-    }.items():
+    }
+    for name, held in modules.items():
         module = ModuleType(name)
         vars(module).update(held)
         monkeypatch.setitem(sys.modules, name, module)
