@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -137,10 +138,8 @@ def test_the_norm_that_megatron_would_have_had(draw: random.Random) -> None:
 
         def get_grad_norm(self) -> float:
             self.taken += 1
-            counted = [
-                one for one in self.chained_optimizers[0].get_parameters() if one.tensor_model_parallel
-            ]
-            return sum(one.size**2 for one in counted) ** 0.5
+            (one,) = self.chained_optimizers
+            return math.hypot(*(it.size for it in one.get_parameters() if it.tensor_model_parallel))
 
     expert, plain, repeated = Parameter(3, False, True), Parameter(4, True, True), Parameter(12, True, False)
     assert [one.noted for one in (expert, plain, repeated)] == [True, False, True]
