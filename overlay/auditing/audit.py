@@ -47,14 +47,15 @@ class Audit(Record):
         return found is not None and found.word == "not-met"
 
     def count(self) -> str:
-        """Return one line about all findings."""
+        """Return how many findings there are in each state."""
         parts = [
             f"{len(self.of('mended'))} present and mended",
             f"{len(self.of('open'))} present and not mended",
-            f"{len(self.of('unknown'))} not known for this source",
-            f"{len(self.of('fixed'))} fixed upstream",
         ]
-        return f"known defects: {', '.join(parts)}"
+        for state, words in (("unknown", "not known for this source"), ("fixed", "fixed upstream")):
+            if found := self.of(state):
+                parts.append(f"{len(found)} {words}")
+        return ", ".join(parts)
 
     def versions(self) -> str:
         """Return the projects that are there and their versions."""

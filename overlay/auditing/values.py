@@ -27,6 +27,8 @@ _ARRAY = re.compile(r"^\s*[A-Za-z_]\w*\+?=\(")
 _SOURCED = re.compile(r"\s*(?:source|\.)\s+(\S+)")
 _SPREAD = re.compile(r"\$\{(\w+)\[[@*]\]\}")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+#: Characters of a file, and settings in it: beyond them it is none of a job.
+_MOST_TEXT, _MOST_SETTINGS = 4 << 20, 20_000
 _WORDS = {"true": True, "false": False, "null": None, "none": None, "~": None}
 
 
@@ -61,10 +63,13 @@ def read(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        with open(path, encoding="utf-8-sig") as file:  # editors of Windows put a mark before the text
+            text = file.read(_MOST_TEXT + 1)
     except (OSError, ValueError) as error:
         raise SettingsError(f"the settings in {path} cannot be read: {error}") from error
+    if len(text) > _MOST_TEXT:
+        raise SettingsError(f"{path} has more than {_MOST_TEXT} characters: these are no settings of a job")
+    return text
 
 
 def _with_sourced(text: str, path: str) -> tuple[str, list[str]]:
@@ -166,16 +171,23 @@ def in_yaml(text: str, path: str) -> dict[str, Any]:
         import yaml
     except ImportError as error:
         raise SettingsError(f"to read {path}, the package PyYAML is needed: pip install pyyaml") from error
-    try:
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise SettingsError(f"{path} is no YAML: {error}") from error
     found: dict[str, Any] = {}
-    _flatten(data, "", found)
+    try:
+        # A number or a date that Python cannot hold is a `ValueError`.
+        _flatten(yaml.safe_load(text), "", found)
+    except RecursionError as error:
+        raise SettingsError(f"{path} is nested too deeply, or holds itself") from error
+    except OverflowError as error:
+        raise SettingsError(f"{path} has more than {_MOST_SETTINGS} settings: not those of a job") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(f"{path} is no YAML: {error}") from error
     return {key: _interpolated(one, found) for key, one in found.items()}
 
 
 def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
+    """Put what a YAML has into `found`, by the paths of its keys. Aliases can make very much of little."""
+    if len(found) > _MOST_SETTINGS:
+        raise OverflowError
     if isinstance(data, dict) and data:
         for key, inner in data.items():
             name = str(key).removeprefix("--").replace("-", "_")
@@ -191,8 +203,13 @@ def _flatten(data: Any, path: str, found: dict[str, Any]) -> None:
             found.update(words(str(one)))
     elif path:
         found[path] = (
-            value(data) if isinstance(data, str) else tuple(data) if isinstance(data, list) else data
+            value(data) if isinstance(data, str) else _items(data) if isinstance(data, list) else data
         )
+
+
+def _items(data: list[Any]) -> tuple[Any, ...]:
+    """Return the values of a list. What is nested in it no condition asks for."""
+    return tuple(Open("...") if isinstance(one, (list, dict)) else one for one in data)
 
 
 def _interpolated(one: Any, found: dict[str, Any], depth: int = 8) -> Any:

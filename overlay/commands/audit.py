@@ -36,6 +36,9 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they meet"
     audit.add_argument("--settings", metavar="FILE", help=what)
     audit.add_argument("--sarif", metavar="FILE", help="write the findings there as SARIF 2.1.0 as well")
+    audit.add_argument(
+        "--all", action="store_true", help="print an entry for each defect, on more than a screen"
+    )
     audit.add_argument("--explain", metavar="ID", help="say all about one defect, and what it is here")
     what = "print what is decided on each patch, and the sites that decided, instead of the defects"
     audit.add_argument("--sites", action="store_true", help=what)
@@ -60,7 +63,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
         return _explain(audit, arguments)
     if arguments.sarif:
         _write(arguments.sarif, audit, tree)
-    show(arguments, audit.to_dict(), lambda: _text(audit, sites=arguments.sites))
+    show(arguments, audit.to_dict(), lambda: _text(audit, arguments))
     markers = {target.project.marker for patch in engine.known().values() for target in patch.targets}
     for sentence in tree.remarks(markers):
         say(sentence)
@@ -76,17 +79,17 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     return EXIT_LOUD if audit.concerning() else EXIT_OK
 
 
-def _text(audit: Audit, *, sites: bool) -> str:
-    if sites:
+def _text(audit: Audit, arguments: argparse.Namespace) -> str:
+    if arguments.sites:
         return tables.plan(audit.plan, findings=True)
+    from overlay.auditing.entries import entries
     from overlay.auditing.screen import screen
 
-    where = f"\nin {audit.plan.site}" if audit.plan.site else ""
-    return screen(audit) + where
+    return entries(audit) if arguments.all and audit.findings else screen(audit)
 
 
 def _explain(audit: Audit, arguments: argparse.Namespace) -> int:
-    from overlay.auditing.screen import text
+    from overlay.auditing.entries import text
     from overlay.base.settings import nearest
 
     name = arguments.explain

@@ -30,7 +30,9 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
     tree = InstalledTree(arguments.site, arguments.root)
     plan = engine.plan(arguments.patches, tree)
     audit = make_audit(engine, plan, tree)
-    pointer = text.wrap(f"{audit.count()}: `overlay audit` names them") if audit.findings else ""
+    pointer = (
+        text.wrap(f"known defects: {audit.count()}: `overlay audit` names them") if audit.findings else ""
+    )
     show(
         arguments,
         audit.to_dict(),

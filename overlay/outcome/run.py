@@ -26,6 +26,8 @@ _status: Callable[[], Status] | None = None
 #: The process that has begun: the child of a fork is another.
 _begun = 0
 _file: LedgerFile | None = None
+#: Where the ledger goes, as it was named when the run began: a job may go to another folder after that.
+_folder = ""
 
 
 def ask(status: Callable[[], Status]) -> None:
@@ -36,7 +38,7 @@ def ask(status: Callable[[], Status]) -> None:
 
 def begin() -> None:
     """See to the end of this process. Called when a module was imported that a patch is for."""
-    global _begun  # noqa: PLW0603 -- of the process
+    global _begun, _folder  # noqa: PLW0603 -- of the process
     if _begun or _status is None:
         return
     _begun = os.getpid()
@@ -44,6 +46,7 @@ def begin() -> None:
 
     atexit.register(end)
     if os.environ.get("OVERLAY_LEDGER_DIR"):
+        _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
         import threading
 
         threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
@@ -92,7 +95,7 @@ def _watch() -> None:
 
 def _write(status: Status, *, ended: bool) -> None:
     global _file  # noqa: PLW0603 -- of the process
-    folder = os.environ.get("OVERLAY_LEDGER_DIR")
+    folder = _folder or os.environ.get("OVERLAY_LEDGER_DIR")
     if not folder:
         return
     from overlay.outcome.files import LedgerFile

@@ -139,9 +139,21 @@ def _verdict(data: dict[str, Any]) -> Verdict:
     return found.replace(targets=targets)
 
 
+#: Types of fields, as they are written, that a record of data has unchanged.
+_PLAIN = {"str": str, "int": int, "bool": bool}
+
+
 def _record(kind: type[Any], data: dict[str, Any]) -> Any:
-    """Return a record of the fields that this overlay knows: another one may have written more."""
-    return kind(**{name: data[name] for name in kind._fields if name in data})
+    """Return a record of the fields that this overlay knows: another one may have written more.
+
+    Raises `TypeError` if a plain one is of another type.
+    """
+    known = {name: data[name] for name in kind._fields if name in data}
+    said = kind.__annotations__
+    for name, value in known.items():
+        if said.get(name) in _PLAIN and type(value) is not _PLAIN[said[name]]:
+            raise TypeError(f"{name} is {str(value)[:60]!r}")
+    return kind(**known)
 
 
 def _suite(run: dict[str, Any], path: str) -> Suite:

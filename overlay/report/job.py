@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from overlay.report.inputs import Ledger
 
 
+#: What the process file of an unbroken run holds.
+_KINDS: dict[str, tuple[type, ...]] = {
+    "ledger": (str,),
+    "rank": (int, type(None)),
+    "world": (int, type(None)),
+    "host": (str,),
+    "pid": (int,),
+    "ended": (bool,),
+    "effects": (dict,),
+}
+#: Ranks of a job, and characters of what is wrong.
+_MOST_RANKS, _SHOWN = 1 << 22, 60
+
+
 class Job(Record):
     """What the processes of a job said."""
 
@@ -187,7 +201,12 @@ def _process(path: str) -> dict[str, Any]:
     missing = {"ledger", "rank", "world", "host", "pid", "ended", "effects"} - own.keys()
     if missing:
         raise ValueError(f"{', '.join(sorted(missing))} is missing")
-    if not str(own["ledger"]).isalnum():
+    for key, kinds in _KINDS.items():
+        if not isinstance(own[key], kinds) or (isinstance(own[key], bool) and bool not in kinds):
+            raise TypeError(f"its {key} is {str(own[key])[:_SHOWN]!r}")
+    if not 0 <= (own["rank"] or 0) < _MOST_RANKS or not 0 <= (own["world"] or 0) <= _MOST_RANKS:
+        raise ValueError(f"rank {own['rank']} of {own['world']} ranks")
+    if not own["ledger"].isalnum():
         raise ValueError(f"{own['ledger']!r} names no ledger")
     own["effects"] = {
         str(patch): {str(key): value for key, value in values.items() if type(value) in (int, float)}

@@ -19,6 +19,11 @@ _POST = "megatron.core.models.gpt.gpt_model:GPTModel._postprocess"
 _MTP = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
 _BLOCK = "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionBlock.forward"
 _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count"
+_BUCKET = "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucket.__init__"
+_CROSS = "megatron.core.transformer.attention:CrossAttention.__init__"
+_MTP_LAYER = (
+    "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionLayer._checkpointed_forward"
+)
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
 DEFECTS = (
@@ -216,5 +221,85 @@ DEFECTS = (
         ),
         shown=READ,
         way_out="install Transformer Engine or Apex",
+    ),
+    Defect(
+        id="megatron.mxfp8-offsets-unaligned",
+        project=MEGATRON,
+        summary="Weights in MXFP8 are copied from their buffer at offsets that leave out its alignment: "
+        "behind a size that is no multiple of 64 each is shifted. Nobody notices.",
+        harm="silent-wrong",
+        met="reuse_grad_buf_for_mxfp8_param_ag with the distributed optimizer, and parameters whose sizes "
+        "are no multiples of 64.",
+        when=(
+            (
+                switched("reuse_grad_buf_for_mxfp8_param_ag"),
+                beyond("the size of a parameter is no multiple of 64"),
+            ),
+        ),
+        variants=(
+            present("0.14", ">=0.14.0.dev0", known(_BUCKET, "c45daa222bac")),
+            fixed(
+                "0.17",
+                ">=0.16.0.dev0",
+                known(_BUCKET, "a7492ab38f0b", "85c35ca602a3", "b3082e6be9fc"),
+                reason="offsets are those of the buffer",
+            ),
+            absent(
+                "before 0.14",
+                "<0.14.0.dev0",
+                known(_BUCKET, "1a42db3e8efd", "c45daa222bac"),
+                reason="nothing reads these offsets",
+            ),
+        ),
+        upstream=("NVIDIA/Megatron-LM#3007",),
+        fixed="0.17.0",
+        shown=READ,
+        way_out="leave --reuse-grad-buf-for-mxfp8-param-ag out",
+    ),
+    Defect(
+        id="megatron.own-groups-mtp-recompute",
+        project=MEGATRON,
+        summary="Recomputation of multi-token prediction in FP8 asks for Megatron's global tensor parallel "
+        "group, whatever group the layer was given: AssertionError where there is none.",
+        harm="crash",
+        met="Process groups of one's own, with mtp_num_layers, recomputation and FP8.",
+        when=(
+            (
+                given("mtp_num_layers"),
+                given("recompute_granularity"),
+                beyond("FP8, and process groups of one's own"),
+            ),
+        ),
+        variants=(
+            present(
+                "0.14",
+                ">=0.14.0.dev0",
+                known(_MTP_LAYER, "9a1489f4588a", "d5851abfa356", "61b11bd605fc", "19a72628b433"),
+            ),
+            absent("before 0.14", "<0.14.0", Absent(site=_MTP_LAYER), reason="there is no such method"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#7452",),
+        shown=READ,
+        way_out="initialize Megatron's own groups too: parallel_state.initialize_model_parallel",
+    ),
+    Defect(
+        id="megatron.own-groups-cross-attention",
+        project=MEGATRON,
+        summary="The projections of cross attention are built on Megatron's global tensor parallel group, "
+        "whatever group the layer was given: shapes do not fit, or there is no such group.",
+        harm="crash",
+        met="Process groups of one's own, and a model with cross attention.",
+        when=((beyond("the model has cross attention and process groups of one's own"),),),
+        variants=(
+            present(
+                "0.13",
+                ">=0.13.0.dev0",
+                known(_CROSS, "4dec56ca44be", "bc484f3b90ea", "2cccc7b88496", "e15a36b70dc3", "16a94a32e998"),
+            ),
+            absent("0.12", "<0.13.0.dev0", known(_CROSS, "261c10dd8745"), reason="it takes no groups"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#7452",),
+        shown=READ,
+        way_out="initialize Megatron's own groups too: parallel_state.initialize_model_parallel",
     ),
 )

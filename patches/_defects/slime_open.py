@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.defect import READ, Defect, among, beyond, given, switched
+from overlay.defect import READ, Defect, above, among, beyond, given, switched
 from overlay.patch import Absent, known
 from overlay.patches._defects._sources import absent, fixed, present
 
@@ -11,6 +11,7 @@ _FSDP = "slime.backends.fsdp_utils.actor:FSDPTrainRayActor._train_step"
 _QWEN = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen"
 _STEP = "slime.backends.megatron_utils.model:train_one_step"
 _ADVANTAGES = "slime.backends.megatron_utils.loss:compute_advantages_and_returns"
+_TRAIN = "slime.backends.megatron_utils.model:train"
 _LOG = "slime.backends.megatron_utils.data:log_rollout_data"
 
 DEFECTS = (
@@ -136,5 +137,35 @@ DEFECTS = (
         upstream=("THUDM/slime#2234",),
         shown=READ,
         way_out="leave --log-correct-samples out",
+    ),
+    Defect(
+        id="slime.mtp-heads-not-logged",
+        project=SLIME,
+        summary="Training with several layers of multi-token prediction ends in RuntimeError: a Tensor with "
+        "2 elements cannot be converted to Scalar.",
+        harm="crash",
+        met="--enable-mtp-training with --mtp-num-layers above 1.",
+        when=((switched("enable_mtp_training"), above("mtp_num_layers", 1)),),
+        variants=(
+            present(
+                "0.2",
+                ">=0.1.0.dev0",
+                known(
+                    _TRAIN,
+                    "8fd0760de1b2",
+                    "0e79554f58e9",
+                    "9976852c76d1",
+                    "474ecb5764d2",
+                    "df28b2d0e898",
+                    "ce6fbdafd4ad",
+                    "30f3068b9d79",
+                ),
+            ),
+            fixed("main", ">=0.3", known(_TRAIN, "fd1259fbc857"), reason="each layer's loss is logged"),
+            absent("0.1", "<0.1.0.dev0", known(_TRAIN, "8190307f56c8"), reason="there is no such training"),
+        ),
+        upstream=("THUDM/slime#2132",),
+        shown=READ,
+        way_out="--mtp-num-layers 1",
     ),
 )

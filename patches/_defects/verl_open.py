@@ -13,6 +13,9 @@ _ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor.forward_backward_ba
 _RANGE = "verl.trainer.distillation.losses:compute_distillation_loss_range"
 _LOAD = "verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint"
 _RETURNS = "verl.trainer.ppo.core_algos:compute_reinforce_plus_plus_outcome_advantage"
+_HIJACK = "verl.utils.vllm.utils:VLLMHijack.hijack"
+_MODULE = "verl.utils.megatron_utils:make_megatron_module"
+_RESOLVE = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._resolve_override_ddp_config"
 _SFT = "verl.trainer.sft_trainer_ray:SFTTrainer.fit"
 
 DEFECTS = (
@@ -169,5 +172,60 @@ DEFECTS = (
         ),
         shown="tests/real/test_sft_balance_ray.py::test_a_batch_that_the_ranks_do_not_divide_is_refused_by_verl",
         way_out="make the batch size a multiple of the ranks",
+    ),
+    Defect(
+        id="verl.lora-of-stacked-projections",
+        project=VERL,
+        summary="vLLM 0.25 and later are handed LoRA adapters with a mapper of stacked projections, by which "
+        "tensors are taken for others. Nobody notices but by odd rollouts.",
+        harm="silent-wrong",
+        met="LoRA that is not merged, with vLLM 0.25 or later.",
+        when=(
+            (above("lora_rank", 0), among("lora.merge", False), beyond("vLLM is 0.25 or later")),
+            (above("lora.rank", 0), among("lora.merge", False), beyond("vLLM is 0.25 or later")),
+        ),
+        variants=(
+            present("0.6", ">=0.6.0.dev0", known(_HIJACK, "22c6fbae58a7", "1d72d9e7e7e4")),
+            fixed("0.9.1", ">=0.9.0.dev0", known(_HIJACK, "ca1d984de3b3"), reason="the mapper is unstacked"),
+        ),
+        upstream=("verl-project/verl#7453",),
+        fixed="0.9.1",
+        shown=READ,
+        way_out="merge the adapters: lora.merge=True",
+    ),
+    Defect(
+        id="verl.bridge-gradients-in-bf16",
+        project=VERL,
+        summary="With Megatron-Bridge the gradients of a model in bfloat16 are added up and reduced in "
+        "bfloat16, where everywhere else verl asks for float32. Nobody notices.",
+        harm="silent-wrong",
+        met="Megatron with vanilla_mbridge=False, and no grad_reduce_in_fp32 in override_ddp_config.",
+        when=(
+            (
+                among("strategy", "megatron"),
+                among("use_mbridge", True),
+                among("vanilla_mbridge", False),
+                beyond("override_ddp_config sets no grad_reduce_in_fp32"),
+            ),
+        ),
+        variants=(
+            present(
+                "0.7",
+                ">=0.7.0.dev0,<0.9.0.dev0",
+                known(_MODULE, "3c9b5e812a39", "8423e76a801c", "9dec19a4a062"),
+            ),
+            present("0.9.0", ">=0.9.0.dev0", known(_RESOLVE, "72db516ac26f")),
+            fixed("0.9.1", ">=0.9.0.dev0", known(_RESOLVE, "e22e8a9fef1e"), reason="float32 is the default"),
+            absent(
+                "0.6",
+                "<0.7.0.dev0",
+                known(_MODULE, "eee54bba02d2", "59a223e1189c"),
+                reason="there is no Megatron-Bridge",
+            ),
+        ),
+        upstream=("verl-project/verl#7485", "verl-project/verl#6526"),
+        fixed="0.9.1",
+        shown=READ,
+        way_out="override_ddp_config.grad_reduce_in_fp32=True",
     ),
 )

@@ -11,8 +11,10 @@ from __future__ import annotations
 from overlay.compat.projects import MEGATRON
 from overlay.patch import Patch, Removal, Target, replaced, variant
 from overlay.patches.megatron.grad_norm.fix import make_param_groups
+from overlay.patches.megatron.grad_norm.measure import make_init
 
 _GROUPS = "megatron.core.optimizer:_get_param_groups"
+_INIT = "megatron.core.optimizer.optimizer:ChainedOptimizer.__init__"
 
 PATCH = Patch(
     id="megatron.grad-norm",
@@ -25,7 +27,9 @@ PATCH = Patch(
         "clipped too weakly. Weights that are not split, as of the down projections of multi-latent "
         "attention, are marked and count TP times, up to Megatron 0.16. Learnable attention sinks have "
         "never been marked. With the patch the marks are right before an optimizer is built. The norm of a "
-        "running job changes with them, and the size of an update that is clipped."
+        "running job changes with them, and the size of an update that is clipped. In the first step and in "
+        "every hundredth Megatron's own norm is taken too, so that `overlay status` has both: one more norm "
+        "and its collective."
     ),
     changes=("numbers",),
     met=(
@@ -59,6 +63,12 @@ PATCH = Patch(
                         "1e3c29cae095",  # 3714d81d, before 0.16
                         "ea5951feb9cf",  # 0.16, 0.17
                         "047b90f92eab",  # 0.18, 0.19, main and dev of August 2026
+                    ),
+                    replaced(
+                        _INIT,
+                        make_init,
+                        "f00fee01762c",  # every release
+                        "cfa97f0c8830",  # d48bd6be0, dev of July 2026
                     ),
                 ),
             ),

@@ -44,12 +44,19 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
 
 
 def _step(kind: str, *, distributed: bool) -> dict[str, float]:
-    """Take a step, and return how far norm and update are off, relatively, from those of the whole model."""
+    """Take a step, and return how far norm and update are off, relatively, from those of the whole model.
+
+    Where the patch is, so is what it says of upstream's norm, from what the marks of upstream count.
+    """
     import torch
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
+    from overlay.patches.megatron.grad_norm.effect import EFFECT
+
+    EFFECT.clear()
     model, splits = _model(kind)
+    marked = {name: _is_marked(one) for name, one in model.named_parameters()}
     config = model.config
     settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed, overlap_grad_reduce=False)
     parallel = DistributedDataParallel(config, settings, model)
@@ -79,7 +86,40 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
             step = before[name] - one.detach().double()
             clipped = wanted[name] * RATE * CLIP / right
             off = max(off, float((step - clipped).abs().max() / clipped.abs().max()))
-    return {"norm": abs(float(norm) / right - 1), "update": off}
+    found = {"norm": abs(float(norm) / right - 1), "update": off}
+    said = EFFECT.read()
+    if "theirs" in said:
+        theirs = _upstreams(parameters, {name: wanted[name] for name, one in marked.items() if one})
+        found["said"] = max(abs(said["norm"] / right - 1), abs(said["theirs"] / theirs - 1))
+    return found
+
+
+def _is_marked(parameter: Any) -> bool:
+    """Tell whether this rank's part counts by the marks as they are: any, or that of the first rank."""
+    import inspect
+
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate as filtered
+
+    # Since 0.19 whole experts have a group of their own.
+    own = "expert_tp_group" in inspect.signature(filtered).parameters
+    of_expert = own and not getattr(parameter, "allreduce", True)
+    rank = parallel_state.get_expert_tensor_parallel_rank() if of_expert else _rank()
+    return bool(getattr(parameter, "tensor_model_parallel", False)) or rank == 0
+
+
+def _upstreams(parameters: dict[str, Any], counted: dict[str, Any]) -> float:
+    """Return the norm over all ranks of the gradients that count on this one."""
+    import torch
+    from megatron.core import parallel_state
+
+    # What is not shared by all data parallel ranks is other experts on those that share a model.
+    sums = torch.zeros(2, dtype=torch.float64)
+    for name, gradient in counted.items():
+        sums[int(getattr(parameters[name], "allreduce", True))] += gradient.square().sum()
+    torch.distributed.all_reduce(sums[:1], group=parallel_state.get_expert_tensor_and_model_parallel_group())
+    torch.distributed.all_reduce(sums[1:], group=parallel_state.get_tensor_model_parallel_group())
+    return math.sqrt(float(sums.sum()))
 
 
 def _no_gloo(function: Callable[..., Any]) -> dict[str, Any]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from overlay.patches.megatron.grad_norm.measure import note
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import ModuleType
     from typing import Any
+
+
+#: The attribute that tells Megatron whether other ranks have the same elements.
+_MARK = "tensor_model_parallel"
 
 
 def mark(module: Any) -> None:
@@ -70,19 +76,13 @@ def make_param_groups(original: Callable[..., Any], _module: ModuleType) -> Call
         chunks: Iterable[Any] = kwargs["model_chunks"] if "model_chunks" in kwargs else args[0]
         for chunk in chunks:
             for module in chunk.modules():
-                before = _marks(module)
+                before = [(one, getattr(one, _MARK, False)) for one in module.parameters(recurse=False)]
                 mark(module)
                 for parameter, marked in before:
-                    other = getattr(parameter, "tensor_model_parallel", False) != marked
+                    changed = note(parameter, marked)
                     EFFECT.calls += 1
-                    EFFECT.changed += other
-                    EFFECT.elements += parameter.numel() if other else 0
+                    EFFECT.changed += changed
+                    EFFECT.elements += parameter.numel() if changed else 0
         return original(*args, **kwargs)
 
     return _get_param_groups
-
-
-def _marks(module: Any) -> list[tuple[Any, bool]]:
-    """Return the parameters of one module, with their marks."""
-    parameters = module.parameters(recurse=False)
-    return [(parameter, getattr(parameter, "tensor_model_parallel", False)) for parameter in parameters]

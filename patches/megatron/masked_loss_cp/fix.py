@@ -61,6 +61,7 @@ def _over_all_ranks(loss_func: Callable[..., Any], size: int | None) -> Callable
         torch.distributed.all_reduce(total, group=parallel_state.get_context_parallel_group())
         divisor = divisor.clamp(min=1)  # 0.14 divides by none
         share = divisor * ranks / total.clamp(min=1)
+        EFFECT.weight = share  # as it is: it is fetched when somebody asks
         return summed * share.to(summed.dtype), divisor, reduced
 
     return loss

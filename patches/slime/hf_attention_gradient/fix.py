@@ -51,6 +51,7 @@ def make_forward(original: Callable[..., Any], module: ModuleType) -> Callable[.
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             EFFECT.changed += 1
+            EFFECT.times = max(EFFECT.times, ctx.ranks)
             return grads[0] / ctx.ranks, None
 
     def forward(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,7 @@ def at_own_temperature(logits: Any, args: Any) -> Any:
     from overlay.patches.slime.value_temperature.effect import EFFECT
 
     EFFECT.changed += 1
+    EFFECT.temperature = args.rollout_temperature
     plain = copy(args)
     plain.rollout_temperature = 1.0
     return plain

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from overlay.effect import effect
+from overlay.effect import Figure, effect
 
 EFFECT = effect(
     __name__,
     "step",
+    Figure(name="times", says="how many times too large verl's gradient would have been", combine="max"),
     did="told its tokens",
     always=True,
+    then="without it a gradient {times} times too large",
 )

@@ -39,11 +39,20 @@ def _make_get(original: Callable[..., Any], *, shared: bool) -> Callable[..., An
             if not call.get("forward_only", False) and _per_token(call["model"], call["forward_step_func"]):
                 call = {**call, **_told(shared, **call)}
                 EFFECT.changed += 1
+                EFFECT.times = max(EFFECT.times, _added_up(shared))
             return schedule(**call)
 
         return forward_backward_func
 
     return get_forward_backward_func
+
+
+def _added_up(shared: bool) -> int:
+    """Return over how many ranks gradients are added up that verl has made to be averaged."""
+    from megatron.core import parallel_state
+
+    ranks: int = parallel_state.get_data_parallel_world_size(with_context_parallel=not shared)
+    return ranks
 
 
 def _per_token(model: Any, step: Any) -> bool:

@@ -9,8 +9,9 @@ from audit_cases import ODD, RIGHT, WRONG, a_defect, a_patch, write
 
 from overlay.auditing import audit as auditing
 from overlay.auditing.audit import make_audit
+from overlay.auditing.entries import text
 from overlay.auditing.judge import STATES
-from overlay.auditing.screen import screen, text
+from overlay.auditing.screen import screen
 from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
@@ -104,18 +105,8 @@ def test_harms_filter_and_what_is_not_installed_is_no_finding(
     ).findings
 
 
-def test_the_screen_says_each_state_in_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    patch = a_patch(tmp_path)
-    for source, heading in (
-        (WRONG, "PRESENT AND NOT MENDED (1)"),
-        (ODD, "NOT KNOWN"),
-        (RIGHT, "FIXED UPSTREAM (1)"),
-    ):
-        shown = screen(audited(monkeypatch, tmp_path, a_defect(tmp_path), patch, source=source))
-        assert heading in shown
-        assert "lib.f-adds" in shown
-        assert max(map(len, shown.splitlines())) <= 80
-    audit = audited(monkeypatch, tmp_path, a_defect(tmp_path), patch)
+def test_all_about_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = audited(monkeypatch, tmp_path, a_defect(tmp_path), a_patch(tmp_path))
     said = text(audit.defects["lib.f-adds"], audit.findings[0])
     assert "read in the source; no run has shown it" in said
     assert STATES["open"] in said

@@ -190,3 +190,50 @@ def test_one_setting_says_another(tmp_path: Path) -> None:
     assert answer(a_defect(tmp_path), found).word == "not-met"
     said = answer(a_defect(tmp_path), found.replace(values={"name": "a-big-one", "fast": True}))
     assert (said.word, said.why) == ("met", "ranks is 8, as name is a-big-one and fast is on")
+
+
+def with_aliases(levels: int) -> str:
+    """Return a YAML of a few lines that has three times as many settings with each."""
+    lines = ["a0: &a0 {ranks: 2}"]
+    lines += [
+        f"a{one}: &a{one} {{x: *a{one - 1}, y: *a{one - 1}, z: *a{one - 1}}}" for one in range(1, levels)
+    ]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("run.sh", "", "there are no settings"),
+        ("run.yaml", "", "there are no settings"),
+        ("run.yaml", "42", "there are no settings"),
+        ("run.yaml", "ranks: [2", "is no YAML"),
+        ("run.yaml", "ranks: !!python/object:os.system x", "is no YAML"),
+        ("run.yaml", "---\nranks: 1\n---\nranks: 2", "is no YAML"),
+        ("run.yaml", "ranks: 2020-13-45", "is no YAML"),
+        pytest.param("run.yaml", f"ranks: {'9' * 5000}", "is no YAML", id="digits"),
+        ("run.yaml", "ranks: &a {b: *a}", "holds itself"),
+        pytest.param("run.yaml", "[" * 5000, "nested too deeply", id="brackets"),
+        pytest.param("run.yaml", with_aliases(18), "more than 20000 settings", id="aliases"),
+        pytest.param("run.sh", "--ranks 2 " * 500_000, "more than 4194304 characters", id="size"),
+    ],
+)
+def test_what_cannot_be_settings_says_why(name: str, text: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=why) as error:
+        settings(tmp_path, text, name)
+    assert str(tmp_path / name) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", "\ufeff--ranks 2 --fast"),
+        ("run.yaml", "\ufeffranks: 2\nfast: true"),
+        ("run.sh", "python x.py --ranks 2 \\\r\n  --fast\r\n"),
+        ("run.yaml", "common: &c {ranks: 2}\n<<: *c\nfast: true"),
+        ("run.yaml", "ranks: 2\nfast: true\nother: &o [1, [2, {b: *o}]]"),
+        ("run.yaml", "1: 2\nnull: 3\n2020-01-01: x\nranks: 2\nfast: true"),
+    ],
+)
+def test_odd_ways_to_write_settings(name: str, text: str, tmp_path: Path) -> None:
+    assert answer(a_defect(tmp_path), settings(tmp_path, text, name)).word == "met"

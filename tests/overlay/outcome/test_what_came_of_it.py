@@ -80,13 +80,14 @@ def program(tmp_path: Path) -> Path:
     return tmp_path / "run.py"
 
 
-def start(program: Path, *words: str, **variables: str) -> subprocess.Popen[str]:
+def start(program: Path, *words: str, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
     for name in ("RANK", "WORLD_SIZE"):
         environ.pop(name, None)
     return subprocess.Popen(
         [sys.executable, str(program), *words],
         env={**environ, **variables},
+        cwd=cwd,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -211,6 +212,11 @@ def test_files_that_are_broken_are_named_and_the_rest_is_read(program: Path, tmp
         "c": "{}",
         "d": json.dumps({**said, "ledger": "../../x"}),
         "e": json.dumps({**said, "ledger": "0" * 32}),
+        "f": whole.read_text()[:-9],
+        "g": json.dumps({**said, "world": 10**12}),
+        "h": json.dumps({**said, "world": "2"}),
+        "i": json.dumps({**said, "rank": {"a": 1}}),
+        "j": json.dumps({**said, "effects": [1]}),
     }
     for name, text in wrong.items():
         (folder / f"process-{name}.json").write_text(text)
@@ -219,6 +225,56 @@ def test_files_that_are_broken_are_named_and_the_rest_is_read(program: Path, tmp
     assert len(found.unreadable) == len(wrong)
     for name in wrong:
         assert any(text.startswith(f"process-{name}.json: ") for text in found.unreadable)
+
+
+@pytest.mark.parametrize("broken", [{"patches": None}, {"python": []}, {"pinned": {}}, {"strict": 1}])
+def test_a_ledger_that_is_none_is_named(broken: dict[str, Any], program: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    for rank in ("0", "1"):
+        run(program, "12", RANK=rank, OVERLAY_LEDGER_DIR=str(folder))
+    (ledger,) = folder.glob("ledger-*")
+    said = json.loads(ledger.read_text())
+    # One process said something else, and that is not what was written.
+    other = folder / f"ledger-{'0' * 32}.json"
+    other.write_text(json.dumps({**said, **broken}))
+    whole = next(folder.glob("process-*"))
+    whole.write_text(json.dumps({**json.loads(whole.read_text()), "ledger": "0" * 32}))
+    found = job.read(str(folder))
+    assert len(found.ledgers) == 1
+    (sentence,) = found.unreadable
+    assert f"{other} is no ledger" in sentence
+    assert sentence in job.table(found)
+
+
+def test_a_relative_folder_is_that_of_the_start(program: Path, tmp_path: Path) -> None:
+    """The job goes elsewhere while it runs."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    start_here = f"import os; os.chdir({str(elsewhere)!r})"
+    process = start(program, "12", start_here, cwd=tmp_path, OVERLAY_LEDGER_DIR="job")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert len(list((tmp_path / "job").glob("process-*"))) == 1
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_many_processes_write_at_once(tmp_path: Path) -> None:
+    import overlay
+    from overlay.outcome.files import LedgerFile
+
+    status, children = overlay.status(), []
+    for rank in range(200):
+        pid = os.fork()
+        if pid == 0:
+            os.environ.update(RANK=str(rank), WORLD_SIZE="200")
+            LedgerFile(str(tmp_path)).write(status, ended=True)
+            os._exit(0)
+        children.append(pid)
+    assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+    found = job.read(str(tmp_path))
+    assert len(found.ledgers) == 200
+    assert not found.gaps()
+    assert len(list(tmp_path.iterdir())) == 201
 
 
 def test_an_empty_folder_is_no_job(tmp_path: Path) -> None:

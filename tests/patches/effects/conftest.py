@@ -1,0 +1,14 @@
+"""What tests of counts draw."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from effect_cases import SEED
+
+
+@pytest.fixture
+def draw() -> random.Random:
+    print("seed", SEED)
+    return random.Random(SEED)
