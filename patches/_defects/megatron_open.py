@@ -19,6 +19,7 @@ _POST = "megatron.core.models.gpt.gpt_model:GPTModel._postprocess"
 _MTP = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
 _BLOCK = "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionBlock.forward"
 _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count"
+_GLOBAL = "megatron.core.transformer.moe.router:TopKRouter._apply_global_aux_loss"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
 DEFECTS = (
@@ -111,26 +112,54 @@ DEFECTS = (
         way_out="leave --load-main-params-from-ckpt out",
     ),
     Defect(
-        id="megatron.masked-tokens-overcounted",
+        id="megatron.global-aux-loss-scale",
         project=MEGATRON,
-        summary="With a padding mask an all-reduce overwrites a rank's number of tokens with that of all, "
-        "and the auxiliary losses are scaled by it. Nobody notices.",
+        summary="The gradient of global_aux_loss is too small by the number of data parallel ranks. With a "
+        "padding mask and a loss per token it is not, and from 0.19 on too large by TP times CP. "
+        "Nobody notices: the report is right.",
         harm="silent-wrong",
-        met="Auxiliary losses of a router with a padding mask and calculate_per_token_loss.",
+        met="global_aux_loss with data parallelism, or with a padding mask.",
         when=(
             (
                 _AUX,
                 given("num_experts"),
-                switched("calculate_per_token_loss"),
-                beyond("there is a padding mask"),
+                among("moe_router_load_balancing_type", "global_aux_loss"),
+                beyond("there are several data parallel ranks, or a padding mask"),
+            ),
+        ),
+        variants=(
+            # 0.15; 0.16, 0.17; 0.18, 0.19; the dev branch of August 2026, which is alike but for the masks
+            present(
+                "0.15",
+                ">=0.15.0.dev0",
+                known(_GLOBAL, "50e4018e7158", "ad5abbadef2b", "533c8c52d2c9", "1ed92201c33d"),
+            ),
+            absent("before", "<0.16.0.dev0", Absent(site=_GLOBAL), reason="there is no such loss"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
+        shown="tests/real/test_megatron_moe_aux.py"
+        "::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
+        way_out="multiply moe_aux_loss_coeff by the data parallel size, and pack sequences, not pad them",
+    ),
+    Defect(
+        id="megatron.padded-z-loss-report",
+        project=MEGATRON,
+        summary="With a padding mask what is logged of a router's z-loss is a mean of means of ranks, which "
+        "have different numbers of tokens. Nobody notices.",
+        harm="silent-wrong",
+        met="moe_z_loss_coeff with a padding mask, on several ranks.",
+        when=(
+            (
+                above("moe_z_loss_coeff", 0),
+                given("num_experts"),
+                beyond("there is a padding mask, and there are several ranks"),
             ),
         ),
         variants=(
             present("0.16", ">=0.16.0.dev0", known(_COUNT, "e1f3c743e783")),
             absent("before", "<0.17.0.dev0", Absent(site=_COUNT), reason="routers know no padding mask"),
         ),
-        upstream=("NVIDIA/Megatron-LM#7481", "NVIDIA/Megatron-LM#7452"),
-        shown="tests/real/test_megatron_moe_aux.py::test_a_padding_mask_makes_the_count_of_a_rank_that_of_all",
+        shown="tests/real/test_megatron_moe_aux.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
         way_out="pack sequences instead of padding them",
     ),
     Defect(
