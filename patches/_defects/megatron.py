@@ -342,6 +342,20 @@ DEFECTS = (
         patch="megatron.gated-norm-over-tp",
     ),
     Defect(
+        id="megatron.mla-rotary-key-gradient",
+        project=MEGATRON,
+        summary="The rotary key that all heads of multi-latent attention share gets the gradient of one "
+        "tensor parallel rank's heads: the down projection and all layers before train on too little. "
+        "Nobody notices.",
+        harm="silent-wrong",
+        when=(
+            (_TP, switched("multi_latent_attention"), among("sequence_parallel", False)),
+            (_TP, switched("multi_latent_attention"), switched("mla_down_proj_fusion")),
+            (_TP, switched("multi_latent_attention"), beyond("Megatron is before 0.14")),
+        ),
+        patch="megatron.mla-rotary-key-over-tp",
+    ),
+    Defect(
         id="megatron.mtp-no-token-nan",
         project=MEGATRON,
         summary="A micro-batch of which multi-token prediction has no token left makes the logged loss and "
