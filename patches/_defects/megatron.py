@@ -350,7 +350,7 @@ DEFECTS = (
         harm="silent-wrong",
         when=(
             (_TP, switched("multi_latent_attention"), among("sequence_parallel", False)),
-            (_TP, switched("multi_latent_attention"), switched("mla_down_proj_fusion")),
+            (_TP, switched("multi_latent_attention"), beyond("mla_down_proj_fusion is set")),
             (_TP, switched("multi_latent_attention"), beyond("Megatron is before 0.14")),
         ),
         patch="megatron.mla-rotary-key-over-tp",
