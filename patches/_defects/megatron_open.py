@@ -8,6 +8,7 @@ from overlay.patch import Absent, known
 from overlay.patches._defects._sources import absent, fixed, present
 
 _CP = above("context_parallel_size", 1)
+_TP = above("tensor_model_parallel_size", 1)
 _AUX = above("moe_aux_loss_coeff", 0)
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 _STEP = f"{_SCHEDULES}:forward_step"
@@ -20,6 +21,8 @@ _MTP = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
 _BLOCK = "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionBlock.forward"
 _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count"
 _GLOBAL = "megatron.core.transformer.moe.router:TopKRouter._apply_global_aux_loss"
+_CROSS = "megatron.core.transformer.attention:CrossAttention.__init__"
+_RECOMPUTED = f"{_MTP.partition(':')[0]}:MultiTokenPredictionLayer._checkpointed_forward"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
 DEFECTS = (
@@ -225,6 +228,58 @@ DEFECTS = (
         upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#1764"),
         shown=READ,
         way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
+    ),
+    Defect(
+        id="megatron.cross-attention-group",
+        project=MEGATRON,
+        summary="Cross attention that is given a tensor parallel group of its own makes its projections with "
+        "that of Megatron's state: its gradients are summed over the wrong ranks. Nobody notices.",
+        harm="silent-wrong",
+        met="Cross attention with a tensor parallel group of its own (pg_collection).",
+        when=((_TP, beyond("the model has cross attention, and process groups of its own")),),
+        variants=(
+            present(
+                "0.13",
+                ">=0.13.0.dev0",
+                # 0.13, 0.14; 0.15; 0.16, 0.17; 0.18, 0.19; the dev branch of August 2026
+                known(_CROSS, "4dec56ca44be", "bc484f3b90ea", "2cccc7b88496", "e15a36b70dc3", "16a94a32e998"),
+            ),
+            absent("before", "<0.13.0.dev0", reason="layers have no groups of their own"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
+        shown="tests/real/test_megatron_own_groups.py"
+        "::test_cross_attention_sums_its_gradients_over_the_group_of_the_state",
+        way_out="give the layer the groups of Megatron's state",
+    ),
+    Defect(
+        id="megatron.mtp-recompute-group",
+        project=MEGATRON,
+        summary="Recomputed in FP8, multi-token prediction splits what it saves over the tensor parallel "
+        "group of Megatron's state, not its own, and puts it together from the wrong ranks. Nobody notices.",
+        harm="silent-wrong",
+        met="mtp_num_layers in FP8 with full recomputation, distribute_saved_activations and process groups "
+        "of its own (pg_collection).",
+        when=(
+            (
+                _TP,
+                given("mtp_num_layers"),
+                switched("distribute_saved_activations"),
+                beyond("the model has process groups of its own"),
+            ),
+        ),
+        variants=(
+            present(
+                "0.17",
+                ">=0.17.0.dev0",
+                # 0.17; 0.18; 0.19; the dev branch of August 2026
+                known(_RECOMPUTED, "9a1489f4588a", "d5851abfa356", "61b11bd605fc", "19a72628b433"),
+            ),
+            absent("before", "<0.17.0.dev0", reason="these layers have no group of their own"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#6760"),
+        shown="tests/real/test_megatron_own_groups.py"
+        "::test_multi_token_prediction_splits_activations_over_the_group_of_the_state",
+        way_out="leave distribute_saved_activations off",
     ),
     Defect(
         id="megatron.reshardable-without-fused-adam",
