@@ -189,8 +189,8 @@ DEFECTS = (
         summary="What is logged of a router's z-loss is the mean over one rank's tokens, and before 0.14 "
         "that of all auxiliary losses is of one data parallel rank. Nobody notices.",
         harm="silent-wrong",
-        met="moe_z_loss_coeff on several ranks (in 0.14 and 0.15, and in 0.18, on ranks that share a "
-        "sequence); before 0.14 moe_aux_loss_coeff with data parallelism.",
+        met="moe_z_loss_coeff on several ranks (in 0.14 and 0.15 with tensor, in 0.18 with tensor or context "
+        "parallelism); before 0.14 moe_aux_loss_coeff with data parallelism.",
         when=(
             (_EXPERTS, _Z, beyond("there are several ranks")),
             (_EXPERTS, _AUX, beyond("there are several data parallel ranks, and Megatron is before 0.14")),

@@ -55,7 +55,7 @@ PATCH = Patch(
     met=(
         "moe_aux_loss_coeff or moe_z_loss_coeff with calculate_per_token_loss and tensor or context "
         "parallelism (before 0.19; later with a padding mask), or without it and with context parallelism "
-        "(before 0.16). The report is off with data parallelism too (before 0.14; a z-loss before 0.18)."
+        "(before 0.16). The report is off with data parallelism too (before 0.14; a z-loss in 0.16 and 0.17)."
     ),
     opt_in=True,
     upstream=(
