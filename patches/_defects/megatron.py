@@ -153,7 +153,7 @@ DEFECTS = (
         id="megatron.aux-loss-per-token-scale",
         project=MEGATRON,
         summary="With a loss per token the gradient of a router's auxiliary losses is too small by the "
-        "tensor times the context parallel size. Nobody notices: what is logged is right.",
+        "tensor times the context parallel size. Nobody notices: what is logged does not show it.",
         harm="silent-wrong",
         when=(
             (_PER_TOKEN, _EXPERTS, _AUX, _TP),
@@ -161,13 +161,49 @@ DEFECTS = (
             (_PER_TOKEN, _EXPERTS, _Z, _TP),
             (_PER_TOKEN, _EXPERTS, _Z, _CP),
         ),
+        only=("0.12", "0.14", "before 0.16", "0.16", "0.18"),
+        fixed="0.19.0",
+        patch="megatron.moe-aux-scale",
+    ),
+    Defect(
+        id="megatron.masked-tokens-overcounted",
+        project=MEGATRON,
+        summary="With a padding mask an all-reduce overwrites a rank's number of tokens with that of all, "
+        "and the gradient of auxiliary losses is too large by the tensor times the context parallel "
+        "size. Nobody notices.",
+        harm="silent-wrong",
+        met="aux_loss or seq_aux_loss with a padding mask, calculate_per_token_loss and tensor or context "
+        "parallelism.",
+        when=(
+            (_PER_TOKEN, _EXPERTS, _AUX, _TP, beyond("there is a padding mask")),
+            (_PER_TOKEN, _EXPERTS, _AUX, _CP, beyond("there is a padding mask")),
+        ),
+        # Before, a factor that is missing makes up for it.
+        only=("0.19",),
+        upstream=("NVIDIA/Megatron-LM#7481", "NVIDIA/Megatron-LM#7452"),
+        patch="megatron.moe-aux-scale",
+    ),
+    Defect(
+        id="megatron.aux-loss-report-of-one-rank",
+        project=MEGATRON,
+        summary="What is logged of a router's z-loss is the mean over one rank's tokens, and before 0.14 "
+        "that of all auxiliary losses is of one data parallel rank. Nobody notices.",
+        harm="silent-wrong",
+        met="moe_z_loss_coeff on several ranks (in 0.14 and 0.15 with tensor, in 0.18 with tensor or context "
+        "parallelism); before 0.14 moe_aux_loss_coeff with data parallelism.",
+        when=(
+            (_EXPERTS, _Z, beyond("there are several ranks")),
+            (_EXPERTS, _AUX, beyond("there are several data parallel ranks, and Megatron is before 0.14")),
+        ),
+        only=("0.12", "0.14", "before 0.16", "0.16", "0.18"),
+        fixed="0.19.0",
         patch="megatron.moe-aux-scale",
     ),
     Defect(
         id="megatron.aux-loss-cp-scale",
         project=MEGATRON,
         summary="Without a loss per token the gradient of a router's auxiliary losses is too small by the "
-        "context parallel size. Nobody notices: what is logged is right.",
+        "context parallel size. Nobody notices: what is logged does not show it.",
         harm="silent-wrong",
         when=((_PER_BATCH, _EXPERTS, _AUX, _CP), (_PER_BATCH, _EXPERTS, _Z, _CP)),
         only=("0.12", "0.14"),
@@ -304,6 +340,20 @@ DEFECTS = (
         harm="silent-wrong",
         when=((_TP, among("sequence_parallel", False), beyond("the model has Megatron's Gated DeltaNet")),),
         patch="megatron.gated-norm-over-tp",
+    ),
+    Defect(
+        id="megatron.mla-rotary-key-gradient",
+        project=MEGATRON,
+        summary="The rotary key that all heads of multi-latent attention share gets the gradient of one "
+        "tensor parallel rank's heads: the down projection and all layers before train on too little. "
+        "Nobody notices.",
+        harm="silent-wrong",
+        when=(
+            (_TP, switched("multi_latent_attention"), among("sequence_parallel", False)),
+            (_TP, switched("multi_latent_attention"), beyond("mla_down_proj_fusion is set")),
+            (_TP, switched("multi_latent_attention"), beyond("Megatron is before 0.14")),
+        ),
+        patch="megatron.mla-rotary-key-over-tp",
     ),
     Defect(
         id="megatron.mtp-no-token-nan",

@@ -8,6 +8,7 @@ from overlay.patch import Absent, known
 from overlay.patches._defects._sources import absent, fixed, present
 
 _CP = above("context_parallel_size", 1)
+_TP = above("tensor_model_parallel_size", 1)
 _AUX = above("moe_aux_loss_coeff", 0)
 _SCHEDULES = "megatron.core.pipeline_parallel.schedules"
 _STEP = f"{_SCHEDULES}:forward_step"
@@ -20,10 +21,9 @@ _MTP = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
 _BLOCK = "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionBlock.forward"
 _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_token_count"
 _BUCKET = "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucket.__init__"
+_GLOBAL = "megatron.core.transformer.moe.router:TopKRouter._apply_global_aux_loss"
 _CROSS = "megatron.core.transformer.attention:CrossAttention.__init__"
-_MTP_LAYER = (
-    "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionLayer._checkpointed_forward"
-)
+_RECOMPUTED = f"{_MTP.partition(':')[0]}:MultiTokenPredictionLayer._checkpointed_forward"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
 DEFECTS = (
@@ -116,26 +116,54 @@ DEFECTS = (
         way_out="leave --load-main-params-from-ckpt out",
     ),
     Defect(
-        id="megatron.masked-tokens-overcounted",
+        id="megatron.global-aux-loss-scale",
         project=MEGATRON,
-        summary="With a padding mask an all-reduce overwrites a rank's number of tokens with that of all, "
-        "and the auxiliary losses are scaled by it. Nobody notices.",
+        summary="The gradient of global_aux_loss is too small by the number of data parallel ranks. With a "
+        "padding mask and a loss per token it is not, and from 0.19 on too large by TP times CP. "
+        "Nobody notices: the report is right.",
         harm="silent-wrong",
-        met="Auxiliary losses of a router with a padding mask and calculate_per_token_loss.",
+        met="global_aux_loss with data parallelism, or with a padding mask.",
         when=(
             (
                 _AUX,
                 given("num_experts"),
-                switched("calculate_per_token_loss"),
-                beyond("there is a padding mask"),
+                among("moe_router_load_balancing_type", "global_aux_loss"),
+                beyond("there are several data parallel ranks, or a padding mask"),
+            ),
+        ),
+        variants=(
+            # 0.15; 0.16, 0.17; 0.18, 0.19; the dev branch of August 2026, which is alike but for the masks
+            present(
+                "0.15",
+                ">=0.15.0.dev0",
+                known(_GLOBAL, "50e4018e7158", "ad5abbadef2b", "533c8c52d2c9", "1ed92201c33d"),
+            ),
+            absent("before", "<0.16.0.dev0", Absent(site=_GLOBAL), reason="there is no such loss"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
+        shown="tests/real/test_megatron_moe_aux.py"
+        "::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
+        way_out="multiply moe_aux_loss_coeff by the data parallel size, and pack sequences, not pad them",
+    ),
+    Defect(
+        id="megatron.padded-z-loss-report",
+        project=MEGATRON,
+        summary="With a padding mask what is logged of a router's z-loss is a mean of means of ranks, which "
+        "have different numbers of tokens. Nobody notices.",
+        harm="silent-wrong",
+        met="moe_z_loss_coeff with a padding mask, on several ranks.",
+        when=(
+            (
+                above("moe_z_loss_coeff", 0),
+                given("num_experts"),
+                beyond("there is a padding mask, and there are several ranks"),
             ),
         ),
         variants=(
             present("0.16", ">=0.16.0.dev0", known(_COUNT, "e1f3c743e783")),
             absent("before", "<0.17.0.dev0", Absent(site=_COUNT), reason="routers know no padding mask"),
         ),
-        upstream=("NVIDIA/Megatron-LM#7481", "NVIDIA/Megatron-LM#7452"),
-        shown="tests/real/test_megatron_moe_aux.py::test_a_padding_mask_makes_the_count_of_a_rank_that_of_all",
+        shown="tests/real/test_megatron_moe_aux.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
         way_out="pack sequences instead of padding them",
     ),
     Defect(
@@ -203,6 +231,58 @@ DEFECTS = (
         way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
     ),
     Defect(
+        id="megatron.cross-attention-group",
+        project=MEGATRON,
+        summary="Cross attention that is given a tensor parallel group of its own makes its projections with "
+        "that of Megatron's state: its gradients are summed over the wrong ranks. Nobody notices.",
+        harm="silent-wrong",
+        met="Cross attention with a tensor parallel group of its own (pg_collection).",
+        when=((_TP, beyond("the model has cross attention, and process groups of its own")),),
+        variants=(
+            present(
+                "0.13",
+                ">=0.13.0.dev0",
+                # 0.13, 0.14; 0.15; 0.16, 0.17; 0.18, 0.19; the dev branch of August 2026
+                known(_CROSS, "4dec56ca44be", "bc484f3b90ea", "2cccc7b88496", "e15a36b70dc3", "16a94a32e998"),
+            ),
+            absent("before", "<0.13.0.dev0", reason="layers have no groups of their own"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
+        shown="tests/real/test_megatron_own_groups.py"
+        "::test_cross_attention_sums_its_gradients_over_the_group_of_the_state",
+        way_out="give the layer the groups of Megatron's state",
+    ),
+    Defect(
+        id="megatron.mtp-recompute-group",
+        project=MEGATRON,
+        summary="Recomputed in FP8, multi-token prediction splits what it saves over the tensor parallel "
+        "group of Megatron's state, not its own, and puts it together from the wrong ranks. Nobody notices.",
+        harm="silent-wrong",
+        met="mtp_num_layers in FP8 with full recomputation, distribute_saved_activations and process groups "
+        "of its own (pg_collection).",
+        when=(
+            (
+                _TP,
+                given("mtp_num_layers"),
+                switched("distribute_saved_activations"),
+                beyond("the model has process groups of its own"),
+            ),
+        ),
+        variants=(
+            present(
+                "0.17",
+                ">=0.17.0.dev0",
+                # 0.17; 0.18; 0.19; the dev branch of August 2026
+                known(_RECOMPUTED, "9a1489f4588a", "d5851abfa356", "61b11bd605fc", "19a72628b433"),
+            ),
+            absent("before", "<0.17.0.dev0", reason="these layers have no group of their own"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#6760"),
+        shown="tests/real/test_megatron_own_groups.py"
+        "::test_multi_token_prediction_splits_activations_over_the_group_of_the_state",
+        way_out="leave distribute_saved_activations off",
+    ),
+    Defect(
         id="megatron.reshardable-without-fused-adam",
         project=MEGATRON,
         summary="A fully reshardable checkpoint cannot be loaded into torch's own Adam: KeyError: 'step'.",
@@ -255,51 +335,5 @@ DEFECTS = (
         fixed="0.17.0",
         shown=READ,
         way_out="leave --reuse-grad-buf-for-mxfp8-param-ag out",
-    ),
-    Defect(
-        id="megatron.own-groups-mtp-recompute",
-        project=MEGATRON,
-        summary="Recomputation of multi-token prediction in FP8 asks for Megatron's global tensor parallel "
-        "group, whatever group the layer was given: AssertionError where there is none.",
-        harm="crash",
-        met="Process groups of one's own, with mtp_num_layers, recomputation and FP8.",
-        when=(
-            (
-                given("mtp_num_layers"),
-                given("recompute_granularity"),
-                beyond("FP8, and process groups of one's own"),
-            ),
-        ),
-        variants=(
-            present(
-                "0.14",
-                ">=0.14.0.dev0",
-                known(_MTP_LAYER, "9a1489f4588a", "d5851abfa356", "61b11bd605fc", "19a72628b433"),
-            ),
-            absent("before 0.14", "<0.14.0", Absent(site=_MTP_LAYER), reason="there is no such method"),
-        ),
-        upstream=("NVIDIA/Megatron-LM#7452",),
-        shown=READ,
-        way_out="initialize Megatron's own groups too: parallel_state.initialize_model_parallel",
-    ),
-    Defect(
-        id="megatron.own-groups-cross-attention",
-        project=MEGATRON,
-        summary="The projections of cross attention are built on Megatron's global tensor parallel group, "
-        "whatever group the layer was given: shapes do not fit, or there is no such group.",
-        harm="crash",
-        met="Process groups of one's own, and a model with cross attention.",
-        when=((beyond("the model has cross attention and process groups of one's own"),),),
-        variants=(
-            present(
-                "0.13",
-                ">=0.13.0.dev0",
-                known(_CROSS, "4dec56ca44be", "bc484f3b90ea", "2cccc7b88496", "e15a36b70dc3", "16a94a32e998"),
-            ),
-            absent("0.12", "<0.13.0.dev0", known(_CROSS, "261c10dd8745"), reason="it takes no groups"),
-        ),
-        upstream=("NVIDIA/Megatron-LM#7452",),
-        shown=READ,
-        way_out="initialize Megatron's own groups too: parallel_state.initialize_model_parallel",
     ),
 )

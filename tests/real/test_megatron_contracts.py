@@ -29,6 +29,7 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "megatron.sigmoid-aux-scores": OLD,
     "megatron.cp-comm-type-by-layer": OLD,
     "megatron.label-smoothing-over-tp": (*OLD, *NEW),
+    "megatron.mla-rotary-key-over-tp": (*OLD, *NEW),
     "megatron.reshardable-checkpoint": ("0.15.3", "0.16.1", *NEW),
     "megatron.mtp-without-tokens": OLD,
     "megatron.uniform-recompute": OLD,
@@ -104,6 +105,11 @@ def test_three_and_six_data_parallel_ranks_save_each_parameters_state(
 @alone("megatron.label-smoothing-over-tp")
 def test_upstream_alone_smooths_over_the_vocabulary(found: Found, version: str) -> None:
     holds(found("megatron.label-smoothing-over-tp", version)[0])
+
+
+@alone("megatron.mla-rotary-key-over-tp")
+def test_upstream_alone_sums_the_rotary_key(found: Found, version: str) -> None:
+    holds(found("megatron.mla-rotary-key-over-tp", version)[0])
 
 
 @alone("megatron.mtp-without-tokens")

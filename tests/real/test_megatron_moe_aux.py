@@ -1,4 +1,4 @@
-"""`megatron.moe-aux-scale` on two gloo ranks: the gradient of a router through Megatron's own schedule."""
+"""`megatron.moe-aux-scale` on two gloo ranks: gradient and report of a router, by Megatron's own schedule."""
 
 from __future__ import annotations
 
@@ -48,11 +48,29 @@ def test_a_padding_mask_makes_the_count_of_a_rank_that_of_all(release: Callable[
 
 
 def test_what_upstream_alone_weighs_wrongly_since_0_19(release: Callable[[str], Path]) -> None:
-    assert RANKS.off(release, "0.19.2", patched=False) == [
-        f"{layout}, {kind}, per token, padded"
+    """The last of each is no gradient, but a report, which the patch leaves as it is."""
+    assert RANKS.off(release, "0.19.2", patched=False, left=True) == [
+        f"{layout}, {kind}, per token, padded{said}"
         for layout in ("tp", "cp")
-        for kind in ("aux_loss", "seq_aux_loss")
+        for kind, said in (("aux_loss", ""), ("seq_aux_loss", ""), ("z_loss", ", as reported"))
     ]
+
+
+@pytest.mark.parametrize(("version", "masked"), [("0.15.3", 1), ("0.16.1", 1), ("0.19.2", 2)])
+def test_what_upstream_and_the_patch_leave_of_global_aux_loss(
+    version: str, masked: int, release: Callable[[str], Path]
+) -> None:
+    """What docs/known-issues.md says of it: with a mask, and over data parallel ranks."""
+    folder = release(f"megatron-core=={version}")
+    found = megatron_ranks(SEED, UPSTREAMS / "moe_global_cases.py", PATCH.id, release=folder)
+    for name, ranks in found.items():
+        layout = name.partition(",")[0]
+        right = 1 / 2 if layout in ("dp", "ep") else 1
+        if name.endswith("padded"):
+            right = masked if layout in ("tp", "cp") else 1
+        for rank in ranks:
+            assert rank["scale"] == pytest.approx(right, rel=1e-4), (SEED, name)
+            assert rank["reported"] < 1e-4, (SEED, name)
 
 
 def test_it_is_selected_by_its_name_alone(release: Callable[[str], Path]) -> None:

@@ -2,8 +2,9 @@
 
 A router multiplies its loss by the tokens of one rank, and the gradient is divided by those of all. Where a
 method is given loss and coefficient, or reads the coefficient itself, both are multiplied by what is missing:
-the gradient grows, and what is reported, their quotient, stays. It is selected by name alone: the coefficient
-of a running job has been chosen against the gradient that it got.
+the gradient grows, and what is reported, their quotient, stays. Where that is one rank's, Megatron's tracker
+is told to average it. It is selected by name alone: the coefficient of a running job has been chosen against
+the gradient that it got.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_toke
 # By what the schedule scales the losses of all routers decides what is missing, and is a line of either.
 _STEP = "megatron.core.pipeline_parallel.schedules:forward_step"
 _CALC = f"{_STEP}_calc_loss"
+# What averages the report over the group that it is told.
+_REDUCE = "megatron.core.transformer.moe.moe_utils:reduce_aux_losses_tracker_across_ranks"
+_SYNC = "megatron.core.transformer.moe.moe_logging:MoEMetricsTracker._sync_metrics"
 
 PATCH = Patch(
     id="megatron.moe-aux-scale",
-    revision=2,
+    revision=3,
     summary="Auxiliary and z-losses of MoE routers with the weight that their coefficients say",
     why=(
         "The gradient of a router's auxiliary losses depends on the layout of the ranks. With "
@@ -41,16 +45,17 @@ PATCH = Patch(
         "seq_aux_loss by the micro-batch size as well, from 0.16 on. Without it, it is too small by the "
         "context parallel size before 0.16. With a padding mask and calculate_per_token_loss it is too large "
         "by the tensor times the context parallel size from 0.19 on, as a rank's number of tokens has been "
-        "overwritten with that of all. The values that are reported are right all the time. With the patch "
-        "the gradient is that of one process: so many times as large as it was, or as small, in a running "
-        "job too. Scale the coefficients by as much to keep the balance that the job has. global_aux_loss "
-        "with a padding mask is left as it is."
+        "overwritten with that of all. What is logged is the loss of one data parallel rank before 0.14, and "
+        "the z-loss of one rank's tokens before 0.19. With the patch both are those of one process: the "
+        "gradient is so many times as large as it was, or as small, in a running job too. Scale the "
+        "coefficients by as much to keep the balance that the job has. global_aux_loss with a padding mask "
+        "is left as it is, and so is the report of a z-loss with one: the mean of ranks' means."
     ),
     changes=("numbers",),
     met=(
         "moe_aux_loss_coeff or moe_z_loss_coeff with calculate_per_token_loss and tensor or context "
         "parallelism (before 0.19; later with a padding mask), or without it and with context parallelism "
-        "(before 0.16)."
+        "(before 0.16). The report is off with data parallelism too (before 0.14; a z-loss in 0.16 and 0.17)."
     ),
     opt_in=True,
     upstream=(
@@ -77,6 +82,7 @@ PATCH = Patch(
                     ),
                     replaced(_Z_LOSS, make_z_loss_cp, "63f797ce3e81", "80397b8cf131"),
                     known(_STEP, "241ca4edb8d8", "faf3bdaa7af9"),
+                    known(_REDUCE, "dc381091e2ef", "7c3cf5108818"),
                 ),
                 variant(
                     "0.14",
@@ -84,6 +90,7 @@ PATCH = Patch(
                     replaced(_ATTACH, make_attach_cp, "3b0814abc76e"),
                     replaced(_Z_LOSS, make_z_loss_cp, "80397b8cf131"),
                     known(_CALC, "afc656bf025d", "b2870242a262"),
+                    known(_REDUCE, "211cfd790a58"),
                 ),
                 # Commits before 0.16, in images of slime and verl.
                 variant(
@@ -92,15 +99,27 @@ PATCH = Patch(
                     replaced(_ATTACH, make_attach_rc, "3b0814abc76e"),
                     replaced(_Z_LOSS, make_z_loss, "80397b8cf131"),
                     known(_CALC, "72007d33f7a8"),
+                    known(_REDUCE, "01683de11c6c"),
                 ),
                 variant(
                     "0.16",
-                    ">=0.16.0.dev0,<0.19.0.dev0",
-                    replaced(_ATTACH, make_attach, "cccc6604c022", "c5ddeb08145e", "778f5ca7578a"),
+                    ">=0.16.0.dev0,<0.18.0.dev0",
+                    replaced(_ATTACH, make_attach, "cccc6604c022", "c5ddeb08145e"),
                     replaced(_SEQUENCES, make_sequences, "56ddc1f9e8d7"),
-                    replaced(_Z_LOSS, make_z_loss, "8230790b10c3", "822c6e5279de", "924c24ceeb49"),
+                    replaced(_Z_LOSS, make_z_loss, "8230790b10c3", "822c6e5279de"),
                     known(_COUNT, "e1f3c743e783"),
-                    known(_CALC, "cc461b7035a7", "93b0f0033b2b", "ba8c7d97ff28"),
+                    known(_CALC, "cc461b7035a7", "93b0f0033b2b"),
+                    known(_REDUCE, "33e24e04de2b", "335be2bd7025"),  # a commit before 0.16; 0.16, 0.17
+                ),
+                variant(
+                    "0.18",
+                    ">=0.18.0.dev0,<0.19.0.dev0",
+                    replaced(_ATTACH, make_attach, "778f5ca7578a"),
+                    replaced(_SEQUENCES, make_sequences, "56ddc1f9e8d7"),
+                    replaced(_Z_LOSS, make_z_loss, "924c24ceeb49"),
+                    known(_COUNT, "e1f3c743e783"),
+                    known(_CALC, "ba8c7d97ff28"),
+                    known(_SYNC, "9e185baa603c"),
                 ),
                 variant(
                     "0.19",

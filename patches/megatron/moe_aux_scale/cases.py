@@ -1,4 +1,4 @@
-"""The gradient that auxiliary losses give a router on several ranks, through Megatron's own schedule."""
+"""What auxiliary losses do on several ranks, through Megatron's own schedule: gradient and report."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Sequences of a micro-batch, micro-batches of a step, tokens of a sequence, sizes of the model.
-SEQUENCES, BATCHES, TOKENS, HIDDEN, EXPERTS, CHOSEN = 2, 3, 8, 6, 4, 2
+#: Sequences of a micro-batch, tokens of a sequence, sizes of the model.
+SEQUENCES, TOKENS, HIDDEN, EXPERTS, CHOSEN = 2, 8, 6, 4, 2
 COEFFICIENT = 0.1
 #: The layouts of so many ranks.
 LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
@@ -19,46 +19,68 @@ LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
         "tp and cp": {"tensor": 2, "context": 2},
         "tp and ep": {"tensor": 2, "expert": 2, "expert_tensor": 1},
         "cp and ep": {"context": 2, "expert": 2},
+        "tp, cp and ep": {"tensor": 2, "context": 2, "expert": 2, "expert_tensor": 1},
     },
 }
-KINDS = ("aux_loss", "seq_aux_loss", "z_loss")
-#: By micro-batch, the tokens of a sequence that are no padding: no rank of four is without one.
-LENGTHS = (TOKENS, TOKENS - 1, TOKENS - 1)
+#: By loss, the name under which it is reported.
+KINDS = {
+    "aux_loss": "load_balancing_loss",
+    "seq_aux_loss": "seq_load_balancing_loss",
+    "z_loss": "z_loss",
+}
+#: One over the tokens of all data parallel ranks, of which each has its part.
+GLOBAL = {"global_aux_loss": "global_load_balancing_loss"}
+#: Of each micro-batch of a step, the tokens of a sequence that are no padding: no rank of four is without
+#: one.
+STEPS = {
+    "": (TOKENS,) * 3,
+    ", one micro-batch": (TOKENS,),
+    ", padded": (TOKENS, TOKENS - 1, TOKENS - 1),
+}
 
 
 def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
-    """Return a case for each layout, loss and way to divide the gradient."""
+    """Return a case for each layout, loss, way to divide the gradient, and step."""
     return [
         (
-            f"{layout}, {kind}, {'per token' if per_token else 'per batch'}{', padded' if padded else ''}",
+            f"{layout}, {kind}, {'per token' if per_token else 'per batch'}{ending}",
             sizes,
             functools.partial(
-                _step,
+                step,
                 kind,
                 sizes.get("tensor", 1),
                 sizes.get("context", 1),
                 per_token=per_token,
-                padded=padded,
+                lengths=lengths,
             ),
         )
         for layout, sizes in LAYOUTS[world].items()
-        # Ranks have different numbers of tokens, then: without per-token loss they divide by their own.
-        for per_token, padded in ((True, False), (False, False), *_padded())
+        for ending, lengths in STEPS.items()
+        for per_token in (True, False)
+        if min(lengths) == TOKENS or (per_token and knows_padding())
         for kind in KINDS
     ]
 
 
-def _padded() -> list[tuple[bool, bool]]:
-    """Return how to divide in the cases with padding, where the router knows of it."""
+def knows_padding() -> bool:
+    """Return whether this Megatron's router does.
+
+    Ranks have different numbers of tokens, then: without per-token loss they divide by their own.
+    """
     from inspect import signature
 
     from megatron.core.transformer.moe.router import TopKRouter
 
-    return [(True, True)] if "padding_mask" in signature(TopKRouter.forward).parameters else []
+    return "padding_mask" in signature(TopKRouter.forward).parameters
 
 
-def _step(kind: str, tensor: int, context: int, *, per_token: bool, padded: bool) -> dict[str, float]:
-    """Take a step, and return how far the router's gradient is from that of one process, relatively."""
+def step(
+    kind: str, tensor: int, context: int, *, per_token: bool, lengths: tuple[int, ...]
+) -> dict[str, float]:
+    """Take a step, and return how far gradient and report are from those of one process, relatively.
+
+    `scale` is how many times as large as that the gradient is, in its direction.
+    """
     import torch
     import torch.distributed as dist
     from megatron.core.distributed import (
@@ -71,10 +93,10 @@ def _step(kind: str, tensor: int, context: int, *, per_token: bool, padded: bool
     draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
     weight = torch.randn(EXPERTS, HIDDEN, generator=draw, dtype=torch.float64)
     shards = tensor * context
-    shape = (dist.get_world_size() // shards, BATCHES, TOKENS, SEQUENCES, HIDDEN)
+    batches, padded = len(lengths), min(lengths) < TOKENS
+    shape = (dist.get_world_size() // shards, batches, TOKENS, SEQUENCES, HIDDEN)
     tokens = torch.randn(shape, generator=draw, dtype=torch.float64)
-    lengths = LENGTHS if padded else (TOKENS,) * BATCHES
-    right = _of_one_process(weight, tokens, kind, lengths)
+    right, logged = _of_one_process(weight, tokens, kind, lengths)
 
     rank = dist.get_rank()
     model = _model(kind, per_token=per_token)
@@ -85,7 +107,7 @@ def _step(kind: str, tensor: int, context: int, *, per_token: bool, padded: bool
     # Tensor and context parallel ranks have their tokens of each sequence, data parallel ranks their own.
     mine = tokens[rank // shards].chunk(shards, dim=1)[rank % shards]
     padding = torch.stack([torch.arange(TOKENS) >= length for length in lengths])
-    masks = padding.chunk(shards, dim=1)[rank % shards] if padded else [None] * BATCHES
+    masks = padding.chunk(shards, dim=1)[rank % shards] if padded else [None] * batches
     # Of the loss, tensor parallel ranks have all that their context parallel rank has.
     counts = (~padding).chunk(context, dim=1)[rank % shards // tensor].sum(1) * SEQUENCES
 
@@ -95,13 +117,47 @@ def _step(kind: str, tensor: int, context: int, *, per_token: bool, padded: bool
             mask = mask[:, None].expand(-1, SEQUENCES)
         return chunk(batch.float(), mask), lambda out: _loss(out, count, context, per_token=per_token)
 
+    _forget()
     get_forward_backward_func()(
         forward_step_func=forward_step, data_iterator=iter(zip(mine, masks, counts, strict=True)),
-        model=[parallel], num_microbatches=BATCHES,
+        model=[parallel], num_microbatches=batches,
         seq_length=TOKENS, micro_batch_size=SEQUENCES, forward_only=False,
     )  # fmt: skip
     found = model.router.weight.main_grad.double()
-    return {"error": float((found - right).abs().max() / right.abs().max())}
+    return {
+        "error": float((found - right).abs().max() / right.abs().max()),
+        "scale": float((found * right).sum() / right.square().sum()),
+        "reported": abs(_reported((KINDS | GLOBAL)[kind], batches) / logged - 1),
+    }
+
+
+def _forget() -> None:
+    """Forget what losses have been told, and the groups of another layout."""
+    from megatron.core import parallel_state
+    from megatron.core.transformer.moe import moe_utils
+
+    if hasattr(moe_utils, "get_moe_metrics_tracker"):  # from 0.18 on
+        from megatron.core.transformer.moe.moe_logging import destroy_moe_metrics_tracker
+
+        destroy_moe_metrics_tracker()
+        return
+    owner = moe_utils if hasattr(moe_utils, "get_moe_layer_wise_logging_tracker") else parallel_state
+    owner.get_moe_layer_wise_logging_tracker().clear()
+
+
+def _reported(name: str, batches: int) -> float:
+    """Return what this rank writes into the log, as at the end of a step of Megatron's training loop."""
+    from megatron.core.transformer.moe.moe_utils import track_moe_metrics
+
+    written: dict[str, float] = {}
+
+    class Writer:
+        def add_scalar(self, name: str, value: Any, _step: int) -> None:
+            written[name] = float(value)
+
+    track_moe_metrics(1 / batches, 1, Writer(), num_layers=1)
+    # Before 0.14 all losses that balance have one name.
+    return written[name if name in written else "load_balancing_loss"]
 
 
 def _loss(out: Any, count: Any, context: int, *, per_token: bool) -> tuple[Any, ...]:
@@ -114,28 +170,38 @@ def _loss(out: Any, count: Any, context: int, *, per_token: bool) -> tuple[Any, 
     return (loss, tokens, {}) if per_token else (loss, {})
 
 
-def _of_one_process(weight: Any, tokens: Any, kind: str, lengths: tuple[int, ...]) -> Any:
-    """Return the gradient of the mean loss of all micro-batches, from plain arithmetic in float64.
+def _of_one_process(weight: Any, tokens: Any, kind: str, lengths: tuple[int, ...]) -> tuple[Any, float]:
+    """Return gradient and report of all micro-batches' losses, from plain arithmetic in float64.
 
-    A micro-batch weighs as much as it has tokens.
+    For the gradient a micro-batch weighs as much as it has tokens. The report is the mean over micro-batches.
     """
     import torch
 
     weight = weight.clone().requires_grad_()
     losses = []
-    for batch, length in zip(tokens.flatten(0, 1), lengths * len(tokens), strict=True):
+    if kind in GLOBAL:
+        tokens = torch.cat(list(tokens), dim=2)[None]  # sequences of one process
+    counts = torch.zeros(EXPERTS, dtype=torch.float64)
+    lengths *= len(tokens)
+    for batch, length in zip(tokens.flatten(0, 1), lengths, strict=True):
         logits = batch[:length] @ weight.T  # tokens, sequences, experts
         if kind == "z_loss":
-            losses.append(length * logits.logsumexp(-1).square().mean())
+            losses.append(logits.logsumexp(-1).square().mean())
             continue
         parts = logits.unbind(1) if kind == "seq_aux_loss" else (logits.flatten(0, 1),)
+        means = []
         for part in parts:
             chosen = torch.zeros_like(part).scatter(1, part.topk(CHOSEN, dim=1).indices, 1.0)
             share = chosen.mean(0) / CHOSEN
-            loss = EXPERTS * (share * part.softmax(-1).mean(0)).sum()
-            losses.append(length * loss / len(parts))
-    (COEFFICIENT * torch.stack(losses).sum() / (sum(lengths) * len(tokens))).backward()
-    return weight.grad
+            if kind in GLOBAL:  # the mean of all micro-batches so far, which is no mean over tokens
+                counts = counts + chosen.sum(0)
+                share = counts / (len(losses) + 1) / len(part) / CHOSEN
+            means.append(EXPERTS * (share * part.softmax(-1).mean(0)).sum())
+        losses.append(torch.stack(means).mean())
+    each = torch.stack(losses)
+    weights = torch.tensor(lengths, dtype=torch.float64) / sum(lengths)
+    (COEFFICIENT * (weights * each).sum()).backward()
+    return weight.grad, float(each.mean())
 
 
 def _model(kind: str, *, per_token: bool) -> Any:

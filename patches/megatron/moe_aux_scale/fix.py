@@ -1,4 +1,7 @@
-"""Scales the auxiliary losses of a router by what the schedule and the division by tokens leave out."""
+"""Scales the auxiliary losses of a router by what the schedule and the division by tokens leave out.
+
+What is logged of them stays the mean of one process, or becomes it.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +62,46 @@ def _scaled(router: Any, name: str, factor: int, call: Callable[[], Any]) -> Any
         router.config = before
 
 
+def _log(name: str, group: Any) -> None:
+    """Have what is logged under a name averaged over a group, as Megatron's trackers know it.
+
+    There is nothing under it yet where no loss has been computed, as in an evaluation.
+    """
+    from megatron.core import parallel_state
+    from megatron.core.transformer.moe import moe_utils
+
+    if hasattr(moe_utils, "get_moe_metrics_tracker"):  # from 0.18 on
+        entry = moe_utils.get_moe_metrics_tracker().metrics.get(name)
+        if entry is not None:
+            entry.avg_group = group
+        return
+    getter = "get_moe_layer_wise_logging_tracker"  # in 0.12 that of Megatron's state
+    tracker = getattr(moe_utils if hasattr(moe_utils, getter) else parallel_state, getter)()
+    if name in tracker:
+        tracker[name]["avg_group"] = group
+
+
+def _all_ranks(router: Any) -> Any:
+    """Return the group of all ranks that have tokens for this router."""
+    from megatron.core import parallel_state
+
+    own = getattr(router, "tp_dp_cp_group", None)
+    if own is not None:
+        return own
+    return parallel_state.get_tensor_and_data_parallel_group(with_context_parallel=True)
+
+
 def _make_z_loss(original: Callable[..., Any], *, context: bool) -> Callable[..., Any]:
     from functools import wraps
 
     @wraps(original)
     def apply_z_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # What is reported is divided by the coefficient, and stays as it is.
+        # What is reported is divided by the coefficient, and so does not grow.
         factor = _factor(self, context=context)
-        return _scaled(self, "moe_z_loss_coeff", factor, lambda: original(self, *args, **kwargs))
+        logits = _scaled(self, "moe_z_loss_coeff", factor, lambda: original(self, *args, **kwargs))
+        # It is the mean over this rank's tokens: that over all is the mean of all ranks, as from 0.19 on.
+        _log("z_loss", _all_ranks(self))
+        return logits
 
     return apply_z_loss
 
@@ -82,13 +117,20 @@ def make_z_loss_cp(original: Callable[..., Any], _module: ModuleType) -> Callabl
 
 
 def make_apply_cp(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the `apply_load_balancing_loss` of 0.12 and 0.13, which reads its coefficient itself."""
+    """Wrap the `apply_load_balancing_loss` of 0.12 and 0.13, which reads its coefficient itself.
+
+    What is logged is the loss of one data parallel rank there.
+    """
     from functools import wraps
 
     @wraps(original)
     def apply_load_balancing_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from megatron.core import parallel_state
+
         factor = _factor(self, context=True)
-        return _scaled(self, "moe_aux_loss_coeff", factor, lambda: original(self, *args, **kwargs))
+        activation = _scaled(self, "moe_aux_loss_coeff", factor, lambda: original(self, *args, **kwargs))
+        _log("load_balancing_loss", parallel_state.get_data_parallel_group())
+        return activation
 
     return apply_load_balancing_loss
 

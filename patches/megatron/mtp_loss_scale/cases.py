@@ -21,6 +21,8 @@ MASKS: dict[str, tuple[int, ...]] = {
 }
 #: A mask for a model that is given tokens alone, and makes labels of them where it knows how.
 UNLABELLED = "a response without labels"
+#: What a case's name ends in whose sequences lie in one row, and are held to those that do not.
+PACKED = ", packed"
 
 #: By mask and way to divide, what one process found.
 _whole: dict[tuple[str, bool], tuple[Any, Any]] = {}
@@ -36,8 +38,19 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
         )
         for context, of_one in ((1, ", one process"), (world, ""))
         for per_token in (False, True)
-        for name in (*MASKS, UNLABELLED)
+        for name in (*MASKS, UNLABELLED, *_packed())
     ]
+
+
+def _packed() -> list[str]:
+    """Return the names of cases with packed sequences, where this Megatron's losses know these."""
+    from inspect import signature
+
+    from megatron.core.transformer.multi_token_prediction import roll_tensor
+
+    return (
+        [name + PACKED for name in MASKS] if "packed_seq_params" in signature(roll_tensor).parameters else []
+    )
 
 
 def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
@@ -54,6 +67,7 @@ def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
 
     draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
     model = _model(context, draw, per_token=per_token)
+    name, packed, _ = name.partition(PACKED)
     unlabelled = name == UNLABELLED and _makes_labels()
     model.config.finalize_model_grads_func = finalize_model_grads
     parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
@@ -70,8 +84,12 @@ def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
         batch = next(data)
         kept = mask[:, mine]
         labels = None if unlabelled else batch[:, 1:][:, mine]
-        out = chunk(batch[:, :-1][:, mine], mine.expand(SEQUENCES, -1), None, labels=labels,
-                    loss_mask=kept.clone(), **_slimes(model, labels))  # fmt: skip
+        rows: tuple[Any, ...] = batch[:, :-1][:, mine], mine.expand(SEQUENCES, -1), labels, kept.clone()
+        if packed:
+            rows = tuple(one.reshape(1, -1) for one in rows)
+        ids, positions, labels, counting = rows
+        out = chunk(ids, positions, None, labels=labels, loss_mask=counting,
+                    packed_seq_params=_bounds() if packed else None, **_slimes(model, labels))  # fmt: skip
         loss = out.sum() * 0
         return loss, lambda _: (loss, kept.sum().int(), {}) if per_token else (loss, {})
 
@@ -85,7 +103,7 @@ def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
     reported = tracker["loss_values" if "loss_values" in tracker else "values"].double()
     dist.all_reduce(reported)
     reported /= dist.get_world_size()
-    if context == 1:
+    if context == 1 and not packed:
         _whole[name, per_token] = found, reported
     right, logged = _whole[name, per_token]
     return {
@@ -93,6 +111,17 @@ def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
         "error": float((found - right).abs().max()) / (float(right.abs().max()) or 1.0),
         "reported": float((reported - logged).abs().max() / logged.abs().max().clamp(min=1)),
     }
+
+
+def _bounds() -> Any:
+    """Return where each sequence of a row begins."""
+    import torch
+    from megatron.core.packed_seq_params import PackedSeqParams
+
+    starts = torch.arange(SEQUENCES + 1, dtype=torch.int32) * TOKENS
+    return PackedSeqParams(
+        qkv_format="thd", cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=TOKENS, max_seqlen_kv=TOKENS
+    )
 
 
 def _part(context: int, rank: int) -> Any:

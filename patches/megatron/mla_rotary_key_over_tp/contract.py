@@ -1,0 +1,179 @@
+"""Each tensor parallel rank has the gradients of multi-latent attention that one process computes."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from overlay.patch import Contract
+
+PATCH = "megatron.mla-rotary-key-over-tp"
+RANKS = 2
+#: Tokens, sequences, hidden size, heads, size of the latent keys and values, and of a head's parts.
+TOKENS, SEQUENCES, HIDDEN, HEADS, LATENT, PLAIN, ROTARY, VALUE = 6, 2, 12, 4, 10, 5, 4, 3
+#: Relative to the greatest element, of gradients in float32.
+TOLERANCE = 1e-4
+
+
+def wrong(seed: str) -> str:
+    """Return what a rank finds wrong, empty if none finds anything."""
+    import importlib
+
+    from overlay.compat import cpu_transformer_engine, forked_ranks
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.no_triton import no_triton
+
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    cpu_transformer_engine.install()
+    with cuda_on_cpu(), no_triton():
+        importlib.import_module("megatron.core.transformer.multi_latent_attention")
+        reader, writer = os.pipe()
+
+        def work() -> int:
+            os.write(writer, json.dumps(_rank(seed)).encode() + b"\n")
+            return 0
+
+        status = forked_ranks.run(RANKS, work)
+    os.close(writer)
+    with os.fdopen(reader) as answers:
+        said = [json.loads(line) for line in answers]
+    if status or len(said) != RANKS:
+        return f"{len(said)} of {RANKS} ranks ended well"
+    return next(filter(None, said), "")
+
+
+def _rank(seed: str) -> str:
+    """Look at it on one of the ranks, which all draw the same."""
+    import torch.distributed as dist
+    from megatron.core import __version__, parallel_state
+
+    from overlay.compat import megatron_on_cpu
+
+    dist.init_process_group("gloo")
+    kinds = ("split",) if __version__.startswith(("0.12.", "0.13.")) else ("split", "whole")
+    megatron_on_cpu.start_megatron()
+    wanted = _gradients(seed, "split", parallel=False)
+    parallel_state.destroy_model_parallel()
+    megatron_on_cpu.start_megatron(tensor_model_parallel_size=RANKS)
+    found = list[str]()
+    for kind in kinds:
+        for parallel in (False, True):
+            grads = _gradients(seed, kind, parallel=parallel)
+            for name, grad in grads.items():
+                right = _own(name, wanted[name], kind, parallel=parallel)
+                if not float((grad - right).abs().max()) < TOLERANCE * float(right.abs().max()):
+                    mode = "with" if parallel else "without"
+                    found.append(f"{mode} sequence parallelism, down projection {kind}: gradient of {name}")
+    dist.destroy_process_group()
+    return "; ".join(found)
+
+
+def _gradients(seed: str, kind: str, *, parallel: bool) -> dict[str, Any]:
+    """Return the gradient of the layer's input and of its weights on this rank."""
+    import torch
+    import torch.distributed as dist
+
+    draw = torch.Generator().manual_seed(int(seed) % 2**31)
+
+    def random(*shape: int) -> Any:
+        return torch.randn(*shape, generator=draw)
+
+    states, by = random(TOKENS, SEQUENCES, HIDDEN), random(TOKENS, SEQUENCES, HIDDEN)
+    weights = {
+        "linear_q_proj.weight": random(HEADS * (PLAIN + ROTARY), HIDDEN) / 4,
+        "linear_kv_down_proj.weight": random(LATENT + ROTARY, HIDDEN) / 4,
+        "linear_kv_up_proj.weight": random(HEADS * (PLAIN + VALUE), LATENT) / 4,
+        "linear_proj.weight": random(HIDDEN, HEADS * VALUE) / 4,
+    }
+    layer = _layer(kind, parallel=parallel)
+    parameters = dict(layer.named_parameters())
+    with torch.no_grad():
+        for name, one in weights.items():
+            parameters[name].copy_(_own(name, one, kind, parallel=parallel))
+    states = _own("input", states, kind, parallel=parallel).clone().requires_grad_()
+    out, _ = layer(states, None)
+    (out * _own("input", by, kind, parallel=parallel)).sum().backward()
+    if parallel and kind == "whole":  # of what every rank has whole, Megatron sums the gradient after a step
+        dist.all_reduce(parameters["linear_kv_down_proj.weight"].grad)
+    return {"input": states.grad} | {name: parameters[name].grad for name in weights}
+
+
+def _own(name: str, one: Any, kind: str, *, parallel: bool) -> Any:
+    """Return what this rank has of the input, or of a weight."""
+    from megatron.core import parallel_state
+
+    whole = not parallel if name == "input" else kind == "whole" and "down" in name
+    ranks = 1 if whole else parallel_state.get_tensor_model_parallel_world_size()
+    dim = 1 if name == "linear_proj.weight" else 0
+    return one.chunk(ranks, dim=dim)[parallel_state.get_tensor_model_parallel_rank() % ranks]
+
+
+def _layer(kind: str, *, parallel: bool) -> Any:
+    """Build Megatron's layer with an attention in plain torch, and the down projection split or whole."""
+    import torch
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.enums import AttnMaskType
+    from megatron.core.transformer.identity_op import IdentityOp
+    from megatron.core.transformer.multi_latent_attention import MLASelfAttention, MLASelfAttentionSubmodules
+    from megatron.core.transformer.transformer_config import MLATransformerConfig
+
+    class Attention(torch.nn.Module):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__()
+
+        def forward(self, query: Any, key: Any, value: Any, *_: object, **__: object) -> Any:
+            q, k, v = (one.permute(1, 2, 0, 3) for one in (query, key, value))
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return out.permute(2, 0, 1, 3).flatten(2)
+
+    config = MLATransformerConfig(
+        num_layers=1,
+        hidden_size=HIDDEN,
+        num_attention_heads=HEADS,
+        q_lora_rank=None,
+        kv_lora_rank=LATENT,
+        qk_head_dim=PLAIN,
+        qk_pos_emb_head_dim=ROTARY,
+        v_head_dim=VALUE,
+        rope_type="rope",
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        add_bias_linear=False,
+        use_cpu_initialization=True,
+        tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
+        sequence_parallel=parallel,
+        apply_rope_fusion=False,
+        gradient_accumulation_fusion=False,
+    )
+    down: Any = ColumnParallelLinear
+    if kind == "whole":
+        from megatron.core.extensions.transformer_engine import TELinear
+
+        # The stand-in has no kernel.
+        down = TELinear
+        down.forward = lambda self, states: (states @ self.weight.T, None)
+    parts = MLASelfAttentionSubmodules(
+        linear_q_proj=ColumnParallelLinear,
+        linear_kv_down_proj=down,
+        linear_kv_up_proj=ColumnParallelLinear,
+        core_attention=Attention,
+        linear_proj=RowParallelLinear,
+        q_layernorm=IdentityOp,
+        kv_layernorm=IdentityOp,
+    )
+    return MLASelfAttention(config, parts, layer_number=1, attn_mask_type=AttnMaskType.causal)
+
+
+def check(seed: str) -> str:
+    """Look at it with the patch in place, in a process of its own."""
+    from overlay.testing import assert_applied, enable
+
+    enable(PATCH)
+    found = wrong(seed)
+    assert_applied(PATCH)
+    return found
+
+
+CONTRACT = Contract(check=check, before=("torch",))
