@@ -112,8 +112,28 @@ def _bare(one: ast.arg) -> ast.arg:
     return ast.arg(arg=one.arg)
 
 
-def other_parameters(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tree) -> str:
-    """Return which replaced site has parameters that no known source of it has, empty if none has."""
+def reads(site: str, tree: Tree) -> set[str]:
+    """Return what the function at a site reads: names that are not its own, attributes, keywords and texts.
+
+    A setting that an upstream asks for, and a feature that it adds, is seen in one of these.
+    """
+    nodes = tree.nodes(tree.chain(site)[-1])
+    parts = [part for node in nodes for part in ast.walk(node)]
+    own = {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+    own |= {part.arg for part in parts if isinstance(part, ast.arg)}
+    idle = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
+    found = {part.id for part in parts if isinstance(part, ast.Name)} - own
+    found |= {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    found |= {part.arg for part in parts if isinstance(part, ast.keyword) and part.arg is not None}
+    found |= {
+        alias.name for part in parts if isinstance(part, (ast.Import, ast.ImportFrom)) for alias in part.names
+    }
+    texts = (part.value for part in parts if isinstance(part, ast.Constant) and id(part) not in idle)
+    return found | {repr(text) for text in texts if isinstance(text, str)}
+
+
+def other(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tree) -> str:
+    """Return which replaced site takes or reads what no known source of it does, empty if none does."""
     for item in replacements:
         if item.new:
             continue
@@ -121,4 +141,7 @@ def other_parameters(entry: dict[str, Any], replacements: tuple[Replacement, ...
         if found is None or found not in known:
             said = " or ".join(known) or "not on record"
             return f"{item.site} takes {found or 'what cannot be told'}; the patch was written for {said}"
+        if more := reads(item.site, tree).difference(entry.get("reads", {}).get(item.site, ())):
+            said = ", ".join(sorted(more)[:3])
+            return f"{item.site} reads {said}, as no source does that the patch was written for"
     return ""

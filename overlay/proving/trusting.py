@@ -117,7 +117,7 @@ def _proof(
         return f"{word}: {reason}"
     for target in targets:
         variant = variant_of(patch, target) if target.trusted else None
-        other = strength.other_parameters(entry, variant.replacements, tree) if variant is not None else ""
+        other = strength.other(entry, variant.replacements, tree) if variant is not None else ""
         if other:
             return other
     if weak := strength.too_weak(strength.strength(entry), patch.revision):

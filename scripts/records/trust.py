@@ -1,7 +1,7 @@
 """Print what a contract is worth in place of digests, as `overlay prove --trust` reads it.
 
     ./scripts/matrix trust           # print the record
-    ./scripts/matrix trust --write   # read the parameters of replaced functions from all listed releases
+    ./scripts/matrix trust --write   # read from all listed releases what replaced functions take and read
 
 `./scripts/torture trusted` measures the mutants.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 RECORD = Path(__file__).resolve().parents[2] / "compat" / strength.RECORD
-#: By patch, `parameters` and `mutants`.
+#: By patch, `parameters`, `reads` and `mutants`.
 Record = dict[str, dict[str, Any]]
 
 
@@ -45,9 +45,11 @@ def write(found: Mapping[str, Mapping[str, Any]]) -> None:
     RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def parameters() -> dict[str, dict[str, list[str]]]:
-    """Return by patch and replaced site the parameters that known sources have, on all listed releases."""
-    found: dict[str, dict[str, list[str]]] = {name: {} for name in load_patches()}
+def known() -> Record:
+    """Return by patch what known sources of each replaced site take and read, on all listed releases."""
+    found: dict[str, dict[str, dict[str, set[str]]]] = {
+        name: {"parameters": {}, "reads": {}} for name in load_patches()
+    }
     for release in releases.read():
         try:
             tree = InstalledTree(str(releases.fetch(release)))
@@ -58,11 +60,15 @@ def parameters() -> dict[str, dict[str, list[str]]]:
             for site, digests in _replaced(patch):
                 if tree.has(site.partition(":")[0]) and tree.digest(site) in digests:
                     taken = strength.parameters(site, tree)
-                    known = found[name].setdefault(site, [])
-                    if taken is not None and taken not in known:
-                        known.append(taken)
+                    parameters = found[name]["parameters"].setdefault(site, set())
+                    parameters |= set() if taken is None else {taken}
+                    found[name]["reads"].setdefault(site, set()).update(strength.reads(site, tree))
     return {
-        name: {site: sorted(known) for site, known in sorted(sites.items())} for name, sites in found.items()
+        name: {
+            what: {site: sorted(said) for site, said in sorted(sites.items())}
+            for what, sites in entry.items()
+        }
+        for name, entry in found.items()
     }
 
 
@@ -93,13 +99,13 @@ def table() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the record; 1 if a parameter that is found is not in it."""
+    """Print the record, written anew with `--write`."""
     parser = argparse.ArgumentParser(
         prog="scripts/matrix trust", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--write", action="store_true", help="write the parameters anew")
+    parser.add_argument("--write", action="store_true", help="write what is taken and read anew")
     options = parser.parse_args(arguments)
     if options.write:
-        write({name: {"parameters": sites} for name, sites in parameters().items()})
+        write(known())
     print(table())
     return 0
