@@ -112,6 +112,20 @@ def splits(data: Any, given: list[Case], **options: Any) -> list[list[Split]]:
     return found
 
 
+def alike(data: Any, given: Sequence[Case]) -> str:
+    """Return which rollout is split otherwise than without patches, of those that slime alone splits well."""
+    from overlay.testing import without
+
+    def made() -> list[list[list[Split]]]:
+        return [splits(data, list(given), dynamic=dynamic) for dynamic in (False, True)]
+
+    for found in zip(*without(made), strict=True):
+        for case, mine, right in zip(given, *found, strict=True):
+            if mine != right and not broken(case, right):
+                return f"{case['name']}: {mine}, and without the patch {right}"
+    return ""
+
+
 def wrong(data: Any, given: Sequence[Case]) -> str:
     """Return what is wrong with the split of a rollout, empty if nothing is with any of them.
 
