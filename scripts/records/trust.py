@@ -21,7 +21,9 @@ from sources import releases
 from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from overlay.patch import Patch
 
 RECORD = Path(__file__).resolve().parents[2] / "compat" / strength.RECORD
 #: By patch, `parameters`, `reads` and `mutants`.
@@ -57,8 +59,12 @@ def known() -> Record:
             print(f"left out: {release.name}: {error}")
             continue
         for name, patch in load_patches().items():
-            for site, digests in _replaced(patch):
-                if tree.has(site.partition(":")[0]) and tree.digest(site) in digests:
+            known = _known(patch)
+            for site in _replaced(patch):
+                # What an import stands for is to be known as well, if the patch asks for it.
+                if tree.has(site.partition(":")[0]) and all(
+                    tree.digest(one) in known.get(one, [tree.digest(one)]) for one in tree.chain(site)
+                ):
                     taken = strength.parameters(site, tree)
                     parameters = found[name]["parameters"].setdefault(site, set())
                     parameters |= set() if taken is None else {taken}
@@ -72,15 +78,20 @@ def known() -> Record:
     }
 
 
-def _replaced(patch: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _replaced(patch: Patch) -> set[str]:
+    variants = [variant for target in patch.targets for variant in target.variants]
+    return {item.site for variant in variants for item in variant.replacements if not item.new}
+
+
+def _known(patch: Patch) -> dict[str, list[str]]:
+    """Return the digests of each site by which a patch knows where it applies."""
+    found: dict[str, list[str]] = {}
     for target in patch.targets:
         for variant in target.variants:
-            sites = {item.site for item in variant.replacements if not item.new}
-            yield from (
-                (one.site, one.digests)
-                for one in variant.shape
-                if isinstance(one, Known) and one.site in sites
-            )
+            for one in variant.shape if variant.verdict == "apply" else ():
+                if isinstance(one, Known):
+                    found.setdefault(one.site, []).extend(one.digests)
+    return found
 
 
 def table() -> str:
