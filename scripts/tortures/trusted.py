@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from tortures._upstreams import Release
 
-#: Mutants of the same behaviour, of whatever source.
-SAME = (*HARMLESS, "another name")
+#: Mutants of the same behaviour, of whatever source: the decorator hands on what it is given.
+SAME = (*HARMLESS, "another name", "decorator added", "bound again")
 #: Characters of a line.
 LONGEST = 300
 #: How often each kind is drawn of each site.

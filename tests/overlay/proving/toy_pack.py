@@ -64,6 +64,7 @@ KINDS = {
     "imports": ("", "import no_such_module", ""),
     "blind": ("", "return ''", ""),
     "harmless": ("", "return ''", ", harmless='it is of speed alone'"),
+    "undoes": ("", "", ", alike=lambda seed: 'another result than without the patch'"),
     "on-gpus": ("", "", ", devices=('cuda',)"),
 }
 
