@@ -113,23 +113,35 @@ def _bare(one: ast.arg) -> ast.arg:
 
 
 def reads(site: str, tree: Tree) -> set[str]:
-    """Return what the function at a site reads: names that are not its own, attributes, keywords and texts.
+    """Return what the function at a site reads: names not its own, attributes, keywords, texts and numbers.
 
     A setting that an upstream asks for, and a feature that it adds, is seen in one of these.
     """
-    nodes = tree.nodes(tree.chain(site)[-1])
-    parts = [part for node in nodes for part in ast.walk(node)]
-    own = {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
-    own |= {part.arg for part in parts if isinstance(part, ast.arg)}
-    idle = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
-    found = {part.id for part in parts if isinstance(part, ast.Name)} - own
-    found |= {part.attr for part in parts if isinstance(part, ast.Attribute)}
-    found |= {part.arg for part in parts if isinstance(part, ast.keyword) and part.arg is not None}
-    found |= {
-        alias.name for part in parts if isinstance(part, (ast.Import, ast.ImportFrom)) for alias in part.names
-    }
-    texts = (part.value for part in parts if isinstance(part, ast.Constant) and id(part) not in idle)
-    return found | {repr(text) for text in texts if isinstance(text, str)}
+    parts = [part for node in tree.nodes(tree.chain(site)[-1]) for part in ast.walk(node)]
+    own = {part.arg for part in parts if isinstance(part, ast.arg)}
+    own |= {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+    docstrings = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
+    return {_read(part) for part in parts if id(part) not in docstrings} - own - {""}
+
+
+def _read(part: ast.AST) -> str:
+    """Return what a node by itself reads, empty if nothing."""
+    match part:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(attr=name):
+            return f".{name}"
+        case ast.keyword(arg=str(name)):
+            return f"{name}="
+        case ast.alias(name=name):
+            return f"import {name}"
+        case ast.ImportFrom(module=name, level=level):
+            return f"from {'.' * level}{name or ''}"
+        case ast.Constant(value=bool() | None):
+            return ""
+        case ast.Constant(value=value):
+            return repr(value)
+    return ""
 
 
 def other(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tree) -> str:
