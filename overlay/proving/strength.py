@@ -24,6 +24,14 @@ RECORD = "trust.json"
 #: Of the mutants that digests refuse, the share that a contract may let pass, and how many have to be tried.
 LARGEST_SHARE = 0.1
 FEWEST = 20
+#: What of a syntax node is read, and how that is written down.
+_READS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Name: ("id", "{}"),
+    ast.Attribute: ("attr", ".{}"),
+    ast.keyword: ("arg", "{}="),
+    ast.alias: ("name", "import {}"),
+    ast.ImportFrom: ("module", "from {}"),
+}
 
 
 class Strength(Record):
@@ -121,27 +129,16 @@ def reads(site: str, tree: Tree) -> set[str]:
     own = {part.arg for part in parts if isinstance(part, ast.arg)}
     own |= {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
     docstrings = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
-    return {_read(part) for part in parts if id(part) not in docstrings} - own - {""}
+    return {_told(part) for part in parts if id(part) not in docstrings} - own - {""}
 
 
-def _read(part: ast.AST) -> str:
+def _told(part: ast.AST) -> str:
     """Return what a node by itself reads, empty if nothing."""
-    match part:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(attr=name):
-            return f".{name}"
-        case ast.keyword(arg=str(name)):
-            return f"{name}="
-        case ast.alias(name=name):
-            return f"import {name}"
-        case ast.ImportFrom(module=name, level=level):
-            return f"from {'.' * level}{name or ''}"
-        case ast.Constant(value=bool() | None):
-            return ""
-        case ast.Constant(value=value):
-            return repr(value)
-    return ""
+    if isinstance(part, ast.Constant):
+        return "" if part.value is None or isinstance(part.value, bool) else repr(part.value)
+    field, form = _READS.get(type(part), ("", ""))
+    name = getattr(part, field, None)
+    return form.format(name) if name else ""
 
 
 def other(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tree) -> str:

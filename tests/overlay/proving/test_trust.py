@@ -126,7 +126,7 @@ def test_a_weak_contract_is_refused(toy: Toy) -> None:
         # A setting that no input knows of, and that with the patch would do nothing.
         (
             UNKNOWN.replace("return 1", "import os\n    return 1 if os.environ.get('MORE') else 1"),
-            "toylib.core:scale reads 'MORE', .environ, .get, as no source does that the patch was written for",
+            "toylib.core:scale reads 'MORE', .environ, .get, as no source does that the patch was",
         ),
         (
             UNKNOWN.replace("def other", "def another"),
