@@ -37,7 +37,7 @@ _READS: dict[type[ast.AST], tuple[str, str]] = {
 class Strength(Record):
     """What became of the mutants of a patch that digests refuse, had its contract been believed."""
 
-    #: Mutants of the sites that the patch knows by digest, each of another meaning.
+    #: Mutants of the sites that the patch knows by digest, each of another meaning, that reach the contract.
     tried: int
     #: Of these, on how many the patch would have been trusted.
     passed: int
