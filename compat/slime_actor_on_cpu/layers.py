@@ -15,9 +15,6 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 
 from overlay.compat.cpu_attention import PackedAttention
 
-#: For slime's `--spec`.
-SPEC = (__name__, "layer_spec")
-
 
 class Attention(PackedAttention):
     """Attention within each sequence of a pack of slime's, whose bounds include the padding."""

@@ -69,11 +69,6 @@ class Job(Record):
         }
 
 
-def is_job(path: str) -> bool:
-    """Return whether a path is a folder."""
-    return os.path.isdir(path)
-
-
 def read(folder: str) -> Job:
     """Return what lies in a folder. Raises `ReportError` if no process has left anything there."""
     names = sorted(os.listdir(folder))

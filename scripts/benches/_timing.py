@@ -5,6 +5,10 @@ median of the differences within a turn (what one sees) beside the difference of
 The clock is the processor time, user and system, of the process concerned: on an idle machine it agrees with
 the clock on the wall, and on a busy one it still means something. `--wall` asks for the wall; the row of the
 audit, which waits for the disk, always has it.
+
+This is what pyperf does not do: it measures one command and then the other, by the clock on the wall. On two
+busy cores its difference of two starts came out anywhere from nothing to ten times the true one, where turns
+of processor time stayed within a fifth of theirs.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from tortures._start_contracts import PATIENCE
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 _SHARED = [str(SCRIPTS), *(str(SCRIPTS / "checks" / name) for name in ("upstreams", "ranks"))]
+#: How an outcome begins that says nothing of the contract.
+NOT_RUN = "not run: "
 _CODE = "import sys; from records import _with_digests; _with_digests.main(*sys.argv[1:])"
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def outcome(patch: str, folder: Path, added: Added) -> str:
     if patch not in CONTRACTS:
         return "there is none"
     if CONTRACTS[patch].starts:
-        return "not run: it starts processes of its own, which would not see the new digests"
+        return f"{NOT_RUN}it starts processes of its own, which would not see the new digests"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
     path = os.pathsep.join([str(folder), *_SHARED])
     words = [patch, _support_checks.SEED, json.dumps(list(added))]

@@ -3,11 +3,14 @@
     ./scripts/matrix digests verl.sft-balance             # each listed release that can be had
     ./scripts/matrix digests verl.sft-balance --contract  # and does the contract hold on what is new?
     ./scripts/matrix digests verl.sft-balance --only main # releases with that in their names
+    ./scripts/matrix digests verl.sft-balance --write     # ask of each, once the contract has been run on it
 
 Of a source that is new it prints the difference to the nearest known one, that with the fewest changed lines,
 and the line to write once a person has read it: whether the patch is right there is not for a digest to say.
+With `--write` it asks that person, never of a source on which the contract is broken, and writes what is said
+yes to. The versions of a variant stay as they are.
 New is what is not known where the patch is `unsupported`; what needs no patch is left alone. Exit status 1 if
-anything is new.
+anything is left that is new.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from overlay.catalogue.registry import load_patches, module_of
 from overlay.patch import Known
 from overlay.report.sources import upstream_source
-from records import _patch_releases, _with_digests, support
+from records import _patch_releases, _support_checks, _with_digests, _write_digests, support
 from tortures._upstreams import Pristine
 
 if TYPE_CHECKING:
@@ -99,7 +102,7 @@ def difference(old: Source, new: Source) -> str:
 def line(patch: Patch, new: Source, near: Source | None) -> str:
     """Return what is to be written, and where: after the digest of the nearest known source."""
     said = f'"{new.digest}",  # {new.release}'
-    home = Path(sys.modules[module_of(patch.id)].__file__ or "")
+    home = _home(patch)
     if near is None:
         return f"{home.name}: in a variant of its own, at {new.site}: {said}"
     for number, text in enumerate(home.read_text(encoding="utf-8").splitlines(), start=1):
@@ -108,13 +111,17 @@ def line(patch: Patch, new: Source, near: Source | None) -> str:
     return f"{_below(home)}, at {new.site} after {near.digest}: {said}"
 
 
+def _home(patch: Patch) -> Path:
+    return Path(sys.modules[module_of(patch.id)].__file__ or "")
+
+
 def _below(file: Path) -> str:
     root = Path(__file__).resolve().parents[2]
     return str(file.relative_to(root) if file.is_relative_to(root) else file)
 
 
-def report(patch: Patch, found: list[Source], only: str, *, contract: bool) -> int:
-    """Print what is known and what is new, each new source once; return how many those are."""
+def report(patch: Patch, found: list[Source], only: str, *, contract: bool, write: bool = False) -> int:
+    """Print what is known and what is new, each new source once; return how many of those are left."""
     digests = known(patch)
     standing = [one for one in found if one.digest in digests[one.site]]
     new: dict[tuple[str, str], Source] = {}
@@ -134,12 +141,33 @@ def report(patch: Patch, found: list[Source], only: str, *, contract: bool) -> i
         print(f"\n{difference(old, one)}" if old else f"\nno known source of {one.site} can be had here")
         print(f"write  {line(patch, one, old)}")
         print("       once the contract holds there (--contract), in a variant whose versions include it")
-    if contract:
+    written = 0
+    if contract or write:
         for release in dict.fromkeys(one.release for one in new.values()):
             mine = [(key, one) for key, one in new.items() if one.release == release]
             added = [(one.site, old.digest, one.digest) for key, one in mine if (old := near[key])]
-            print(f"contract on {release}: {_with_digests.outcome(patch.id, mine[0][1].folder, added)}")
-    return len(new)
+            outcome = _with_digests.outcome(patch.id, mine[0][1].folder, added)
+            print(f"contract on {release}: {outcome}")
+            if write:
+                written += _written(patch, added, outcome)
+    return len(new) - written
+
+
+def _written(patch: Patch, added: _with_digests.Added, outcome: str) -> int:
+    """Ask of each source of a release, and return how many digests were written."""
+    if outcome != _support_checks.PASSED and not outcome.startswith(_with_digests.NOT_RUN):
+        print("nothing is written: the contract has to hold there")
+        return 0
+    written = 0
+    for site, near, new in added:
+        if not _write_digests.ask(f"write {new} after {near}, {site}?"):
+            continue
+        if _write_digests.insert(_home(patch), near, new):
+            written += 1
+            print(f"written to {_below(_home(patch))}")
+        else:
+            print(f"not written: {near} has a name of its own, or does not stand in {_below(_home(patch))}")
+    return written
 
 
 def main(arguments: list[str]) -> int:
@@ -148,12 +176,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("patch", metavar="ID")
     parser.add_argument("--contract", action="store_true", help="run the contract where a source is new")
     parser.add_argument("--only", default="", metavar="TEXT", help="look for new sources on these alone")
+    parser.add_argument(
+        "--write", action="store_true", help="run the contract, ask, and write what is accepted"
+    )
     options = parser.parse_args(arguments)
     patches = load_patches()
     if options.patch not in patches:
         parser.error(f"there is no patch {options.patch!r}")
     patch, missing = patches[options.patch], dict[str, str]()
-    count = report(patch, sources(patch, missing), options.only, contract=options.contract)
+    found = sources(patch, missing)
+    count = report(patch, found, options.only, contract=options.contract, write=options.write)
     for release, why in missing.items():
         print(f"{release}: not fetched: {why}")
     return int(bool(count))

@@ -52,12 +52,17 @@ def test_advantages_are_those_of_the_trained_tokens(revision: str, slime: Callab
             assert rank["error"] <= TOLERANCE, (SEED, name, rank)
 
 
+#: What slime alone makes of the cases takes a minute on each.
+by_the_last = pytest.mark.nightly("v0.3.1 stands for it", revision=("v0.2.4",))
+
+
 @functools.cache
 def plain(folder: Path) -> dict[str, list[Any]]:
     """Return what the ranks of slime alone make of the cases, as far as they get."""
     return on_ranks(folder, overlay=False)
 
 
+@by_the_last
 @pytest.mark.parametrize(
     "revision",
     [
@@ -74,6 +79,7 @@ def test_upstream_alone_leaves_masked_tokens_out(revision: str, slime: Callable[
     assert max(errors) <= TOLERANCE
 
 
+@by_the_last
 @pytest.mark.parametrize("revision", ["v0.2.4", "v0.3.1"])
 def test_upstream_alone_has_no_token_for_a_reward_under_context_parallelism(
     revision: str, slime: Callable[[str], Path]

@@ -68,7 +68,10 @@ def plain(folder: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]
 
 still_wrong = pytest.mark.xfail(strict=True, reason="once this passes, slime.whiten-over-cp has had its day")
 
+by_the_last = pytest.mark.nightly("v0.3.1 stands for it", revision=("v0.2.4",))
 
+
+@by_the_last
 @pytest.mark.parametrize(
     "revision",
     [pytest.param("v0.2.4", marks=still_wrong), pytest.param("v0.3.1", marks=still_wrong), FIXED],
@@ -90,6 +93,7 @@ def test_where_slime_does_so_itself_it_is_left_alone(
     assert all(rank["error"] <= TOLERANCE for rank in ranks)
 
 
+@by_the_last
 @pytest.mark.parametrize("revision", ["v0.2.4", "v0.3.1"])
 def test_upstream_alone_waits_for_a_rank_without_a_token(
     revision: str, slime: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

@@ -131,7 +131,7 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
         splits["attention.softmax_offset"] = ((HEADS,), heads)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.zero_()  # so that a step is all there is, however small, and no bit of it is rounded away
+            parameter.zero_()  # a step is all there is then, and none of it is rounded away
     _without_kernels()
     return model, splits
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import pytest
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Known, known, replaced, variant
 from overlay.reading.source import InstalledTree
-from records import _patch_releases, _with_digests, digests, support
+from records import _patch_releases, _with_digests, _write_digests, digests, support
 from sources.releases import Release
 
 if TYPE_CHECKING:
@@ -85,6 +86,57 @@ def test_the_place_to_write_is_a_line_of_the_patch(upstreams: Any) -> None:
     assert name == "patches/megatron/recompute/__init__.py"
     text = (Path(__file__).resolve().parents[3] / name).read_text().splitlines()[int(number) - 1]
     assert "9bc2baceb2bb" in text
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, outcome: str, *words: str) -> None:
+    """Let a contract come out so, and a person say this."""
+    said = iter(words)
+    monkeypatch.setattr(_with_digests, "outcome", lambda *_: outcome)
+    monkeypatch.setattr("builtins.input", lambda _: next(said))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word", "writes"),
+    [
+        ("passed", "y", True),
+        ("passed", "", False),
+        ("not run: it starts processes", "yes", True),
+        ("wrong: 3 is not 4 (seed 1)", "y", False),
+    ],
+)
+def test_a_digest_is_written_on_a_yes_and_where_the_contract_is_not_broken(
+    outcome: str, word: str, *, writes: bool, upstreams: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found, old = upstreams
+    new = InstalledTree(str(found["up==3"])).digest(SITE)
+    home = tmp_path / "words.py"
+    before = f'ONE = known("up:f", "{old}", "0123456789ab")\nTWO = ("{old}",)\n'
+    home.write_text(before)
+    monkeypatch.setattr(digests, "_home", lambda _: home)
+    answers(monkeypatch, outcome, word)
+    assert digests.main([ID, "--write"]) == int(not writes)
+    wanted = f'ONE = known("up:f", "{old}", "{new}", "0123456789ab")\nTWO = ("{old}", "{new}")\n'
+    assert ast.dump(ast.parse(home.read_text())) == ast.dump(ast.parse(wanted if writes else before))
+
+
+def test_a_digest_with_a_name_of_its_own_is_left_to_a_person(
+    upstreams: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = tmp_path / "words.py"
+    home.write_text(f'OLD = "{upstreams[2]}"\n')
+    monkeypatch.setattr(digests, "_home", lambda _: home)
+    answers(monkeypatch, "passed", "y")
+    assert digests.main([ID, "--write"]) == 1
+    assert "has a name of its own" in capsys.readouterr().out
+    assert home.read_text() == f'OLD = "{upstreams[2]}"\n'
+
+
+def test_nobody_to_ask_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", closed)
+    assert not _write_digests.ask("write?")
 
 
 def test_a_new_digest_is_put_beside_the_known_one_alone() -> None:
