@@ -62,8 +62,12 @@ def known() -> Record:
             known = _known(patch)
             for site in _replaced(patch):
                 # What an import stands for is to be known as well, if the patch asks for it.
-                if tree.has(site.partition(":")[0]) and all(
-                    tree.digest(one) in known.get(one, [tree.digest(one)]) for one in tree.chain(site)
+                if (
+                    site in known
+                    and tree.has(site.partition(":")[0])
+                    and all(
+                        tree.digest(one) in known.get(one, [tree.digest(one)]) for one in tree.chain(site)
+                    )
                 ):
                     taken = strength.parameters(site, tree)
                     parameters = found[name]["parameters"].setdefault(site, set())

@@ -3,10 +3,10 @@
     ./scripts/torture trusted --patch verl.strict-token-budget --write
 
 Mutants are those of `./scripts/torture mutants` that digests refuse, each kind drawn several times. On each,
-the patch is trusted on trial, and its contract is run on upstream alone and with the patch, as `--trust` does,
-with as many seeds. A mutant on which it is proven would have been trusted, although a digest refuses it: it
-*passes*. Mutants that mean the same by their form are left out, and of those that `--trust` refuses before it
-runs anything only the number is printed. The record is `compat/trust.json`.
+the patch is trusted on trial, and its contract is run on upstream alone and with the patch, with as many
+seeds as `--trust` takes. A mutant on which it is proven would have been trusted, although a digest refuses
+it: it *passes*. Mutants that mean the same by their form are left out, and of those that `--trust` refuses
+before it runs anything only the number is printed. The record is `compat/trust.json`.
 """
 
 from __future__ import annotations
