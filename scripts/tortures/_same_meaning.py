@@ -37,7 +37,7 @@ class _Plain(ast.NodeTransformer):
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         if isinstance(node.exc, ast.Call):
-            node.exc.args = node.exc.keywords = []
+            node.exc.args, node.exc.keywords = [], []
         return self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
