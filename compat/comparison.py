@@ -9,10 +9,12 @@ Each other rank answers the call that is open, which is the last one unless its 
 for the next otherwise. Who has the same digest counts itself, and no more; who has another writes it down
 before, and what that stands for unless somebody has. Whoever is the last to count itself says so. So the
 first rank reads one number where all agree, however many there are, and of those who differ where they do
-not. Only if somebody is missing does it look who. It writes the verdict, and does not leave before all have
-read it: the store may live in its process.
+not. Only if somebody is missing does it look who, in the list of those who came. It writes the verdict, and
+does not leave before all have read it: the store may live in its process.
 
 Where the first rank does not come, or says nothing, one of the others finds out for all who is missing.
+Whoever comes after that has a finding of its own, since it may belong to another start of the job, and adds
+the one before: so every rank of a start says what the first to give up has found.
 
 Nobody looks twice a second whether something has changed: all waiting is done by the store.
 """
@@ -40,11 +42,12 @@ class Talk:
     """What the ranks of one group say to each other.
 
     Under `calls` stands the number of the last call, and `waits N` lists the ranks that have waited for one
-    after call N. Under `N/`: `call`, the digest of the first rank and what it has applied; how often rank R
-    has answered as `rank R`; how many ranks have as `came`, and `all` when that is complete; `odd`, a list
-    of ranks with other digests; `applied`, a list of what ranks have applied that is not what the first
-    has; what a digest stands for; the `verdict`, the number of its `readers`, `read` when that is complete,
-    and what a rank said that had `given up` on it.
+    after call N, each with the round in which it did: of such `rounds` as many have ended, each with what was
+    found as `nobody ROUND`. Under `N/`: `call`, the digest of the first rank and what it has applied; how
+    often rank R has answered as `rank R`; the ranks that have as the list `came`, and `all` when that is
+    complete; `odd`, a list of ranks with other digests; `applied`, a list of what ranks have applied that is
+    not what the first has; what a digest stands for; the `verdict`, the number of its `readers`, `read` when
+    that is complete, who was found `missing` without a verdict, and what a rank said that had `given up`.
     """
 
     def __init__(self, store: Any, prefix: str, ranks: Sequence[int], applied: Iterable[str] = ()) -> None:
@@ -54,6 +57,8 @@ class Talk:
         self.applied = {self._own}
         self._ranks = ranks
         self._others = ranks[1:]
+        #: The last call when this rank began to wait for the next, and the round of those who wait.
+        self._waits = 0, 0
 
     def lead(self, facts: Mapping[str, str], files: Mapping[str, str], timeout: float) -> str:
         """Take part as the first rank: return what differs, or who did not come."""
@@ -65,8 +70,10 @@ class Talk:
         if not report:
             # A patch that waits on one of them is no difference.
             self.applied |= set(map(frozenset, self.keys.entered(f"{call}/applied")))
-        self.keys.set(f"{call}/verdict", [report, len(self._others) - len(silent)])
-        if len(silent) < len(self._others) and not self.keys.wait(f"{call}/read", timeout=SLACK):
+        # Of those who are called silent, some may have come since: they read it too.
+        readers = self.keys.count(f"{call}/came") if silent else len(self._others)
+        self.keys.set(f"{call}/verdict", [report, readers])
+        if readers and not self.keys.wait(f"{call}/read", timeout=SLACK):
             return report or self._given_up(call)
         return report
 
@@ -87,7 +94,7 @@ class Talk:
         end = time.monotonic() + timeout
         call = self._last_call()
         while not call or self.keys.has(f"{call}/verdict"):
-            self.keys.enter(f"waits {call}", me)
+            self._wait_after(call, me)
             if not self.keys.wait(f"{call + 1}/call", timeout=end - time.monotonic()):
                 return 0
             call = self._last_call()
@@ -97,12 +104,14 @@ class Talk:
     def hear(self, call: int, me: int, timeout: float) -> str | None:
         """Return the verdict on a call that was answered, `None` if the first rank has called again."""
         if not self.keys.wait(f"{call}/verdict", timeout=timeout + SLACK):
-            missing = self._found_for_all(
+            missing, before = self._found_for_all(
                 f"{call}/missing", me, lambda: self._missing(self._unanswered(call), call - 1)
             )
             report = self._sentences(missing, timeout) or agreement.no_verdict(
                 self._ranks[0], timeout + SLACK
             )
+            if before:
+                report += agreement.without(me, self._sentences(before, timeout))
             # The first rank may still be comparing, and must not think that all is well.
             if not self.keys.has(f"{call}/given up"):
                 self.keys.set(f"{call}/given up", report)
@@ -143,7 +152,7 @@ class Talk:
             return
         if not same:
             self.keys.count(f"{call}/with {digest}", 1)
-        if self.keys.count(f"{call}/came", 1) == len(self._others):
+        if self.keys.enter(f"{call}/came", me) == len(self._others):
             self.keys.set(f"{call}/all", True)
 
     def _silent(self, call: int, timeout: float) -> list[int]:
@@ -154,8 +163,8 @@ class Talk:
         came = self.keys.count(f"{call}/came")
         if came in (0, len(self._others)):
             return [] if came else list(self._others)
-        missing = set(self.keys.missing([f"{call}/rank {rank}" for rank in self._others]))
-        return [rank for rank in self._others if f"{call}/rank {rank}" in missing]
+        there = set(self.keys.entered(f"{call}/came"))
+        return [rank for rank in self._others if rank not in there]
 
     def _differences(
         self, call: int, silent: Iterable[int], facts: Mapping[str, str], files: Mapping[str, str]
@@ -186,42 +195,66 @@ class Talk:
 
     def _missing(self, silent: Sequence[int], before: int) -> Missing:
         """Tell ranks that did not answer apart: some came, and did not wait long enough."""
-        waited = set(self.keys.entered(f"waits {before}")) if silent else set()
+        waited = {rank for rank, _ in self.keys.entered(f"waits {before}")} if silent else set()
         return [rank for rank in silent if rank not in waited], [rank for rank in silent if rank in waited]
 
     def _sentences(self, missing: Missing, timeout: float) -> str:
         silent, left = missing
         return agreement.silence(silent, timeout) + agreement.gave_up(left, self._ranks[0])
 
+    def _wait_after(self, call: int, me: int) -> None:
+        """Say that this rank waits for the call after one, in the round that has not ended."""
+        while True:
+            self._waits = call, self.keys.count(f"{call}/rounds")
+            self.keys.enter(f"waits {call}", [me, self._waits[1]])
+            # Whoever ends a round says so before it looks who is in it.
+            if self.keys.count(f"{call}/rounds") == self._waits[1]:
+                return
+
     def _nobody_called(self, me: int, timeout: float) -> str:
         """Return a sentence on the first rank, and on those others that are not waiting for it either."""
-        call = self._last_call()
+        call, number = self._waits
 
         def look() -> Missing:
-            waiting = {*self.keys.entered(f"waits {call}"), me}
+            if self.keys.count(f"{call}/rounds") == number:
+                self.keys.count(f"{call}/rounds", 1)
+            waiting = {me, *(rank for rank, wait in self.keys.entered(f"waits {call}") if wait == number)}
             return [rank for rank in self._ranks if rank not in waiting], []
 
-        report = agreement.silence(self._found_for_all(f"{call}/nobody", me, look)[0], timeout)
+        (silent, _), _ = self._found_for_all(f"{call}/nobody {number}", me, look)
+        report = agreement.silence(silent, timeout)
+        before = f"{call}/nobody {number - 1}"
+        if number and self.keys.has(before):
+            report += agreement.without(me, self._sentences(_missing_of(self.keys.get(before)), timeout))
         if not call or self.keys.has(f"{call}/rank {me}"):
             return report
         said = self.keys.get(f"{call}/verdict")[0] if self.keys.has(f"{call}/verdict") else None
         return report + (agreement.without(me, said) if said else "")
 
-    def _found_for_all(self, name: str, me: int, look: Callable[[], Missing]) -> Missing:
+    def _found_for_all(
+        self, name: str, me: int, look: Callable[[], Missing]
+    ) -> tuple[Missing, Missing | None]:
         """Return what one rank has found out for all, and find it out if that is this one.
 
         That is the first one that asks; whoever comes when it no longer answers; and whoever is called
-        missing.
+        missing, which gets what calls it so too.
         """
+        before = None
         if self.keys.count(f"{name} asked", 1) > 1 and self.keys.wait(name, timeout=SLACK):
-            silent, left = (agreement.ranks_of(runs) for runs in self.keys.get(name))
+            before = silent, left = _missing_of(self.keys.get(name))
             if me not in silent and me not in left:
-                return silent, left
+                return before, None
         found = look()
         self.keys.set(name, [agreement.runs_of(ranks) for ranks in found])
-        return found
+        return found, before
 
     def _given_up(self, call: int) -> str:
         """Return what others said who no longer wait for the verdict, if there are any."""
         name = f"{call}/given up"
         return str(self.keys.get(name)) if self.keys.has(name) else ""
+
+
+def _missing_of(told: Sequence[Sequence[Sequence[int]]]) -> Missing:
+    """Return the ranks that were written down as runs."""
+    silent, left = map(agreement.ranks_of, told)
+    return silent, left

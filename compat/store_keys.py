@@ -81,9 +81,11 @@ class Keys:
             found += map(json.loads, texts)
         return found
 
-    def enter(self, name: str, value: object) -> None:
-        """Write a value at the end of a list."""
-        self.set(f"{name} {self.count(name, 1)}", value)
+    def enter(self, name: str, value: object) -> int:
+        """Write a value at the end of a list, and return how many it has then."""
+        number = self.count(name, 1)
+        self.set(f"{name} {number}", value)
+        return number
 
     def entered(self, name: str) -> list[Any]:
         """Read a list, without the values of those who have ended while they were writing."""

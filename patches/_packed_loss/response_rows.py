@@ -37,7 +37,8 @@ def response_rows(
     # The temperature is no business of a row's number.
     plain = copy.copy(args)
     plain.rollout_temperature = 1.0
-    numbers = torch.arange(logits[..., 0].numel(), dtype=torch.float32).view(*logits.shape[:-1], 1)
+    count = logits[..., 0].numel()
+    numbers = torch.arange(count, dtype=torch.float32, device="cpu").view(*logits.shape[:-1], 1)
     runs, targets = [], []
     for rows, tokens in module.get_responses(numbers, args=plain, **batch):
         found = _runs(rows[:, 0].long())

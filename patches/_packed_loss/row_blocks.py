@@ -55,8 +55,9 @@ class Rows:
         import torch
 
         if device not in self._lines:
-            runs = [torch.arange(start, stop) for start, stop in self.spans]
-            self._lines[device] = torch.cat(runs or [torch.arange(0)]).to(device)
+            # On the host, whatever the default device is: a launch for each of many spans takes longer.
+            runs = [torch.arange(start, stop, device="cpu") for start, stop in [(0, 0), *self.spans]]
+            self._lines[device] = torch.cat(runs).to(device)
         return self._lines[device]
 
     def gaps(self, count: int) -> Iterator[Span]:

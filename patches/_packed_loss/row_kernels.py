@@ -88,21 +88,23 @@ def against(flat: Any) -> str:
 def wrong(module: Any, device: Any, dtype: Any) -> str:
     """Return what a module computes wrongly of eight rows, by float64; nothing if nothing.
 
-    The numbers are always the same, and nobody else's generator is drawn from.
+    The numbers are always the same, whatever a trainer's default device and dtype are, and nobody else's
+    generator is drawn from.
     """
     import torch
 
-    made = torch.Generator().manual_seed(8)
+    made = torch.Generator("cpu").manual_seed(8)
+    drawn: dict[str, Any] = {"generator": made, "device": "cpu"}
     # Two whole tiles and a part of one.
     wide = 2 * int(module.TILE) + 37
-    logits = (torch.randn(9, wide, generator=made) * 3).to(dtype)
+    logits = (torch.randn(9, wide, dtype=torch.float32, **drawn) * 3).to(dtype)
     logits[1, ::2] = -torch.inf
     logits[2] = -torch.inf
     logits[3, 5] += 40
     logits[4] *= 20
     logits[5, -1] = logits[5, 0] = 50
     logits[6, 7] = torch.nan
-    logits[7] = torch.arange(wide) / wide
+    logits[7] = torch.arange(wide, device="cpu") / wide
     exact = logits.double()
     for temperature, entropy in ((1.0, False), (0.7, True)):
         rows = Rows([(0, 3), (3, 8)], temperature=temperature, with_entropy=entropy)
@@ -123,8 +125,8 @@ def wrong(module: Any, device: Any, dtype: Any) -> str:
             off = (found.cpu()[plain] - value[plain]).abs() / value[plain].abs()
             if not bool((off < _TOLERANCE).all()):
                 return f"the {name} of a row is off by {float(off.max()):.1e}"
-        constant = torch.randn(8, dtype=torch.float64, generator=made)
-        slope = torch.randn(8, dtype=torch.float64, generator=made) if entropy else None
+        constant = torch.randn(8, dtype=torch.float64, **drawn)
+        slope = torch.randn(8, dtype=torch.float64, **drawn) if entropy else None
         best[2] = 0
         wanted = exact.clone()
         row_blocks.write_rows(exact, wanted, best, constant, slope, rows)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from overlay.patches._partition.balance import holds, split_largest, total
 from overlay.patches._partition.differencing import karmarkar_karp
 from overlay.patches._partition.level import level
-from overlay.patches._partition.packing import best_fit_decreasing, first_fit, least_parts, worst_fit
+from overlay.patches._partition.packing import (
+    best_fit_decreasing,
+    first_fit,
+    first_fit_decreasing,
+    least_parts,
+    worst_fit,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     Number = int | float
 
@@ -20,8 +26,9 @@ def fewest_parts(
     """Return the least number of parts, `at_least` or more, in which `capped_partitions` succeeds.
 
     It then succeeds with every greater number too, up to that of the samples. Unless `at_least` is more, the
-    result is no more than first fit needs, no more than the least number with which Karmarkar-Karp on the
-    costs holds the cap by itself, and no more than there are samples.
+    result is no more than first fit needs, in the order of the samples or the longest first, no more than the
+    least number with which Karmarkar-Karp on the costs holds the cap by itself, and no more than there are
+    samples.
 
     Args:
         lengths: Tokens of each sample.
@@ -34,10 +41,12 @@ def fewest_parts(
 
     """
     costs = _checked(lengths, cap, costs)
-    packed = min(len(first_fit(lengths, cap)), len(best_fit_decreasing(lengths, cap)))
-    if at_least >= packed:
-        return at_least
-    for parts in range(max(least_parts(lengths, cap), 1), packed):
+    least, packed = max(least_parts(lengths, cap), 1), len(lengths)
+    for pack in _packers():
+        packed = min(packed, len(pack(lengths, cap)))
+        if packed <= max(least, at_least):
+            return max(packed, at_least)
+    for parts in range(least, packed):
         if holds(karmarkar_karp(costs, parts, equal_size=False), lengths, cap):
             return max(parts, at_least)
     return packed
@@ -101,7 +110,7 @@ def _starts(
     lengths: Sequence[int], parts: int, cap: int, costs: Sequence[Number]
 ) -> Iterator[list[list[int]]]:
     """Yield partitions that hold the cap in `parts` parts or fewer, the best to start from first."""
-    for pack in (first_fit, best_fit_decreasing):
+    for pack in _packers():
         packed = pack(lengths, cap)
         if len(packed) <= parts:
             yield packed
@@ -109,6 +118,11 @@ def _starts(
         balanced = karmarkar_karp(costs, fewer, equal_size=False)
         if holds(balanced, lengths, cap):
             yield balanced
+
+
+def _packers() -> tuple[Callable[[Sequence[int], int], list[list[int]]], ...]:
+    """Return what packs, each of which needs the fewest parts for some samples; the last one rarely does."""
+    return first_fit, best_fit_decreasing, first_fit_decreasing
 
 
 def _better(

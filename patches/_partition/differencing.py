@@ -1,8 +1,9 @@
 """Karmarkar-Karp differencing with the upstreams' very result, at a fraction of their time.
 
 The upstreams keep every state as `parts` sets, most of them empty for most of the time, and sort them all
-after each merge. Here a state is the ascending list of its sets that are not empty: the others are implied,
-and where a set of one sample meets a state, one set moves and the rest stays as it is.
+after each merge. Here a state is the list of its sets that are not empty, the largest first: the others are
+implied. Where a set of one sample meets a state, it goes near the end of the list, and the rest stays as it
+is. Samples that have met nothing yet wait in a sorted list: the heap has only what has been merged.
 
 What makes the result the same: the upstreams compare sets by sum, then number of samples, then samples. No
 two sets share a sample, so the first sample decides the last of these and (sum, number, first sample) is a
@@ -12,7 +13,7 @@ strict total order. The same goes for states, by (spread, largest set). Neither 
 from __future__ import annotations
 
 from bisect import insort
-from heapq import heapify, heappop, heapreplace
+from heapq import heappop, heappush
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     Number = int | float
-    #: Sum, number of samples, first and last sample. The samples between are found by `following`.
+    #: Sum, number of samples and first sample, all negated, so that the largest set is the least; and the
+    #: last sample. The samples between are found by `following`.
     Part = tuple[Number, int, int, int]
     #: What orders the heap (spread and largest set, all negated: the greatest comes first), and the sets.
     State = tuple[Number, Number, int, int, list[Part]]
@@ -64,15 +66,20 @@ def karmarkar_karp(values: Sequence[Number], parts: int, *, equal_size: bool) ->
         raise AssertionError(f"{count} % {parts} != 0")
     following = [-1] * count
     join = _joiner(values, following)
-    ascending = sorted(zip(values, range(count), strict=True))
-    singles: list[Part] = [(0 + value, 1, index, index) for value, index in ascending]
+    # The largest last, from where it is taken.
+    rising = sorted(range(count), key=values.__getitem__)
+    singles: list[Part] = [(-values[index], -1, -index, index) for index in rising]
     size = parts if equal_size else 1
-    heap = [_state(singles[start : start + size], parts) for start in range(0, count, size)]
-    heapify(heap)
-    while len(heap) > 1:
-        larger = heappop(heap)[-1]
-        heapreplace(heap, _state(_merge(larger, heap[0][-1], parts, join), parts))
-    partitions = [_samples(part, following) for part in reversed(heap[0][-1])]
+    waiting = [_state(singles[start : start + size][::-1], parts) for start in range(0, count, size)]
+    if size > 1:
+        waiting.sort(reverse=True)
+    merged: list[State] = []
+    for _ in range(len(waiting) - 1):
+        one = heappop(merged) if merged and not (waiting and waiting[-1] < merged[0]) else waiting.pop()
+        two = heappop(merged) if merged and not (waiting and waiting[-1] < merged[0]) else waiting.pop()
+        heappush(merged, _state(_merge(one[-1], two[-1], parts, join), parts))
+    (last,) = merged or waiting
+    partitions = [_samples(part, following) for part in last[-1]]
     return partitions + [[] for _ in range(parts - len(partitions))]
 
 
@@ -80,14 +87,14 @@ def _joiner(values: Sequence[Number], following: list[int]) -> Callable[[Part, P
     """Return the function that puts the samples of a second set behind those of a first."""
 
     def join(first: Part, second: Part) -> Part:
-        following[first[3]] = second[2]
+        following[first[3]] = -second[2]
         return first[0] + second[0], first[1] + second[1], first[2], second[3]
 
     def join_rounded(first: Part, second: Part) -> Part:
         # Floats round, so they have to be added in the order of the upstreams: one by one.
         total = first[0]
         for index in _samples(second, following):
-            total += values[index]
+            total -= values[index]
         _, number, start, end = join(first, second)
         return total, number, start, end
 
@@ -96,19 +103,19 @@ def _joiner(values: Sequence[Number], following: list[int]) -> Callable[[Part, P
 
 def _samples(part: Part, following: list[int]) -> list[int]:
     """Return the samples of a set in the order in which they came together."""
-    _, number, index, _ = part
+    index = -part[2]
     samples = [index]
-    for _ in range(number - 1):
+    for _ in range(-part[1] - 1):
         index = following[index]
         samples.append(index)
     return samples
 
 
 def _state(sets: list[Part], parts: int) -> State:
-    """Return the state of ascending sets, the largest spread of sums the least in a heap."""
-    total, number, first, _ = sets[-1]
-    spread = total - sets[0][0] if len(sets) == parts else total
-    return -spread, -total, -number, -first, sets
+    """Return the state of sets, the largest spread of sums the least in a heap."""
+    total, number, first, _ = sets[0]
+    spread = total - sets[-1][0] if len(sets) == parts else total
+    return spread, total, number, first, sets
 
 
 def _merge(one: list[Part], two: list[Part], parts: int, join: Callable[[Part, Part], Part]) -> list[Part]:
@@ -119,23 +126,17 @@ def _merge(one: list[Part], two: list[Part], parts: int, join: Callable[[Part, P
     """
     shared = len(one) + len(two) - parts
     if len(two) == 1:
-        if shared > 0:
-            insort(one, join(one.pop(0), two[0]))
-        else:
-            insort(one, two[0])
+        insort(one, join(one.pop(), two[0]) if shared > 0 else two[0])
         return one
     if len(one) == 1:
-        if shared > 0:
-            insort(two, join(one[0], two.pop(0)))
-        else:
-            insort(two, one[0])
+        insort(two, join(one[0], two.pop()) if shared > 0 else one[0])
         return two
     # Never negative: of the states that have several sets but not yet all, there is one at most, and it comes
     # before those of one sample, because its largest set came before them.
-    joined = list(map(join, one[:shared], reversed(two[:shared])))
-    merged = one[shared:]
-    merged += two[shared:]
-    merged += joined
-    # Two ascending runs and a third: what the sort is best at.
+    merged = one[: len(one) - shared]
+    merged += two[: len(two) - shared]
+    if shared:
+        merged += map(join, one[-shared:], reversed(two[-shared:]))
+    # Two runs and a third: what the sort is best at.
     merged.sort()
     return merged

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 
 from overlay.patches._partition.balance import exchange, halves, holds, total
 
@@ -40,6 +40,10 @@ class _Parts:
         self.cap = cap
         self.costs = costs
         self.totals = [total(part, costs) for part in partitions]
+        #: The costs of each part's samples, rising. Of floats they do not say what a sum is rounded to.
+        self.rising: list[list[Number]] = []
+        if {type(cost) for cost in costs} <= {int, bool}:
+            self.rising = [sorted([costs[index] for index in part]) for part in partitions]
 
     def settle(self, pairs: Callable[[list[Ranked], list[Ranked]], Iterable[tuple[Ranked, Ranked]]]) -> None:
         """Divide the first of the pairs that this helps, again and again.
@@ -60,6 +64,8 @@ class _Parts:
                 if high[0] <= low[0] or tries == 0:
                     return
                 tries -= 1
+                if self.rising and not closer(self.rising[low[1]], self.rising[high[1]], high[0] - low[0]):
+                    continue  # as nearly all pairs that are tried
                 was_several = self.is_several(low)
                 if self.divide(low[1], high[1]):
                     del ranked[bisect_left(ranked, low)]
@@ -91,6 +97,9 @@ class _Parts:
                 least, changed = apart, True
                 self.partitions[low], self.partitions[high] = parts
                 self.totals[low], self.totals[high] = costs
+        if changed and self.rising:
+            for place in (low, high):
+                self.rising[place] = sorted([self.costs[index] for index in self.partitions[place]])
         return changed
 
     def hold(self, parts: Sequence[Sequence[int]], costs: Sequence[Number]) -> bool:
@@ -98,3 +107,28 @@ class _Parts:
         if self.costs is not self.lengths:
             return holds(parts, self.lengths, self.cap)
         return all(len(part) == 1 or cost <= self.cap for part, cost in zip(parts, costs, strict=True))
+
+
+def closer(low: list[Number], high: list[Number], gap: Number) -> bool:
+    """Tell whether `exchange` or `halves` brings two parts closer together, whatever the cap says.
+
+    Args:
+        low: What each sample of the cheaper part costs, rising. Whole numbers.
+        high: The same of the costlier part.
+        gap: By how much that is costlier.
+
+    """
+    for given in high:
+        # What it costs more than what is taken for it, which may be nothing, is less than the gap.
+        if 0 < given < gap:
+            return True
+        place = bisect_right(low, given - gap)
+        if place < len(low) and low[place] < given:
+            return True
+    ahead: Number = 0
+    for cost in sorted(low + high, reverse=True):
+        if ahead <= 0:
+            ahead += cost
+        else:
+            ahead -= cost
+    return -gap < ahead < gap

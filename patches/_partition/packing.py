@@ -47,25 +47,39 @@ def first_fit(lengths: Sequence[int], cap: int) -> list[list[int]]:
             parts.append([])
         parts[node - leaves].append(index)
         while node > 1:
+            # Above a node that knows of more room elsewhere nothing changes.
+            most = max(room[node], room[node ^ 1])
             node //= 2
-            room[node] = max(room[2 * node], room[2 * node + 1])
+            if room[node] == most:
+                break
+            room[node] = most
     return parts
+
+
+def first_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
+    """Put each sample, longest first, into the first part with room for it, or into a new one."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    parts = first_fit([lengths[index] for index in order], cap)
+    return [[order[place] for place in part] for part in parts]
 
 
 def best_fit_decreasing(lengths: Sequence[int], cap: int) -> list[list[int]]:
     """Put each sample, longest first, into the part with the least room that is enough, or into a new one."""
     parts: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []
-    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+    count = len(lengths)
+    #: Of each part its room times `count`, and its place: in the order of both, and faster than pairs.
+    rooms: list[int] = []
+    # Of equal length the first one first, as a sort keeps them.
+    for index in sorted(range(count), key=lengths.__getitem__, reverse=True):
         length = lengths[index]
-        place = bisect_left(rooms, (length, -1))
+        place = bisect_left(rooms, length * count)
         if place < len(rooms):
-            room, part = rooms.pop(place)
+            room, part = divmod(rooms.pop(place), count)
         else:
             room, part = cap, len(parts)
             parts.append([])
         parts[part].append(index)
-        insort(rooms, (room - length, part))
+        insort(rooms, (room - length) * count + part)
     return parts
 
 

@@ -133,21 +133,20 @@ class Ranks:
         told: Counter[str] = Counter()
         asked: list[int] = []
 
-        def work(store: Any, ranks: Sequence[int]) -> None:
+        def work(place: int) -> None:
+            store, ranks = self._stores[place], self._shares[place]
             talks = {rank: Talk(Counting(store), name, range(world)) for rank in ranks if rank not in silent}
             facts = {rank: facts_of(odd=rank in odd) for rank in talks}
             go.wait()
             if case.over and talks:
-                time.sleep(case.over * timeout * min(talks) / world)
+                time.sleep(case.over * timeout * place / len(self._stores))
             calls = {rank: talk.join(rank, facts[rank], {}, timeout) for rank, talk in talks.items()}
             for rank, talk in talks.items():
                 heard = talk.hear(calls[rank], rank, timeout) if calls[rank] else None
                 told[talk._nobody_called(rank, timeout) if heard is None else heard] += 1  # noqa: SLF001
                 asked.append(talk.keys._store.requests)  # noqa: SLF001
 
-        threads = [
-            threading.Thread(target=work, args=pair) for pair in zip(self._stores, self._shares, strict=True)
-        ]
+        threads = [threading.Thread(target=work, args=(place,)) for place in range(len(self._stores))]
         for thread in threads:
             thread.start()
         print("ready", flush=True)

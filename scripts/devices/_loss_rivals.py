@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 def functions(device: str) -> dict[str, Function | str]:
     """Return, by name, the function, or why there is none."""
     against = row_kernels.against(torch.zeros(1, 8, device=device))
+    # Each size is compiled for itself. After a few of them it would be left uncompiled, without a word.
+    torch.compiler.reset()
     return {
         "overlay, blocks": overlay("blocks"),
         "overlay, triton": against or overlay("triton"),

@@ -109,6 +109,49 @@ def test_slices_of_a_vocabulary_on_two_ranks(tmp_path: Path) -> None:
                 assert error_of <= most, (case, name, row, f"seed {SEED}")
 
 
+FAR = """
+import json, sys, torch
+from overlay.patches._packed_loss import row_blocks, triton_rows
+from overlay.patches._packed_loss.row_blocks import Rows
+
+triton_rows.TILE = 1024
+tokens, wide = 40_000, 60_000
+assert tokens * wide > 2**31
+flat = torch.from_file(sys.argv[1], shared=True, size=tokens * wide, dtype=torch.bfloat16).view(tokens, wide)
+# Every row that matters lies beyond what 32 bits can count. Of a slice of columns rows are further apart.
+flat = flat[:, 17 : 17 + 2500]
+rows = Rows([(39_990, 39_992), (39_997, 39_999)], temperature=0.7, with_entropy=True)
+rows.gaps = lambda count: []  # or all of the file is written
+near = Rows([(0, 4)], temperature=0.7, with_entropy=True)
+lines = rows.lines("cpu")
+made = torch.Generator().manual_seed(int(sys.argv[2]))
+flat[lines] = (torch.randn(4, 2500, generator=made) * 3).bfloat16()
+copy = flat[lines]
+exact = copy.double()
+found = triton_rows.local_terms(flat, 4, rows)
+wanted = row_blocks.local_terms(exact, 4, near)
+errors = [float(((a.double() - b) / b).abs().max()) for a, b in zip(found, wanted)]
+constant, slope = torch.randn(2, 4, generator=made, dtype=torch.float64)
+gradient = torch.empty_like(exact)
+row_blocks.write_rows(exact, gradient, wanted[0], constant, slope, near)
+triton_rows.write_rows(flat, flat, found[0], constant, slope, rows)
+errors.append(float((flat[lines].double() - gradient).norm() / gradient.norm()))
+print(json.dumps({"errors": errors, "others": bool(flat[39_992:39_997].any() or flat[0].any())}))
+"""
+
+
+def test_rows_beyond_what_32_bits_can_count(tmp_path: Path) -> None:
+    """Of 2.4e9 logits, in a file of which only four rows are ever written."""
+    file, logits = tmp_path / "far.py", tmp_path / "logits"
+    file.write_text(FAR)
+    with logits.open("wb") as sparse:
+        sparse.truncate(40_000 * 60_000 * 2)
+    found = run("-W", "ignore", str(file), str(logits), SEED, env=environment(tmp_path))
+    assert max(found["errors"][:3]) < 1e-5
+    assert found["errors"][3] < TOLERANCE["torch.bfloat16"]
+    assert not found["others"]
+
+
 EXPONENTIALS = """
 import json, torch, triton, triton.language as tl
 from overlay.patches._packed_loss.triton_rows import _exp
@@ -198,6 +241,11 @@ triton_rows.TILE = 64
 with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
     taken["autocast"] = name(plain)
 taken["again"] = name(plain)
+row_kernels._found.clear()
+torch.set_default_dtype(torch.bfloat16)
+with torch.device("meta"):
+    taken["another default"] = name(plain)
+torch.set_default_dtype(torch.float32)
 taken["generator"] = bool((torch.get_rng_state() == state).all())
 right = triton_rows.write_rows
 for what in ("wrong", "raises"):
@@ -223,9 +271,12 @@ def test_when_the_kernels_are_taken_and_when_not(tmp_path: Path) -> None:
     file.write_text(WAYS_OUT)
     found = run("-W", "ignore", str(file), env=environment(tmp_path))
     taken = found["taken"]
-    assert taken.pop("own") == ["loss by Triton kernels on cpu, torch.float32: as float64 has it on 8 rows"]
+    own = ["loss by Triton kernels on cpu, torch.float32: as float64 has it on 8 rows"]
+    assert taken.pop("own") == 2 * own
     assert taken.pop("generator")
-    assert {what for what, name in taken.items() if name == "triton_rows"} == {"autocast", "again"}
+    assert {what for what, name in taken.items() if name == "triton_rows"} == {
+        *("autocast", "again", "another default"),
+    }
     first = "OVERLAY_LOSS_KERNEL=triton: blocks instead, of torch.float32: "
     said = [line.removeprefix(first) for line in found["said"]]
     assert said[0].endswith("torch.float64 has no kernel")

@@ -20,7 +20,7 @@ from overlay.patches._partition import (
 )
 from overlay.patches._partition.balance import split_largest
 from overlay.patches._partition.level import level
-from overlay.patches._partition.packing import worst_fit
+from overlay.patches._partition.packing import first_fit_decreasing, least_parts, worst_fit
 
 
 def over(parts: list[list[int]], lengths: list[int], cap: int) -> list[list[int]]:
@@ -113,7 +113,8 @@ def test_the_fewest_parts_and_every_number_above_are_found(most: int, cases: int
         lengths, cap = drawn_lengths(draw, most)
         costs = drawn_costs(draw, lengths)
         fewest = fewest_parts(lengths, cap, costs=costs)
-        assert 1 <= fewest <= first_fit_count(lengths, cap)
+        assert max(1, least_parts(lengths, cap)) <= fewest <= first_fit_count(lengths, cap)
+        assert fewest <= len(naive_first_fit(sorted(lengths, reverse=True), cap))
         for parts in range(fewest, len(lengths) + 1):
             check(lengths, parts, cap, costs)
         for parts in range(1, fewest):
@@ -136,7 +137,7 @@ def test_a_number_above_one_that_karmarkar_karp_holds_is_found_where_packing_nee
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No drawn lengths ever got here, so what packs is made to need a part for each sample."""
-    for pack in ("first_fit", "best_fit_decreasing"):
+    for pack in ("first_fit", "best_fit_decreasing", "first_fit_decreasing"):
         monkeypatch.setattr(capped, pack, lambda lengths, cap: [[index] for index in range(len(lengths))])
     lengths, costs = [5, 2, 7, 4], [8, 9, 4, 6]
     assert not holds(karmarkar_karp(costs, 3, equal_size=False), lengths, 10)
@@ -145,6 +146,31 @@ def test_a_number_above_one_that_karmarkar_karp_holds_is_found_where_packing_nee
     assert holds(found, lengths, 10)
     assert sorted(itertools.chain(*found)) == [0, 1, 2, 3]
     assert all(found)
+
+
+@pytest.mark.nightly("the same properties, of more samples", count=(65_536,))
+@pytest.mark.parametrize("count", [2048, 65_536])
+def test_properties_at_the_sizes_of_a_step(count: int) -> None:
+    """Nothing here is compared with what is slow: each property by itself."""
+    draw = drawing(f"sizes/{count}")
+    for turn in range(4):
+        cap = draw.choice([8192, 16384, 131072])
+        lengths = [max(1, min(cap, int(draw.lognormvariate(7.5, 1)))) for _ in range(count)]
+        if turn % 2:  # ties, and what is over the cap
+            lengths = [length // 512 * 512 for length in lengths]
+            lengths[draw.randrange(count)] = 2 * cap
+        costs = [24576 * length + length**2 for length in lengths] if turn > 1 else None
+        fewest = fewest_parts(lengths, cap, costs=costs)
+        needed = min(first_fit_count(lengths, cap), len(first_fit_decreasing(lengths, cap)))
+        assert least_parts(lengths, cap) <= fewest <= needed
+        for parts in (fewest, fewest + draw.randint(1, count - fewest) // 4):
+            found = capped_partitions(lengths, parts, cap, costs=costs)
+            assert len(found) == parts
+            assert all(found)
+            assert sorted(itertools.chain(*found)) == list(range(count))
+            assert holds(found, lengths, cap)
+            # Another rank, whose list is another object.
+            assert capped_partitions(tuple(lengths), parts, cap, costs=costs) == found
 
 
 def test_flops_are_closer_together_than_first_fit_alone_leaves_them() -> None:

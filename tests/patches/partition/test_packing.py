@@ -7,8 +7,14 @@ import itertools
 import pytest
 from partition_cases import drawing, drawn_lengths, naive_first_fit, totals
 
-from overlay.patches._partition import fewest_parts, holds
-from overlay.patches._partition.packing import best_fit_decreasing, first_fit, least_parts, worst_fit
+from overlay.patches._partition import capped_partitions, fewest_parts, holds
+from overlay.patches._partition.packing import (
+    best_fit_decreasing,
+    first_fit,
+    first_fit_decreasing,
+    least_parts,
+    worst_fit,
+)
 
 
 def optimum(lengths: list[int], cap: int) -> int:
@@ -73,11 +79,37 @@ def test_packing_holds_the_cap_and_every_sample(most: int, cases: int) -> None:
         costs = [draw.randint(0, 50) for _ in lengths]
         spread = worst_fit(lengths, len(fitted), cap, costs)
         worst += spread is not None
-        for parts in (fitted, best_fit_decreasing(lengths, cap), spread or fitted):
+        best, longest_first = best_fit_decreasing(lengths, cap), first_fit_decreasing(lengths, cap)
+        assert best == naive_best_fit(lengths, cap), (lengths, cap)
+        order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+        in_order = naive_first_fit([lengths[index] for index in order], cap)
+        assert longest_first == [[order[place] for place in part] for part in in_order], (lengths, cap)
+        for parts in (fitted, best, longest_first, spread or fitted):
             assert all(parts)
             assert holds(parts, lengths, cap), (lengths, cap)
             assert sorted(itertools.chain(*parts)) == list(range(len(lengths)))
     assert worst > cases / 3
+
+
+def naive_best_fit(lengths: list[int], cap: int) -> list[list[int]]:
+    """Best fit, longest first, by looking at every part for every sample."""
+    parts: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        rooms = [(cap - sum(lengths[one] for one in part), place) for place, part in enumerate(parts)]
+        fitting = [pair for pair in rooms if pair[0] >= lengths[index]]
+        if fitting:
+            parts[min(fitting)[1]].append(index)
+        else:
+            parts.append([index])
+    return parts
+
+
+def test_first_fit_longest_first_may_need_fewer_parts_than_all_others() -> None:
+    lengths = [12, 5, 3, 8, 14, 16, 26, 15, 24, 4, 23]
+    needed = [len(pack(lengths, 50)) for pack in (first_fit, best_fit_decreasing, first_fit_decreasing)]
+    assert needed == [4, 4, 3]
+    assert fewest_parts(lengths, 50) == 3
+    assert totals(capped_partitions(lengths, 3, 50), lengths) == [50, 50, 50]
 
 
 def test_best_fit_takes_the_least_room_that_is_enough() -> None:

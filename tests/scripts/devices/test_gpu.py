@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devices import _loss, gpu
+from devices import _loss, _loss_rivals, gpu
 
 from checks import triton_on_cpu
 from sources.fetch_release import FetchError
@@ -42,6 +42,19 @@ def test_the_program_runs_on_the_stand_in(tmp_path: Path) -> None:
     if env:
         assert sum("overlay, triton" in line and "peak  1.0" in line for line in lines) == len(_loss.SMALL)
         assert "as float64 has it" in lines[0]
+
+
+def test_an_error_in_the_last_rows_is_seen() -> None:
+    draw = torch.Generator().manual_seed(1)
+    leaf = torch.randn(300, 7, generator=draw).requires_grad_()
+    targets = torch.randint(7, (300,), generator=draw)
+    found = _loss_rivals.plain(leaf, targets)
+    (gradient,) = torch.autograd.grad(found.sum(), leaf)
+    assert _loss.wrong(leaf, targets, found, gradient) < 1e-6
+    for row in (0, 299):
+        other = gradient.clone()
+        other[row] = 0
+        assert _loss.wrong(leaf, targets, found, other) > 1e-2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use the GPU here")
