@@ -1,8 +1,8 @@
 """Trusts patches on sources that they do not know: what `overlay prove --trust` does.
 
 A patch is trusted where digests alone stand in its way, what it replaces takes and reads what a known source
-does, its contract is strong enough, and the contract, with every seed, fails on upstream alone, holds with the
-patch on this very source, and finds nothing that the patch would undo of it.
+does, its contract is strong enough, and the contract, with every seed, fails on upstream alone, holds with
+the patch on this very source, and finds nothing that the patch would undo of it.
 """
 
 from __future__ import annotations
