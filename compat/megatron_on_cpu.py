@@ -67,6 +67,8 @@ def start_megatron(**sizes: int) -> None:
     from megatron.core.tensor_parallel import random
     from megatron.core.transformer.moe import moe_utils
 
+    if parallel_state.model_parallel_is_initialized():  # of a group that is gone
+        parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(**sizes)
     random._set_cuda_rng_state = lambda *_args, **_kwargs: None
     random.initialize_rng_tracker()

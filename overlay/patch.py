@@ -260,6 +260,10 @@ class Contract(Record):
     #: Gets a seed, puts the patch in place, and returns what does not hold, empty if all does. An exception
     #: says that the patch, or the upstream under it, refused: that is not silent.
     check: Callable[[str], str]
+    #: Compares what the patch does with what this very upstream does without it, where upstream is right, and
+    #: returns the first difference: a change of upstream's that the patch would undo. `overlay prove --trust`
+    #: runs it after `check`, in the same process. It takes the patch out again.
+    alike: Callable[[str], str] | None = None
     #: Modules that take long to import, and that nothing patches: imported once, before a source is changed.
     before: tuple[str, ...] = ()
     #: Whether it starts programs, which see a change of a source on disk, and none in this process.
@@ -268,3 +272,7 @@ class Contract(Record):
     devices: tuple[str, ...] = ("cpu",)
     #: Why upstream alone keeps it too, in a clause: it shows no defect, and then that the patch does no harm.
     harmless: str = ""
+
+    def strictly(self, seed: str) -> str:
+        """Return what does not hold, or what the patch would undo of an upstream that it does not know."""
+        return self.check(seed) or ("" if self.alike is None else self.alike(seed))

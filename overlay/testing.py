@@ -11,12 +11,15 @@ from overlay.errors import PatchError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
 
-__all__ = ["applied", "assert_applied", "assert_form", "enable"]
+    Result = TypeVar("Result")
+
+__all__ = ["applied", "assert_applied", "assert_form", "enable", "without"]
 
 
 def assert_form(patch: Patch, tests: str | Path) -> None:
@@ -34,6 +37,15 @@ def assert_form(patch: Patch, tests: str | Path) -> None:
     if found:
         msg = "\n  ".join([f"{patch.id} is not of the form:", *found])
         raise AssertionError(msg)
+
+
+def without(made: Callable[[], Result]) -> tuple[Result, Result]:
+    """Return what is made with the patches that were enabled, and without them: they are out from then on."""
+    from overlay.enabling.process import here
+
+    ours = made()
+    here().disable()
+    return ours, made()
 
 
 @contextmanager

@@ -105,3 +105,39 @@ def wrong(seed: str) -> str:
             if not (found["finite"] and found["error"] <= TOLERANCE):
                 return f"{kind} of {batch}: {found}"
     return ""
+
+
+def alike(seed: str) -> str:
+    """Return what one rank whitens otherwise than the upstream does, which is right about it."""
+    from overlay.testing import without
+
+    (loss,) = import_slime("loss")
+    draw = torch.Generator().manual_seed(int(seed))
+    # Far enough from each other: of equal values the deviation is what float32 rounds.
+    drawn = [torch.linspace(-1, 2, count) + 0.2 * torch.rand(count, generator=draw) for count in (2, 3, 40)]
+    cases = [
+        (values, mask, {"shift_mean": shift, "epsilon": epsilon})
+        for values in drawn
+        for mask in (
+            torch.ones_like(values),
+            (torch.arange(len(values)) != 1).float(),
+            torch.zeros_like(values),
+        )
+        for shift in (True, False)
+        for epsilon in (1e-8, 0.5)
+        # The deviation of one value is nothing but rounding.
+        if mask.sum() != 1 or epsilon > 1e-8
+    ]
+
+    def one(values: Any, mask: Any, options: dict[str, Any]) -> Any:
+        group = mpu.get_data_parallel_group()
+        try:
+            return loss.distributed_masked_whiten(values.clone(), mask, process_group=group, **options)
+        except ValueError:
+            return torch.tensor(torch.nan)
+
+    ours, theirs = without(lambda: [one(*case) for case in cases])
+    for case, mine, right in zip(cases, ours, theirs, strict=True):
+        if mine.shape != right.shape or not torch.allclose(mine, right, atol=1e-4, equal_nan=True):
+            return f"{case} became {mine}, and without the patch {right}"
+    return ""

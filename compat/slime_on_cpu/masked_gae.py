@@ -41,6 +41,19 @@ def look(kind: str, seed: str) -> dict[str, Any]:
         seed: Of what is drawn, the same on all ranks.
 
     """
+    data, wanted, trained = _estimated(kind, seed)
+    off, tokens = 0.0, 0
+    for name, rights in wanted.items():
+        for mine, right, mask in zip(data[name], rights, trained, strict=True):
+            if mine.shape != right.shape or mine.dtype != torch.float32:
+                raise RuntimeError(f"{name} of another shape or type: {mine}, not {right}")
+            tokens += int(mask.sum())
+            off = max([off, *(mine - right).abs()[mask].tolist()])
+    return {"error": off, "tokens": tokens}
+
+
+def _estimated(kind: str, seed: str) -> tuple[dict[str, Any], dict[str, list[Any]], list[Any]]:
+    """Return this rank's estimates beside all that they are made of, the right ones, and what is trained."""
     loss, context = import_slime("loss", "cp_utils")
     draw = random.Random(f"{seed}/{kind}")
     gamma, lambd = draw.choice([1.0, 0.99]), draw.choice([0.9, 0.95])
@@ -78,14 +91,7 @@ def look(kind: str, seed: str) -> dict[str, Any]:
     dist.barrier()
     if data["rewards"] != rewards_before:
         raise RuntimeError("the rewards were changed")
-    off, tokens = 0.0, 0
-    for name, rights in wanted.items():
-        for mine, right, mask in zip(data[name], rights, trained, strict=True):
-            if mine.shape != right.shape or mine.dtype != torch.float32:
-                raise RuntimeError(f"{name} of another shape or type: {mine}, not {right}")
-            tokens += int(mask.sum())
-            off = max([off, *(mine - right).abs()[mask].tolist()])
-    return {"error": off, "tokens": tokens}
+    return data, wanted, trained
 
 
 def _sample(draw: random.Random, count: int, kind: str) -> tuple[dict[str, list[float]], list[int]]:
@@ -139,3 +145,20 @@ def wrong(seed: str) -> str:
         if not found["error"] <= TOLERANCE:
             return f"{kind}: {found}"
     return ""
+
+
+def alike(seed: str) -> str:
+    """Return what differs from slime's own estimates where all tokens are trained, empty if nothing does."""
+    from overlay.testing import without
+
+    def made() -> list[Any]:
+        data, _, _ = _estimated("whole", seed)
+        return [*data["advantages"], *data["returns"]]
+
+    ours, theirs = without(made)
+    # A shape of another kind is a difference as well.
+    same = [
+        mine.shape == right.shape and torch.allclose(mine, right, atol=TOLERANCE)
+        for mine, right in zip(ours, theirs, strict=True)
+    ]
+    return "" if all(same) else "other estimates than without the patch, where all tokens are trained"

@@ -141,6 +141,27 @@ def broken(given: dict[str, Any], schedule: dict[str, Any]) -> list[str]:
 _TOO_FEW = ("below the alignment threshold", "at least one sample")
 
 
+#: Ways to ask for a schedule: by FLOPs, which is what is wrong, by tokens, and with a size of their own.
+_WAYS: tuple[dict[str, Any], ...] = (
+    {}, {"balance_data": True}, {"balance_by_flops": False}, {"use_dynamic_batch_size": False},
+)  # fmt: skip
+
+
+def alike(module: Any, given: list[dict[str, Any]]) -> str:
+    """Return which schedule is another than without patches, of those that the upstream alone makes well."""
+    from overlay.testing import without
+
+    asked = [(one, way) for one in given for way in _WAYS]
+    ours, theirs = without(lambda: [schedule(module, one, **way) for one, way in asked])
+    for (one, way), mine, right in zip(asked, ours, theirs, strict=True):
+        by_flops = way.get("balance_by_flops", True) and way.get("use_dynamic_batch_size", True)
+        if by_flops and broken(one, right):
+            continue
+        if any(mine.get(what) != right.get(what) for what in ("steps", "error")):
+            return f"{one['lengths']} {way}: {mine}, and without the patch {right}"
+    return ""
+
+
 def wrong(module: Any, given: list[dict[str, Any]]) -> str:
     """Return what is wrong with the schedule by FLOPs of a rollout, empty if nothing is with any of them.
 

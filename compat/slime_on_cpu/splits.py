@@ -112,6 +112,17 @@ def splits(data: Any, given: list[Case], **options: Any) -> list[list[Split]]:
     return found
 
 
+def alike(data: Any, given: Sequence[Case]) -> str:
+    """Return which rollout is split otherwise than without patches, of those that slime alone splits well."""
+    from overlay.testing import without
+
+    ours, theirs = without(lambda: splits(data, list(given)))
+    for case, mine, right in zip(given, ours, theirs, strict=True):
+        if mine != right and not broken(case, right):
+            return f"{case['name']}: {mine}, and without the patch {right}"
+    return ""
+
+
 def wrong(data: Any, given: Sequence[Case]) -> str:
     """Return what is wrong with the split of a rollout, empty if nothing is with any of them.
 

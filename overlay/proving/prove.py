@@ -6,7 +6,7 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.base.settings import ALONE
 from overlay.catalogue.registry import contract_of
 from overlay.proving.forked import HOLDS, RAISES, WRONG
-from overlay.proving.runner import NOT_RUN, WITH
+from overlay.proving.runner import NOT_RUN, STRICTLY, WITH
 from overlay.proving.start import Outcome, contract_settings, environment, outcomes
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def prove(
             groups.setdefault((project, *contract.before), []).append((patch, verdict))
     total, done = 2 * sum(map(len, groups.values())), 0
     for group in groups.values():
-        jobs = [(patch.id, how) for patch, _ in group for how in (ALONE, WITH)]
+        jobs = [(patch.id, how) for patch, _ in group for how in (ALONE, STRICTLY if options.trust else WITH)]
 
         def tell(name: str) -> None:
             nonlocal done

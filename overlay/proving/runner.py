@@ -31,6 +31,7 @@ __all__ = [
     "NO_END",
     "RAISES",
     "READY",
+    "STRICTLY",
     "WITH",
     "WRONG",
     "import_before",
@@ -39,8 +40,8 @@ __all__ = [
 
 #: The contract was not run: a package that it needs is not installed. That is never a pass.
 NOT_RUN = "not run"
-#: How a contract is run; the other is `ALONE`.
-WITH = "with"
+#: How a contract is run, beside `ALONE`: with the patch, and so that it may be trusted.
+WITH, STRICTLY = "with", "strictly"
 #: The first line that is printed.
 READY = "ready"
 
@@ -69,7 +70,7 @@ def run(patch: str, how: str, seed: str, seconds: float) -> tuple[str, str]:
         contract = contract_of(patch)
         if contract is None:
             raise LookupError(f"{patch} has no contract")
-        return contract.check(seed)
+        return contract.strictly(seed) if how == STRICTLY else contract.check(seed)
 
     outcome, why = forked(work, seconds)
     missing = _MISSING.search(why) if outcome == RAISES else None

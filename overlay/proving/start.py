@@ -67,7 +67,7 @@ def outcomes(
     """Return what became of contracts that one process runs, one after the other, each in a fork.
 
     Args:
-        jobs: A patch, and `alone` or `with`.
+        jobs: A patch, and `alone`, `with` or `strictly`.
         seed: Of what the contracts draw.
         seconds: For each run, and for what all import first.
         environ: As `environment` makes it.

@@ -24,12 +24,20 @@ RECORD = "trust.json"
 #: Of the mutants that digests refuse, the share that a contract may let pass, and how many have to be tried.
 LARGEST_SHARE = 0.1
 FEWEST = 20
+#: What of a syntax node is read, and how that is written down.
+_READS: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Name: ("id", "{}"),
+    ast.Attribute: ("attr", ".{}"),
+    ast.keyword: ("arg", "{}="),
+    ast.alias: ("name", "import {}"),
+    ast.ImportFrom: ("module", "from {}"),
+}
 
 
 class Strength(Record):
     """What became of the mutants of a patch that digests refuse, had its contract been believed."""
 
-    #: Mutants of the sites that the patch knows by digest, each of another meaning.
+    #: Mutants of the sites that the patch knows by digest, each of another meaning, that reach the contract.
     tried: int
     #: Of these, on how many the patch would have been trusted.
     passed: int
@@ -112,8 +120,29 @@ def _bare(one: ast.arg) -> ast.arg:
     return ast.arg(arg=one.arg)
 
 
-def other_parameters(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tree) -> str:
-    """Return which replaced site has parameters that no known source of it has, empty if none has."""
+def reads(site: str, tree: Tree) -> set[str]:
+    """Return what the function at a site reads: names not its own, attributes, keywords, texts and numbers.
+
+    A setting that an upstream asks for, and a feature that it adds, is seen in one of these.
+    """
+    parts = [part for node in tree.nodes(tree.chain(site)[-1]) for part in ast.walk(node)]
+    own = {part.arg for part in parts if isinstance(part, ast.arg)}
+    own |= {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+    docstrings = {id(part.value) for part in parts if isinstance(part, ast.Expr)}
+    return {_told(part) for part in parts if id(part) not in docstrings} - own - {""}
+
+
+def _told(part: ast.AST) -> str:
+    """Return what a node by itself reads, empty if nothing."""
+    if isinstance(part, ast.Constant):
+        return "" if part.value is None or isinstance(part.value, bool) else repr(part.value)
+    field, form = _READS.get(type(part), ("", ""))
+    name = getattr(part, field, None)
+    return form.format(name) if name else ""
+
+
+def other(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tree) -> str:
+    """Return which replaced site takes or reads what no known source of it does, empty if none does."""
     for item in replacements:
         if item.new:
             continue
@@ -121,4 +150,7 @@ def other_parameters(entry: dict[str, Any], replacements: tuple[Replacement, ...
         if found is None or found not in known:
             said = " or ".join(known) or "not on record"
             return f"{item.site} takes {found or 'what cannot be told'}; the patch was written for {said}"
+        if more := reads(item.site, tree).difference(entry.get("reads", {}).get(item.site, ())):
+            said = ", ".join(sorted(more)[:3])
+            return f"{item.site} reads {said}, as no source does that the patch was written for"
     return ""

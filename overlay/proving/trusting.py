@@ -1,8 +1,8 @@
 """Trusts patches on sources that they do not know: what `overlay prove --trust` does.
 
-A patch is trusted where digests alone stand in its way, what it replaces has the parameters that it was
-written for, its contract is strong enough, and the contract, with every seed, fails on upstream alone and
-holds with the patch on this very source.
+A patch is trusted where digests alone stand in its way, what it replaces takes and reads what a known source
+does, its contract is strong enough, and the contract, with every seed, fails on upstream alone, holds with
+the patch on this very source, and finds nothing that the patch would undo of it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _proof(
         return f"{word}: {reason}"
     for target in targets:
         variant = variant_of(patch, target) if target.trusted else None
-        other = strength.other_parameters(entry, variant.replacements, tree) if variant is not None else ""
+        other = strength.other(entry, variant.replacements, tree) if variant is not None else ""
         if other:
             return other
     if weak := strength.too_weak(strength.strength(entry), patch.revision):

@@ -1,7 +1,7 @@
 """Print what a contract is worth in place of digests, as `overlay prove --trust` reads it.
 
     ./scripts/matrix trust           # print the record
-    ./scripts/matrix trust --write   # read the parameters of replaced functions from all listed releases
+    ./scripts/matrix trust --write   # read from all listed releases what replaced functions take and read
 
 `./scripts/torture trusted` measures the mutants.
 """
@@ -21,10 +21,12 @@ from sources import releases
 from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+
+    from overlay.patch import Patch
 
 RECORD = Path(__file__).resolve().parents[2] / "compat" / strength.RECORD
-#: By patch, `parameters` and `mutants`.
+#: By patch, `parameters`, `reads` and `mutants`.
 Record = dict[str, dict[str, Any]]
 
 
@@ -45,9 +47,11 @@ def write(found: Mapping[str, Mapping[str, Any]]) -> None:
     RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def parameters() -> dict[str, dict[str, list[str]]]:
-    """Return by patch and replaced site the parameters that known sources have, on all listed releases."""
-    found: dict[str, dict[str, list[str]]] = {name: {} for name in load_patches()}
+def known() -> Record:
+    """Return by patch what known sources of each replaced site take and read, on all listed releases."""
+    found: dict[str, dict[str, dict[str, set[str]]]] = {
+        name: {"parameters": {}, "reads": {}} for name in load_patches()
+    }
     for release in releases.read():
         try:
             tree = InstalledTree(str(releases.fetch(release)))
@@ -55,26 +59,43 @@ def parameters() -> dict[str, dict[str, list[str]]]:
             print(f"left out: {release.name}: {error}")
             continue
         for name, patch in load_patches().items():
-            for site, digests in _replaced(patch):
-                if tree.has(site.partition(":")[0]) and tree.digest(site) in digests:
+            known = _known(patch)
+            for site in _replaced(patch):
+                # What an import stands for is to be known as well, if the patch asks for it.
+                if (
+                    site in known
+                    and tree.has(site.partition(":")[0])
+                    and all(
+                        tree.digest(one) in known.get(one, [tree.digest(one)]) for one in tree.chain(site)
+                    )
+                ):
                     taken = strength.parameters(site, tree)
-                    known = found[name].setdefault(site, [])
-                    if taken is not None and taken not in known:
-                        known.append(taken)
+                    parameters = found[name]["parameters"].setdefault(site, set())
+                    parameters |= set() if taken is None else {taken}
+                    found[name]["reads"].setdefault(site, set()).update(strength.reads(site, tree))
     return {
-        name: {site: sorted(known) for site, known in sorted(sites.items())} for name, sites in found.items()
+        name: {
+            what: {site: sorted(said) for site, said in sorted(sites.items())}
+            for what, sites in entry.items()
+        }
+        for name, entry in found.items()
     }
 
 
-def _replaced(patch: Any) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _replaced(patch: Patch) -> set[str]:
+    variants = [variant for target in patch.targets for variant in target.variants]
+    return {item.site for variant in variants for item in variant.replacements if not item.new}
+
+
+def _known(patch: Patch) -> dict[str, list[str]]:
+    """Return the digests of each site by which a patch knows where it applies."""
+    found: dict[str, list[str]] = {}
     for target in patch.targets:
         for variant in target.variants:
-            sites = {item.site for item in variant.replacements if not item.new}
-            yield from (
-                (one.site, one.digests)
-                for one in variant.shape
-                if isinstance(one, Known) and one.site in sites
-            )
+            for one in variant.shape if variant.verdict == "apply" else ():
+                if isinstance(one, Known):
+                    found.setdefault(one.site, []).extend(one.digests)
+    return found
 
 
 def table() -> str:
@@ -93,13 +114,13 @@ def table() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the record; 1 if a parameter that is found is not in it."""
+    """Print the record, written anew with `--write`."""
     parser = argparse.ArgumentParser(
         prog="scripts/matrix trust", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--write", action="store_true", help="write the parameters anew")
+    parser.add_argument("--write", action="store_true", help="write what is taken and read anew")
     options = parser.parse_args(arguments)
     if options.write:
-        write({name: {"parameters": sites} for name, sites in parameters().items()})
+        write(known())
     print(table())
     return 0

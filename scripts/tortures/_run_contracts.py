@@ -3,7 +3,8 @@
     python _run_contracts.py SEED SECONDS < JOBS
 
 A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Two more can follow:
-`alone`, for upstream without the patch, and the file of what is trusted. Prints a line of JSON for each,
+`alone`, for upstream without the patch, or `strictly`, as `overlay prove --trust` does, and the file of what
+is trusted. Prints a line of JSON for each,
 `[outcome, what was said]`. What takes long to import is imported once.
 """
 
@@ -18,9 +19,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from overlay.base.settings import PROVE
+from overlay.base.settings import ALONE, PROVE
 from overlay.proving.forked import CRASHED, HOLDS, NO_END, RAISES, WRONG, forked
-from overlay.proving.runner import import_before
+from overlay.proving.runner import STRICTLY, import_before
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +64,7 @@ def run(job: list[str], seed: str) -> str:
     from tortures._on_disk import on_disk
 
     patch, module, text, how, trust = (*job, "", "")[:5]
-    os.environ.update({PROVE: how, "OVERLAY_TRUST": trust})
+    os.environ.update({PROVE: ALONE if how == ALONE else "", "OVERLAY_TRUST": trust})
     contract = CONTRACTS[patch]
     changed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if module and contract.starts:
@@ -71,7 +72,7 @@ def run(job: list[str], seed: str) -> str:
     elif module:
         sys.meta_path.insert(0, _Finder(module, text))
     with changed:
-        return contract.check(seed)
+        return contract.strictly(seed) if how == STRICTLY else contract.check(seed)
 
 
 def outcome(job: list[str], seed: str, seconds: float) -> tuple[str, str]:

@@ -9,41 +9,52 @@ from overlay.testing import assert_applied, enable
 
 def check(seed: str) -> str:
     """Split rollouts with whichever of its two ways this slime has."""
-    from importlib.util import find_spec
-
     from overlay.compat.slime_on_cpu import stand_in
 
     stand_in()
-    return _schedules(seed) if find_spec("slime.utils.dp_schedule") else _splits(seed)
+    enable(PATCH.id)
+    return _held(seed, "wrong")
 
 
-def _schedules(seed: str) -> str:
+def alike(seed: str) -> str:
+    """Split them as slime does where it does so well."""
+    return _held(seed, "alike")
+
+
+def _held(seed: str, look: str) -> str:
+    from importlib.util import find_spec
+
+    return (_schedules if find_spec("slime.utils.dp_schedule") else _splits)(seed, look)
+
+
+def _schedules(seed: str, look: str) -> str:
     """Balance by FLOPs (slime 0.3.1)."""
     import importlib
 
-    from overlay.compat.slime_on_cpu.schedules import cases, wrong
+    from overlay.compat.slime_on_cpu import schedules
 
-    enable(PATCH.id)
     module = importlib.import_module("slime.utils.dp_schedule")
     assert_applied(PATCH.id)
-    return wrong(module, [one for one in cases(seed) if len(one["lengths"]) < 100][:60])
+    given = [one for one in schedules.cases(seed) if len(one["lengths"]) < 100][:60]
+    found: str = getattr(schedules, look)(module, given)
+    return found
 
 
-def _splits(seed: str) -> str:
+def _splits(seed: str, look: str) -> str:
     """Balance by tokens (slime before 0.3). Alignment to virtual stages is another patch's."""
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.slime_on_cpu import import_slime
+    from overlay.compat.slime_on_cpu import import_slime, splits
     from overlay.compat.slime_on_cpu.rollouts import case, cases
-    from overlay.compat.slime_on_cpu.splits import wrong
 
-    enable(PATCH.id)
     with cuda_on_cpu():
         (data,) = import_slime("data")
         assert_applied(PATCH.id)
         # Two micro-batches by first fit, over the budget once slime has evened them: drawn ones need not be.
         evened = case("over the budget once they are even", [50, 50, 35, 30, 25], budget=100)
         small = [one for one in cases(seed, 40) if len(one["ranks"][0]) < 100]
-        return wrong(data, [evened, *(one for one in small if one["stages"] == one["group"] == 1)])
+        given = [evened, *(one for one in small if one["stages"] == one["group"] == 1)]
+        found: str = getattr(splits, look)(data, given)
+        return found
 
 
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(check=check, alike=alike, before=("megatron.core", "ray", "tensordict"))

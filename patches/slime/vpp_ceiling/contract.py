@@ -9,17 +9,26 @@ from overlay.testing import assert_applied, enable
 
 def check(seed: str) -> str:
     """Split rollouts with and without virtual stages, with the patch that this one requires."""
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.slime_on_cpu import import_slime
-    from overlay.compat.slime_on_cpu.rollouts import cases
-    from overlay.compat.slime_on_cpu.splits import wrong
+    enable(*PATCH.requires, PATCH.id)
+    return _held(seed, "wrong")
 
-    both = (*PATCH.requires, PATCH.id)
-    enable(*both)
+
+def alike(seed: str) -> str:
+    """Split them as slime does where it does so well."""
+    return _held(seed, "alike")
+
+
+def _held(seed: str, look: str) -> str:
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.slime_on_cpu import import_slime, splits
+    from overlay.compat.slime_on_cpu.rollouts import cases
+
     with cuda_on_cpu():
         (data,) = import_slime("data")
-        assert_applied(*both)
-        return wrong(data, [one for one in cases(seed, 40) if len(one["ranks"][0]) < 100])
+        assert_applied(*PATCH.requires, PATCH.id)
+        given = [one for one in cases(seed, 40) if len(one["ranks"][0]) < 100]
+        found: str = getattr(splits, look)(data, given)
+        return found
 
 
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(check=check, alike=alike, before=("megatron.core", "ray", "tensordict"))

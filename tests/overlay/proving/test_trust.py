@@ -123,6 +123,11 @@ def test_a_weak_contract_is_refused(toy: Toy) -> None:
         ),
         (UNKNOWN.replace("x, factor=2", "y, factor=2"), "toylib.core:scale takes (y, factor=2)"),
         (UNKNOWN.replace("def scale", "async def scale"), "takes async (x, factor=2)"),
+        # A setting that no input knows of, and that with the patch would do nothing.
+        (
+            UNKNOWN.replace("return 1", "import os\n    return 1 if os.environ.get('MORE') else 1"),
+            "toylib.core:scale reads 'MORE', .environ, .get, as no source does that the patch was",
+        ),
         (
             UNKNOWN.replace("def other", "def another"),
             "toylib.core:other does not exist, which is more than a digest",
@@ -148,6 +153,13 @@ def test_a_contract_that_does_not_hold_is_not_trusted(toy: Toy) -> None:
     status, why, written = trust(toy, patch="toy/toylib.raises")
     assert (status, written) == (1, [])
     assert "ZeroDivisionError" in why
+
+
+def test_what_the_patch_would_undo_is_not_trusted(toy: Toy) -> None:
+    toy.record("undoes")
+    status, why, written = trust(toy, patch="toy/toylib.undoes")
+    assert (status, written) == (1, [])
+    assert "with the patch: wrong: another result than without the patch" in why
 
 
 def test_the_file_has_to_be_named_and_whole(toy: Toy) -> None:

@@ -64,6 +64,7 @@ KINDS = {
     "imports": ("", "import no_such_module", ""),
     "blind": ("", "return ''", ""),
     "harmless": ("", "return ''", ", harmless='it is of speed alone'"),
+    "undoes": ("", "", ", alike=lambda seed: 'another result than without the patch'"),
     "on-gpus": ("", "", ", devices=('cuda',)"),
 }
 
@@ -110,10 +111,8 @@ class Toy:
         """Write what was measured of a contract."""
         mutants = {"tried": tried, "passed": passed, "run": "2026-01-01", "revision": revision}
         parameters = {"toylib.core:scale": ["(x, factor=2)"]}
-        self.write(
-            "toypack/trust.json",
-            json.dumps({f"toy/toylib.{name}": {"mutants": mutants, "parameters": parameters}}),
-        )
+        entry = {"mutants": mutants, "parameters": parameters, "reads": {"toylib.core:scale": ["1", "2"]}}
+        self.write("toypack/trust.json", json.dumps({f"toy/toylib.{name}": entry}))
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command of overlay's where the library and the pack are installed."""

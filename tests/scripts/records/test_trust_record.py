@@ -25,12 +25,12 @@ def test_the_record_is_of_patches_and_on_the_page() -> None:
     assert f"fewer than {strength.FEWEST} were tried" in page
 
 
-def test_what_is_installed_has_the_parameters_on_record() -> None:
+def test_what_is_installed_takes_and_reads_what_is_on_record() -> None:
     tree, record, seen = InstalledTree(), strength.record(), 0
     for name, patch in load_patches().items():
         for target in decide(patch, tree).targets:
             variant = variant_of(patch, target)
             if variant is not None and name in record:
-                assert strength.other_parameters(record[name], variant.replacements, tree) == ""
+                assert strength.other(record[name], variant.replacements, tree) == ""
                 seen += len(variant.replacements)
     assert seen
