@@ -45,7 +45,10 @@ INDEX: dict[str, dict[str, Any]] = {
     "megatron.grad-norm": {
         "id": "megatron.grad-norm",
         "revision": 1,
-        "modules": ("megatron.core.optimizer",),
+        "modules": (
+            "megatron.core.optimizer",
+            "megatron.core.optimizer.optimizer",
+        ),
     },
     "megatron.label-smoothing-over-tp": {
         "id": "megatron.label-smoothing-over-tp",
@@ -58,9 +61,14 @@ INDEX: dict[str, dict[str, Any]] = {
         "opt_in": True,
         "modules": ("megatron.core.pipeline_parallel.schedules",),
     },
+    "megatron.mla-rotary-key-over-tp": {
+        "id": "megatron.mla-rotary-key-over-tp",
+        "revision": 1,
+        "modules": ("megatron.core.transformer.multi_latent_attention",),
+    },
     "megatron.moe-aux-scale": {
         "id": "megatron.moe-aux-scale",
-        "revision": 2,
+        "revision": 3,
         "opt_in": True,
         "modules": ("megatron.core.transformer.moe.router",),
     },
