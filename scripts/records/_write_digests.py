@@ -30,9 +30,7 @@ def insert(home: Path, near: str, new: str) -> bool:
         (one.end_lineno, one.end_col_offset)
         for node in ast.walk(ast.parse(text))
         if isinstance(node, (ast.Call, ast.Tuple))
-        for one in (
-            node.args if isinstance(node, ast.Call) else node.elts if isinstance(node, ast.Tuple) else ()
-        )
+        for one in (node.args if isinstance(node, ast.Call) else node.elts)
         if isinstance(one, ast.Constant) and one.value == near
     ]
     lines = text.splitlines(keepends=True)
