@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+from hashlib import sha256
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.catalogue.packs import named
@@ -132,6 +133,11 @@ def reads(site: str, tree: Tree) -> set[str]:
     return {_told(part) for part in parts if id(part) not in docstrings} - own - {""}
 
 
+def mark(read: str) -> str:
+    """Return what stands on record for something that is read: no text of an upstream's."""
+    return sha256(read.encode()).hexdigest()[:8]
+
+
 def _told(part: ast.AST) -> str:
     """Return what a node by itself reads, empty if nothing."""
     if isinstance(part, ast.Constant):
@@ -150,7 +156,8 @@ def other(entry: dict[str, Any], replacements: tuple[Replacement, ...], tree: Tr
         if found is None or found not in known:
             said = " or ".join(known) or "not on record"
             return f"{item.site} takes {found or 'what cannot be told'}; the patch was written for {said}"
-        if more := reads(item.site, tree).difference(entry.get("reads", {}).get(item.site, ())):
+        marks = entry.get("reads", {}).get(item.site, "").split()
+        if more := {one for one in reads(item.site, tree) if mark(one) not in marks}:
             said = ", ".join(sorted(more)[:3])
             return f"{item.site} reads {said}, as no source does that the patch was written for"
     return ""

@@ -72,11 +72,12 @@ def known() -> Record:
                     taken = strength.parameters(site, tree)
                     parameters = found[name]["parameters"].setdefault(site, set())
                     parameters |= set() if taken is None else {taken}
-                    found[name]["reads"].setdefault(site, set()).update(strength.reads(site, tree))
+                    marks = map(strength.mark, strength.reads(site, tree))
+                    found[name]["reads"].setdefault(site, set()).update(marks)
     return {
         name: {
-            what: {site: sorted(said) for site, said in sorted(sites.items())}
-            for what, sites in entry.items()
+            "parameters": {site: sorted(said) for site, said in sorted(entry["parameters"].items())},
+            "reads": {site: " ".join(sorted(said)) for site, said in sorted(entry["reads"].items())},
         }
         for name, entry in found.items()
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ from overlay.auditing.entries import entries
 from overlay.auditing.judge import Finding
 from overlay.auditing.met import Answer, Settings
 from overlay.auditing.screen import HEIGHT, screen
+from overlay.verdict import Plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def an_audit(
     }
     settings = Settings(file="run.sh", dialect=DIALECT, values={"ranks": 2, "nonesuch": 1})
     return Audit(
-        plan=SimpleNamespace(site="/somewhere"),  # type: ignore[arg-type] -- all that is read of it
+        plan=Plan(site="/somewhere", selection=(), verdicts=(), digest=""),
         defects={one.defect: defect.replace(id=one.defect) for one in findings},
         findings=tuple(findings),
         answers=answers,

@@ -80,7 +80,7 @@ def program(tmp_path: Path) -> Path:
     return tmp_path / "run.py"
 
 
-def start(program: Path, *words: str, cwd: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+def start(program: Path, *words: str, cwd: Path | None = None, **variables: Any) -> subprocess.Popen[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
     for name in ("RANK", "WORLD_SIZE"):
         environ.pop(name, None)

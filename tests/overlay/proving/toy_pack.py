@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from overlay.proving.strength import mark
 from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ class Toy:
         """Write what was measured of a contract."""
         mutants = {"tried": tried, "passed": passed, "run": "2026-01-01", "revision": revision}
         parameters = {"toylib.core:scale": ["(x, factor=2)"]}
-        entry = {"mutants": mutants, "parameters": parameters, "reads": {"toylib.core:scale": ["1", "2"]}}
+        reads = {"toylib.core:scale": " ".join(map(mark, ("1", "2")))}
+        entry = {"mutants": mutants, "parameters": parameters, "reads": reads}
         self.write("toypack/trust.json", json.dumps({f"toy/toylib.{name}": entry}))
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
