@@ -52,6 +52,7 @@ PATCH = Patch(
                         *("be0d153a48e1", "66dfcd528f9f"),  # commits before 0.16; 0.16
                         *("a45051126687", "2edf086ba198"),  # 0.17, 0.18
                         *("db7aacd55fb1", "fddc813e8448"),  # 0.19, main of August 2026
+                        "edae032e5d69",  # verl's image for ROCm, between these two
                     ),
                 ),
             ),

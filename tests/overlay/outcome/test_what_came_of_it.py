@@ -94,7 +94,7 @@ def start(program: Path, *words: str, cwd: Path | None = None, **variables: Any)
     )
 
 
-def run(program: Path, *words: str, **variables: str) -> list[str]:
+def run(program: Path, *words: str, **variables: Any) -> list[str]:
     """Return what a process said at its end."""
     process = start(program, *words, **variables)
     _, said = process.communicate(timeout=60)
