@@ -45,28 +45,33 @@ def run(ranks: int, work: Callable[[], int]) -> int:
 
     A rank that raises, or is killed, counts as 1. This process holds the store by which they meet.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    # Bound until the store listens on it, so that nobody else gets the port meanwhile.
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
     sys.stdout.flush()
     sys.stderr.flush()
-    children = [_fork(rank, ranks, port, work) for rank in range(ranks)]
+    children = [_fork(rank, ranks, bound, work) for rank in range(ranks)]
     # Not before the ranks are there: it has threads, which a fork would leave behind.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    port = bound.getsockname()[1]
+    store = TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=bound.detach()
+    )
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     del store
     return max(end if end >= 0 else 1 for end in ends)
 
 
-def _fork(rank: int, ranks: int, port: int, work: Callable[[], int]) -> int:
+def _fork(rank: int, ranks: int, bound: socket.socket, work: Callable[[], int]) -> int:
     """Return the process id of a rank, which never returns from here."""
     child = os.fork()
     if child:
         return child
     status = 1
     try:
+        port = bound.getsockname()[1]
+        bound.close()
         os.environ.update(
             RANK=str(rank),
             LOCAL_RANK=str(rank),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ import time
 from pathlib import Path
 
 from benches._timing import Row, clean_environment, interpreter, run_time, summary, take_turns
+from overlay.compat.ranks.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 UNSET_MS, SET_MS, AGREEMENT_MS = 1.0, 15.0, 50.0
@@ -86,9 +86,7 @@ def starts(turns: int) -> list[Row]:
 
 def real_ranks(turns: int) -> Row:
     """Compare real gloo ranks on this machine; of each turn the slowest rank counts, by the wall clock."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(found.getsockname()[1])}
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     place |= {"WORLD_SIZE": str(REAL_RANKS), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     started = [
         subprocess.Popen(

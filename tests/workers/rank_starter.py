@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 from typing import TYPE_CHECKING, Any
+
+from overlay.compat.ranks.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +23,7 @@ def run_ranks(command: Sequence[str], environs: Sequence[dict[str, str]], folder
         environs: The variables of each rank.
         folder: Where the ranks write what they say besides.
     """
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
+    port = str(free_port())
     started = []
     for rank, environ in enumerate(environs):
         place = {"RANK": str(rank), "WORLD_SIZE": str(len(environs)), "OMP_NUM_THREADS": "1"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import overlay.ray
+from overlay.compat.ranks.ports import free_port
 
 SLEEP = 1.0
 #: Seconds until the job must have run.
@@ -25,12 +25,6 @@ def probe() -> int:
     import fakeup.core
 
     return int(fakeup.core.scale(1))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def setting(name: str) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from typing import Any
@@ -161,15 +160,11 @@ def client() -> dict[str, Any]:
     return asked()
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def cluster() -> None:
     """Start the cluster, with ports of its own: there may be another one on this machine."""
     from ray.cluster_utils import Cluster
+
+    from overlay.compat.ranks.ports import free_port
 
     ports = {
         "dashboard_port": free_port(),

@@ -13,7 +13,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -22,6 +21,7 @@ from typing import Any
 
 import overlay
 from overlay.compat.ranks import quick_rank
+from overlay.compat.ranks.ports import free_port
 
 SELECTED = sys.argv[1]
 if SELECTED:
@@ -69,9 +69,7 @@ def main(folder: Path, seed: int, names: list[str]) -> None:
 
 def _run(case: Case, args: Any, place: Path, seed: int, actor_class: Any) -> list[dict[str, Any]]:
     """Return what each rank found, or raised, or that it was still waiting."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     sys.stdout.flush()
     sys.stderr.flush()
     children = {}
