@@ -22,6 +22,7 @@ Nobody looks twice a second whether something has changed: all waiting is done b
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from overlay.compat.store_keys import Keys
 from overlay.pinning import agreement
@@ -63,6 +64,18 @@ class Talk:
     def lead(self, facts: Mapping[str, str], files: Mapping[str, str], timeout: float) -> str:
         """Take part as the first rank: return what differs, or who did not come."""
         call = self._call(agreement.digest_of(facts))
+        try:
+            return self._judge(call, facts, files, timeout)
+        except Exception as error:
+            # Whoever has answered waits for a word.
+            with suppress(Exception):
+                if not self.keys.has(f"{call}/verdict"):
+                    said = f"rank {self._ranks[0]} could not compare: {type(error).__name__}: {error}"
+                    self.keys.set(f"{call}/verdict", [said, 0])
+            raise
+
+    def _judge(self, call: int, facts: Mapping[str, str], files: Mapping[str, str], timeout: float) -> str:
+        """Wait for the answers to a call, and give the verdict."""
         silent = self._silent(call, timeout)
         report = self._sentences(self._missing(silent, call - 1), timeout)
         report += self._differences(call, silent, facts, files)

@@ -48,21 +48,25 @@ class Deferred(Patch):
         return Patch.modules(self) if known is None else tuple(known["modules"])
 
     def __eq__(self, other: object) -> bool:
-        return whole(self) == (whole(other) if isinstance(other, Patch) else other)
+        own = vars(whole(self))
+        return own == vars(whole(other)) if isinstance(other, Patch) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(whole(self))
+        return hash(Patch(**vars(whole(self))))
 
     def __repr__(self) -> str:
-        return repr(whole(self))
+        return repr(Patch(**vars(whole(self))))
 
     def replace(self, **changes: Any) -> Patch:  # type: ignore[override]
         """Return a copy with `changes` made."""
-        return whole(self).replace(**changes)
+        return Patch(**{**vars(whole(self)), **changes})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain data."""
-        return whole(self).to_dict()
+        return Patch.to_dict(whole(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return Patch(**vars(whole(self))).__reduce_ex__(protocol)
 
 
 for _name in Patch._fields:
@@ -82,7 +86,8 @@ def whole(patch: Patch) -> Patch:
         found: Patch = own["_load"]()
         if facts(found) != own["_known"]:
             msg = (
-                f"the index of the patches is not that of {found.id}: `./scripts/matrix index` writes it anew"
+                f"the index of the patches is not that of {found.id}: in a checkout `./scripts/matrix index` "
+                "writes it anew, and elsewhere overlay is to be installed again"
             )
             raise OverlayError(msg)
         # Each in one step: other threads ask the same patch.

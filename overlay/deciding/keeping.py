@@ -51,7 +51,14 @@ class Folder:
         """
         if not {os.open, os.rename, os.unlink, os.stat} <= os.supports_dir_fd:
             raise OverlayError("this system has no descriptors of folders")
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        if private:
+            # Where it is to lie is nobody's to make: what is temporary would go there from then on.
+            if not os.path.isabs(path):
+                raise OverlayError(f"{path} is not an absolute path")
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        else:
+            os.makedirs(path, mode=0o700, exist_ok=True)
         only = os.O_NOFOLLOW if private else 0
         self._path = path
         self._private = private

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Rooms whose code decides.
 _DECIDING = ("deciding", "reading", "base")
+#: What code lies in: an image that was slimmed has the compiled files alone.
+_CODE = (".py", ".pyc")
 #: What else decides: the words.
 _WORDS = ("patch", "verdict", "errors")
 
@@ -46,33 +48,38 @@ class Witness(InstalledTree):
     def __init__(self) -> None:
         super().__init__()
         self.answers: dict[str, str] = {}
+        #: Whether a question had two answers: what was decided is then of no one state of the installation.
+        self.torn = False
+
+    def _note(self, question: str, answer: str) -> None:
+        self.torn = self.answers.setdefault(question, answer) != answer or self.torn
 
     def source(self, module: str) -> str | None:
         """Return the source of a module, and note which it was."""
         try:
             text = super().source(module)
         except SourceError as error:
-            self.answers[f"source {module}"] = f"! {error}"
+            self._note(f"source {module}", f"! {error}")
             raise
-        self.answers[f"source {module}"] = _digest(text)
+        self._note(f"source {module}", _digest(text))
         return text
 
     def read(self, path: str) -> str | None:
         """Return a file, and note which it was."""
         text = super().read(path)
-        self.answers[f"read {path}"] = _digest(text)
+        self._note(f"read {path}", _digest(text))
         return text
 
     def is_package(self, module: str) -> bool:
         """Return whether a module is a package, and note it."""
         found = super().is_package(module)
-        self.answers[f"package {module}"] = str(found)
+        self._note(f"package {module}", str(found))
         return found
 
     def metadata_version(self, project: Project) -> str | None:
         """Return the version in the metadata of a project, and note it."""
         found = super().metadata_version(project)
-        self.answers[f"metadata {project.name}"] = str(found)
+        self._note(f"metadata {project.name}", str(found))
         return found
 
     def agrees(self, answers: dict[str, str], projects: dict[str, Project]) -> bool:
@@ -87,7 +94,7 @@ class Witness(InstalledTree):
             kind, _, about = question.partition(" ")
             with suppress(SourceError):  # which is an answer
                 ask[kind](about)
-            if self.answers.get(question) != answer:
+            if self.torn or self.answers.get(question) != answer:
                 return False
         return True
 
@@ -145,7 +152,8 @@ def _from_memory(
             "prints": tree.prints,
             "verdicts": [verdict.to_dict() for verdict in found.values()],
         }
-        folder.write(name, json.dumps(kept))
+        if not tree.torn:
+            folder.write(name, json.dumps(kept))
     return found
 
 
@@ -155,13 +163,19 @@ def _remembered(text: str | None, patches: Sequence[Patch], tree: Witness) -> di
 
     if text is None:
         return None
-    kept = json.loads(text)
     projects = {target.project.name: target.project for patch in patches for target in patch.targets}
-    if not tree.agrees(kept["answers"], projects):
+    try:
+        kept = json.loads(text)
+        if not tree.agrees(kept["answers"], projects):
+            return None
+        found = {one["patch"]: _verdict(one) for one in kept["verdicts"]}
+        prints = {site: (origin, list(prints)) for site, (origin, prints) in kept["prints"].items()}
+        verdicts = {patch.id: found[patch.id] for patch in patches}
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        log.debug(f"what was kept is broken, and is made anew: {type(error).__name__}: {error}")
         return None
-    found = {one["patch"]: _verdict(one) for one in kept["verdicts"]}
-    tree.prints = {site: (origin, prints) for site, (origin, prints) in kept["prints"].items()}
-    return {patch.id: found[patch.id] for patch in patches}
+    tree.prints = prints
+    return verdicts
 
 
 def _prints(
@@ -203,15 +217,15 @@ def _own_files(patches: Iterable[Patch]) -> list[str]:
     """Return the files of what decides, and of what tells the version of a project."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     found = {
-        os.path.join(here, room, name)
-        for room in _DECIDING
-        for name in os.listdir(os.path.join(here, room))
-        if name.endswith(".py")
+        os.path.join(here, room, name) for room in _DECIDING for name in os.listdir(os.path.join(here, room))
     }
-    found.update(os.path.join(here, f"{name}.py") for name in _WORDS)
+    found.update(os.path.join(here, f"{name}{ending}") for name in _WORDS for ending in _CODE)
+    # What tells a version asks others of its package: a list of releases, for one.
     readers = {target.project.read_version.__module__ for patch in patches for target in patch.targets}
-    found.update(filter(None, (getattr(sys.modules.get(name), "__file__", None) for name in readers)))
-    return sorted(filter(os.path.isfile, found))  # an image that was slimmed has the compiled files alone
+    for name in readers:
+        place = os.path.dirname(getattr(sys.modules.get(name), "__file__", None) or "")
+        found.update(os.path.join(place, file) for file in os.listdir(place or here) if place)
+    return sorted(path for path in found if path.endswith(_CODE) and os.path.isfile(path))
 
 
 def _digest(text: str | None) -> str:

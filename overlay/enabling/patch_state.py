@@ -48,7 +48,7 @@ class Entry:
     @property
     def loss(self) -> str:
         """Return what a warning adds that a companion is not there."""
-        return f"; without it, {self.patch.without}" if self.patch.without else ""
+        return f"; without it, {self.patch.without}" if self.patch.companion and self.patch.without else ""
 
     def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
         """Return what is to be replaced according to the verdict, target by target."""

@@ -345,9 +345,10 @@ class Session:
         """Return the verdict on a patch, one of whose modules has been executed under `name`."""
         if entry.verdict is None or entry.state not in ENDED:
             entry.verdict = self._decide(entry.patch)
+        if entry.verdict.verdict not in ("apply", "not-installed", "not-affected"):
+            return entry.verdict
         owner = next(target.project.name for target in entry.patch.targets if name in target.modules())
-        waits = entry.verdict.verdict in ("apply", "not-installed", "not-affected")
-        if waits and _absent(entry.verdict, owner):
+        if _absent(entry.verdict, owner):
             # It was not there when that was decided, and it is now.
             self._forget()
             entry.verdict = self._decide(entry.patch)
@@ -362,22 +363,22 @@ class Session:
         """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
         found = self._verdicts
         if patch.id not in found:
-            chosen = [entry.patch for entry in self.entries.values()]
             from overlay.base.collector import Paused
             from overlay.deciding.memory import decide_all
 
+            chosen, found = [], {}
+            for entry in self.entries.values():
+                try:
+                    chosen.append(whole(entry.patch))
+                except Exception as error:  # noqa: BLE001, PERF203 -- one that cannot be imported takes no other along
+                    found[entry.patch.id] = _undecided(entry.patch, error)
             try:
-                chosen = list(map(whole, chosen))
                 tree = self._source()
                 with Paused():
-                    found = decide_all(chosen, tree, self._trusted)
+                    found |= decide_all(chosen, tree, self._trusted)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
-                from overlay.verdict import Verdict
-
-                reason = f"it cannot be decided on: {type(error).__name__}: {error}"
-                lost = Verdict(patch="", revision=0, verdict="unsupported", reason=reason)
-                found = {other.id: lost.replace(patch=other.id, revision=other.revision) for other in chosen}
+                found |= {other.id: _undecided(other, error) for other in chosen}
             self._verdicts = found
         return found[patch.id]
 
@@ -388,6 +389,13 @@ class Session:
         if tree is None:
             tree = self._tree = Witness()
         return tree
+
+
+def _undecided(patch: Patch, error: Exception) -> Verdict:
+    from overlay.verdict import Verdict
+
+    reason = f"it cannot be decided on: {type(error).__name__}: {error}"
+    return Verdict(patch=patch.id, revision=patch.revision, verdict="unsupported", reason=reason)
 
 
 def _nothing() -> None:

@@ -88,6 +88,9 @@ def _written(value: object) -> str:
             value.co_cellvars,
             value.co_argcount,
             value.co_kwonlyargcount,
+            value.co_posonlyargcount,
+            value.co_flags,  # `*a` is told from `**a` by nothing else
+            getattr(value, "co_exceptiontable", b"").hex(),  # what is tried, from Python 3.11 on
         ]
         return f"code({parts!a},{','.join(map(_written, value.co_consts))})"
     kind = type(value).__name__

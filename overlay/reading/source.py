@@ -79,7 +79,7 @@ class Tree:
         """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists. Raises `SourceError`."""
         module, qualname = split_site(site)
         if not qualname:
-            return self.source(module) is not None
+            return self._text(module) is not None
         tree = self._walk(module)
         return tree is not None and exists(tree, qualname)
 

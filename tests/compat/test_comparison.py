@@ -45,6 +45,8 @@ def simulated(world: int, odd: dict[int, dict[str, str]], silent: tuple[int, ...
             found[me] = talk.lead(facts, files, 1.0) if me == 0 else talk.follow(me, facts, files, 1.0)
         except AgreementError as error:
             found[me] = f"raised {error}"
+        except RuntimeError as error:
+            found[me] = f"raised {error!r}"
 
     threads = [threading.Thread(target=rank, args=(me,)) for me in range(world) if me not in silent]
     for thread in threads:
@@ -52,6 +54,18 @@ def simulated(world: int, odd: dict[int, dict[str, str]], silent: tuple[int, ...
     for thread in threads:
         thread.join(60)
     return found
+
+
+def test_if_the_first_rank_cannot_compare_all_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> list[str]:
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(Talk, "_differences", broken)
+    began = time.monotonic()
+    first, *others = simulated(4, {})
+    assert first == "raised RuntimeError('no more')"
+    assert set(others) == {"rank 0 could not compare: RuntimeError: no more"}
+    assert time.monotonic() - began < 5
 
 
 def test_many_ranks_agree() -> None:

@@ -99,10 +99,10 @@ def _is_marked(parameter: Any) -> bool:
     import inspect
 
     from megatron.core import parallel_state
-    from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate as filtered
+    from megatron.core.optimizer.clip_grads import count_zeros_fp32
 
-    # Since 0.19 whole experts have a group of their own.
-    own = "expert_tp_group" in inspect.signature(filtered).parameters
+    # Since 0.19 optimizers look for duplicates of whole experts in a group of their own.
+    own = "expert_tp_group" in inspect.signature(count_zeros_fp32).parameters
     of_expert = own and not getattr(parameter, "allreduce", True)
     rank = parallel_state.get_expert_tensor_parallel_rank() if of_expert else _rank()
     return bool(getattr(parameter, "tensor_model_parallel", False)) or rank == 0

@@ -32,10 +32,12 @@ def make_tensors(original: Callable[..., Any], _module: ModuleType) -> Callable[
 
 def _group(layer: Any) -> Any:
     """Return the layer's tensor parallel group, or Megatron's where it has none of its own."""
+    group = getattr(getattr(layer, "pg_collection", None), "tp", None)
+    if group is not None:
+        return group
     from megatron.core import parallel_state
 
-    group = getattr(getattr(layer, "pg_collection", None), "tp", None)
-    return parallel_state.get_tensor_model_parallel_group() if group is None else group
+    return parallel_state.get_tensor_model_parallel_group()
 
 
 def _is_summed(layer: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -16,7 +17,12 @@ from overlay.patch import Patch
 from records import index
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.enabling.engine import Engine
 
 NAME = "slime.vpp-ceiling"
 
@@ -72,8 +78,30 @@ def test_a_patch_that_is_not_as_indexed_is_an_error(monkeypatch: pytest.MonkeyPa
     patch = deferred()
     module = sys.modules[registry.module_of(NAME)]
     monkeypatch.setattr(module, "PATCH", module.PATCH.replace(targets=()))
-    with pytest.raises(OverlayError, match=f"not that of {NAME}: `./scripts/matrix index`"):
+    with pytest.raises(OverlayError, match=f"not that of {NAME}: in a checkout"):
         patch.targets  # noqa: B018 -- it is what raises
+
+
+def test_one_that_cannot_be_imported_takes_no_other_with_it(
+    upstream: Upstream, engines: Callable[..., Engine]
+) -> None:
+    def load(_module: str, _name: str) -> Patch:
+        raise ModuleNotFoundError("No module named 'nowhere'")
+
+    broken = Deferred({"id": "fakeup.broken", "revision": 3, "modules": ("fakeup.core",)}, "nowhere", load)
+    engine = engines(upstream.patch(), broken)
+    engine.enable()
+    upstream.load()
+    found = {one.patch: one for one in engine.status().patches}
+    assert found["fakeup.scale"].state == "applied"
+    assert found["fakeup.broken"].state == "skipped"
+    assert "No module named 'nowhere'" in found["fakeup.broken"].reason
+
+
+def test_it_is_pickled_as_the_patch() -> None:
+    found = pickle.loads(pickle.dumps(deferred()))  # noqa: S301 -- of our own
+    assert type(found) is Patch
+    assert found == registry.load_patches()[NAME]
 
 
 PACK = """

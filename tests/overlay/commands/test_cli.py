@@ -288,7 +288,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
 def test_output_that_cannot_be_encoded_is_escaped(tmp_path: Path) -> None:
     for name in (os.fsdecode(b"b\xff d"), "na\u00efve"):
         (tmp_path / name).mkdir()
-        for arguments in (["audit"], ["audit", "--json"], ["plan"]):
+        for arguments in (["audit", "--sites"], ["audit", "--json"], ["plan"]):
             done = overlay(*arguments, "--site", str(tmp_path / name), PYTHONIOENCODING="ascii")
             assert done.returncode == 2, done.stderr
             assert done.stdout.isascii()

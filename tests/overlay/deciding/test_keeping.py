@@ -48,6 +48,19 @@ def test_it_can_be_switched_off(
     assert not place.exists()
 
 
+@pytest.mark.parametrize("folder", ["gone/deeper", "relative", " "])
+def test_where_it_would_lie_is_not_made(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """Whatever is temporary would go there from then on."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OVERLAY_CACHE", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / folder) if "/" in folder else folder)
+    before = sorted(tmp_path.iterdir())
+    assert decide_all([upstream.patch()], Witness())["fakeup.scale"].verdict == "apply"
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def _linked(place: Path) -> None:
     """A link, even to a folder of this user's own."""
     (place.parent / "else").mkdir(mode=0o700)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import ast
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from overlay.catalogue.registry import load_patches
 from overlay.deciding.keeping import Folder
-from overlay.deciding.memory import Witness, decide_all
+from overlay.deciding.memory import Witness, _own_files, decide_all
+from overlay.patch import Present
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from fake_upstream import Upstream
 
@@ -155,15 +157,61 @@ def test_a_file_that_others_may_write_to_is_not_used(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"answers": 3}', '{"answers": {"odd x": "1"}}', "\0"])
-def test_garbage_is_a_warning_and_no_verdict(
-    upstream: Upstream, folder: Path, text: str, capfd: pytest.CaptureFixture[str]
+def test_garbage_is_no_verdict_and_is_made_anew(
+    upstream: Upstream, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = upstream.patch()
     decided(patch)
     (kept,) = folder.glob("*.json")
+    right = json.loads(kept.read_text())
     kept.write_text(text)
     assert decided(patch)["fakeup.scale"].verdict == "apply"
-    assert "OVERLAY_CACHE" in capfd.readouterr().err
+    assert json.loads(kept.read_text()) == right
+    texts = parsed(monkeypatch)
+    decided(patch)
+    assert texts == []
+
+
+def test_a_source_that_is_edited_while_it_is_decided_on_is_not_taken_for_the_new_one(
+    upstream: Upstream, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = upstream.root / "fakeup/core.py"
+    plain = ast.parse
+
+    def parse(text: str) -> Any:
+        core.write_text("def scale(value, factor=2):\n    return 0\n")
+        return plain(text)
+
+    # In this order too, where a module is asked for after its names.
+    patch = upstream.patch()
+    (target,), there = patch.targets, Present(site="fakeup.core")
+    (variant,) = target.variants
+    wider = variant.replace(shape=(*variant.shape, there))
+    patch = patch.replace(targets=(target.replace(variants=(wider,)),))
+    with monkeypatch.context() as during:
+        during.setattr(ast, "parse", parse)
+        assert decided(patch)["fakeup.scale"].verdict == "apply"
+    found = decided(patch)
+    assert found["fakeup.scale"].verdict == "unsupported"
+    os.environ["OVERLAY_CACHE"] = "0"
+    assert found == decided(patch)
+
+
+def test_what_had_two_answers_is_not_kept(upstream: Upstream, folder: Path) -> None:
+    tree = Witness()
+    (upstream.root / "fakeup/more.txt").write_text("one")
+    tree.read("fakeup/more.txt")
+    (upstream.root / "fakeup/more.txt").write_text("two")
+    tree.read("fakeup/more.txt")
+    assert tree.torn
+    assert decide_all([upstream.patch()], tree)["fakeup.scale"].verdict == "apply"
+    assert list(folder.glob("*.json")) == []
+
+
+def test_all_code_that_decides_is_in_the_name() -> None:
+    """What tells slime's version asks another module for its releases."""
+    files = {Path(path).name for path in _own_files(load_patches().values())}
+    assert {"decide.py", "source.py", "projects.py", "slime_releases.py", "patch.py"} <= files
 
 
 def test_what_cannot_be_written_is_a_warning(

@@ -62,6 +62,34 @@ def test_it_is_the_same(text: str) -> None:
         assert of_definition(f"m:{name}", tree) == of_source(f"m:{name}", tree) != [], name
 
 
+TRIED = """
+def f():
+    try:
+        x = a()
+        b(x)
+    except E:
+        c()
+    return x
+"""
+#: Python 3.11 and later compile both to the same steps, and note apart which of them are tried.
+ONE_LESS = TRIED.replace(
+    "        b(x)\n    except E:\n        c()\n", "    except E:\n        c()\n    else:\n        b(x)\n"
+)
+
+
+def test_what_is_tried_is_told_apart() -> None:
+    first, second = (of_source("m:f", MemoryTree({"m.py": text})) for text in (TRIED, ONE_LESS))
+    assert first != second
+
+
+@pytest.mark.parametrize(("one", "other"), [("*a", "**a"), ("a, b, /", "a, /, b"), ("a, /", "a")])
+def test_kinds_of_parameters_are_told_apart(one: str, other: str) -> None:
+    first, second = (
+        of_source("m:f", MemoryTree({"m.py": f"def f({given}):\n    return a\n"})) for given in (one, other)
+    )
+    assert first != second
+
+
 def test_what_is_not_there_or_does_not_compile_has_none() -> None:
     tree = MemoryTree({"m.py": "def f():\n    return 1\ndef g():\n    nonlocal x\n"})
     assert of_definition("m:h", tree) == []

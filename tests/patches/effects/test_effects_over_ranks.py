@@ -61,6 +61,26 @@ def test_gated_norm_over_tp(draw: random.Random) -> None:
 
 
 @pytest.mark.usefixtures("twice")
+def test_mla_rotary_key_over_tp() -> None:
+    counts = counts_of("megatron.mla-rotary-key-over-tp")
+    config = SimpleNamespace(qk_head_dim=3, qk_pos_emb_head_dim=2, kv_lora_rank=4, sequence_parallel=False)
+    down = torch.nn.Linear(7, 6, bias=False)
+    layer = SimpleNamespace(config=config, pg_collection=SimpleNamespace(tp=PAIR), linear_kv_down_proj=down)
+    key = torch.rand(5, 4, 5, requires_grad=True)
+    tensors = fix("megatron.mla-rotary-key-over-tp").make_tensors(lambda *_: (None, key, None), NO_MODULE)
+    made = tensors(layer)[1]
+    config.sequence_parallel = True  # with a projection that is whole here, Megatron sums it
+    assert tensors(layer)[1] is key
+    assert counts.read() == {"changed": 1}
+    weight = torch.rand(5, 4, 5)
+    (made * weight).sum().backward()
+    assert torch.equal(key.grad[..., :3], weight[..., :3])
+    # Of both ranks and all heads, on the first of them.
+    assert torch.allclose(key.grad[:, 0, 3:], 2 * weight[..., 3:].sum(1))
+    assert not key.grad[:, 1:, 3:].any()
+
+
+@pytest.mark.usefixtures("twice")
 def test_label_smoothing_over_tp() -> None:
     counts = counts_of("megatron.label-smoothing-over-tp")
     module = SimpleNamespace(get_tensor_model_parallel_group=lambda: PAIR)
