@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,9 +14,9 @@ from checks import UPSTREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 CONFTEST = UPSTREAMS / "repetitions.py"
+TESTS_HERE = Path(__file__).parent
 #: What stands for sources: the first digit of a release, and of 0.x nothing can be had.
 SOURCES = """
 def source_of(patches, project, release):
@@ -89,3 +90,16 @@ def test_each_test_runs_once_for_each_source(skipped: Callable[..., list[str]]) 
 
 def test_unless_that_is_asked_for_all_of_them_run(skipped: Callable[..., list[str]]) -> None:
     assert skipped() == []
+
+
+def test_wherever_something_is_left_to_the_nightly_run_it_is_left() -> None:
+    """The marks mean something below a `conftest.py` alone that takes the hook in."""
+    marks = ("mark.nightly(", "mark.by_source(", "RankContract(", "Contracts(")
+    hooked = {
+        path.parent for path in TESTS_HERE.rglob("conftest.py") if "pytest_runtest_setup" in path.read_text()
+    }
+    marked = [
+        path for path in TESTS_HERE.glob("*/**/test_*.py") if any(one in path.read_text() for one in marks)
+    ]
+    assert len(marked) > 20
+    assert [path for path in marked if not hooked & set(path.parents)] == []
