@@ -10,6 +10,7 @@ Overlay is enabled before that if the environment says `OVERLAY=1`, whether or n
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import socket
 import sys
@@ -61,6 +62,26 @@ def run(ranks: int, work: Callable[[], int]) -> int:
     ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     del store
     return max(end if end >= 0 else 1 for end in ends)
+
+
+def first_finding(ranks: int, look: Callable[[], str]) -> str:
+    """Fork the ranks, let each look at something, and return the first thing that one finds wrong.
+
+    Empty if each rank ended well and found nothing.
+    """
+    reader, writer = os.pipe()
+
+    def work() -> int:
+        os.write(writer, json.dumps(look()).encode() + b"\n")
+        return 0
+
+    status = run(ranks, work)
+    os.close(writer)
+    with os.fdopen(reader) as answers:
+        said = [json.loads(line) for line in answers]
+    if status or len(said) != ranks:
+        return f"{len(said)} of {ranks} ranks ended well"
+    return next(filter(None, said), "")
 
 
 def _fork(rank: int, ranks: int, bound: socket.socket, work: Callable[[], int]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -28,19 +27,7 @@ def wrong(seed: str) -> str:
         _stand_in()
         importlib.import_module("megatron.core.ssm.gated_delta_net")
         importlib.import_module("megatron.core.distributed")
-        reader, writer = os.pipe()
-
-        def work() -> int:
-            os.write(writer, json.dumps(_rank(seed)).encode() + b"\n")
-            return 0
-
-        status = forked_ranks.run(RANKS, work)
-    os.close(writer)
-    with os.fdopen(reader) as answers:
-        said = [json.loads(line) for line in answers]
-    if status or len(said) != RANKS:
-        return f"{len(said)} of {RANKS} ranks ended well"
-    return next(filter(None, said), "")
+        return forked_ranks.first_finding(RANKS, lambda: _rank(seed))
 
 
 def _stand_in() -> None:

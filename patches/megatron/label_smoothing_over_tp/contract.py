@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-
 from overlay.patch import Contract
 
 PATCH = "megatron.label-smoothing-over-tp"
@@ -22,19 +19,7 @@ def wrong(seed: str) -> str:
 
     with cuda_on_cpu(), no_triton():
         importlib.import_module("megatron.core.tensor_parallel")
-        reader, writer = os.pipe()
-
-        def work() -> int:
-            os.write(writer, json.dumps(_rank(seed)).encode() + b"\n")
-            return 0
-
-        status = forked_ranks.run(RANKS, work)
-    os.close(writer)
-    with os.fdopen(reader) as answers:
-        said = [json.loads(line) for line in answers]
-    if status or len(said) != RANKS:
-        return f"{len(said)} of {RANKS} ranks ended well"
-    return next(filter(None, said), "")
+        return forked_ranks.first_finding(RANKS, lambda: _rank(seed))
 
 
 def _rank(seed: str) -> str:
