@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 #: Sequences of a micro-batch, tokens of a sequence, sizes of the model.
 SEQUENCES, TOKENS, HIDDEN, EXPERTS, CHOSEN = 2, 8, 6, 4, 2
@@ -39,7 +39,9 @@ STEPS = {
 }
 
 
-def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+def cases(
+    world: int, kinds: Iterable[str] = KINDS
+) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
     """Return a case for each layout, loss, way to divide the gradient, and step."""
     return [
         (
@@ -58,7 +60,7 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
         for ending, lengths in STEPS.items()
         for per_token in (True, False)
         if min(lengths) == TOKENS or (per_token and knows_padding())
-        for kind in KINDS
+        for kind in kinds
     ]
 
 
