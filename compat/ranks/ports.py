@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 import socket
 
-#: Below those that the system hands out to whoever connects. Who takes one of these asks for it by number.
-_PORTS = range(20_000, 32_000)
+#: Below those that the system hands out to whoever connects, above those of the servers of Ray's client. Who
+#: takes one of these asks for it by number.
+_PORTS = range(24_001, 32_000)
 
 
 def free_port() -> int:

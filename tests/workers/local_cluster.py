@@ -26,7 +26,13 @@ PATIENCE = 240
 
 def environment(**more: str) -> dict[str, str]:
     """Return the variables of drivers: none of them arms anything, or leads to another cluster."""
-    found = clean_environment(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    found = clean_environment(
+        RAY_USAGE_STATS_ENABLED="0",
+        RAY_AUTH_MODE="disabled",
+        # Ray's proxy of clients forks under gRPC's threads. gRPC's handlers then start a thread in the child,
+        # which segfaults now and then before anything runs there (ray-project/ray#63202). It needs no gRPC.
+        GRPC_ENABLE_FORK_SUPPORT="0",
+    )
     found.pop("RAY_ADDRESS", None)
     return {**found, **more}
 
