@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-
 from overlay.errors import SourceError
 from overlay.patch import Calls, Fields, Known, Present
-from overlay.reading.fields import lacks_fields
-from overlay.reading.reliance import does_not_call
-from overlay.reading.shape import split_site, star_of
+from overlay.reading.shape import split_site
 from overlay.verdict import SiteFinding
 
 TYPE_CHECKING = False
@@ -24,12 +20,12 @@ def look(condition: Condition, tree: Tree) -> SiteFinding:
         if isinstance(condition, Known):
             return _look_up(condition, tree, finding)
         if isinstance(condition, Calls):
-            found = does_not_call(condition, tree.found(condition.site))
+            found = tree.ask("calls", condition.site, condition.callee, "last" if condition.last else "")
             digest = tree.digest(condition.site) or ""
             asks = f"a call of {condition.callee}{', as its last statement' if condition.last else ''}"
             return finding.replace(holds=not found, digest=digest, found=found, asks=asks)
         if isinstance(condition, Fields):
-            found = lacks_fields(condition, tree)
+            found = tree.ask("fields", condition.site, ",".join(condition.names), condition.default)
             digest = tree.digest(condition.site) or ""
             default = f", each {condition.default} by default" if condition.default else ""
             asks = f"what it was made with under {', '.join(condition.names)}{default}"
@@ -49,7 +45,7 @@ def _look_up(condition: Known, tree: Tree, finding: SiteFinding) -> SiteFinding:
         return finding.replace(found="does not exist")
     if digest in condition.digests:
         return finding.replace(holds=True, digest=digest)
-    stars = star_of(tree.nodes(condition.site)) if split_site(condition.site)[1] else ""
+    stars = tree.ask("star", condition.site)
     why = f" (`{stars}` below it may bind it again)" if stars else ""
     return finding.replace(digest=digest, found=f"has an unknown digest {digest}{why}")
 
@@ -60,17 +56,15 @@ def obstacle(site: str, tree: Tree) -> str:
     if any(name.startswith("__") and not name.endswith("__") for name in names[1:]):
         return f"{site} has a private name, which Python stores under another one"
     try:
-        nodes = tree.nodes(tree.chain(site)[-1])
+        decorators = tree.ask("decorators", tree.chain(site)[-1])
     except SourceError as error:
         return f"where {site} is defined cannot be checked: {error}"
-    for node in nodes:
-        for decorator in getattr(node, "decorator_list", ()) if not isinstance(node, ast.ClassDef) else ():
-            name = ast.unparse(decorator)
-            if name == "property" or name.endswith((".setter", ".getter", ".deleter")):
-                return f"{site} is a property, and no function stands there at run time"
-            if name not in ("staticmethod", "classmethod"):
-                return (
-                    f"{site} is decorated (@{name.partition('(')[0]}), and what stands there at run time "
-                    "need not be the function in the source; replace what it calls, or what looks it up"
-                )
+    for name in decorators:
+        if name == "property" or name.endswith((".setter", ".getter", ".deleter")):
+            return f"{site} is a property, and no function stands there at run time"
+        if name not in ("staticmethod", "classmethod"):
+            return (
+                f"{site} is decorated (@{name.partition('(')[0]}), and what stands there at run time "
+                "need not be the function in the source; replace what it calls, or what looks it up"
+            )
     return ""

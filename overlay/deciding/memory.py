@@ -22,7 +22,8 @@ from overlay.base import settings
 from overlay.deciding.decide import decide, settle, variant_of
 from overlay.deciding.keeping import Folder, usual
 from overlay.errors import SourceError
-from overlay.reading.fingerprint import of_definition
+from overlay.reading import known
+from overlay.reading.compiled import of_definition
 from overlay.reading.source import InstalledTree
 from overlay.verdict import SiteFinding, TargetVerdict, Verdict
 
@@ -127,7 +128,7 @@ def decide_all(
 
 def _decided(patches: Sequence[Patch], tree: Witness, trusted: Mapping[str, Trusted]) -> dict[str, Verdict]:
     found = settle(patches, {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}, tree)
-    tree.prints = _prints(patches, found, tree)  # now: soon the syntax trees are let go of
+    tree.prints = prints_of(patches, found, tree)  # now: soon the syntax trees are let go of
     return found
 
 
@@ -178,7 +179,7 @@ def _remembered(text: str | None, patches: Sequence[Patch], tree: Witness) -> di
     return verdicts
 
 
-def _prints(
+def prints_of(
     patches: Iterable[Patch], found: dict[str, Verdict], tree: Witness
 ) -> dict[str, tuple[str, list[str]]]:
     """Return where each site that is replaced is defined, and fingerprints of what that compiles to."""
@@ -225,7 +226,8 @@ def _own_files(patches: Iterable[Patch]) -> list[str]:
     for name in readers:
         place = os.path.dirname(getattr(sys.modules.get(name), "__file__", None) or "")
         found.update(os.path.join(place, file) for file in os.listdir(place or here) if place)
-    return sorted(path for path in found if path.endswith(_CODE) and os.path.isfile(path))
+    code = [path for path in found if path.endswith(_CODE) and os.path.isfile(path)]
+    return sorted([*code, *known.files()])
 
 
 def _digest(text: str | None) -> str:

@@ -12,7 +12,7 @@ from overlay._version import __version__
 from overlay.base import settings
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.selection import Selection, choose
-from overlay.enabling.loading import load_all
+from overlay.enabling.loading import know_sources, load_all
 from overlay.enabling.session import PATIENCE, Session
 from overlay.enabling.voice import Voice
 from overlay.errors import OverlayError, PatchError
@@ -140,6 +140,7 @@ class Engine:
         from overlay.reading.source import InstalledTree
 
         chosen = self.chosen(patches)
+        know_sources()
         tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
         known = self.known()
         trusted = _trusted(known[name] for name in chosen.ids)

@@ -19,6 +19,7 @@ from overlay.catalogue.registry import module_of
 from overlay.deciding.selection import in_order
 from overlay.effect import load as load_effect
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
+from overlay.enabling.loading import know_sources
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
 
@@ -387,6 +388,7 @@ class Session:
 
         tree = self._tree
         if tree is None:
+            know_sources()
             tree = self._tree = Witness()
         return tree
 

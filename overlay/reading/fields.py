@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ast
 
-from overlay.reading.bindings import names_bound
+from overlay.reading.bindings import find, names_bound
 from overlay.reading.definition import defined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overlay.patch import Fields
-    from overlay.reading.bindings import Found
-    from overlay.reading.source import Tree
+    from overlay.reading.bindings import Found, Module
 
 _MAKER = "dataclass"
 _HOME = "dataclasses"
@@ -34,13 +33,13 @@ _SETTING = frozenset(
 _NO_FIELD = ("ClassVar", "InitVar")
 
 
-def lacks_fields(condition: Fields, tree: Tree) -> str:
-    """Return why a class does not have fields as `condition` asks, empty if it does. Raises `SourceError`."""
-    module, _, name = condition.site.partition(":")
-    made = defined(tree.found(condition.site), ast.ClassDef, "class")
+def lacks_fields(condition: Fields, module: Module) -> str:
+    """Return why a class of a module does not have fields as `condition` asks, empty if it does."""
+    name = condition.site.partition(":")[2]
+    made = defined(find(module, name), ast.ClassDef, "class")
     if isinstance(made, str):
         return made
-    decorated = _not_made_by_dataclass(made, tree, module)
+    decorated = _not_made_by_dataclass(made, module)
     if decorated:
         return decorated
     deciding = sorted(names_bound(made) & _DECIDING)
@@ -50,13 +49,13 @@ def lacks_fields(condition: Fields, tree: Tree) -> str:
     if wrong:
         return wrong
     for field in condition.names:
-        wrong = _no_field(field, tree.found(f"{module}:{name}.{field}"), condition.default, tree, module)
+        wrong = _no_field(field, find(module, f"{name}.{field}"), condition.default, module)
         if wrong:
             return wrong
     return ""
 
 
-def _not_made_by_dataclass(node: ast.ClassDef, tree: Tree, module: str) -> str:
+def _not_made_by_dataclass(node: ast.ClassDef, module: Module) -> str:
     """Return why the constructor of a class is not the one that `dataclass` writes, empty if it is."""
     if node.bases or node.keywords:
         return "has bases or a metaclass"
@@ -71,7 +70,7 @@ def _not_made_by_dataclass(node: ast.ClassDef, tree: Tree, module: str) -> str:
             return f"is decorated with settings of {_MAKER} that may change its constructor"
         decorator = decorator.func
     text = ast.unparse(decorator)
-    bound = tree.found(f"{module}:{text.partition('.')[0]}")
+    bound = find(module, text.partition(".")[0])
     if len(bound) == 1 and not bound[0].conditional and text in (_MAKER, f"{_HOME}.{_MAKER}"):
         # `from dataclasses import dataclass`, or `import dataclasses`.
         written = f"from {_HOME} import {_MAKER}" if text == _MAKER else f"import {_HOME}"
@@ -91,7 +90,7 @@ def _sets(node: ast.ClassDef, names: tuple[str, ...]) -> str:
     return ""
 
 
-def _no_field(name: str, found: list[Found], default: str, tree: Tree, module: str) -> str:
+def _no_field(name: str, found: list[Found], default: str, module: Module) -> str:
     """Return why a name is not a field with a default that may be asked for, empty if it is."""
     if not found:
         return f"has no field {name}"
@@ -105,16 +104,16 @@ def _no_field(name: str, found: list[Found], default: str, tree: Tree, module: s
         return f"has a default of {name} that is no constant"
     if default and value != default:
         return f"has another default of {name} ({value or 'none'})"
-    return _no_annotation(name, node.annotation, tree, module)
+    return _no_annotation(name, node.annotation, module)
 
 
-def _no_annotation(name: str, annotation: ast.expr, tree: Tree, module: str) -> str:
+def _no_annotation(name: str, annotation: ast.expr, module: Module) -> str:
     """Return why an annotation may be one by which a name is no field, empty if it is not."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         return f"has a quoted annotation of {name}"
     texts = [ast.unparse(annotation)]
     for part in ast.walk(annotation):
         if isinstance(part, ast.Name):
-            bound = (found.node for found in tree.found(f"{module}:{part.id}"))
+            bound = (found.node for found in find(module, part.id))
             texts += [ast.unparse(one) for one in bound if isinstance(one, (ast.ImportFrom, ast.Assign))]
     return f"has no field {name}" if any(word in text for text in texts for word in _NO_FIELD) else ""

@@ -5,10 +5,6 @@ from __future__ import annotations
 import ast
 from types import CodeType
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from overlay.reading.source import Tree
-
 #: Length of a fingerprint in hexadecimal digits.
 LENGTH = 32
 
@@ -23,36 +19,18 @@ def fingerprint(code: CodeType) -> str:
     return sha256(_written(code).encode()).hexdigest()[:LENGTH]
 
 
-def of_source(site: str, tree: Tree) -> list[str]:
-    """Return the fingerprints of what the source compiles to at a site that is defined there.
+def of_parsed(parsed: ast.Module, qualname: str) -> list[str]:
+    """Return the fingerprints of what the definition of a name compiles to, none where that cannot be done.
 
-    More than one if the source defines it more than once. Raises `SourceError`.
+    What is compiled is the imports of the module, on which the code of a call depends, and the definition.
     """
-    module, _, qualname = site.partition(":")
-    return _inside(tree.code(module), qualname)
-
-
-def of_definition(site: str, tree: Tree) -> list[str]:
-    """Return the same without compiling all of the module, where that can be done; else nothing.
-
-    What is compiled is its imports, on which the code of a call depends, and the definition. What has that
-    code was made from that definition; what has not may still have the code that `of_source` returns.
-    Raises `SourceError`.
-    """
-    module, _, qualname = site.partition(":")
     outer, *inner = qualname.split(".")
-    body = [
-        cut
-        for whole in tree.nodes(module)
-        if isinstance(whole, ast.Module)
-        for node in whole.body
-        for cut in _cut(node, outer, inner)
-    ]
+    body = [cut for node in parsed.body for cut in _cut(node, outer, inner)]
     try:
-        code = compile(ast.Module(body, []), module, "exec", dont_inherit=True)
+        code = compile(ast.Module(body, []), "", "exec", dont_inherit=True)
     except Exception:  # noqa: BLE001 -- as for a source that does not compile: then all of it says why
         return []
-    return _inside([code], qualname)
+    return inside([code], qualname)
 
 
 def _cut(node: ast.stmt, name: str, inner: list[str]) -> list[ast.stmt]:
@@ -68,7 +46,7 @@ def _cut(node: ast.stmt, name: str, inner: list[str]) -> list[ast.stmt]:
     return [ast.fix_missing_locations(ast.copy_location(ast.ClassDef(**fields), node))]
 
 
-def _inside(code: list[CodeType], qualname: str) -> list[str]:
+def inside(code: list[CodeType], qualname: str) -> list[str]:
     """Return the fingerprints of what has a qualified name in the code of a module."""
     found = code
     for name in qualname.split("."):

@@ -13,6 +13,7 @@ import sys
 from importlib.machinery import ModuleSpec
 
 from overlay.errors import SourceError
+from overlay.reading import known
 from overlay.reading.bindings import Module, find
 from overlay.reading.editable import Links, module_file
 from overlay.reading.locate import (
@@ -25,11 +26,12 @@ from overlay.reading.locate import (
     stated_version,
 )
 from overlay.reading.origin import origin
-from overlay.reading.shape import bindings, digest, doubt, exists, shape, split_site
+from overlay.reading.questions import answer
+from overlay.reading.shape import bindings, split_site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from types import CodeType
     from typing import Any
 
@@ -80,23 +82,34 @@ class Tree:
         module, qualname = split_site(site)
         if not qualname:
             return self._text(module) is not None
-        tree = self._walk(module)
-        return tree is not None and exists(tree, qualname)
+        there: bool = self.ask("has", site)
+        return there
 
     def doubt(self, site: str) -> str:
         """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
-        module, qualname = split_site(site)
-        tree = self._walk(module) if qualname else None
-        return "" if tree is None else doubt(tree, qualname)
+        why: str = self.ask("doubt", site) if split_site(site)[1] else ""
+        return why
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
-        module, qualname = split_site(site)
-        tree = self._walk(module)
-        if tree is None:
-            return None
-        parts = shape(tree, qualname) if qualname else [tree.tree]
-        return digest(parts) if parts else None
+        found: str | None = self.ask("digest", site)
+        return found
+
+    def ask(self, kind: str, site: str, *more: str) -> Any:
+        """Return the answer to a question of `overlay.reading.questions`. Raises `SourceError`."""
+        module, name = split_site(site)
+        question = (kind, name, *more)
+        remembered = self._known(module)
+        if remembered is not None:
+            found = remembered(question)
+            if found is not known.UNKNOWN:
+                return found
+        return answer(question, self._walk(module))
+
+    def _known(self, module: str) -> Callable[[tuple[str, ...]], object] | None:
+        """Return what answers questions about a module without parsing it, `None` if nothing does."""
+        del module
+        return None
 
     def nodes(self, site: str) -> list[ast.AST]:
         """Return the syntax nodes that bind a site, none if there is no such site. Raises `SourceError`."""
@@ -136,8 +149,8 @@ class Tree:
             chain = [site]
             while chain[-1]:
                 module = split_site(chain[-1])[0]
-                nodes = self.nodes(chain[-1])
-                found = origin(nodes, module, is_package=self.is_package(module))
+                imported = self.ask("imported", chain[-1])
+                found = origin(imported, module, is_package=self.is_package(module))
                 chain.append("" if found in chain else found)  # two modules may import it from each other
             self._chains[site] = chain[:-1]
         return self._chains[site]
@@ -200,6 +213,13 @@ class InstalledTree(Tree):
         self.links = Links(self.sites or [], os.path.abspath(root) if root else "")
         self._path = [*(self.sites or ()), *(link.path for link in self.links.folders)]
         self._specs: dict[str, ModuleSpec | None] = {}
+        self._answers: dict[str, Callable[[tuple[str, ...]], object] | None] = {}
+
+    def _known(self, module: str) -> Callable[[tuple[str, ...]], object] | None:
+        if module not in self._answers:
+            text = self._text(module)
+            self._answers[module] = None if text is None else known.answers(module, text)
+        return self._answers[module]
 
     def source(self, module: str) -> str | None:
         """Return the source of a module; that of a namespace package is empty. Raises `SourceError`."""

@@ -185,7 +185,7 @@ class Broken(MemoryTree):
 
 
 @pytest.mark.parametrize(
-    "question", ["source", "read", "metadata_version", "has", "digest", "nodes", "doubt"]
+    "question", ["source", "read", "metadata_version", "has", "digest", "ask", "doubt"]
 )
 @pytest.mark.parametrize(
     "error", [MemoryError(), RecursionError("deep"), ModuleNotFoundError("no"), KeyError(3)]

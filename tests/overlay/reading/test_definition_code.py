@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.reading.fingerprint import of_definition, of_source
+from overlay.reading.compiled import of_definition, of_source
 
 HERE = Path(__file__).resolve().parents[3]
 #: Long modules of different kinds, with methods, closures, decorators and calls of what is imported.
