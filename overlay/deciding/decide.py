@@ -68,8 +68,14 @@ def settle(
         for name, verdict in verdicts.items()
         if verdict.verdict == "apply"
     }
+    modules = {
+        name: {site.partition(":")[0] for origins in sites.values() for site in origins}
+        for name, sites in claims.items()
+    }
     for name, sites in claims.items():
         for other, others in claims.items():
+            if name == other or modules[name].isdisjoint(modules[other]):
+                continue
             shared = sorted(
                 (mine, theirs)
                 for mine in sites
@@ -77,7 +83,7 @@ def settle(
                 if any(_overlap(mine, site) for site in others[theirs])
                 or any(_overlap(site, theirs) for site in sites[mine])
             )
-            if shared and name != other:
+            if shared:
                 mine, theirs = shared[0]
                 what = f"{mine} too" if mine == theirs else f"{theirs}, which bears on {mine}"
                 settled[name] = settled[name].replace(
@@ -173,9 +179,11 @@ def version_of(project: Project, tree: Tree) -> str:
 
 
 def _versions_of(project: Project, tree: Tree) -> tuple[str | None, str | None]:
-    """Return the version in the project's own files, and the one in its metadata."""
+    """Return the version in the project's own files, and the one in its metadata, read once for all."""
     try:
-        return project.read_version(tree.read), tree.metadata_version(project)
+        if project not in tree.versions:
+            tree.versions[project] = project.read_version(tree.read), tree.metadata_version(project)
+        return tree.versions[project]
     except Exception as error:
         msg = f"the version of {project.name} cannot be read: {_told(error)}"
         raise OverlayError(msg) from error

@@ -12,10 +12,16 @@ from importlib import import_module
 from overlay.catalogue.deferred import INDEX
 from overlay.catalogue.registry import COMPAT, PACK, module_of
 from overlay.errors import OverlayError
+from overlay.reading.known import NAME as KNOWN
 from overlay.reading.locate import read_file
 
-#: What Python imports. The cache of compiled files is left aside: it says nothing that its source does not.
-_ENDINGS = (".py", ".pyc", ".so")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What Python imports, and what stands for parsing sources. The cache of compiled files is left aside: it
+#: says nothing that its source does not.
+_ENDINGS = (".py", ".pyc", ".so", KNOWN)
 #: What the name of a file in a patch's folder begins with if it proves the patch.
 PROOF = "contract"
 
@@ -65,9 +71,8 @@ def of_shared(patch: str) -> str:
     """Return the digest of what the patches beside one that has been loaded share: `_*` in their package."""
     pack = module_of(patch).rpartition(".")[0].rpartition(".")[0]
     files = _files(pack) if pack else {}
-    return _digest(
-        {name: path for name, path in files.items() if name.startswith("_") and not _is_index(name)}
-    )
+    shared = {name: path for name, path in files.items() if name.startswith("_") and name != KNOWN}
+    return _digest({name: path for name, path in shared.items() if not _is_index(name)})
 
 
 def _is_patch(name: str) -> bool:
@@ -96,13 +101,23 @@ def _files(package: str) -> dict[str, str]:
                 archive = os.path.dirname(archive)
             found[os.path.basename(archive)] = archive
             continue
-        for place, folders, names in os.walk(folder):
-            folders[:] = [name for name in folders if name != "__pycache__"]
-            for name in names:
-                path = os.path.join(place, name)
-                if name.endswith(_ENDINGS):
-                    found.setdefault(os.path.relpath(path, folder), path)
+        for name, path in _below(folder):
+            found.setdefault(name, path)
     return found
+
+
+def _below(folder: str, inside: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the files of code below a folder, by their paths in it. `os.walk` takes twice as long."""
+    try:
+        entries = [*os.scandir(folder)]
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir():
+            if entry.name != "__pycache__" and not entry.is_symlink():
+                yield from _below(entry.path, f"{inside}{entry.name}{os.sep}")
+        elif entry.name.endswith(_ENDINGS):
+            yield f"{inside}{entry.name}", entry.path
 
 
 def _digest(files: dict[str, str]) -> str:

@@ -15,6 +15,7 @@ from overlay.reading.questions import CODE, OF_PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
     from typing import Any
 
 #: The file of a package.
@@ -24,7 +25,7 @@ LENGTH = 32
 #: What a table answers to what it does not know.
 UNKNOWN = object()
 #: What comes of a table that cannot be read, or is none. Then sources are parsed.
-BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+BROKEN = (ImportError, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 _packages: list[str] = []
 _tables: dict[str, Table | None] = {}
@@ -53,7 +54,8 @@ class Table:
         row = None if about is None else about["texts"].get(digest_of(text.encode("utf-8", "surrogatepass")))
         if about is None or row is None:
             return None
-        places = {question: place for question, place in zip(about["asked"], row, strict=True) if place >= 0}
+        there = range(len(self._pool))
+        places = {asked: place for asked, place in zip(about["asked"], row, strict=True) if place in there}
 
         def known(question: tuple[str, ...]) -> object:
             place = places.get(" ".join(question))
@@ -97,16 +99,18 @@ def digest_of(data: bytes) -> str:
 
 
 def python() -> str:
-    """Return what tells Pythons apart that compile differently."""
+    """Return what tells Pythons apart that compile differently, also one that leaves out what is asserted."""
     from importlib.util import MAGIC_NUMBER
 
-    return f"{sys.implementation.cache_tag} {int.from_bytes(MAGIC_NUMBER[:2], 'little')}"
+    less = f" -O{sys.flags.optimize}" if sys.flags.optimize else ""
+    return f"{sys.implementation.cache_tag} {int.from_bytes(MAGIC_NUMBER[:2], 'little')}{less}"
 
 
 def code() -> str:
     """Return the digest of the code that finds answers, as it lies here. Raises `OSError`."""
     if not _code:
-        _code.append(digest_of(b"".join(_read(name, _origin(name)) for name in CODE)))
+        origins = {name: str(getattr(_module(name).__spec__, "origin", "")) for name in CODE}
+        _code.append(digest_of(b"".join(_read(name, origin) for name, origin in origins.items())))
     return _code[0]
 
 
@@ -120,17 +124,16 @@ def _table(package: str) -> Table | None:
 
 
 def _place(package: str) -> str:
-    module = sys.modules.get(package)
-    return os.path.join(next(iter(getattr(module, "__path__", ())), ""), NAME)
-
-
-def _origin(name: str) -> str:
-    __import__(name)
-    return sys.modules[name].__spec__.origin or ""
+    return os.path.join(next(iter(_module(package).__path__), ""), NAME)
 
 
 def _read(name: str, path: str) -> bytes:
     """Return a file by what loaded a module beside it: it may lie in an archive."""
-    loader: Any = sys.modules[name].__spec__.loader
-    found: bytes = loader.get_data(path)
+    spec: Any = _module(name).__spec__
+    found: bytes = spec.loader.get_data(path)
     return found
+
+
+def _module(name: str) -> ModuleType:
+    __import__(name)
+    return sys.modules[name]

@@ -52,6 +52,8 @@ class Tree:
         self._compiled: dict[str, list[CodeType]] = {}
         self._chains: dict[str, list[str]] = {}
         self._texts: dict[str, str | None] = {}
+        #: What was read of the version of a project: in its own files, and in its metadata.
+        self.versions: dict[Project, tuple[str | None, str | None]] = {}
         #: What is remembered of sites: where each is defined, and the fingerprints of what that compiles to.
         self.prints: dict[str, tuple[str, list[str]]] = {}
 

@@ -1,7 +1,8 @@
-"""Import what a trainer imports, and print what that took: `_importing.py WHAT yes|no [FOLDER]`, as JSON.
+"""Import what a trainer imports, and print what that took: `_importing.py WHAT HOW [FOLDER]`, as JSON.
 
-A program of its own: what was imported before would not be imported again. With overlay its parts are
-printed too. All is processor time in seconds.
+A program of its own: what was imported before would not be imported again. HOW is `plain`, `armed`, or
+`unknown`: armed, and nothing is known of any source. With overlay its parts are printed too. All is processor
+time in seconds.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ def watch() -> None:
     from overlay.deciding import memory
     from overlay.enabling import engine, session
     from overlay.installing import sites
+    from overlay.pinning import own_digest
 
     for owner, name, part in (
         (session.Session, "_imported", "rest"),
         (session, "whole", "patches"),
         (deferred, "whole", "patches"),
+        (own_digest, "import_module", "patches"),
         (engine.Engine, "_lock_of", "lock"),
         (memory.Witness, "source", "reading"),
         (memory.Witness, "read", "reading"),
@@ -80,19 +83,23 @@ def slime() -> None:
 
 def main() -> None:
     """Import, and print."""
-    what, armed, *folders = sys.argv[1:]
+    what, how, *folders = sys.argv[1:]
     sys.path[:0] = folders
     begin = time.process_time()
-    if armed == "yes":
+    if how != "plain":
         import overlay
 
         enable = timed("enable()", overlay.enable)
         enable()
         watch()
+    if how == "unknown":
+        from overlay.reading import known
+
+        known.register = lambda _package: None
     {"verl": verl, "slime": slime}[what]()
     total = time.process_time() - begin
     applied = []
-    if armed == "yes":
+    if how != "plain":
         applied = [patch.patch for patch in overlay.status().patches if patch.state == "applied"]
     print(json.dumps({"total": total, "parts": _times, "applied": applied}))
 

@@ -1,7 +1,8 @@
 """What overlay adds to the import of a trainer: verl's Megatron engine and slime's actor, in turn with plain.
 
 Each import is a process of its own. What was decided is kept nowhere, or in a folder that an earlier process
-of the same kind has filled: so it is for the first rank of a node, and for all others.
+of the same kind has filled: so it is for the first rank of a node, and for all others. The first may have to
+parse all sources, as where none is of a release, or also to write the line on the configuration, as rank 0.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ PROGRAM = Path(__file__).with_name("_importing.py")
 MOST_MS, MOST_SHARE = 300.0, 0.03
 #: The release of slime, with the Megatron of its image.
 RELEASE = "v0.3.1"
+#: What rank 0 has, which says in the log what the job is run with.
+SPEAKS = {"RANK": "0", "OVERLAY_LOG": "info"}
 #: Parts of the last measurement, by what was imported and how: medians in ms.
 _parts: dict[str, dict[str, float]] = {}
 
@@ -48,9 +51,18 @@ def measure(turns: int) -> list[Row]:
     rows = []
     for name, arguments in trainers().items():
         with tempfile.TemporaryDirectory() as kept:
-            for label, cache in (("first rank of a node", "0"), ("other ranks", kept)):
+            for label, how, place in (
+                ("first rank of a node", "armed", {"OVERLAY_CACHE": "0"}),
+                (
+                    "rank 0, with its line",
+                    "armed",
+                    {"OVERLAY_CACHE": "0", "RANK": "0", "OVERLAY_LOG": "info"},
+                ),
+                ("first rank, unknown sources", "unknown", {"OVERLAY_CACHE": "0"}),
+                ("other ranks", "armed", {"OVERLAY_CACHE": kept}),
+            ):
                 title = f"{name}, {label}"
-                pairs, parts = _compared(arguments, cache, turns)
+                pairs, parts = _compared(arguments, how, place, turns)
                 rows.append(_row(f"{title} / plain", pairs, [sum(one.values()) for one in parts]))
                 _parts[title] = {part: median(one.get(part, 0.0) for one in parts) * 1e3 for part in parts[0]}
     return rows
@@ -67,17 +79,17 @@ def _row(name: str, pairs: list[tuple[float, float]], own: list[float]) -> Row:
 
 
 def _compared(
-    arguments: list[str], cache: str, turns: int
+    arguments: list[str], how: str, place: dict[str, str], turns: int
 ) -> tuple[list[tuple[float, float]], list[dict[str, float]]]:
     """Return what an import takes without overlay and with it, in seconds, and the parts of the latter."""
     what, *folders = arguments
     parts: list[dict[str, float]] = []
 
     def plain() -> float:
-        return float(_import(what, "no", *folders)["total"])
+        return float(_import(what, "plain", *folders)["total"])
 
     def armed() -> float:
-        done = _import(what, "yes", *folders, cache=cache)
+        done = _import(what, how, *folders, place=place)
         parts.append(done["parts"])
         return float(done["total"])
 
@@ -95,14 +107,14 @@ def report() -> str:
     return "\n".join(lines)
 
 
-def _import(*arguments: str, cache: str = "0") -> dict[str, Any]:
-    environ = {**clean_environment(), "OVERLAY_LOG": "off", "OVERLAY_CACHE": cache, "RANK": "1"}
+def _import(*arguments: str, place: dict[str, str] | None = None) -> dict[str, Any]:
+    environ = {**clean_environment(), "OVERLAY_LOG": "off", "RANK": "1", **(place or {})}
     done = subprocess.run(
         interpreter(str(PROGRAM), *arguments), env=environ, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(arguments)} cannot be imported:\n{done.stderr}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if arguments[1] == "yes" and not found["applied"]:
+    if arguments[1] != "plain" and not found["applied"]:
         raise RuntimeError(f"{arguments[0]}: no patch was applied")
     return found

@@ -1,8 +1,8 @@
 """Answer questions about sources in one Python: `_known_answers.py QUESTIONS ANSWERS`, both files of JSON.
 
 A program of its own, for it is run by each Python that overlay is for: what a source compiles to is not the
-same in any two. Questions: by module, `asked`, each a list of words, and `texts`, by digest. Answers: by module
-and digest a list in the order of the questions, and `null` for a text that this Python does not parse.
+same in any two. Questions: by module, `asked`, each a list of words, and `texts`, by digest. Answers: by
+module and digest a list in the order of the questions, and `null` for a text that this Python does not parse.
 """
 
 from __future__ import annotations

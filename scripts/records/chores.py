@@ -20,7 +20,7 @@ from overlay.authoring import lint, packaging
 from overlay.catalogue.deferred import facts, index_of
 from overlay.catalogue.registry import PACK, load_patches, module_of
 from records import _changes_in_a_run as in_a_run
-from records import _patch_releases, _support_checks, patches, retire, support
+from records import _patch_releases, _support_checks, known, patches, retire, support
 from releasing import release as releasing
 from tortures._contracts import CONTRACTS
 
@@ -181,11 +181,17 @@ def indexed(patch: Patch) -> Chore:
     return Chore("patches/_index.py", "" if same else "it is out of date", "./scripts/matrix index")
 
 
+def known_sources(patch: Patch) -> Chore:
+    """Return whether sources of releases are known by what the patch asks of them, so that none is parsed."""
+    return Chore("patches/_known.json", known.lacking(patch), "./scripts/matrix known")
+
+
 def of(patch: Patch, *, quick: bool) -> Iterator[Chore]:
     """Yield what became of each chore, those that take long last."""
     yield form(patch)
     yield listed(patch)
     yield indexed(patch)
+    yield known_sources(patch)
     yield page(patch)
     yield readme(patch)
     yield changes(patch)

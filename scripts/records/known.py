@@ -3,8 +3,8 @@
     ./scripts/matrix known            # all releases of compat/releases.txt
     ./scripts/matrix known --check    # write nothing, and exit with 1 if it is not what would be written
 
-Each answer is found by each Python that overlay is for. What they do not all find is left out, and is parsed at
-run time, as any source that is not of one of these releases. What a definition compiles to is kept by Python.
+Each answer is found by each Python that overlay is for. What they do not all find is left out, and is parsed
+at run time, as any source that is of no such release. What a definition compiles to is kept by Python.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide
 from overlay.deciding.memory import prints_of
 from overlay.errors import SourceError
+from overlay.patch import Absent, Calls, Fields, Present
 from overlay.reading import known
 from overlay.reading.questions import OF_PYTHON
 from overlay.reading.source import InstalledTree
@@ -32,7 +33,9 @@ from sources import releases
 from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from overlay.patch import Condition, Patch
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "patches" / known.NAME
@@ -62,6 +65,43 @@ class Asking(InstalledTree):
         del module
 
 
+def questions_of(patch: Patch) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what a patch asks in any of its variants, with the module that is asked.
+
+    What it asks beside that follows from the answers: where a name is imported from is asked next.
+    """
+    for variant in (variant for target in patch.targets for variant in target.variants):
+        for condition in variant.shape:
+            module, _, name = condition.site.partition(":")
+            if name:
+                yield from ((module, question) for question in _asked_by(condition, name))
+        for replacement in variant.replacements:
+            module, _, name = replacement.site.partition(":")
+            yield from ((module, (kind, name)) for kind in ("decorators", "imported", OF_PYTHON))
+
+
+def _asked_by(condition: Condition, name: str) -> list[tuple[str, ...]]:
+    if isinstance(condition, (Present, Absent)):
+        return [("has", name), *([("doubt", name)] if isinstance(condition, Absent) else [])]
+    asked: list[tuple[str, ...]] = [("digest", name)]
+    if isinstance(condition, Calls):
+        asked.append(("calls", name, condition.callee, "last" if condition.last else ""))
+    elif isinstance(condition, Fields):
+        asked.append(("fields", name, ",".join(condition.names), condition.default))
+    return asked
+
+
+def lacking(patch: Patch) -> str:
+    """Return what a patch asks of a module that is in the file and is not answered there, empty if all is."""
+    read = json.loads(FILE.read_text(encoding="utf-8").partition("\n")[2])
+    if read["code"] != known.code():
+        return "it is of other code than that which answers now"
+    for module, question in questions_of(patch):
+        if module in read["modules"] and " ".join(question) not in read["modules"][module]["asked"]:
+            return f"it was not asked: {' '.join(question)} of {module}"
+    return ""
+
+
 def folders() -> list[Path]:
     """Return where the releases lie. Raises `FetchError` for one that cannot be had."""
     return [releases.fetch(release) for release in releases.read()]
@@ -71,6 +111,8 @@ def asked_of(places: Iterable[Path]) -> Asked:
     """Return what patches ask of some releases, each of all the sources that any of them has for it."""
     patches = [*load_patches().values()]
     questions: dict[str, set[tuple[str, ...]]] = {}
+    for module, question in (one for patch in patches for one in questions_of(patch)):
+        questions.setdefault(module, set()).add(question)
     trees = [Asking(place) for place in places]
     for tree in trees:
         # One by one: what two patches mean for each other asks nothing of a source that this does not.
@@ -83,7 +125,7 @@ def asked_of(places: Iterable[Path]) -> Asked:
     for module, asked in sorted(questions.items()):
         texts = {
             known.digest_of(text.encode("utf-8", "surrogatepass")): text
-            for text in (_text(tree, module) for tree in trees)
+            for text in (text_of(tree, module) for tree in trees)
             if text
         }
         if texts:
@@ -91,14 +133,15 @@ def asked_of(places: Iterable[Path]) -> Asked:
     return about
 
 
-def _text(tree: InstalledTree, module: str) -> str | None:
+def text_of(tree: InstalledTree, module: str) -> str | None:
+    """Return the source of a module, `None` if there is none that can be read."""
     try:
         return tree.source(module)
     except SourceError:
         return None
 
 
-def text_of(about: Asked, answers: Sequence[dict[str, Any]]) -> str:
+def file_of(about: Asked, answers: Sequence[dict[str, Any]]) -> str:
     """Return the file, of what each Python has answered."""
     pool: dict[str, int] = {}
     modules = {}
@@ -133,7 +176,11 @@ def pythons() -> dict[str, str]:
     found = {}
     for version in PYTHONS:
         here = [sys.executable] if version == f"{sys.version_info[0]}.{sys.version_info[1]}" else []
-        at = [*here, shutil.which(f"python{version}"), *map(str, sorted(kept.glob(f"{version}.*/bin/python")))]
+        at = [
+            *here,
+            shutil.which(f"python{version}"),
+            *map(str, sorted(kept.glob(f"{version}.*/bin/python"))),
+        ]
         right = next((path for path in at if path and _version(path) == version), None)
         if right is not None:
             found[version] = right
@@ -182,7 +229,7 @@ def main(arguments: list[str]) -> int:
     except FetchError as error:
         print(f"known: {error}", file=sys.stderr)
         return 2
-    wanted = text_of(about, [answered(about, path) for path in there.values()])
+    wanted = file_of(about, [answered(about, path) for path in there.values()])
     if options.check:
         return int(not FILE.exists() or FILE.read_text(encoding="utf-8") != wanted)
     FILE.write_text(wanted, encoding="utf-8")

@@ -54,7 +54,7 @@ def missing(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, str]:
     """Return what is said to be missing, by chore."""
     status = chores.main([ID, *words])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 10
     found = {line[9:31].strip(): line[31:] for line in lines if line.startswith(chores.MISSING)}
     assert status == bool(found)
     return found
@@ -97,6 +97,10 @@ def without_index(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chores, "index_of", lambda _: dict[str, Any]())
 
 
+def with_new_questions(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chores.known, "lacking", lambda _: "it was not asked: has f of m")
+
+
 def of_no_form(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patch = load_patches()[ID].replace(revision=0)
     monkeypatch.setattr(chores, "load_patches", lambda: {ID: patch})
@@ -109,6 +113,7 @@ def of_no_form(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (of_no_form, "is of the form", "revision: the first one is 1", "test_schema.py"),
         (without_index, "patches/_index.py", "out of date", "./scripts/matrix index"),
+        (with_new_questions, "patches/_known.json", "was not asked", "./scripts/matrix known"),
         (
             lacking("pyproject.toml", '"overlay.patches.megatron.recompute",'),
             "pyproject.toml",
