@@ -180,7 +180,7 @@ def _remembered(text: str | None, patches: Sequence[Patch], tree: Witness) -> di
 
 
 def prints_of(
-    patches: Iterable[Patch], found: dict[str, Verdict], tree: Witness
+    patches: Iterable[Patch], found: dict[str, Verdict], tree: InstalledTree
 ) -> dict[str, tuple[str, list[str]]]:
     """Return where each site that is replaced is defined, and fingerprints of what that compiles to."""
     prints = {}

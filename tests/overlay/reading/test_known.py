@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
 
 #: What the patch of these tests asks of `fakeup.core`.
-ASKED = [
+ASKED: list[tuple[str, ...]] = [
     ("digest", "scale"),
     ("imported", "scale"),
     ("decorators", "scale"),
@@ -121,7 +121,7 @@ def test_what_is_known_is_not_parsed_and_is_decided_on_alike(
 
 
 #: What is done to a table that was right, and to what lies beside it.
-DAMAGE: dict[str, Callable[[Any, Path], object]] = {
+DAMAGE: dict[str, Callable[[Any, Any], object]] = {
     "nothing there": lambda _, file: file.unlink(),
     "empty": lambda _, file: file.write_bytes(b""),
     "cut off": lambda _, file: file.write_bytes(file.read_bytes()[:-40]),

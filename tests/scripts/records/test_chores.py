@@ -13,7 +13,7 @@ import pytest
 from overlay.catalogue.deferred import facts
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Contract
-from records import _patch_releases, _support_checks, chores, patches, retire, support
+from records import _patch_releases, _support_checks, chores, known, patches, retire, support
 from sources.git_sources import FetchError
 from sources.releases import Release
 
@@ -98,7 +98,7 @@ def without_index(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_new_questions(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores.known, "lacking", lambda _: "it was not asked: has f of m")
+    monkeypatch.setattr(known, "lacking", lambda _: "it was not asked: has f of m")
 
 
 def of_no_form(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
