@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from overlay.catalogue.registry import load_patches
-from overlay.pinning.own_digest import _is_patch, of_patch
+from overlay.pinning import own_digest
+from overlay.pinning.own_digest import _files, _is_patch, of_overlay, of_package, of_patch, of_shared
+from overlay.reading.known import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 PATCH = """
 from overlay.patch import Patch, Removal
@@ -48,6 +51,41 @@ def test_what_runs_is_counted_and_what_proves_it_is_not(folder: Path) -> None:
         (folder / name).write_text(f"{name!r}\n")
         assert of_patch("lib.it") != before, name
         before = of_patch("lib.it")
+
+
+def test_what_is_known_of_sources_is_counted_of_all_but_not_of_one_patch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what is decided, so ranks and locks compare it. What a patch was proven on does not end by it."""
+    load_patches("digestpack")
+    table = folder.parent.parent / NAME
+    table.write_text("one")
+    before = of_package("digestpack"), of_shared("lib.it"), of_patch("lib.it")
+    table.write_text("two")
+    after = of_package("digestpack"), of_shared("lib.it"), of_patch("lib.it")
+    assert [one == other for one, other in zip(before, after, strict=True)] == [False, True, True]
+    whole = of_overlay()
+    monkeypatch.setattr(
+        own_digest, "_files", lambda name: {k: p for k, p in _files(name).items() if k != NAME}
+    )
+    assert of_overlay() != whole
+
+
+def test_all_code_below_a_folder_is_counted_and_nothing_else(folder: Path) -> None:
+    pack = folder.parent.parent
+    for name in ("a.pyc", "b.so", "c.txt", "__pycache__/d.pyc", "deep/e/f.py", "x.py/g.py"):
+        (pack / name).parent.mkdir(parents=True, exist_ok=True)
+        (pack / name).touch()
+    (pack / "linked").symlink_to(pack / "deep")
+    (pack / "linked.py").symlink_to(pack / "a.pyc")
+    (pack / "gone.py").symlink_to(pack / "nowhere")
+    walked = {
+        str(Path(place, name).relative_to(pack))
+        for place, _, names in os.walk(pack)
+        for name in names
+        if "__pycache__" not in place and name.endswith((".py", ".pyc", ".so"))
+    }
+    assert set(_files("digestpack")) == walked >= {"deep/e/f.py", "x.py/g.py", "linked.py", "gone.py"}
 
 
 @pytest.mark.parametrize(
