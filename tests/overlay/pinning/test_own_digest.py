@@ -56,7 +56,7 @@ def test_what_runs_is_counted_and_what_proves_it_is_not(folder: Path) -> None:
 def test_what_is_known_of_sources_is_counted_of_all_but_not_of_one_patch(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says what is decided, so ranks and locks compare it. What a patch was proven on does not end by it."""
+    """Ranks and locks compare it, as it says what is decided. What a patch was proven on does not end."""
     load_patches("digestpack")
     table = folder.parent.parent / NAME
     table.write_text("one")

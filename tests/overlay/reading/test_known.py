@@ -269,6 +269,10 @@ def test_what_another_python_has_compiled_is_compiled_here(
         {"cpython-399 9": ["no such"]} if isinstance(one, dict) else one for one in data["answers"]
     ]
     ship(sealed(json.dumps(data)))
+    tree = Witness()
+    decide_all([patch], tree)
+    site = "fakeup.core:scale"
+    assert tree.prints == {site: (site, of_source(site, tree))}
     assert engines(patch).enable(strict=True).patches[0].state == "armed"
     assert upstream.load().scale(1) == 200
 
