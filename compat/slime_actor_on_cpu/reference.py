@@ -36,12 +36,14 @@ def shapes(sizes: Sizes, role: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {"embedding.word_embeddings.weight": (vocabulary, hidden)}
     for layer in range(sizes.layers):
         prefix = f"decoder.layers.{layer}."
-        found |= {
-            prefix + "input_layernorm.weight": (hidden,),
-            prefix + "self_attention.linear_qkv.weight": (queries + 2 * keys, hidden),
-            prefix + "self_attention.linear_proj.weight": (hidden, queries),
-            prefix + "pre_mlp_layernorm.weight": (hidden,),
+        attention: dict[str, tuple[int, ...]] = {
+            "linear_qkv": (queries + 2 * keys, hidden),
+            "linear_proj": (hidden, queries),
         }
+        if layer < sizes.mixing:
+            attention = {"mixing": (hidden, hidden)}
+        found |= {f"{prefix}self_attention.{name}.weight": shape for name, shape in attention.items()}
+        found |= {prefix + f"{norm}_layernorm.weight": (hidden,) for norm in ("input", "pre_mlp")}
         mlps = [f"mlp.experts.local_experts.{expert}." for expert in range(sizes.experts)] or ["mlp."]
         if sizes.experts:
             found[prefix + "mlp.router.weight"] = (sizes.experts, hidden)
