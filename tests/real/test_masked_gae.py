@@ -93,3 +93,6 @@ def test_upstream_alone_has_no_token_for_a_reward_under_context_parallelism(
     assert all(rank["error"] > TOLERANCE for rank in found["tools, cp1"])
     # The first rank of a sample that has no response token there.
     assert any(rank and rank.get("error") == "IndexError" for rank in found["tools, cp2"])
+    # It takes padded samples for others.
+    if revision == "v0.2.4":
+        assert all(rank["error"] == "AssertionError" for rank in found["penalty, cp2, padded"])

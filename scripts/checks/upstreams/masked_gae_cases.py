@@ -19,7 +19,8 @@ def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
     found = [
         (kind, context, layout)
         for context in (1, 2, world)
-        for layout in layouts()[: None if context > 1 else 1]
+        # First the one in which slime alone fails on all ranks: in others some are left waiting.
+        for layout in (sorted(layouts(), key="padded".__ne__) if context > 1 else ("zigzag",))
         for kind in (KINDS if layout == "zigzag" else ("penalty",))
     ]
     return [
