@@ -35,6 +35,8 @@ class Layout:
 
     def mine(self, full: Iterable[Any]) -> list[Any]:
         """Return this rank's part of each sample, given tensors of all response tokens."""
+        if not self._split:
+            return list(full)
         from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
 
         pairs = zip(full, self._samples, strict=True)
