@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Tokens and response tokens of samples: short ones, of which most ranks have nothing, and a long one.
 SAMPLES = ((9, 4), (24, 15), (16, 1), (40, 40 - 7), (300, 270))
+#: Of which nothing is trained, where there are such.
+UNTRAINED = (0, 4)
 #: What slime's samples are padded to under `--qkv-format bshd`: more than the longest has.
 PADDED = 384
 #: Of advantages of about one, over hundreds of tokens: float32's.
@@ -54,28 +56,27 @@ def layouts() -> list[str]:
 def look(kind: str, seed: str, layout: str = "zigzag") -> dict[str, Any]:
     """Return how far this rank's advantages and returns are from those of the trained tokens alone.
 
+    The advantages of other tokens are 0, and their returns the values.
+
     Args:
         kind: `tools`, with runs of masked tokens, the last token too in some; `whole`, with none; `penalty`,
-            with a KL penalty as well; `none`, with a sample of which nothing is trained.
+            with a KL penalty as well; `none`, with samples of which nothing is trained beside others.
         seed: Of what is drawn, the same on all ranks.
         layout: One of `layouts()`.
 
     """
-    data, wanted, trained = _estimated(kind, seed, layout)
-    off, tokens = 0.0, 0
+    data, wanted = _estimated(kind, seed, layout)
+    off = 0.0
     for name, rights in wanted.items():
-        for mine, right, mask in zip(data[name], rights, trained, strict=True):
+        for mine, right in zip(data[name], rights, strict=True):
             if mine.shape != right.shape or mine.dtype != torch.float32:
                 raise RuntimeError(f"{name} of another shape or type: {mine}, not {right}")
-            tokens += int(mask.sum())
-            off = max([off, *(mine - right).abs()[mask].tolist()])
-    return {"error": off, "tokens": tokens}
+            off = max([off, *(mine - right).abs().tolist()])
+    return {"error": off}
 
 
-def _estimated(
-    kind: str, seed: str, layout: str = "zigzag"
-) -> tuple[dict[str, Any], dict[str, list[Any]], list[Any]]:
-    """Return this rank's estimates beside all that they are made of, the right ones, and what is trained."""
+def _estimated(kind: str, seed: str, layout: str = "zigzag") -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Return this rank's estimates beside all that they are made of, and the right ones."""
     loss, context = import_slime("loss", "cp_utils")
     draw = random.Random(f"{seed}/{kind}")
     gamma, lambd = draw.choice([1.0, 0.99]), draw.choice([0.9, 0.95])
@@ -106,9 +107,10 @@ def _estimated(
         return context.slice_log_prob_with_cp(full, *size, *padding)
 
     wanted: dict[str, list[Any]] = {"advantages": [], "returns": []}
-    trained, values = [], []
+    values = []
     for index, size in enumerate(SAMPLES):
-        columns, mask = _sample(draw, size[1], "none" if kind == "none" and index in (0, 4) else kind)
+        untrained = kind == "none" and index in UNTRAINED
+        columns, mask = _sample(draw, size[1], kind, untrained=untrained)
         reward = data["rewards"][index]
         advantages, returns = _right(columns, mask, reward, coefficient, (gamma, lambd))
         values.append(columns["values"])
@@ -117,7 +119,6 @@ def _estimated(
         data["loss_masks"].append(torch.tensor(mask, dtype=torch.float32))
         for name, column in (("advantages", advantages), ("returns", returns)):
             wanted[name].append(own(torch.tensor(column), size))
-        trained.append(own(torch.tensor(mask, dtype=torch.bool), size))
     if layout == "pieces":
         data["values"] = _values_of_pieces(loss, Namespace(**options), values)
     rewards_before = list(data["rewards"])
@@ -125,7 +126,7 @@ def _estimated(
     dist.barrier()
     if data["rewards"] != rewards_before:
         raise RuntimeError("the rewards were changed")
-    return data, wanted, trained
+    return data, wanted
 
 
 def _values_of_pieces(loss: Any, args: Any, values: Sequence[Sequence[float]]) -> list[Any]:
@@ -149,12 +150,15 @@ def _values_of_pieces(loss: Any, args: Any, values: Sequence[Sequence[float]]) -
     return [one.detach() for one in (found if isinstance(found, dict) else found[1])["values"]]
 
 
-def _sample(draw: random.Random, count: int, kind: str) -> tuple[dict[str, list[float]], list[int]]:
+def _sample(
+    draw: random.Random, count: int, kind: str, *, untrained: bool
+) -> tuple[dict[str, list[float]], list[int]]:
     """Return what there is of each of a sample's tokens, and which are trained."""
     names = ("values", "log_probs", "ref_log_probs")
     columns = {name: [draw.gauss(0, 1) for _ in range(count)] for name in names}
-    fixed = {"whole": [1] * count, "none": [0] * count}
-    return columns, fixed[kind] if kind in fixed else _mask(draw, count)
+    if untrained:
+        return columns, [0] * count
+    return columns, [1] * count if kind == "whole" else _mask(draw, count)
 
 
 def _right(
@@ -207,7 +211,7 @@ def alike(seed: str) -> str:
     from overlay.testing import without
 
     def made() -> list[Any]:
-        data, _, _ = _estimated("whole", seed)
+        data, _ = _estimated("whole", seed)
         return [*data["advantages"], *data["returns"]]
 
     ours, theirs = without(made)
