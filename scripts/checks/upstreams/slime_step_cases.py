@@ -250,9 +250,9 @@ CASES: tuple[Case, ...] = (
         "critic with a short sample, CP 2",
         _both("crashes: IndexError"),
         ((9, 4), (40, 17), (24, 15), (31, 9)),
-        shows=("slime.masked-gae",),
+        shows=("slime.masked-gae", "slime.whiten-over-cp"),
         select="slime.*, slime.masked-gae",
-        settings=(*_CP2, *_PPO),
+        settings=(*_CP2, *_PPO, *_NORMALISED),
         role="critic",
     ),
     Case(
