@@ -16,6 +16,7 @@ by block, in the rows of the gradient:
 
 from __future__ import annotations
 
+from overlay.patches._packed_loss.captured import capturing
 from overlay.patches._packed_loss.row_kernels import rows_of
 from overlay.patches._packed_loss.sole_holder import make_sole_holder
 
@@ -89,7 +90,9 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             scale = -1 / (rows.temperature * (1 + rest))
             slope = None
             # A metric that a coefficient of zero keeps in the graph: its gradient is exactly zero.
-            if of_entropy is not None and (rows.entropy_gradient or bool(of_entropy.any())):
+            if of_entropy is not None and (
+                rows.entropy_gradient or capturing(logits.device) or bool(of_entropy.any())
+            ):
                 through = of_entropy.double()
                 constant = constant + through * mean
                 slope = through * scale
@@ -102,6 +105,8 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             out[line, column] = torch.where(here, exact, out[line, column])
             return grad, None, None
 
+    # A compiler would go through blocks and spans, which are others in each batch, and not all torch can.
+    @torch.compiler.disable
     def log_prob_entropy(logits: Any, targets: Any, rows: Rows) -> tuple[Any, Any]:
         log_prob, entropy = LogProbEntropy.apply(logits, targets, rows)
         return log_prob, entropy
