@@ -105,13 +105,14 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             out[line, column] = torch.where(here, exact, out[line, column])
             return grad, None, None
 
-    # A compiler would go through blocks and spans, which are others in each batch, and not all torch can.
-    @torch.compiler.disable
     def log_prob_entropy(logits: Any, targets: Any, rows: Rows) -> tuple[Any, Any]:
         log_prob, entropy = LogProbEntropy.apply(logits, targets, rows)
         return log_prob, entropy
 
-    return log_prob_entropy
+    # A compiler would go through blocks and spans, which are others in each batch, and not all torch can.
+    compiler: Any = torch.compiler
+    left_out: Callable[[Any, Any, Rows], tuple[Any, Any]] = compiler.disable(log_prob_entropy)
+    return left_out
 
 
 def _reduce(

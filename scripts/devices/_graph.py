@@ -42,7 +42,7 @@ def replayed(function: Any, seed: int) -> float:
         return found, torch.autograd.grad(found.sum(), leaf)[0]
 
     # What is done once (kernels are compiled and tried) is done before, on a stream aside, as torch asks.
-    aside = torch.cuda.Stream()
+    aside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         step()

@@ -46,7 +46,8 @@ def asked(*, entropy: bool, gradient: bool = True) -> list[str]:
     leaf = torch.empty(1, 9, 50, device="meta", requires_grad=True)
     targets = torch.empty(6, dtype=torch.long, device="meta")
     rows = Rows(SPANS, temperature=0.7, with_entropy=entropy, entropy_gradient=gradient)
-    with Across() as across:
+    across = Across()
+    with across:
         log_prob, found = vocab_parallel.make_log_prob_entropy()(leaf * 1, targets, rows)
         (log_prob.sum() + found.sum()).backward()
     return across.seen
