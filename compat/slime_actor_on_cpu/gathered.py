@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
 
-class Mixing(HuggingfaceAttention):  # type: ignore[misc]  # slime has no types
+class Mixing(HuggingfaceAttention):
     """A causal mixing of the tokens of each sequence, in place of attention."""
 
     def __init__(self, args: Any, config: Any, *given: Any, **more: Any) -> None:
