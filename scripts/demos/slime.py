@@ -140,7 +140,9 @@ def _figures(row: Row) -> dict[str, Any]:
 
 def say(text: str) -> None:
     """Report progress, beside what is printed."""
-    print(text, file=sys.stderr, flush=True)
+    # At once: releases are run in threads, and `print` writes the end of the line by itself.
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":
