@@ -36,8 +36,9 @@ LEGEND = """\
 over budget: micro-batches of more tokens than max_tokens_per_gpu allows, of how many, and the worst of them.
 A: advantages; g: gradient; relative errors against one process in float64.
 peak: bytes that a step held at once, in the float32 logits of a rank's largest micro-batch.
-Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, weight updates to SGLang, experts on
-several ranks. Numbers are float32 where errors are looked at, and slime's bfloat16 where memory is."""
+Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, offloading, weight updates to SGLang,
+experts on several ranks, allgather context parallelism, what a critic sends an actor. Numbers are float32
+where errors are looked at, and slime's bfloat16 where memory is."""
 #: Of a verdict in the table: what was raised may be a long story.
 WIDTH = 70
 HEAD = ("case", "over budget", "error of A", "error of g", "peak", "verdict")
