@@ -143,26 +143,30 @@ class RayJobs:
             # Who has asked for it has the defaults without a word.
             if name not in given and not ("OVERLAY" in given and _DEFAULTS.get(name) == value)
         }
-        self._look_at_settings({**given, **added})
+        understood = self._understood({**given, **added})
         told = _introduced()
         if not added and not told:
             return config
         made = copy(config)
         made.set_runtime_env({**env, "env_vars": {**given, **added, **told}})
-        if added:
+        if added and understood:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
             log.info(f"Ray: the workers of this job are armed by its runtime_env: {shown}")
         return made
 
-    def _look_at_settings(self, sent: dict[str, Any]) -> None:
-        """Refuse a job whose workers would not understand what somebody has set."""
+    def _understood(self, sent: dict[str, Any]) -> bool:
+        """Return whether workers will understand what they are sent. Refuse a job in which they will not."""
         try:
             _understand({name: value for name, value in sent.items() if isinstance(value, str)})
         except OverlayError as error:
-            self._refuse(
-                f"workers of this job would run without patches: {error}",
-                "correct that variable in its runtime_env, or leave it out",
-            )
+            reason = str(error)
+        else:
+            return True
+        self._refuse(
+            f"workers of this job would run without patches: {reason}",
+            "correct that variable in its runtime_env, or leave it out",
+        )
+        return False
 
     def _look_at_python(self, env: dict[str, Any]) -> None:
         """Refuse a job whose workers would not read the variables."""

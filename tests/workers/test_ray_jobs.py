@@ -297,6 +297,7 @@ def test_a_setting_that_no_worker_understands_is_heard_of(
     said = capsys.readouterr().err
     assert said.count(f"workers of this job would run without patches: {name}") == 1
     assert f"{value!r}" in said
+    assert "are armed" not in said
     assert "correct that variable in its runtime_env" in said
     fake.strict = True
     with pytest.raises(WorkersError, match=name):
