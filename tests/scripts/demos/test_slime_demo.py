@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -187,6 +188,6 @@ def test_commits_come_from_the_network_without_their_history(
 def test_a_line_of_progress_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases are run in threads, whose lines must not run into each other."""
     written: list[str] = []
-    monkeypatch.setattr(demo.sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
     demo.say("a case: right")
     assert written == ["a case: right\n"]
