@@ -67,7 +67,8 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
         data: All samples (`rollouts.samples`).
 
     """
-    known = args.kl_coef == 0 and not args.use_tis and not args.use_opd
+    more = args.use_tis, args.use_opd, args.use_opsm, args.calculate_per_token_loss
+    known = args.kl_coef == 0 and not any(more)
     if args.use_kl_loss:
         known = known and args.kl_loss_type == "k2" and not args.use_unbiased_kl
     if not known or args.advantage_estimator != {"actor": "grpo", "critic": "ppo"}[role]:

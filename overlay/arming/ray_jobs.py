@@ -20,7 +20,7 @@ from overlay.base import settings
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.process import here
 from overlay.enabling.voice import DRIVER
-from overlay.errors import WorkersError
+from overlay.errors import OverlayError, WorkersError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -143,15 +143,30 @@ class RayJobs:
             # Who has asked for it has the defaults without a word.
             if name not in given and not ("OVERLAY" in given and _DEFAULTS.get(name) == value)
         }
+        understood = self._understood({**given, **added})
         told = _introduced()
         if not added and not told:
             return config
         made = copy(config)
         made.set_runtime_env({**env, "env_vars": {**given, **added, **told}})
-        if added:
+        if added and understood:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
             log.info(f"Ray: the workers of this job are armed by its runtime_env: {shown}")
         return made
+
+    def _understood(self, sent: dict[str, Any]) -> bool:
+        """Return whether workers will understand what they are sent. Refuse a job in which they will not."""
+        try:
+            _understand({name: value for name, value in sent.items() if isinstance(value, str)})
+        except OverlayError as error:
+            reason = str(error)
+        else:
+            return True
+        self._refuse(
+            f"workers of this job would run without patches: {reason}",
+            "correct that variable in its runtime_env, or leave it out",
+        )
+        return False
 
     def _look_at_python(self, env: dict[str, Any]) -> None:
         """Refuse a job whose workers would not read the variables."""
@@ -200,6 +215,20 @@ class RayJobs:
         if text not in self._said:
             self._said.add(text)
             log.warning(text)
+
+
+def _understand(environ: dict[str, str]) -> None:
+    """Read settings as a worker will. Raises `SelectionError` for one that cannot be understood."""
+    from overlay.deciding.selection import choose
+
+    settings.armed(environ)
+    settings.strict(environ=environ)
+    settings.log_level(environ)
+    settings.dynamic_cp(environ)
+    settings.loss_kernel(environ)
+    settings.pin(environ)
+    if settings.packs(environ) == settings.packs():  # else other patches are known there
+        choose(here().known(), environ=environ)
 
 
 def _introduced() -> dict[str, str]:

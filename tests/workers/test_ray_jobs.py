@@ -16,6 +16,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
 from overlay.arming import ray_jobs
+from overlay.catalogue.registry import load_patches
 from overlay.enabling.voice import Voice
 from overlay.errors import WorkersError
 
@@ -191,6 +192,7 @@ class FakeRay:
         self.shut_down = 0
         self.strict = False
         self.voice = Voice(dict, lambda: None)
+        self.known = load_patches
         self.worker: Any = ModuleType("ray._private.worker")
         vars(self.worker).update(
             SCRIPT_MODE=0, WORKER_MODE=1, connect=self._connect(), shutdown=self._shutdown
@@ -269,6 +271,41 @@ def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.Ca
     # Who says that they are armed is believed.
     fake.start({**env, "env_vars": {"OVERLAY": "1"}})
     fake.start({"py_executable": "uv run --with x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OVERLAY", "perhaps"),
+        ("OVERLAY_STRICT", "perhaps"),
+        ("OVERLAY_METRICS", "perhaps"),
+        ("OVERLAY_PATCHES", "verl.nothing"),
+        ("OVERLAY_PACKS", "Acme"),
+        ("OVERLAY_PIN", "sha256:1"),
+        ("OVERLAY_LOG", "loud"),
+        ("OVERLAY_DCP", "some"),
+        ("OVERLAY_LOSS_KERNEL", "none"),
+    ],
+)
+def test_a_setting_that_no_worker_understands_is_heard_of(
+    fake: FakeRay, name: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.jobs.watch()
+    sent = fake.start({"env_vars": {name: value}})["env_vars"]
+    assert sent == {**TOLD, name: value}
+    fake.start({"env_vars": {name: value}})
+    said = capsys.readouterr().err
+    assert said.count(f"workers of this job would run without patches: {name}") == 1
+    assert f"{value!r}" in said
+    assert "are armed" not in said
+    assert "correct that variable in its runtime_env" in said
+    fake.strict = True
+    with pytest.raises(WorkersError, match=name):
+        fake.start({"env_vars": {name: value}})
+    assert len(fake.sent) == 2
+    assert fake.shut_down == 1
+    # With a pack that is not known here, a selection may be right.
+    fake.start({"env_vars": {"OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": "acme/*"}})
 
 
 def test_a_ray_that_is_not_known_is_heard_of(

@@ -279,7 +279,7 @@ NOT_SHOWN = {
     "slime.allgather-cp-models": "it refuses a model, before there is a step",
     "slime.async-groups": "it is about generating rollouts",
     "slime.metrics": "it hands figures to a logger, and changes no step",
-    "slime.bridge-flags": "it is about models of Megatron-Bridge, which no index has",
+    "slime.bridge-flags": "it is about models of Megatron-Bridge, which wants Transformer Engine",
     "slime.checkpoint-step": "it is about which checkpoint is loaded",
     "slime.group-baseline": "rewards are normalised by the rollout manager, before the step",
     "slime.group-timeouts": "it is about groups that are made again after offloading",
