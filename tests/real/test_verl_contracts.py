@@ -130,6 +130,11 @@ def test_upstream_alone_trains_on_the_next_epoch(found: Found, version: str) -> 
     holds(found("verl.resume-epoch-boundary", version)[0])
 
 
+def test_rl_of_verl_0_6_loses_no_epoch(found: Found) -> None:
+    # The contract asks it first, and finds nothing before it comes to SFT.
+    assert found("verl.resume-epoch-boundary", "0.6.1")[0].startswith("SFT, "), SEED
+
+
 @alone("verl.resume-lr-schedule")
 def test_upstream_alone_goes_on_with_the_schedule(found: Found, version: str) -> None:
     holds(found("verl.resume-lr-schedule", version)[0])

@@ -26,7 +26,7 @@ def make_init_process_group(original: Callable[..., Any], module: ModuleType) ->
 
 
 class _Store:
-    """The store of an engine, which keeps what a mark is over in a bucket that it tells the next worker of."""
+    """The store of an engine. It keeps what a mark is over in a bucket that it tells the next worker of."""
 
     def __init__(self, theirs: Any, buffer: Any, module: ModuleType) -> None:
         self._theirs = theirs
