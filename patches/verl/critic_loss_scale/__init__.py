@@ -33,8 +33,8 @@ PATCH = Patch(
         "begin with seq-mean, samples without a token that counts are part of the number by which is "
         "divided, as they are for the policy. seq-mean-token-sum-norm divides by the width of a "
         "micro-batch besides, which main_ppo_sync of 0.8 lets differ, and is a sum over a rank's samples in "
-        "0.7.0: both are so for the policy, and stay so. critic/vf_loss is reported for the whole mini-batch from "
-        "verl 0.7.1 on; 0.7.0 has no way to say so, and reports the mean of its micro-batches as before."
+        "0.7.0: both are so for the policy, and stay so. critic/vf_loss is reported for the whole mini-batch "
+        "from verl 0.7.1 on; 0.7.0 has no way to say so, and reports the mean of its micro-batches as before."
         " The legacy workers (0.7 with use_legacy_worker_impl other than disable), whose micro-batches "
         "count by their samples, are left alone."
     ),
