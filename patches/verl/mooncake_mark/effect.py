@@ -8,4 +8,5 @@ EFFECT = effect(
     __name__,
     "weight",
     did="kept a mark out of",
+    always=True,
 )
