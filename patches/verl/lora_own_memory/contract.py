@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import random
 import sys
+from importlib.metadata import distributions
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -134,7 +135,8 @@ def import_worker() -> tuple[Any, Any]:
     from overlay.compat.verl_imports import Anything, stand_in, stand_in_for
 
     stand_in()
-    if importlib.util.find_spec("vllm") is None:
+    # Something may stand in for it already.
+    if not list(distributions(name="vllm")):
         stand_in_for("vllm", "zmq", "verl.utils.vllm")
         # Which ask for vLLM's release, and change it.
         package: Any = ModuleType(_ROLLOUT)
