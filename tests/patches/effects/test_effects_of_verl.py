@@ -87,6 +87,8 @@ def test_mooncake_mark() -> None:
     class Engine:
         """Receives two weights, of which a mark is over the first."""
 
+        store: Any
+
         def __init__(self) -> None:
             self.buf = torch.zeros(16, dtype=torch.uint8)
 
