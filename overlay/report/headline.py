@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from overlay.report.ledgers import Difference, Group
 
+#: What an installation says of a patch that only its id selects.
+ON_REQUEST = "on request"
+
 #: What becomes of a patch, the worst first, as it stands after a number; and its tone.
 OUTCOMES: dict[str, str] = {
     "asked for, and not there": "bad",
@@ -19,6 +22,7 @@ OUTCOMES: dict[str, str] = {
     "in place": "good",
     "to be applied": "good",
     "not reached": "plain",
+    "only if named": "plain",
     "nothing to mend": "plain",
     "not installed": "plain",
     "not selected": "plain",
@@ -31,6 +35,7 @@ _OF_WORD = {
     "reverted": "taken out",
     "applied": "in place",
     "apply": "to be applied",
+    ON_REQUEST: "only if named",
     "armed": "not reached",
     **dict.fromkeys(("fixed-upstream", "superseded", "not-affected", "skipped"), "nothing to mend"),
     "not-installed": "not installed",
@@ -58,7 +63,7 @@ def outcome(words: Iterable[str]) -> str:
     found = {_OF_WORD.get(word, "not known") for word in words}
     if "not reached" in found:
         # An installation could take it, and no process has come to it; whatever else is said says more.
-        found.discard("to be applied")
+        found -= {"to be applied", "only if named"}
         if len(found) > 1:
             found.discard("not reached")
     return next(name for name in OUTCOMES if name in found or name == "not known")

@@ -6,18 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import report_inputs as made
+from fake_upstream import triple
 
 from overlay import cli
 from overlay.catalogue.registry import load_patches
 from overlay.ledger import STATES
+from overlay.reading.source import InstalledTree
 from overlay.report import inputs, page
-from overlay.report.headline import OUTCOMES, headline, outcome, unmet
+from overlay.report.headline import ON_REQUEST, OUTCOMES, headline, outcome, unmet
 from overlay.report.job import Job
 from overlay.report.ledgers import compare
 from overlay.verdict import VERDICTS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.enabling.engine import Engine
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,25 @@ def test_what_became_of_a_patch(words: list[str], found: str) -> None:
 
 
 def test_every_state_and_verdict_comes_to_something() -> None:
-    assert {outcome([word]) for word in (*STATES, *VERDICTS)} == OUTCOMES.keys() - {"not known"}
+    words = (*STATES, *VERDICTS, ON_REQUEST)
+    assert {outcome([word]) for word in words} == OUTCOMES.keys() - {"not known"}
+
+
+def test_what_only_its_id_selects_is_not_to_be_applied(
+    upstream: Upstream, engines: Callable[..., Engine]
+) -> None:
+    named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
+    engine, tree = engines(upstream.patch(), named), InstalledTree()
+    view = page.audit_view("here", engine.plan_each(tree), tree, engine.chosen("all").ids)
+    assert {name: outcome([view.word(name)]) for name in engine.known()} == {
+        "fakeup.scale": "to be applied",
+        "fakeup.reading": "only if named",
+    }
+    assert page.tone(view.word("fakeup.reading")) == "plain"
+    assert view.why("fakeup.reading") == "OVERLAY_PATCHES=all,fakeup.reading applies it"
+    # A job in which somebody has named it tells more.
+    assert outcome([ON_REQUEST, "applied"]) == "in place"
+    assert outcome([ON_REQUEST, "armed"]) == "not reached"
 
 
 def test_what_waits_is_grey_and_what_is_in_place_is_green() -> None:
