@@ -211,7 +211,7 @@ def breakable(name: str) -> Markup:
     """Return a name or a setting that a line may end in, after what parts its words."""
     from markupsafe import Markup, escape
 
-    return Markup("<wbr>").join(map(escape, re.findall(r"[^./=,]*[./=,]|[^./=,]+", name)))
+    return Markup("<wbr>").join(map(escape, re.findall(r"[^./=,:]*[./=,:]+|[^./=,:]+", name)))
 
 
 def tone(word: str) -> str:
