@@ -193,7 +193,7 @@ def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
 
 
 def _ray(found: Diagnosis, projects: tuple[Installed, ...], wrong: list[str]) -> Check:
-    """Say whether the driver of a job arms its workers. `wrong`: checks by which no driver would be enabled."""
+    """Say whether the driver of a job arms its workers. `wrong`: checks that keep a driver from it."""
     from overlay.arming.ray_jobs import knows_source
 
     name = "Ray workers"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from overlay.arming.checkup import Checkup
     from overlay.enabling.engine import Engine
 
-#: What stands for the command that starts a job of no project that is known, until somebody puts theirs there.
+#: What stands for the command that starts a job of a project that nothing is known of.
 _COMMAND = "torchrun --nproc-per-node 8 train.py"
 _LOCK = "overlay.lock"
 
