@@ -58,6 +58,8 @@ class View(Record):
         if patch in self.on_request:
             return ON_REQUEST
         state, verdict = self.states.get(patch), self.verdicts.get(patch)
+        if self.states and state is None:
+            return "not-selected"
         if state is not None and state.state != "skipped":
             return state.state
         return verdict.verdict if verdict is not None else ""

@@ -142,6 +142,45 @@ def test_the_outcome_of_installations(outcomes: dict[str, str], tone: str, text:
     assert (found.tone, found.text) == (tone, text)
 
 
+def test_ranks_of_two_selections_differ_in_that_and_not_in_each_patch(tmp_path: Path) -> None:
+    more = made.status(tmp_path)
+    names = [one["patch"] for one in more["patches"]]
+    fewer = {**more, "patches": more["patches"][:2], "selection": names[:2]}
+    two = [
+        inputs.ledger(made.write(tmp_path / f"rank{rank}.json", {**one, "selection": chosen}))
+        for rank, (one, chosen) in enumerate(((more, names[:4]), (fewer, names[:2])))
+    ]
+    groups, differences = compare(two)
+    assert [group.name for group in groups] == ["rank 0", "rank 1"]
+    (one,) = differences
+    assert (one.fact, one.said) == (
+        "selection",
+        (
+            ("rank 0", f"2 that all have, and {names[2]}, {names[3]}"),
+            ("rank 1", "2 that all have"),
+        ),
+    )
+    found = headline({names[0]: "in place"}, 2, groups, differences)
+    assert found.text == (
+        "The 2 processes do not agree: rank 0 and rank 1 differ in selection. "
+        "1 patch is in place on some, and none was refused."
+    )
+
+
+def test_what_no_process_has_selected_is_not_selected(tmp_path: Path) -> None:
+    status = made.status(tmp_path)
+    (ledger,) = [inputs.ledger(made.write(tmp_path / "rank0.json", status))]
+    (group,), _ = compare([ledger])
+    view = page.ledger_view(group, InstalledTree())
+    opted = next(name for name, patch in load_patches().items() if patch.opt_in)
+    assert outcome([view.word(opted)]) == "not selected"
+    # Whatever an installation could take, this is what the job took.
+    for word in ("apply", ON_REQUEST):
+        assert outcome([word, view.word(opted)]) == "not selected"
+    assert outcome(["armed", "not-selected"]) == "not reached"
+    assert outcome(["applied", "not-selected"]) == "in place"
+
+
 def test_a_project_of_which_nothing_was_reached_is_told_apart() -> None:
     known = load_patches()
     slime = [name for name in known if name.startswith("slime.")]
