@@ -93,7 +93,7 @@ def test_a_submitted_job_that_enables_itself(cluster: Cluster) -> None:
 
 def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
     """As by `overlay run` before a script that starts Ray and submits a job that knows nothing of overlay."""
-    with running(worksite, tmp_path, **ENVIRONMENT) as armed:
+    with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:
         done = armed.submit([str(HERE / "ray_job.py"), "asked"], {"env_vars": {"SUBMITTED": "yes"}})
     printed = done.stdout + done.stderr
     (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
