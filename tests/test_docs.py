@@ -111,6 +111,19 @@ def test_links_and_paths_exist(page: Path) -> None:
         assert os.access(ROOT / command, os.X_OK), command
 
 
+def anchors(page: Path) -> set[str]:
+    """Return what links to the headings of a page may end with."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    words = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in words}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_links_to_headings_exist(page: Path) -> None:
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text()):
+        assert heading in anchors((page.parent / target) if target else page), (target, heading)
+
+
 def quoted() -> list[str]:
     return [command for page in figures.documents() for command in figures.commands(page.read_text())]
 
