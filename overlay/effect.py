@@ -183,7 +183,7 @@ def told(effect: Effect) -> str:
     """Return the figures as the rest of a sentence that begins with the patch."""
     values = effect.values
     if not effect.reached:
-        return "was never reached"
+        return "had nothing to do"
     if "calls" not in values:
         return _with_then(f"{effect.did} {_counted(values['changed'], effect.of)}", effect)
     calls = _counted(values["calls"], effect.of)

@@ -34,6 +34,8 @@ _MODULES = (_WORKER, _CLIENT)
 #: Fields of a `runtime_env` by which workers get another Python, in which overlay may not be. (What `pip` and
 #: `uv` make sees the packages of the cluster's Python, its start-up files included.)
 _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
+#: With what the namespaces begin in which Ray's own processes are drivers, such as those of its dashboard.
+_RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
@@ -105,7 +107,7 @@ class RayJobs:
             if self._finder is None or not starts:
                 return original(*args, **kwargs)
             try:
-                config = self._armed(given.get("job_config"))
+                config = self._armed(given.get("job_config"), given.get("namespace"))
             except WorkersError:
                 if name == _WORKER:
                     module.shutdown()  # of a cluster that `ray.init` has just started for this job
@@ -119,8 +121,12 @@ class RayJobs:
 
         return update_wrapper(connect, original)
 
-    def _armed(self, config: Any) -> Any:
-        """Return the settings of a job, with what arms its workers: a copy, or the very ones."""
+    def _armed(self, config: Any, namespace: object) -> Any:
+        """Return the settings of a job, with what arms its workers: a copy, or the very ones.
+
+        Where Ray was started armed, so is its own agent, which starts a job in which those that are submitted
+        run. It writes into a log of Ray's: what it said there would be missing in the log of each of them.
+        """
         from copy import copy
 
         config = sys.modules["ray.job_config"].JobConfig() if config is None else config
@@ -143,8 +149,9 @@ class RayJobs:
             # Who has asked for it has the defaults without a word.
             if name not in given and not ("OVERLAY" in given and _DEFAULTS.get(name) == value)
         }
-        understood = self._understood({**given, **added})
-        told = _introduced()
+        users = not str(namespace or getattr(config, "ray_namespace", "") or "").startswith(_RAYS_OWN)
+        understood = users and self._understood({**given, **added})
+        told = _introduced() if users else {}
         if not added and not told:
             return config
         made = copy(config)

@@ -37,6 +37,9 @@ ARMED = {
 UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
 
 
+#: What arms a whole cluster.
+ENVIRONMENT = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": PATCH}
+
 #: What a worker is told: that it is armed, and that what the job is run with was said.
 TOLD = {"OVERLAY": "1", "OVERLAY_SAID": "driver"}
 
@@ -87,6 +90,18 @@ def test_a_submitted_job_that_enables_itself(cluster: Cluster) -> None:
     for kind in ("task", "actor"):
         assert found[kind]["value"] == int(PATCHED)
         assert found[kind]["set"] == {"SUBMITTED": "yes"}
+
+
+def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
+    """As by `overlay run` before a script that starts Ray and submits a job that knows nothing of overlay."""
+    with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:
+        done = armed.submit([str(HERE / "ray_job.py"), "asked"], {"env_vars": {"SUBMITTED": "yes"}})
+    printed = done.stdout + done.stderr
+    (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for kind in ("task", "actor"):
+        assert of(found[kind], ARMED) == ARMED, kind
+    # Each job says in its own log what it is run with, once.
+    assert printed.count("overlay: configuration: ") == 1, printed[-4000:]
 
 
 def test_who_opts_out_is_left_alone(cluster: Cluster) -> None:
@@ -208,7 +223,7 @@ class FakeRay:
         self.jobs = ray_jobs.RayJobs()
 
     def _connect(self) -> Any:
-        def connect(node: str, mode: int = 1, job_config: Any = None) -> str:
+        def connect(node: str, mode: int = 1, job_config: Any = None, namespace: Any = None) -> str:
             self.sent.append(job_config)
             return node
 
@@ -249,6 +264,17 @@ def test_settings_are_copied_and_nothing_else_is_touched(fake: FakeRay) -> None:
     assert fake.worker.connect is original
     ours("node", mode=0, job_config=config)  # somebody has kept it
     assert fake.sent[-1] is config
+
+
+def test_rays_own_agent_speaks_for_no_job(fake: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the driver of what submitted jobs run in, and writes into a log of Ray's."""
+    fake.jobs.watch()
+    fake.worker.connect("node", mode=0, job_config=JobConfig(None), namespace="_ray_internal_dashboard")
+    assert fake.sent[-1].runtime_env == {"env_vars": {"OVERLAY": "1"}}
+    assert capsys.readouterr().err == ""
+    assert "OVERLAY_SAID" not in os.environ
+    assert fake.start(None) == {"env_vars": TOLD}
+    assert "overlay: configuration: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("env", [{"env_vars": ["A=1"]}, "x"])

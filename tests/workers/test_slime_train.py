@@ -272,7 +272,8 @@ def judge(release: str, printed: str, wanted: set[str], want: list[dict[str, flo
     refused = r"(0 refused|1 refused \(megatron\.dynamic-cp-names\))"
     assert re.fullmatch(rf"2 ranks agree: \d+ applied, {refused}, digest [0-9a-f]{{12}}", leader), said
     assert follower.partition(" [")[0] == "ranks 0-1 agree", said
-    assert printed.count("overlay: configuration: ") >= 1, printed[-6000:]
+    # The driver says it, once. (At this level of the log its workers do as well, behind their pids.)
+    assert len(re.findall("^overlay: configuration: ", printed, re.MULTILINE)) == 1, printed[-6000:]
     (lines,) = said_by("RolloutManager", printed).values()
     assert named(lines) >= elsewhere, lines
     steps = steps_of(printed)
