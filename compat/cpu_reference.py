@@ -39,14 +39,14 @@ def log_probs(
         [length - 1]: entry i belongs to token i + 1.
 
     """
-    return _next_token(weights, tokens, heads, rope=rope).gather(-1, tokens[1:, None]).squeeze(-1)
+    return all_log_probs(weights, tokens, heads=heads, rope=rope).gather(-1, tokens[1:, None]).squeeze(-1)
 
 
 def log_probs_and_entropy(
     weights: Mapping[str, torch.Tensor], tokens: torch.Tensor, *, heads: int, rope: bool = False
 ) -> torch.Tensor:
     """Return [2, length - 1]: `log_probs`, and the entropy of the distribution that each is taken from."""
-    distribution = _next_token(weights, tokens, heads, rope=rope)
+    distribution = all_log_probs(weights, tokens, heads=heads, rope=rope)
     chosen = distribution.gather(-1, tokens[1:, None]).squeeze(-1)
     return torch.stack([chosen, -(distribution.exp() * distribution).sum(dim=-1)])
 
@@ -56,7 +56,7 @@ def router_logits(
 ) -> torch.Tensor:
     """Return [layers, length, experts]: what the experts of each token are chosen by."""
     logits: list[torch.Tensor] = []
-    _next_token(weights, tokens, heads, rope=rope, logits=logits)
+    all_log_probs(weights, tokens, heads=heads, rope=rope, logits=logits)
     return torch.stack(logits)
 
 
@@ -68,12 +68,12 @@ def values(
     return made[:-1].squeeze(-1)
 
 
-def _next_token(
+def all_log_probs(
     weights: Mapping[str, torch.Tensor],
     tokens: torch.Tensor,
-    heads: int,
     *,
-    rope: bool,
+    heads: int,
+    rope: bool = False,
     logits: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """Return [length - 1, vocabulary]: the log-probabilities of all tokens at each place but the last."""

@@ -21,6 +21,8 @@ SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 #: Of a gradient in float32.
 TOLERANCE = 1e-5
 CRITICS = ("critic, 1", "critic, 2", "critic, 4")
+DISTILLATIONS = ("distillation, forward_kl_topk", "distillation, k1")
+PATCHES = "verl.critic-loss-scale,verl.distillation-loss-scale,verl.moe-aux-scale"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, dict[str, Any]
         return {name: results[0] for name, results in ran.items()}
 
     return {
-        True: ranks(tmp_path_factory.mktemp("patched"), patches="verl.critic-loss-scale,verl.moe-aux-scale"),
+        True: ranks(tmp_path_factory.mktemp("patched"), patches=PATCHES),
         False: ranks(tmp_path_factory.mktemp("alone"), overlay=False),
     }
 
@@ -49,6 +51,23 @@ def test_upstream_alone_has_a_gradient_that_grows_with_the_micro_batches(
     ratios = [found[False][name]["ratio"] for name in CRITICS]
     assert ratios[0] > ratios[1] > ratios[2] > 0
     assert all(found[False][name]["error"] > 100 * TOLERANCE for name in CRITICS)
+
+
+def test_a_distillation_has_the_gradient_of_one_process_for_any_cut(
+    found: dict[bool, dict[str, Any]],
+) -> None:
+    for name in DISTILLATIONS:
+        row = found[True][name]
+        assert (len(row["errors"]), len(row["between cuts"])) == (6, 3)
+        assert max(*row["errors"], *row["between cuts"]) <= TOLERANCE, (SEED, name, row)
+
+
+def test_upstream_alone_has_a_distillation_whose_gradient_depends_on_the_cut(
+    found: dict[bool, dict[str, Any]],
+) -> None:
+    for name in DISTILLATIONS:
+        row = found[False][name]
+        assert min(*row["errors"], *row["between cuts"]) > 100 * TOLERANCE, (SEED, name, row)
 
 
 def test_upstream_adds_gradients_up_where_megatron_has_a_loss_per_token(
