@@ -57,7 +57,7 @@ class LiveBytes(TorchDispatchMode):
                 if key not in self._there:
                     self._bytes += size - self._live.get(key, (None, 0))[1]
                     self._live[key] = StorageWeakRef(storage), size
-        # Below the peak it does not matter what is still alive, and to look takes longer than most operations.
+        # Below the peak it does not matter what is still alive, and to look takes longer than an operation.
         if self._traced or self._bytes > self.peak:
             self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
             self._bytes = sum(size for _, size in self._live.values())
