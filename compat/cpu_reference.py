@@ -94,10 +94,13 @@ def _normed(
     """Return [length, hidden]: what the output layer is given."""
     hidden = F.embedding(tokens, weights["embedding.word_embeddings.weight"])
     layer = 0
-    while f"decoder.layers.{layer}.self_attention.linear_qkv.weight" in weights:
+    while f"decoder.layers.{layer}.input_layernorm.weight" in weights:
         prefix = f"decoder.layers.{layer}."
         normed = _norm(weights, prefix + "input_layernorm", hidden)
-        hidden = hidden + _attention(weights, prefix, normed, heads, rope=rope)
+        if f"{prefix}self_attention.mixing.weight" in weights:
+            hidden = hidden + _mixing(weights, prefix, normed)
+        else:
+            hidden = hidden + _attention(weights, prefix, normed, heads, rope=rope)
         normed = _norm(weights, prefix + "pre_mlp_layernorm", hidden)
         if f"{prefix}mlp.router.weight" in weights:
             chosen_by = normed @ weights[f"{prefix}mlp.router.weight"].T
@@ -208,6 +211,12 @@ def _attention(
     shares = scores.masked_fill(later, -math.inf).softmax(dim=-1)
     mixed = torch.einsum("hqk,khd->qhd", shares, value).reshape(len(hidden), -1)
     return _linear(weights, prefix + "self_attention.linear_proj", mixed)
+
+
+def _mixing(weights: Mapping[str, torch.Tensor], prefix: str, hidden: torch.Tensor) -> torch.Tensor:
+    """Return what each token has of itself and all before it (`slime_actor_on_cpu.gathered`)."""
+    mixed = _linear(weights, prefix + "self_attention.mixing", hidden) / hidden.shape[-1]
+    return torch.tanh(mixed.cumsum(dim=0))
 
 
 def _turned(heads: torch.Tensor) -> torch.Tensor:

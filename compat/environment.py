@@ -43,3 +43,12 @@ RECORDED = (TORCH,)
 
 #: Projects that no patch changes, and that a person wants to see beside the upstreams.
 SHOWN = (TORCH, RAY)
+
+#: By project, how its jobs are started: what stands behind `overlay run`. Of several that are installed the
+#: first counts. A script that starts Ray hands Ray its environment, and Ray the job.
+STARTED = {
+    "slime": "bash scripts/run-qwen3-4B.sh",
+    "miles": "python scripts/run_qwen3_4b.py",
+    "verl": "python -m verl.trainer.main_ppo ...",
+    "megatron-core": "torchrun --nproc-per-node 8 pretrain_gpt.py ...",
+}

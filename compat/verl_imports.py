@@ -12,9 +12,11 @@ import sys
 import types
 from typing import Any
 
+_UNUSED = ("cachetools", "fastapi", "qwen_vl_utils", "uvicorn")
 
-class _Anything(types.ModuleType):
-    """A module that has whatever is asked of it."""
+
+class Anything(types.ModuleType):
+    """A module that has whatever is asked of it: empty classes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -23,15 +25,18 @@ class _Anything(types.ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds what of that is not installed: this comes last on the meta path."""
+    """Finds what of some packages is not installed: this comes last on the meta path."""
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self.packages = packages
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name.partition(".")[0] in ("cachetools", "fastapi", "qwen_vl_utils", "uvicorn"):
+        if any(name == package or name.startswith(f"{package}.") for package in self.packages):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        return _Anything(spec.name)
+        return Anything(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
@@ -39,9 +44,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def stand_in() -> None:
     """Let verl's workers and trainers be imported. Stays for the rest of the process, and is done once."""
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if any(isinstance(finder, _Finder) and finder.packages == _UNUSED for finder in sys.meta_path):
         return
-    sys.meta_path.append(_Finder())
+    sys.meta_path.append(_Finder(_UNUSED))
     # First this, for it puts a new object in the place of the package.
     from transformers.models.qwen2_vl import modeling_qwen2_vl
 
@@ -51,3 +56,8 @@ def stand_in() -> None:
     ):
         if name not in vars(module):
             setattr(module, name, type(name, (), {}))
+
+
+def stand_in_for(*packages: str) -> None:
+    """Let packages be imported that only some jobs have, and of which nothing is called. Stays, as above."""
+    sys.meta_path.append(_Finder(packages))

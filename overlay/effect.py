@@ -10,9 +10,9 @@ The folder of a patch may have it in `effect.py`, as `EFFECT`:
     )
 
 A factory imports it and its function adds to it: `EFFECT.calls += 1`. There is no lock: two threads that add
-at the same moment may lose one. Nothing may be computed on a device, nor fetched from one, for a figure. What
-is there on a device anyway may be put into it as it is: it is fetched when somebody asks, and never at the
-end of a process.
+at the same moment may lose one. Nothing may be fetched from a device for a figure, and nothing computed there
+but an addition. What is there anyway may be put into it as it is: it is fetched when somebody asks, and never
+at the end of a process.
 
 Where a patch hands a call on as it came, nothing is counted.
 """
@@ -183,11 +183,13 @@ def told(effect: Effect) -> str:
     """Return the figures as the rest of a sentence that begins with the patch."""
     values = effect.values
     if not effect.reached:
-        return "was never reached"
-    changed = values.get("changed", 0)
+        return "had nothing to do"
     if "calls" not in values:
-        return _with_then(f"{effect.did} {_counted(changed, effect.of)}", effect)
+        return _with_then(f"{effect.did} {_counted(values['changed'], effect.of)}", effect)
     calls = _counted(values["calls"], effect.of)
+    if "changed" not in values:
+        return f"looked at {calls}; how many it {effect.did} is on the device, and was not asked for"
+    changed = values["changed"]
     if not changed:
         return f"looked at {calls} and changed nothing"
     return _with_then(f"{effect.did} {shown(changed)} of {calls}", effect)
@@ -234,7 +236,9 @@ def _fetched(value: Any, *, wait: bool) -> Number:
     try:
         if not wait and not getattr(value, "is_cpu", True):
             return float("nan")
-        return float(value)
+        # A count stays one, whatever holds it.
+        found = value.item() if hasattr(value, "item") else value
+        return int(found) if isinstance(found, int) else float(found)
     except Exception:  # noqa: BLE001 -- a figure must not stop a job
         return float("nan")
 

@@ -306,6 +306,11 @@ INDEX: dict[str, dict[str, Any]] = {
         "revision": 1,
         "modules": ("verl.workers.engine.fsdp.transformer_impl",),
     },
+    "verl.lora-own-memory": {
+        "id": "verl.lora-own-memory",
+        "revision": 1,
+        "modules": ("verl.workers.rollout.vllm_rollout.utils",),
+    },
     "verl.megatron-offload-rest": {
         "id": "verl.megatron-offload-rest",
         "revision": 1,
@@ -322,6 +327,11 @@ INDEX: dict[str, dict[str, Any]] = {
         "id": "verl.moe-aux-scale",
         "revision": 1,
         "modules": ("verl.workers.engine.megatron.transformer_impl",),
+    },
+    "verl.mooncake-mark": {
+        "id": "verl.mooncake-mark",
+        "revision": 1,
+        "modules": ("verl.checkpoint_engine.mooncake_checkpoint_engine",),
     },
     "verl.multi-turn-returns": {
         "id": "verl.multi-turn-returns",

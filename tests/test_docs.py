@@ -111,6 +111,19 @@ def test_links_and_paths_exist(page: Path) -> None:
         assert os.access(ROOT / command, os.X_OK), command
 
 
+def headings(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", prose), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_headings_that_links_go_to_exist(page: Path) -> None:
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*\.md|)#([^)]+)\)", page.read_text()):
+        assert heading in headings(page.parent / target if target else page), (target, heading)
+
+
 def quoted() -> list[str]:
     return [command for page in figures.documents() for command in figures.commands(page.read_text())]
 

@@ -14,7 +14,8 @@ slime's own `--spec` (`layers`), and numbers are float32 in place of bfloat16.
 
     overlay.enable()                       # if it is to be there, and before anything of slime is imported
     slime_actor_on_cpu.prepare()
-    args = arguments.parse(arguments.command_line(folder, ranks=2))
+    arguments.write_model(folder, sizes := arguments.Sizes())
+    args = arguments.parse(arguments.command_line(folder, sizes, 2, "--use-dynamic-batch-size", ...))
     actor = actor_class()(world_size, rank, "127.0.0.1", port)
     actor.init(args, "actor")
     actor.train(0, rollouts.references(args, actor.train_parallel_config, samples))

@@ -27,6 +27,8 @@ class Sizes:
     vocabulary: int = 48
     #: Of each layer, of which two compute a token; 0 for none.
     experts: int = 0
+    #: How many layers mix tokens in place of attention, the first ones (`gathered`): 0 or 1.
+    mixing: int = 0
 
 
 def write_model(folder: Path, sizes: Sizes) -> None:

@@ -36,12 +36,14 @@ def shapes(sizes: Sizes, role: str) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {"embedding.word_embeddings.weight": (vocabulary, hidden)}
     for layer in range(sizes.layers):
         prefix = f"decoder.layers.{layer}."
-        found |= {
-            prefix + "input_layernorm.weight": (hidden,),
-            prefix + "self_attention.linear_qkv.weight": (queries + 2 * keys, hidden),
-            prefix + "self_attention.linear_proj.weight": (hidden, queries),
-            prefix + "pre_mlp_layernorm.weight": (hidden,),
+        attention: dict[str, tuple[int, ...]] = {
+            "linear_qkv": (queries + 2 * keys, hidden),
+            "linear_proj": (hidden, queries),
         }
+        if layer < sizes.mixing:
+            attention = {"mixing": (hidden, hidden)}
+        found |= {f"{prefix}self_attention.{name}.weight": shape for name, shape in attention.items()}
+        found |= {prefix + f"{norm}_layernorm.weight": (hidden,) for norm in ("input", "pre_mlp")}
         mlps = [f"mlp.experts.local_experts.{expert}." for expert in range(sizes.experts)] or ["mlp."]
         if sizes.experts:
             found[prefix + "mlp.router.weight"] = (sizes.experts, hidden)
@@ -65,7 +67,8 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
         data: All samples (`rollouts.samples`).
 
     """
-    known = args.kl_coef == 0 and not args.use_tis and not args.use_opd
+    more = args.use_tis, args.use_opd, args.use_opsm, args.calculate_per_token_loss
+    known = args.kl_coef == 0 and not any(more)
     if args.use_kl_loss:
         known = known and args.kl_loss_type == "k2" and not args.use_unbiased_kl
     if not known or args.advantage_estimator != {"actor": "grpo", "critic": "ppo"}[role]:
@@ -90,7 +93,7 @@ def reference(args: Any, sizes: Sizes, role: str, data: dict[str, Any]) -> Refer
             gae(args, value.detach(), mask, reward)
             for value, mask, reward in zip(found, masks, data["rewards"], strict=True)
         ]
-        advantages = [pair[0] for pair in both]
+        advantages = normalised(args, [pair[0] for pair in both], masks)
         losses = [(value - pair[1]).square() for value, pair in zip(found, both, strict=True)]
     means = [(loss * mask).sum() / mask.sum() for loss, mask in zip(losses, masks, strict=True)]
     total = torch.stack(means).mean()
@@ -123,11 +126,16 @@ def _outputs(
 
 
 def grpo(args: Any, rewards: list[float], masks: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the advantages of tokens that all get their sample's reward, normalised if the job does."""
+    """Return the advantages of tokens that all get their sample's reward."""
     advantages = [
         torch.full_like(mask, torch.tensor(reward).item())
         for reward, mask in zip(rewards, masks, strict=True)
     ]
+    return normalised(args, advantages, masks)
+
+
+def normalised(args: Any, advantages: list[torch.Tensor], masks: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the advantages by the mean and the deviation of the tokens that count, if the job does so."""
     if not args.normalize_advantages:
         return advantages
     counted = torch.cat([each[mask > 0] for each, mask in zip(advantages, masks, strict=True)])

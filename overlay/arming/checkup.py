@@ -48,6 +48,7 @@ def examine(engine: Engine) -> Checkup:
     found = diagnose()
     settled = _settings(engine)
     projects = _projects(engine)
+    pinned = _pin(engine) if settled.answer == YES else Check(name="pin", answer=NONE, found="not compared")
     checks = (
         Check(
             name="start-up file",
@@ -58,10 +59,10 @@ def examine(engine: Engine) -> Checkup:
         _copies(found),
         _variable(),
         settled,
-        _pin(engine) if settled.answer == YES else Check(name="pin", answer=NONE, found="not compared"),
+        pinned,
         *_pythons(),
         _upstreams(engine, projects),
-        _ray(found, projects),
+        _ray(found, projects, [check.name for check in (settled, pinned) if check.answer == NO]),
     )
     wrong = [check for check in checks if check.answer == NO]
     todo = list(dict.fromkeys(check.todo for check in wrong if check.todo))
@@ -191,8 +192,8 @@ def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
     return Check(name="upstreams", answer=YES, found=found)
 
 
-def _ray(found: Diagnosis, projects: tuple[Installed, ...]) -> Check:
-    """Say whether a driver that is enabled arms the workers of its job."""
+def _ray(found: Diagnosis, projects: tuple[Installed, ...], wrong: list[str]) -> Check:
+    """Say whether the driver of a job arms its workers. `wrong`: checks that keep a driver from it."""
     from overlay.arming.ray_jobs import knows_source
 
     name = "Ray workers"
@@ -212,6 +213,8 @@ def _ray(found: Diagnosis, projects: tuple[Installed, ...]) -> Check:
     if not _asks_for_it():
         where = "is not set" if said is None else f"is {said!r}"
         return Check(name=name, answer=NO, found=f"their driver would not be enabled: OVERLAY {where}")
+    if wrong:
+        return Check(name=name, answer=NO, found=f"their driver would not be enabled: see {wrong[0]}")
     return Check(
         name=name,
         answer=YES,

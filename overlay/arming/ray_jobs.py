@@ -20,7 +20,7 @@ from overlay.base import settings
 from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
 from overlay.enabling.process import here
 from overlay.enabling.voice import DRIVER
-from overlay.errors import WorkersError
+from overlay.errors import OverlayError, WorkersError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _MODULES = (_WORKER, _CLIENT)
 #: Fields of a `runtime_env` by which workers get another Python, in which overlay may not be. (What `pip` and
 #: `uv` make sees the packages of the cluster's Python, its start-up files included.)
 _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
+#: With what the namespaces begin in which Ray's own processes are drivers, such as those of its dashboard.
+_RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
@@ -105,7 +107,7 @@ class RayJobs:
             if self._finder is None or not starts:
                 return original(*args, **kwargs)
             try:
-                config = self._armed(given.get("job_config"))
+                config = self._armed(given.get("job_config"), given.get("namespace"))
             except WorkersError:
                 if name == _WORKER:
                     module.shutdown()  # of a cluster that `ray.init` has just started for this job
@@ -119,8 +121,12 @@ class RayJobs:
 
         return update_wrapper(connect, original)
 
-    def _armed(self, config: Any) -> Any:
-        """Return the settings of a job, with what arms its workers: a copy, or the very ones."""
+    def _armed(self, config: Any, namespace: object) -> Any:
+        """Return the settings of a job, with what arms its workers: a copy, or the very ones.
+
+        Where Ray was started armed, so is its own agent, which starts a job in which those that are submitted
+        run. It writes into a log of Ray's: what it said there would be missing in the log of each of them.
+        """
         from copy import copy
 
         config = sys.modules["ray.job_config"].JobConfig() if config is None else config
@@ -143,15 +149,31 @@ class RayJobs:
             # Who has asked for it has the defaults without a word.
             if name not in given and not ("OVERLAY" in given and _DEFAULTS.get(name) == value)
         }
-        told = _introduced()
+        users = not str(namespace or getattr(config, "ray_namespace", "") or "").startswith(_RAYS_OWN)
+        understood = users and self._understood({**given, **added})
+        told = _introduced() if users else {}
         if not added and not told:
             return config
         made = copy(config)
         made.set_runtime_env({**env, "env_vars": {**given, **added, **told}})
-        if added:
+        if added and understood:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
             log.info(f"Ray: the workers of this job are armed by its runtime_env: {shown}")
         return made
+
+    def _understood(self, sent: dict[str, Any]) -> bool:
+        """Return whether workers will understand what they are sent. Refuse a job in which they will not."""
+        try:
+            _understand({name: value for name, value in sent.items() if isinstance(value, str)})
+        except OverlayError as error:
+            reason = str(error)
+        else:
+            return True
+        self._refuse(
+            f"workers of this job would run without patches: {reason}",
+            "correct that variable in its runtime_env, or leave it out",
+        )
+        return False
 
     def _look_at_python(self, env: dict[str, Any]) -> None:
         """Refuse a job whose workers would not read the variables."""
@@ -200,6 +222,20 @@ class RayJobs:
         if text not in self._said:
             self._said.add(text)
             log.warning(text)
+
+
+def _understand(environ: dict[str, str]) -> None:
+    """Read settings as a worker will. Raises `SelectionError` for one that cannot be understood."""
+    from overlay.deciding.selection import choose
+
+    settings.armed(environ)
+    settings.strict(environ=environ)
+    settings.log_level(environ)
+    settings.dynamic_cp(environ)
+    settings.loss_kernel(environ)
+    settings.pin(environ)
+    if settings.packs(environ) == settings.packs():  # else other patches are known there
+        choose(here().known(), environ=environ)
 
 
 def _introduced() -> dict[str, str]:

@@ -276,8 +276,12 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
     raise SelectionError(msg)
 
 
+#: Ids in a line, at most.
+_READ = 8
+
+
 def nearest(term: str, ids: list[str]) -> str:
-    """Return a hint for a term that names no patch: the nearest ids, else all."""
+    """Return a hint for a term that names no patch: the nearest ids, else all, if they can be read."""
     from difflib import get_close_matches
 
     near = get_close_matches(term, ids, n=3, cutoff=0.5)
@@ -286,4 +290,6 @@ def nearest(term: str, ids: list[str]) -> str:
         near = [tails[tail] for tail in get_close_matches(term, tails, n=3, cutoff=0.5)]
     if near:
         return f"the nearest: {', '.join(near)}"
+    if len(ids) > _READ:
+        return f"there are {len(ids)}, which `overlay list` names"
     return f"there are: {', '.join(ids) or 'none'}"

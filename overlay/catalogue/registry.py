@@ -43,6 +43,12 @@ def shown_projects() -> tuple[Project, ...]:
     return projects
 
 
+def starting_commands() -> dict[str, str]:
+    """Return how jobs of projects are started, by the name of the project, the likeliest first."""
+    commands: dict[str, str] = import_module(f"{COMPAT}.environment").STARTED
+    return commands
+
+
 def module_of(patch: str) -> str:
     """Return the name of the module that holds a patch, empty if it was not loaded from one."""
     return _modules.get(patch, "")

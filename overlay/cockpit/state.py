@@ -8,6 +8,7 @@ import sys
 from overlay._version import __version__
 from overlay.arming.checkup import NO, examine
 from overlay.base.record import Record
+from overlay.catalogue.registry import starting_commands
 from overlay.cockpit.defects import Defects, defects
 from overlay.deciding.installed import Installed  # noqa: TC001 -- a field type
 from overlay.errors import OverlayError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from overlay.arming.checkup import Checkup
     from overlay.enabling.engine import Engine
 
-#: What stands for the command that starts a job, until somebody puts theirs there.
+#: What stands for the command that starts a job of a project that nothing is known of.
 _COMMAND = "torchrun --nproc-per-node 8 train.py"
 _LOCK = "overlay.lock"
 
@@ -66,17 +67,18 @@ def look(engine: Engine) -> Cockpit:
         verdicts, refused = [], ()
     applied = tuple(one.patch for one in verdicts if one.verdict == "apply")
     checkup = examine(engine)
+    projects = engine.installed(tree)
     return Cockpit(
         version=__version__,
         python=".".join(map(str, sys.version_info[:3])),
         executable=sys.executable,
-        projects=engine.installed(tree),
+        projects=projects,
         patches=tuple(Applying(patch=name, changes=known[name].changes) for name in applied),
         refused=refused,
         defects=defects(make_audit(engine, everything, tree, selected=applied)),
         armed=checkup.armed,
         reason=_reason(checkup),
-        next=_next(checkup, applied, refused),
+        next=_next(checkup, applied, refused, _command(projects)),
     )
 
 
@@ -84,10 +86,18 @@ def _reason(checkup: Checkup) -> str:
     """Return what of the checks is said first: a selection that is none; OVERLAY last, which is the job's."""
     wrong = [check for check in checkup.checks if check.answer == NO]
     wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY", check.name != "selection"))
-    return next((f"{check.name} {check.found}" for check in wrong), "")
+    # What is wrong with a setting has its name.
+    said = (check.found if check.name == "selection" else f"{check.name} {check.found}" for check in wrong)
+    return next(said, "")
 
 
-def _next(checkup: Checkup, applied: tuple[str, ...], refused: tuple[str, ...]) -> str:
+def _command(projects: tuple[Installed, ...]) -> str:
+    """Return how the jobs of what is installed are started."""
+    there = {one.project for one in projects if one.version}
+    return next((words for name, words in starting_commands().items() if name in there), _COMMAND)
+
+
+def _next(checkup: Checkup, applied: tuple[str, ...], refused: tuple[str, ...], command: str) -> str:
     wrong = {check.name for check in checkup.checks if check.answer == NO and check.todo}
     pin = f" --pin {_LOCK}" if os.path.isfile(_LOCK) else ""
     if wrong - {"OVERLAY"}:
@@ -97,6 +107,6 @@ def _next(checkup: Checkup, applied: tuple[str, ...], refused: tuple[str, ...]) 
     if not applied:
         return "overlay audit --site DIR"
     if wrong:
-        return f"overlay run{pin} {_COMMAND}"
+        return f"overlay run{pin} {command}"
     pinned = any(check.name == "pin" and check.answer != "-" for check in checkup.checks)
     return "overlay status" if pinned else "overlay lock"

@@ -66,7 +66,10 @@ def _run(_: Engine, arguments: argparse.Namespace) -> int:
     """Become the command, with the environment by which start-up files arm."""
     if not arguments.words:
         arguments.parser.error("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
-    environ = _environment(arguments)
+    try:
+        environ = _environment(arguments)
+    except OverlayError as error:
+        raise SelectionError(f"nothing is started: {error}") from error
     status = _refused(arguments.words, environ)
     if status:
         return status

@@ -1,4 +1,4 @@
-"""What is said of a run: what each patch changed, and which were never reached."""
+"""What is said of a run: what each patch changed, and which had nothing to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lines(status: Status) -> list[str]:
     found = [f"in this run: {one.patch} {told(one.effect)}" for one in changed if one.effect is not None]
     found += [f"in this run: {one.patch} {told(one.effect)}" for one in looked if one.effect is not None]
     if never:
-        found.append(f"in this run: never reached: {', '.join(never)}")
+        found.append(f"in this run: nothing to do for: {', '.join(never)}")
     return found
 
 

@@ -40,7 +40,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
     for site in sites:
         name, tree = site or "this environment", InstalledTree(site)
         plan = engine.plan_each(tree)
-        audits.append(page.audit_view(name, plan, tree))
+        audits.append(page.audit_view(name, plan, tree, selected))
         defects.append((name, make_audit(engine, plan, tree, selected=selected)))
     text, first = page.render(
         title=arguments.title,

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from overlay.report.ledgers import Difference, Group
 
+#: What an installation says of a patch that only its id selects.
+ON_REQUEST = "on request"
+
 #: What becomes of a patch, the worst first, as it stands after a number; and its tone.
 OUTCOMES: dict[str, str] = {
     "asked for, and not there": "bad",
@@ -19,6 +22,7 @@ OUTCOMES: dict[str, str] = {
     "in place": "good",
     "to be applied": "good",
     "not reached": "plain",
+    "only if named": "plain",
     "nothing to mend": "plain",
     "not installed": "plain",
     "not selected": "plain",
@@ -31,6 +35,7 @@ _OF_WORD = {
     "reverted": "taken out",
     "applied": "in place",
     "apply": "to be applied",
+    ON_REQUEST: "only if named",
     "armed": "not reached",
     **dict.fromkeys(("fixed-upstream", "superseded", "not-affected", "skipped"), "nothing to mend"),
     "not-installed": "not installed",
@@ -56,11 +61,12 @@ class Headline(Record):
 def outcome(words: Iterable[str]) -> str:
     """Return what became of a patch, from the words of all views on it."""
     found = {_OF_WORD.get(word, "not known") for word in words}
-    if "not reached" in found:
-        # An installation could take it, and no process has come to it; whatever else is said says more.
-        found.discard("to be applied")
+    if found & {"not reached", "not selected"}:
+        # What an installation could take is not what processes took; whatever else they say says more.
+        found -= {"to be applied", "only if named"}
+    for said_by_some in ("not selected", "not reached"):
         if len(found) > 1:
-            found.discard("not reached")
+            found.discard(said_by_some)
     return next(name for name in OUTCOMES if name in found or name == "not known")
 
 
@@ -90,7 +96,7 @@ def headline(
     sentences += [f"{_names(bad)} {_is(bad)} asked for, and not there."] if bad else []
     sentences += [f"{_names(care)} {_is(care)} not completely in place."] if care else []
     if not bad and not care:
-        sentences.append(_good(dict(counts), processes))
+        sentences.append(_good(dict(counts), processes, alike=not differences))
     tone = "bad" if bad or differences else "care" if care or gaps else "good"
     if tone == "good" and not any(OUTCOMES[name] == "good" for name, _ in counts):
         tone = "plain"
@@ -120,7 +126,9 @@ def _agreement(
     processes: int, groups: Sequence[Group], differences: Sequence[Difference], *, whole: bool
 ) -> list[str]:
     if differences:
-        facts = [one.fact for one in differences if not one.is_source] or [one.fact for one in differences]
+        # Of a patch that differs, the table says in what.
+        facts = [one.fact.partition(": ")[0] for one in differences if not one.is_source]
+        facts = list(dict.fromkeys(facts or [one.fact for one in differences]))
         who = _names([group.name for group in groups])
         return [f"The {processes} processes do not agree: {who} differ in {_names(facts, _FACTS)}."]
     if processes > 1:
@@ -128,10 +136,11 @@ def _agreement(
     return ["One process, with nobody to compare it with."] if processes else []
 
 
-def _good(counts: Mapping[str, int], processes: int) -> str:
+def _good(counts: Mapping[str, int], processes: int, *, alike: bool) -> str:
     there, wanted = counts.get("in place", 0), counts.get("to be applied", 0)
     if there:
-        return f"{_patches(there)} {'is' if there == 1 else 'are'} in place, and none was refused."
+        where = "in place" if alike else "in place on some"
+        return f"{_patches(there)} {'is' if there == 1 else 'are'} {where}, and none was refused."
     if wanted:
         return f"{_patches(wanted)} would be applied here, and none is refused."
     if counts.get("not reached"):

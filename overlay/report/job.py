@@ -150,7 +150,7 @@ def table(job: Job) -> str:
     ]
     never = [name for name, (_, count) in job.effects.items() if not count]
     if never:
-        lines.append(f"  never reached: {', '.join(never)}")
+        lines.append(f"  nothing to do for: {', '.join(never)}")
     if job.missing:
         lines.append(f"no ledger of {spans(job.missing)}")
     if job.cut_short:

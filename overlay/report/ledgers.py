@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _IN_FORCE = ("armed", "applied")
 #: What a process says that does not have the patch, or knows nothing of the kind.
 NOTHING = "(nothing)"
+#: The fact that says which patches somebody has asked for.
+SELECTION = "selection"
 #: Names of processes that are written out, where they are no ranks.
 _MOST_NAMES = 8
 #: How a fact about the source of a site begins, after the patch.
@@ -51,19 +53,27 @@ def compare(ledgers: Sequence[Ledger]) -> tuple[tuple[Group, ...], tuple[Differe
     of_status = {id(ledger.status): _facts(ledger) for ledger in ledgers}
     facts = {ledger.name: of_status[id(ledger.status)] for ledger in ledgers}
     waiting = {ledger.name: _waiting(ledger) for ledger in ledgers}
+    selected = {ledger.name: ledger.status.selection for ledger in ledgers}
     differences = []
     said: dict[str, list[str]] = {ledger.name: [] for ledger in ledgers}
     for fact in dict.fromkeys(name for found in facts.values() for name in found):
-        patch = fact.partition(": ")[0]
-        # A patch that waits for its modules says nothing yet, which is no difference.
-        asked = [name for name in facts if fact in facts[name] or patch not in waiting[name]]
+        patch, _, of_patch = fact.partition(": ")
+        # A patch that waits for its modules says nothing yet, which is no difference. That it was left out is
+        # said once, by the selection.
+        asked = [
+            name
+            for name in facts
+            if fact in facts[name]
+            or (patch not in waiting[name] and (not of_patch or patch in selected[name]))
+        ]
         values = {name: facts[name].get(fact, NOTHING) for name in asked}
         if len(set(values.values())) > 1:
             by_value: dict[str, list[str]] = {}
             for name, value in values.items():
                 by_value.setdefault(value, []).append(name)
                 said[name].append(f"{fact}={value}")
-            rows = tuple((label(names), value) for value, names in by_value.items())
+            shown = _without_common(list(by_value)) if fact == SELECTION else list(by_value)
+            rows = tuple((label(names), value) for value, names in zip(shown, by_value.values(), strict=True))
             differences.append(Difference(fact=fact, said=rows, is_source=SOURCE_OF in fact))
     groups: dict[tuple[str, ...], list[Ledger]] = {}
     for ledger in ledgers:
@@ -73,6 +83,15 @@ def compare(ledgers: Sequence[Ledger]) -> tuple[tuple[Group, ...], tuple[Differe
         for group in groups.values()
     )
     return tuple(named), tuple(differences)
+
+
+def _without_common(selections: Sequence[str]) -> list[str]:
+    """Return selections without the patches that all of them have, which are counted."""
+    found = [dict.fromkeys(filter(None, one.split(", "))) for one in selections]
+    common = set(found[0]).intersection(*found)
+    count = f"{len(common)} that all have"
+    own = [", ".join(name for name in one if name not in common) for one in found]
+    return [f"{count}, and {names}" if names else count for names in own]
 
 
 def label(names: Sequence[str]) -> str:
@@ -100,7 +119,7 @@ def _facts(ledger: Ledger) -> dict[str, str]:
         "Python": status.python,
         "strict": "yes" if status.strict else "no",
         "pinned to": status.pinned or "nothing",
-        "selection": ", ".join(status.selection),
+        SELECTION: ", ".join(status.selection),
     }
     for number, sentence in enumerate(status.half_patched, 1):
         found[f"half-patched {number}"] = sentence

@@ -14,14 +14,14 @@ from overlay.defect import HARMS
 from overlay.effect import told
 from overlay.report import brought
 from overlay.report.charts import chart
-from overlay.report.headline import OUTCOMES, headline, outcome, unmet
+from overlay.report.headline import ON_REQUEST, OUTCOMES, headline, outcome, unmet
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
 from overlay.report.sources import site_source
 from overlay.verdict import LOUD, VERDICTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
     from markupsafe import Markup
@@ -50,10 +50,16 @@ class View(Record):
     #: By id of the patch.
     verdicts: dict[str, Verdict]
     states: dict[str, PatchStatus]
+    #: Patches that would be applied, and that only their ids select.
+    on_request: frozenset[str] = frozenset()
 
     def word(self, patch: str) -> str:
         """Return what became of a patch here: its state in a process, else its verdict."""
+        if patch in self.on_request:
+            return ON_REQUEST
         state, verdict = self.states.get(patch), self.verdicts.get(patch)
+        if self.states and state is None:
+            return "not-selected"
         if state is not None and state.state != "skipped":
             return state.state
         return verdict.verdict if verdict is not None else ""
@@ -68,6 +74,8 @@ class View(Record):
         said = (state.reason if state is not None else "") or (verdict.reason if verdict is not None else "")
         if said:
             return said
+        if patch in self.on_request:
+            return f"OVERLAY_PATCHES=all,{patch} applies it"
         if verdict is not None:
             return verdict.where()
         return "not reached" if self.word(patch) == "armed" else ""
@@ -78,10 +86,18 @@ class View(Record):
         return sorted({f"{target.project} {target.version}" for target in targets if target.version})
 
 
-def audit_view(name: str, plan: Plan, tree: Tree) -> View:
-    """Return the view of an installation."""
+def audit_view(name: str, plan: Plan, tree: Tree, selected: Collection[str]) -> View:
+    """Return the view of an installation. `selected`: the patches that need not be asked for by their ids."""
     verdicts = {verdict.patch: verdict for verdict in plan.verdicts}
-    return View(name=name, tree=tree, digest=plan.digest, verdicts=verdicts, states={})
+    on_request = {one for one, found in verdicts.items() if found.verdict == "apply" and one not in selected}
+    return View(
+        name=name,
+        tree=tree,
+        digest=plan.digest,
+        verdicts=verdicts,
+        states={},
+        on_request=frozenset(on_request),
+    )
 
 
 def ledger_view(group: Group, tree: Tree) -> View:
@@ -194,10 +210,10 @@ def link(reference: str) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """Return a name that a line may end in, after a dot or a slash."""
+    """Return a name or a setting that a line may end in, after what parts its words."""
     from markupsafe import Markup, escape
 
-    return Markup("<wbr>").join(map(escape, re.findall(r"[^./]*[./]|[^./]+", name)))
+    return Markup("<wbr>").join(map(escape, re.findall(r"[^./=,:]*[./=,:]+|[^./=,:]+", name)))
 
 
 def tone(word: str) -> str:

@@ -179,6 +179,32 @@ DEFECTS = (
         patch="verl.strict-token-budget",
     ),
     Defect(
+        id="verl.lora-views-reused",
+        project=VERL,
+        summary="LoRA adapters reach vLLM as views of a buffer that is used again: cudaErrorIllegalAddress "
+        "is reported.",
+        harm="crash",
+        when=(
+            (above("lora_rank", 0), among("lora.merge", False)),
+            (above("lora.rank", 0), among("lora.merge", False)),
+        ),
+        patch="verl.lora-own-memory",
+    ),
+    Defect(
+        id="verl.mooncake-mark-in-weights",
+        project=VERL,
+        summary="A rollout worker writes its mark of completion into the first four bytes of a bucket of "
+        "weights that the one before it may not have loaded yet. Nobody notices.",
+        harm="silent-wrong",
+        when=(
+            (
+                among("checkpoint_engine.backend", "mooncake"),
+                beyond("there are two or more separate rollout workers"),
+            ),
+        ),
+        patch="verl.mooncake-mark",
+    ),
+    Defect(
         id="verl.weights-read-early",
         project=VERL,
         summary="Separate rollout workers read the first bucket of weights before NCCL has written it. "

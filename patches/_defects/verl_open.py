@@ -7,7 +7,6 @@ from overlay.defect import READ, Defect, above, among, beyond, given, other, swi
 from overlay.patch import Absent, known
 from overlay.patches._defects._sources import absent, fixed, present
 
-_LORA = "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer:BucketedWeightReceiver.receive_weights"
 _MOONCAKE = "verl.checkpoint_engine.mooncake_checkpoint_engine:MooncakeCheckpointEngine"
 _ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor.forward_backward_batch"
 _RANGE = "verl.trainer.distillation.losses:compute_distillation_loss_range"
@@ -20,48 +19,26 @@ _SFT = "verl.trainer.sft_trainer_ray:SFTTrainer.fit"
 
 DEFECTS = (
     Defect(
-        id="verl.lora-views-reused",
+        id="verl.mooncake-mark-left",
         project=VERL,
-        summary="LoRA adapters reach vLLM as views of a buffer that is used again: cudaErrorIllegalAddress "
-        "is reported.",
-        harm="crash",
-        met="LoRA that is not merged, with vLLM.",
-        when=(
-            (above("lora_rank", 0), among("lora.merge", False)),
-            (above("lora.rank", 0), among("lora.merge", False)),
-        ),
-        variants=(
-            present("0.7.1", ">=0.7.1.dev0", known(_LORA, "9efae69aee75", "d22113f3f0bf")),
-            fixed(
-                "0.9",
-                ">=0.9.0.dev0",
-                known(_LORA, "d1099a7f3a62", "6e516cc4909d"),
-                reason="adapters are copied",
-            ),
-            absent("before 0.7.1", "<0.7.1.dev0", Absent(site=_LORA), reason="there is no such transfer"),
-        ),
-        upstream=("verl-project/verl#6688",),
-        fixed="0.9.0",
-        shown=READ,
-        way_out="merge the adapters: lora.merge=True",
-    ),
-    Defect(
-        id="verl.mooncake-mark-in-weights",
-        project=VERL,
-        summary="The receiver writes its mark of completion into the first four bytes of a bucket of "
-        "weights. Nobody notices.",
+        summary="After a transfer marks of completion are left over: the next one takes them for its "
+        "own, and may write over a bucket that is still being read. Nobody notices.",
         harm="silent-wrong",
-        met="The checkpoint engine mooncake.",
+        met="The checkpoint engine mooncake, from the second transfer on.",
         when=((among("checkpoint_engine.backend", "mooncake"),),),
         variants=(
-            present(
-                "0.7.1", ">=0.7.1.dev0", known(f"{_MOONCAKE}.receive_weights", "1c940b638750", "97d797b0a58b")
-            ),
+            present("0.9.0", ">=0.9.0.dev0", known(f"{_MOONCAKE}.receive_weights", "838cebf24aa1")),
             fixed(
-                "0.9",
+                "0.9.1",
                 ">=0.9.0.dev0",
-                known(f"{_MOONCAKE}.receive_weights", "838cebf24aa1", "b28ad7b9c0d2"),
-                reason="the mark has a buffer of its own",
+                known(f"{_MOONCAKE}.receive_weights", "b28ad7b9c0d2"),
+                reason="marks are waited for before a transfer ends",
+            ),
+            absent(
+                "0.7.1 and 0.8",
+                ">=0.7.1.dev0,<0.9.0.dev0",
+                known(f"{_MOONCAKE}.receive_weights", "1c940b638750", "97d797b0a58b"),
+                reason="the next bucket overwrites them",
             ),
             absent(
                 "before 0.7.1",
@@ -70,10 +47,9 @@ DEFECTS = (
                 reason="no such engine",
             ),
         ),
-        upstream=("verl-project/verl#6813",),
-        fixed="0.9.0",
-        shown=READ,
-        way_out="another checkpoint engine",
+        fixed="0.9.1",
+        shown="tests/real/test_verl_contracts.py::test_verl_0_9_0_leaves_marks_to_the_next_transfer",
+        way_out="another checkpoint engine, or verl 0.9.1",
     ),
     Defect(
         id="verl.legacy-workers-weigh-by-samples",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from overlay.patches._packed_loss.captured import numbers
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,16 +93,17 @@ def spread_over_zigzag(
     import torch
     import torch.distributed.nn.functional as dist
 
-    places, before, offset = [torch.arange(0)], 0, 0
+    places: list[Span] = []
+    before = offset = 0
     for sample, total, length in zip(runs, total_lengths, response_lengths, strict=False):
         # The row that predicts the first token of the response.
         begin = before + total - length - 1
-        for start, stop in sample:
-            places.append(torch.arange(start, stop) + (first_row - begin + offset))
+        by = first_row - begin + offset
+        places += [(start + by, stop + by) for start, stop in sample]
         before += total
         offset += length
     rows = torch.stack(list(values))
-    whole = rows.new_zeros(len(rows), offset).index_copy(1, torch.cat(places).to(rows.device), rows)
+    whole = rows.new_zeros(len(rows), offset).index_copy(1, numbers(places, rows.device), rows)
     whole = dist.all_reduce(whole, group=module.mpu.get_context_parallel_group())
     slices: list[list[Any]] = []
     for value, full in zip(values, whole, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from overlay.patches._packed_loss.captured import numbers
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,13 +53,9 @@ class Rows:
         self._lines: dict[Any, Any] = {}
 
     def lines(self, device: Any) -> Any:
-        """Return the number of each row [R]. They are copied to a device once."""
-        import torch
-
+        """Return the number of each row [R]. They are brought to a device once."""
         if device not in self._lines:
-            # On the host, whatever the default device is: a launch for each of many spans takes longer.
-            runs = [torch.arange(start, stop, device="cpu") for start, stop in [(0, 0), *self.spans]]
-            self._lines[device] = torch.cat(runs).to(device)
+            self._lines[device] = numbers(self.spans, device)
         return self._lines[device]
 
     def gaps(self, count: int) -> Iterator[Span]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from overlay import log
 from overlay.base import settings
 from overlay.patches._packed_loss import row_blocks
+from overlay.patches._packed_loss.captured import capturing
 from overlay.patches._packed_loss.row_blocks import Rows
 
 TYPE_CHECKING = False
@@ -31,13 +32,13 @@ def rows_of(flat: Any) -> ModuleType:
         return row_blocks
     import torch
 
-    # A compiler goes through what it can see through. Columns that are not neighbours are nobody's logits.
-    if torch.compiler.is_compiling() or type(flat) is not torch.Tensor or flat.stride(-1) != 1:
+    # Columns that are not neighbours are nobody's logits.
+    if type(flat) is not torch.Tensor or flat.stride(-1) != 1:
         return row_blocks
     key = (flat.device, flat.dtype)
     if key not in _found:
         # A copy to the host is no part of a CUDA graph.
-        if flat.is_cuda and torch.cuda.is_current_stream_capturing():
+        if capturing(flat.device):
             return row_blocks
         _found[key] = against(flat)
         if _found[key]:

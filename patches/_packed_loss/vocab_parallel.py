@@ -16,6 +16,7 @@ by block, in the rows of the gradient:
 
 from __future__ import annotations
 
+from overlay.patches._packed_loss.captured import capturing
 from overlay.patches._packed_loss.row_kernels import rows_of
 from overlay.patches._packed_loss.sole_holder import make_sole_holder
 
@@ -89,7 +90,9 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
             scale = -1 / (rows.temperature * (1 + rest))
             slope = None
             # A metric that a coefficient of zero keeps in the graph: its gradient is exactly zero.
-            if of_entropy is not None and (rows.entropy_gradient or bool(of_entropy.any())):
+            if of_entropy is not None and (
+                rows.entropy_gradient or capturing(logits.device) or bool(of_entropy.any())
+            ):
                 through = of_entropy.double()
                 constant = constant + through * mean
                 slope = through * scale
@@ -106,7 +109,10 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
         log_prob, entropy = LogProbEntropy.apply(logits, targets, rows)
         return log_prob, entropy
 
-    return log_prob_entropy
+    # A compiler would go through blocks and spans, which are others in each batch, and not all torch can.
+    compiler: Any = torch.compiler
+    left_out: Callable[[Any, Any, Rows], tuple[Any, Any]] = compiler.disable(log_prob_entropy)
+    return left_out
 
 
 def _reduce(

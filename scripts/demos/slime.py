@@ -36,8 +36,9 @@ LEGEND = """\
 over budget: micro-batches of more tokens than max_tokens_per_gpu allows, of how many, and the worst of them.
 A: advantages; g: gradient; relative errors against one process in float64.
 peak: bytes that a step held at once, in the float32 logits of a rank's largest micro-batch.
-Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, weight updates to SGLang, experts on
-several ranks. Numbers are float32 where errors are looked at, and slime's bfloat16 where memory is."""
+Not run: kernels (CUDA, Triton, Transformer Engine), NCCL, checkpoints, offloading, weight updates to SGLang,
+experts on several ranks, allgather context parallelism, what a critic sends an actor. Numbers are float32
+where errors are looked at, and slime's bfloat16 where memory is."""
 #: Of a verdict in the table: what was raised may be a long story.
 WIDTH = 70
 HEAD = ("case", "over budget", "error of A", "error of g", "peak", "verdict")
@@ -140,7 +141,9 @@ def _figures(row: Row) -> dict[str, Any]:
 
 def say(text: str) -> None:
     """Report progress, beside what is printed."""
-    print(text, file=sys.stderr, flush=True)
+    # At once: releases are run in threads, and `print` writes the end of the line by itself.
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":

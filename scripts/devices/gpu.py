@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from devices import _loss
+from devices import _graph, _loss
 
 from checks import one_device
 from overlay.patches._packed_loss import row_kernels
@@ -110,6 +110,8 @@ def _rows(device: str, seed: int) -> Iterator[Row]:
     yield from _kernels(device)
     for size, name, found in _loss.rows(device, seed):
         yield "loss", f"{size:<22}{name}", found
+    for name, found in _graph.rows(device, seed):
+        yield "graph", f"{'captured, replayed':<22}{name}", found
     yield from _ranks(device, seed)
     yield from _contracts(device, seed)
     if device == "cuda":

@@ -26,6 +26,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+# Before pytest puts `tests` on the path, where a folder without modules has the same name.
+import overlay  # noqa: F401
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from concurrent.futures import Future

@@ -24,13 +24,14 @@ pytestmark = [
 ]
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
-#: On slime's main branch the real layer asks for an accelerator, which nothing here stands in for: there the
-#: contract is run, by the support matrix.
 RELEASES = (
     "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1",
+    "624b824a8",
 )  # fmt: skip
-#: Of the synthetic layer in float64; of Qwen3-Next's, parts of which compute in float32 at any type.
-TOLERANCES = {"mixing": 1e-10, "gated delta net": 1e-4, "bfloat16": 0.0}
+#: Those that have Qwen3-Next's layer alone, and not Qwen3.5's.
+ONE_MODEL = ("v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2")
+#: Of the synthetic layer in float64; of the models', parts of which compute in float32 at any type.
+TOLERANCES = {"mixing": 1e-10, "qwen3_next": 1e-4, "qwen3_5": 1e-4, "bfloat16": 0.0}
 
 
 def on_ranks(folder: Path, **options: Any) -> dict[str, list[Any]]:
@@ -62,7 +63,7 @@ def wrong(found: dict[str, list[Any]]) -> list[str]:
 @pytest.mark.parametrize("revision", RELEASES)
 def test_gradients_are_those_of_one_process(revision: str, slime: Callable[[str], Path]) -> None:
     found = on_ranks(slime(revision), patches="slime.hf-attention-gradient")
-    assert len(found) == 13
+    assert len(found) == (13 if revision in ONE_MODEL else 19)
     assert not wrong(found), (SEED, found)
 
 
@@ -90,6 +91,6 @@ def test_upstream_alone_has_the_gradient_of_one_process(revision: str, slime: Ca
 def test_upstream_alone_is_wrong_where_the_patch_says(slime: Callable[[str], Path]) -> None:
     old, new = (plain(slime(revision)) for revision in ("v0.2.3", "v0.3.1"))
     assert old == [name for name in old if "sequence parallel" in name]
-    assert len(old) == 6
+    assert len(old) == 9
     assert new == [name for name in new if "cp1" not in name]
-    assert len(new) == 9
+    assert len(new) == 13

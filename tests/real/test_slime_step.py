@@ -1,13 +1,14 @@
 """slime's real actor takes a step of training on gloo ranks: alone it fails as is claimed, with overlay not.
 
 All cases of a release and a mode come from one process, which imports once and forks the ranks. By day a case
-is run on an older release only if that does something else alone.
+is run on an older release only if that does something else alone, and no hang is waited for.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,22 +35,37 @@ LEFT = {
     for case in cases_of(release)
     if any(case.alone.get(newer) == case.alone[release] for newer in RELEASES[index + 1 :])
 }
-WITH_OVERLAY = [(release, case) for release in RELEASES for case in cases_of(release)]
-#: What hangs alone is left to `scripts/demo slime`: a hang lasts for as long as it is waited for.
-ALONE = [(release, case) for release, case in WITH_OVERLAY if "hangs" not in case.alone[release]]
-RIGHT_ALONE = [(release, case) for release, case in ALONE if case.alone[release] == (RIGHT,)]
+EACH = [(release, case) for release in RELEASES for case in cases_of(release)]
+#: What a patch mends; each of these shows one.
+MENDED = [(release, case) for release, case in EACH if RIGHT not in case.alone[release]]
+RIGHT_ALONE = [(release, case) for release, case in EACH if case.alone[release] == (RIGHT,)]
+#: In each mode; what hangs alone is waited for at night.
+LEFT_IN = {
+    "overlay": LEFT,
+    "plain": LEFT | {(release, case.name) for release, case in EACH if "hangs" in case.alone[release]},
+    "without": {(release, case.name) for release, case in MENDED},
+}
 
 
-def on_each(cases: Sequence[tuple[str, Case]]) -> pytest.MarkDecorator:
-    """Run a test for each release and case, and leave to the nightly run what another release stands for."""
-    left = pytest.mark.nightly("another release does the same alone", release=RELEASES)
+def on_each(mode: str, cases: Sequence[tuple[str, Case]] = EACH) -> pytest.MarkDecorator:
+    """Run a test for each release and case, and leave some of them to the nightly run."""
+    left = pytest.mark.nightly(
+        "another release does the same alone, it hangs, or needs an import for each patch", release=RELEASES
+    )
     return pytest.mark.parametrize(
         ("release", "case"),
         [
-            pytest.param(release, case.name, marks=[left] if (release, case.name) in LEFT else [])
+            pytest.param(release, case.name, marks=[left] if (release, case.name) in LEFT_IN[mode] else [])
             for release, case in cases
         ],
     )
+
+
+def without(case: Case) -> Case:
+    """Return a case with all that it selects but the patch that it shows, and those that lean on that."""
+    (shown,) = case.shows
+    leaning = [name for name, patch in load_patches().items() if shown in patch.requires]
+    return replace(case, select=", ".join([case.select, *(f"-{name}" for name in (shown, *leaning))]))
 
 
 @pytest.fixture(scope="session")
@@ -66,22 +82,24 @@ def row(
     def get(release: str, mode: str, case: str) -> Row:
         image = listed(f"slime image {release}")
         if (release, mode) not in runs:
-            wanted = [one for of, one in (ALONE if mode == "plain" else WITH_OVERLAY) if of == release]
+            wanted = cases_of(release)
+            if mode == "without":
+                wanted = [without(one) for of, one in MENDED if of == release]
             if os.environ.get("TESTS_ONCE"):
-                wanted = [one for one in wanted if (release, one.name) not in LEFT]
-            runs[release, mode] = run(image, mode, wanted, SEED)
+                wanted = [one for one in wanted if (release, one.name) not in LEFT_IN[mode]]
+            runs[release, mode] = run(image, "plain" if mode == "plain" else "overlay", wanted, SEED)
         return runs[release, mode][case]
 
     return get
 
 
-@on_each(WITH_OVERLAY)
+@on_each("overlay")
 def test_with_overlay_the_step_is_right(row: Callable[[str, str, str], Row], release: str, case: str) -> None:
     found = row(release, "overlay", case)
     assert found.verdict == RIGHT, (SEED, found)
 
 
-@on_each(ALONE)
+@on_each("plain")
 def test_alone_it_comes_to_what_is_claimed(
     row: Callable[[str, str, str], Row], release: str, case: str
 ) -> None:
@@ -89,7 +107,15 @@ def test_alone_it_comes_to_what_is_claimed(
     assert found.verdict.startswith(found.case.alone[release]), (SEED, found)
 
 
-@on_each(RIGHT_ALONE)
+@on_each("without", MENDED)
+def test_the_patch_that_a_case_shows_is_the_one_that_mends_it(
+    row: Callable[[str, str, str], Row], release: str, case: str
+) -> None:
+    found = row(release, "without", case)
+    assert found.verdict.startswith(found.case.alone[release]), (SEED, found)
+
+
+@on_each("plain", RIGHT_ALONE)
 def test_where_it_is_right_alone_micro_batches_are_the_same(
     row: Callable[[str, str, str], Row], release: str, case: str
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +29,8 @@ AFFECTED: dict[str, tuple[str, ...]] = {
     "verl.megatron-offload-rest": ("0.7.0", "0.7.1", "0.8.0"),
     "verl.moe-aux-scale": ("0.6.1", "0.7.1", "0.8.0"),
     "verl.weight-transfer-order": ("0.7.1", "0.8.0"),
+    "verl.lora-own-memory": ("0.8.0",),
+    "verl.mooncake-mark": ("0.7.1", "0.8.0"),
     # Of each minor version one, beside what the support matrix runs.
     "verl.resume-epoch-boundary": ("0.7.1", "0.8.0"),
     "verl.resume-lr-schedule": ("0.7.1", "0.8.0"),
@@ -37,6 +42,8 @@ CURED: dict[str, tuple[str, ...]] = {
     for patch in AFFECTED
     if not patch.startswith("verl.resume-") and patch not in ("verl.metrics", "verl.megatron-offload-rest")
 }
+# It copies all that it receives.
+CURED["verl.lora-own-memory"] = ("0.7.1", "0.9.0")
 CONTRACTS = Contracts("verl", AFFECTED, CURED)
 alone = CONTRACTS.xfail_where_needed
 
@@ -92,9 +99,40 @@ def test_upstream_alone_reads_weights_that_are_there(found: Found, version: str)
     holds(found("verl.weight-transfer-order", version)[0])
 
 
+@alone("verl.lora-own-memory")
+def test_upstream_alone_gives_adapters_memory_of_their_own(found: Found, version: str) -> None:
+    holds(found("verl.lora-own-memory", version)[0])
+
+
+@alone("verl.mooncake-mark")
+def test_upstream_alone_marks_nothing_that_is_read(found: Found, version: str) -> None:
+    holds(found("verl.mooncake-mark", version)[0])
+
+
+def test_verl_0_9_0_leaves_marks_to_the_next_transfer(release: Callable[[str], Path]) -> None:
+    program = (
+        "import sys; from overlay.patches.verl.mooncake_mark.contract import wrong;"
+        "sys.stdout.write('said: ' + wrong(sys.argv[1], left=True))"
+    )
+    said = {}
+    for version in ("0.9.0", "0.9.1"):
+        environ = {**os.environ, "PYTHONPATH": str(release(f"verl=={version}"))}
+        ran = subprocess.run(
+            [sys.executable, "-c", program, SEED],
+            capture_output=True, text=True, timeout=300, check=True, env=environ,
+        )  # fmt: skip
+        said[version] = ran.stdout.rpartition("said: ")[2]
+    assert said == {"0.9.0": "a mark is left over", "0.9.1": ""}, SEED
+
+
 @alone("verl.resume-epoch-boundary")
 def test_upstream_alone_trains_on_the_next_epoch(found: Found, version: str) -> None:
     holds(found("verl.resume-epoch-boundary", version)[0])
+
+
+def test_rl_of_verl_0_6_loses_no_epoch(found: Found) -> None:
+    # The contract asks it first, and finds nothing before it comes to SFT.
+    assert found("verl.resume-epoch-boundary", "0.6.1")[0].startswith("SFT, "), SEED
 
 
 @alone("verl.resume-lr-schedule")

@@ -86,6 +86,10 @@ def test_unset_means_no_for_ray_workers_as_well(worksite: Venv) -> None:
     found = checks(worksite.read_failing("doctor", **on_path(worksite)))["Ray workers"]
     assert found["answer"] == "no"
     assert "OVERLAY is not set" in found["found"]
+    # A driver that is not enabled arms nobody, whatever has kept it from that.
+    given = {"OVERLAY": "1", "OVERLAY_PATCHES": "verl.nothing", **on_path(worksite)}
+    found = checks(worksite.read_failing("doctor", **given))["Ray workers"]
+    assert (found["answer"], found["found"]) == ("no", "their driver would not be enabled: see selection")
 
 
 def test_a_ray_that_starts_jobs_otherwise(worksite: Venv, tmp_path: Path) -> None:

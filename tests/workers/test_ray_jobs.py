@@ -16,6 +16,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
 from overlay.arming import ray_jobs
+from overlay.catalogue.registry import load_patches
 from overlay.enabling.voice import Voice
 from overlay.errors import WorkersError
 
@@ -35,6 +36,9 @@ ARMED = {
 #: overlay is there and has an empty ledger, or none was asked for.
 UNARMED = {"value": int(PLAIN), "selection": [], "patches": {}}
 
+
+#: What arms a whole cluster.
+ENVIRONMENT = {"OVERLAY": "1", "OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": PATCH}
 
 #: What a worker is told: that it is armed, and that what the job is run with was said.
 TOLD = {"OVERLAY": "1", "OVERLAY_SAID": "driver"}
@@ -86,6 +90,18 @@ def test_a_submitted_job_that_enables_itself(cluster: Cluster) -> None:
     for kind in ("task", "actor"):
         assert found[kind]["value"] == int(PATCHED)
         assert found[kind]["set"] == {"SUBMITTED": "yes"}
+
+
+def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
+    """As by `overlay run` before a script that starts Ray and submits a job that knows nothing of overlay."""
+    with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:
+        done = armed.submit([str(HERE / "ray_job.py"), "asked"], {"env_vars": {"SUBMITTED": "yes"}})
+    printed = done.stdout + done.stderr
+    (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for kind in ("task", "actor"):
+        assert of(found[kind], ARMED) == ARMED, kind
+    # Each job says in its own log what it is run with, once.
+    assert printed.count("overlay: configuration: ") == 1, printed[-4000:]
 
 
 def test_who_opts_out_is_left_alone(cluster: Cluster) -> None:
@@ -191,6 +207,7 @@ class FakeRay:
         self.shut_down = 0
         self.strict = False
         self.voice = Voice(dict, lambda: None)
+        self.known = load_patches
         self.worker: Any = ModuleType("ray._private.worker")
         vars(self.worker).update(
             SCRIPT_MODE=0, WORKER_MODE=1, connect=self._connect(), shutdown=self._shutdown
@@ -206,7 +223,7 @@ class FakeRay:
         self.jobs = ray_jobs.RayJobs()
 
     def _connect(self) -> Any:
-        def connect(node: str, mode: int = 1, job_config: Any = None) -> str:
+        def connect(node: str, mode: int = 1, job_config: Any = None, namespace: Any = None) -> str:
             self.sent.append(job_config)
             return node
 
@@ -249,6 +266,17 @@ def test_settings_are_copied_and_nothing_else_is_touched(fake: FakeRay) -> None:
     assert fake.sent[-1] is config
 
 
+def test_rays_own_agent_speaks_for_no_job(fake: FakeRay, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the driver of what submitted jobs run in, and writes into a log of Ray's."""
+    fake.jobs.watch()
+    fake.worker.connect("node", mode=0, job_config=JobConfig(None), namespace="_ray_internal_dashboard")
+    assert fake.sent[-1].runtime_env == {"env_vars": {"OVERLAY": "1"}}
+    assert capsys.readouterr().err == ""
+    assert "OVERLAY_SAID" not in os.environ
+    assert fake.start(None) == {"env_vars": TOLD}
+    assert "overlay: configuration: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("env", [{"env_vars": ["A=1"]}, "x"])
 def test_what_ray_will_not_take_is_left_to_ray(fake: FakeRay, env: Any) -> None:
     fake.jobs.watch()
@@ -269,6 +297,41 @@ def test_another_python_is_heard_of(fake: FakeRay, field: str, capsys: pytest.Ca
     # Who says that they are armed is believed.
     fake.start({**env, "env_vars": {"OVERLAY": "1"}})
     fake.start({"py_executable": "uv run --with x"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OVERLAY", "perhaps"),
+        ("OVERLAY_STRICT", "perhaps"),
+        ("OVERLAY_METRICS", "perhaps"),
+        ("OVERLAY_PATCHES", "verl.nothing"),
+        ("OVERLAY_PACKS", "Acme"),
+        ("OVERLAY_PIN", "sha256:1"),
+        ("OVERLAY_LOG", "loud"),
+        ("OVERLAY_DCP", "some"),
+        ("OVERLAY_LOSS_KERNEL", "none"),
+    ],
+)
+def test_a_setting_that_no_worker_understands_is_heard_of(
+    fake: FakeRay, name: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.jobs.watch()
+    sent = fake.start({"env_vars": {name: value}})["env_vars"]
+    assert sent == {**TOLD, name: value}
+    fake.start({"env_vars": {name: value}})
+    said = capsys.readouterr().err
+    assert said.count(f"workers of this job would run without patches: {name}") == 1
+    assert f"{value!r}" in said
+    assert "are armed" not in said
+    assert "correct that variable in its runtime_env" in said
+    fake.strict = True
+    with pytest.raises(WorkersError, match=name):
+        fake.start({"env_vars": {name: value}})
+    assert len(fake.sent) == 2
+    assert fake.shut_down == 1
+    # With a pack that is not known here, a selection may be right.
+    fake.start({"env_vars": {"OVERLAY_PACKS": "acme", "OVERLAY_PATCHES": "acme/*"}})
 
 
 def test_a_ray_that_is_not_known_is_heard_of(

@@ -66,7 +66,7 @@ def test_what_is_wrong_starts_nothing_and_is_status_2(
     done = run(worksite, *options, "python", "-c", "print('ran')", **environ)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert words in done.stderr
-    assert done.stderr.startswith("overlay: ")
+    assert done.stderr.startswith("overlay: nothing is started: ")
     assert done.stderr.count("\n") == 1
 
 

@@ -12,6 +12,7 @@ import os
 import random
 import re
 import secrets
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,13 @@ from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from local_cluster import Cluster
     from worksite import Venv
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
+README = (Path(__file__).parents[2] / "README.md").read_text()
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 SIZES = arguments.Sizes()
 STEPS, GROUPS, EACH = 2, 2, 4
@@ -120,7 +121,8 @@ def expected(steps: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> li
     args = SimpleNamespace(
         seed=1234, kl_coef=0, use_kl_loss=False, rollout_temperature=1, advantage_estimator="grpo",
         normalize_advantages=True, entropy_coef=0, eps_clip=0.2, eps_clip_high=0.2, eps_clip_c=None,
-        use_rollout_logprobs=False, use_tis=False, use_opd=False,
+        use_rollout_logprobs=False, use_tis=False, use_opd=False, use_opsm=False,
+        calculate_per_token_loss=False,
     )  # fmt: skip
     now = {
         name: weights.drawn(args.seed, "actor", name, shape).double()
@@ -194,23 +196,66 @@ def test_every_actor_of_a_submitted_job_is_patched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = image(release)
-    cluster: Cluster = request.getfixturevalue("cluster")
-    arguments.write_model(tmp_path / "model", SIZES)
     steps = batches()
-    rollouts = ("--load-debug-rollout-data", write_rollouts(tmp_path, steps))
-    line = arguments.command_line(tmp_path / "model", SIZES, 2, *SETTINGS, *rollouts)
-    (tmp_path / "train.py").write_text(above + slime_images.script(release).decode())
+    printed = trained(release, above, more, steps, request.getfixturevalue("cluster"), tmp_path)
+    judge(release, printed, applying(release, folder), expected(steps, monkeypatch))
+
+
+@pytest.mark.parametrize("release", [pytest.param("v0.2.4", marks=NIGHTLY)])
+def test_the_one_patch_of_the_readme_is_all_that_the_actors_have(
+    release: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And without `slime.whiten-over-cp` the step is not that of one process."""
+    image(release)
+    steps = batches()
+    (snippet,) = re.findall(r"of slime's `train\.py`:\n\n```python\n(.*?)```", README, re.DOTALL)
+    assert snippet.endswith('overlay.enable("slime.loss-memory")\n')
+    printed = trained(release, snippet, {}, steps, request.getfixturevalue("cluster"), tmp_path)
+    actors = said_by("MegatronTrainRayActor", printed)
+    assert [named(lines) for lines in actors.values()] == [{"megatron.agreement", "slime.loss-memory"}] * 2
+    armed = re.findall(r"overlay: Ray: the workers of this job are armed by its runtime_env: (.*)", printed)
+    assert len(armed) == 1
+    assert "OVERLAY_PATCHES=slime.loss-memory" in armed[0]
+    wanted = expected(steps, monkeypatch)
+    assert [of.keys() & wanted[0] for of in steps_of(printed)] == [wanted[0].keys()] * STEPS
+    pairs = zip(steps_of(printed), wanted, strict=True)
+    assert any(of[key] != pytest.approx(want[key], rel=TOLERANCE) for of, want in pairs for key in want), SEED
+
+
+def trained(
+    release: str,
+    above: str,
+    more: dict[str, str],
+    steps: list[dict[str, Any]],
+    cluster: Cluster,
+    folder: Path,
+) -> str:
+    """Return what a job prints that trains on samples.
+
+    Args:
+        release: Of slime.
+        above: What `train.py` begins with, before slime's own.
+        more: What launch scripts add to the variables of the job.
+        steps: The samples of each step.
+        cluster: Where it runs.
+        folder: For what it reads.
+
+    """
+    arguments.write_model(folder / "model", SIZES)
+    rollouts = ("--load-debug-rollout-data", write_rollouts(folder, steps))
+    line = arguments.command_line(folder / "model", SIZES, 2, *SETTINGS, *rollouts)
+    (folder / "train.py").write_text(above + slime_images.script(release).decode())
     variables = {
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": str(image(release)),
         "OVERLAY_LOG": "debug",
         "RAY_DEDUP_LOGS": "0",
         "OMP_NUM_THREADS": "1",
     }
     env = {"env_vars": {**variables, **more}, **ray_job.WORKERS}
-    done = cluster.submit(["-m", ray_job.__name__, str(tmp_path / "train.py"), *line], env, PATIENCE)
+    done = cluster.submit(["-m", ray_job.__name__, str(folder / "train.py"), *line], env, PATIENCE)
     printed = done.stdout + done.stderr
     assert done.returncode == 0, f"seed {SEED}:\n{printed[-6000:]}"
-    judge(release, printed, applying(release, folder), expected(steps, monkeypatch))
+    return printed
 
 
 def judge(release: str, printed: str, wanted: set[str], want: list[dict[str, float]]) -> None:
@@ -227,7 +272,8 @@ def judge(release: str, printed: str, wanted: set[str], want: list[dict[str, flo
     refused = r"(0 refused|1 refused \(megatron\.dynamic-cp-names\))"
     assert re.fullmatch(rf"2 ranks agree: \d+ applied, {refused}, digest [0-9a-f]{{12}}", leader), said
     assert follower.partition(" [")[0] == "ranks 0-1 agree", said
-    assert printed.count("overlay: configuration: ") >= 1, printed[-6000:]
+    # The driver says it, once. (At this level of the log its workers do as well, behind their pids.)
+    assert len(re.findall("^overlay: configuration: ", printed, re.MULTILINE)) == 1, printed[-6000:]
     (lines,) = said_by("RolloutManager", printed).values()
     assert named(lines) >= elsewhere, lines
     steps = steps_of(printed)

@@ -18,11 +18,18 @@ def make_roll_tensor(original: Callable[..., Any], _module: ModuleType) -> Calla
     """
     import torch
 
+    from overlay.patches.megatron.mtp_without_tokens.effect import EFFECT
+
     @functools.wraps(original)
     def roll_tensor(*args: Any, **options: Any) -> Any:
         rolled, total = original(*args, **options)
-        least = torch.finfo(total.dtype).eps if total.is_floating_point() else 1
-        # No `if`, which would wait for the device.
-        return rolled, total.masked_fill(total == 0, least)
+        none = total == 0
+        if not total.is_floating_point():
+            # Of labels, whose sum nobody divides by.
+            return rolled, total.masked_fill(none, 1)
+        # No `if`, which would wait for the device: it is counted there.
+        EFFECT.calls += 1
+        EFFECT.changed = EFFECT.changed + none
+        return rolled, total.masked_fill(none, torch.finfo(total.dtype).eps)
 
     return roll_tensor

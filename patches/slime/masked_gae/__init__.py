@@ -21,7 +21,6 @@ _UTILS = "slime.utils.ppo_utils"
 
 #: What is called, and not replaced.
 _SHARED: tuple[Known, ...] = (
-    known(f"{_CONTEXT}:all_gather_with_cp", "c567803669c3"),
     known(
         f"{_CONTEXT}:slice_log_prob_with_cp",
         *("0d3bf222596c", "796a306adda1", "1a8f033fa038", "9eebe53f3605", "734123b9cf6a"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from overlay.patches._slime_advantages import RUN
+from overlay.patches.slime.masked_gae.layout import Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ def make_batch(original: Callable[..., Any], module: ModuleType) -> Callable[...
     return.
     """
     import torch
-    from megatron.core import mpu
-    from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
     from slime.utils import ppo_utils
 
     from overlay.patches.slime.masked_gae.effect import EFFECT
@@ -74,22 +73,14 @@ def make_batch(original: Callable[..., Any], module: ModuleType) -> Callable[...
         step = _current.get()
         if step is None:
             return original(total_lengths, response_lengths, values_list, rewards_list, gamma, lambd, chunked)
-        split = mpu.get_context_parallel_world_size() > 1
-        sizes = list(zip(total_lengths, response_lengths, strict=True))
-
-        def whole(parts: Any) -> list[Any]:
-            """Return tensors of all response tokens, given this rank's of each sample."""
-            if not split:
-                return list(parts)
-            return [all_gather_with_cp(part, *size) for part, size in zip(parts, sizes, strict=bool(parts))]
-
+        layout = Layout(total_lengths, response_lengths, step.given.get("max_seq_lens"))
         with torch.no_grad():
-            values = whole(values_list)
-            kl = whole(step.penalties(module)) or [0.0] * len(sizes)
+            values = layout.whole(values_list)
+            kl = layout.whole(step.penalties(module)) or [0.0] * len(values)
             masks = zip(step.given["loss_masks"], values, strict=True)
             trained = [mask.to(value.device) != 0 for mask, value in masks]
             # At least one column: of a step in which nothing is trained as well.
-            shape = len(sizes), max([1, *(int(mask.sum()) for mask in trained)])
+            shape = len(values), max([1, *(int(mask.sum()) for mask in trained)])
             table, rewards = values[0].new_zeros(2, *shape)
             rows = zip(step.rewards, values, kl, trained, strict=True)
             masked = 0
@@ -110,13 +101,8 @@ def make_batch(original: Callable[..., Any], module: ModuleType) -> Callable[...
             for row, (value, mask) in enumerate(zip(values, trained, strict=True)):
                 advantages.append(torch.zeros_like(value))
                 advantages[-1][mask] = found[row, : int(mask.sum())]
-            returns = [mine + value for mine, value in zip(advantages, values, strict=True)]
-            if split:
-                advantages, returns = (
-                    [slice_log_prob_with_cp(one, *size) for one, size in zip(found, sizes, strict=True)]
-                    for found in (advantages, returns)
-                )
-        return advantages, returns
+            returns = [one + value for one, value in zip(advantages, values, strict=True)]
+        return layout.mine(advantages), layout.mine(returns)
 
     vars(get_advantages_and_returns_batch)[RUN] = _run
     return get_advantages_and_returns_batch

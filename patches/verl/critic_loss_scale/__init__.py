@@ -31,8 +31,10 @@ PATCH = Patch(
         "same, but neither that it changes with the number of micro-batches, nor the weight of short "
         "ones. With one micro-batch on one rank, nothing changes under token-mean. Under the modes that "
         "begin with seq-mean, samples without a token that counts are part of the number by which is "
-        "divided, as they are for the policy. critic/vf_loss is reported for the whole mini-batch from "
-        "verl 0.7.1 on; 0.7.0 has no way to say so, and reports the mean of its micro-batches as before."
+        "divided, as they are for the policy. seq-mean-token-sum-norm divides by the width of a "
+        "micro-batch besides, which main_ppo_sync of 0.8 lets differ, and is a sum over a rank's samples in "
+        "0.7.0: both are so for the policy, and stay so. critic/vf_loss is reported for the whole mini-batch "
+        "from verl 0.7.1 on; 0.7.0 has no way to say so, and reports the mean of its micro-batches as before."
         " The legacy workers (0.7 with use_legacy_worker_impl other than disable), whose micro-batches "
         "count by their samples, are left alone."
     ),

@@ -13,7 +13,7 @@ from overlay.patch import Contract
 TOLERANCE = 1e-6
 #: How far a value may move from the old one.
 CLIP = 0.5
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
 def wrong(seed: str) -> str:
@@ -28,7 +28,7 @@ def wrong(seed: str) -> str:
     draw = random.Random(seed)
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
     engine, loss, make_config = _upstream()
-    for mode in MODES:
+    for mode in _modes():
         batch = cpu_fsdp_engine.draw_batch(draw, 8)
         shape = batch["response_mask"].shape
         for name in ("values", "returns"):
@@ -46,6 +46,13 @@ def wrong(seed: str) -> str:
             if wrong := _misreported(found, value):
                 return f"{mode}, {ranks} ranks, {cut}: {wrong}"
     return ""
+
+
+def _modes() -> tuple[str, ...]:
+    """Return the modes in which the loss of a policy is a mean over the batch: in 0.7.0 one was a sum."""
+    import verl
+
+    return MODES[:-1] if verl.__version__.startswith("0.7.0") else MODES
 
 
 def _upstream() -> tuple[Any, Any, Any]:
@@ -90,6 +97,8 @@ def _reference(rows: Any, batch: Any, mode: str) -> tuple[float, Any]:
         tokens.append(int(counts.sum()))
     if mode == "seq-mean-token-mean":
         sums = [one / max(count, 1) for one, count in zip(sums, tokens, strict=True)]
+    if mode == "seq-mean-token-sum-norm":
+        sums = [one / batch["response_mask"].shape[1] for one in sums]
     loss = torch.stack(sums).sum() / (sum(tokens) if mode == "token-mean" else len(tokens))
     loss.backward()
     return loss.item(), table.grad

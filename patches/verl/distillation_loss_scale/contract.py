@@ -10,7 +10,7 @@ from overlay.patch import Contract
 
 #: Relative, of sums in float64 in which verl adds 1e-8 to a number of tokens.
 TOLERANCE = 1e-6
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
 def wrong(seed: str) -> str:
@@ -103,6 +103,8 @@ def _reference(rows: Any, batch: Any, mode: str, *, as_reward: bool) -> Any:
         tokens.append(int(counts.sum()))
     if mode == "seq-mean-token-mean":
         sums = [one / max(count, 1) for one, count in zip(sums, tokens, strict=True)]
+    if mode == "seq-mean-token-sum-norm":
+        sums = [one / batch["response_mask"].shape[1] for one in sums]
     loss = torch.stack(sums).sum() / (sum(tokens) if mode == "token-mean" else len(tokens))
     loss.backward()
     return table.grad

@@ -28,7 +28,7 @@ PATCH = Patch(
         "of a rollout that ends with an observation, goes to the policy's tokens before it, as for GRPO; "
         "verl 0.9 drops it. Rollouts of one turn get what verl computes, to the bit. The function is "
         "replaced where trainers look it up by the name of the estimator: code of your own that calls it by "
-        "its own name gets verl's."
+        "its own name, or takes it out of ADV_ESTIMATOR_REGISTRY itself, gets verl's."
     ),
     changes=("numbers",),
     met=(

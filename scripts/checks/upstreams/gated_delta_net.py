@@ -1,4 +1,4 @@
-"""Qwen3-Next's Gated DeltaNet layer as slime has it, with its kernels in plain PyTorch.
+"""The Gated DeltaNet layers of Qwen3-Next and Qwen3.5 as slime has them, with their kernels in plain PyTorch.
 
 `build()` returns the layer. The kernels of `fla` are stood in for by what Hugging Face's model does without
 them, sequence by sequence.
@@ -37,6 +37,8 @@ SIZES: dict[str, Any] = {
     "vocab_size": 16,
     "dtype": "float32",
 }
+#: What Hugging Face calls the models, by slime's modules for them. The second came with slime 0.2.3.
+MODEL_TYPES = {"qwen3_next": "qwen3_next", "qwen3_5": "qwen3_5_text"}
 
 
 class _Convolution(torch.nn.Module):
@@ -79,16 +81,26 @@ def _stand_in() -> Any:
     return model
 
 
-def build(seed: int) -> Callable[[Any, Sequence[int]], Any]:
-    """Return what runs slime's layer on [1, tokens, size] and lengths, with drawn weights.
+def models() -> list[str]:
+    """Return the models whose layer this slime has, by the names of its modules."""
+    package = importlib.import_module("slime_plugins.models").__path__
+    return [name for name in MODEL_TYPES if any(Path(folder, f"{name}.py").exists() for folder in package)]
+
+
+def build(seed: int, model: str = "qwen3_next") -> Callable[[Any, Sequence[int]], Any]:
+    """Return what runs slime's layer of a model on [1, tokens, size] and lengths, with drawn weights.
 
     Under `cuda_on_cpu`.
     """
     _stand_in()
-    attention = importlib.import_module("slime_plugins.models.qwen3_next").Attention
+    module: Any = importlib.import_module(f"slime_plugins.models.{model}")
+    if hasattr(module, "accelerator"):
+        # On slime's main branch, whose accelerators do not include a CPU.
+        module.accelerator.current_device = torch.cuda.current_device
+    attention = module.Attention
     torch.manual_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], **SIZES}
+        settings = {"model_type": MODEL_TYPES[model], **SIZES}
         Path(folder, "config.json").write_text(json.dumps(settings), encoding="utf-8")
         layer = attention(Namespace(hf_checkpoint=folder, sequence_parallel=False), None, 1).double()
 

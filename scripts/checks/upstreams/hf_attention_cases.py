@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from gated_delta_net import build
+from gated_delta_net import build, models
 from megatron.core import parallel_state as mpu
 
 from overlay.compat.cuda_on_cpu import cuda_on_cpu
@@ -31,7 +31,7 @@ def cases(_world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
     found: list[tuple[str, int, int, Callable[[], Any]]] = []
     for tensor, context, parallel in LAYOUTS:
         lengths = [16 * draw.randint(1, 3) for _ in range(draw.randint(1, 3))]
-        for kind in ("mixing", "gated delta net"):
+        for kind in ("mixing", *models()):
             call = functools.partial(_layer, kind, lengths, draw.randrange(2**31), parallel)
             split = ", sequence parallel" if parallel else ""
             found.append((f"{kind}, tp{tensor}, cp{context}{split}", tensor, context, call))
@@ -56,7 +56,7 @@ def warm() -> None:
 def _layer(kind: str, lengths: list[int], seed: int, parallel: bool) -> dict[str, Any]:
     with cuda_on_cpu():
         import_slime("cp_utils")
-        run = mixing(seed) if kind == "mixing" else build(seed)
+        run = mixing(seed) if kind == "mixing" else build(seed, kind)
         return gradient(run, lengths, seed, sequence_parallel=parallel)
 
 

@@ -96,6 +96,8 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.no_triton import no_triton
     from overlay.compat.slime_on_cpu import stand_in
+    from overlay.patches.verl.lora_own_memory.contract import import_worker
+    from overlay.patches.verl.mooncake_mark.contract import import_engine as import_mooncake
     from overlay.patches.verl.weight_transfer_order.contract import import_engine
 
     with cuda_on_cpu(), no_triton():
@@ -110,6 +112,10 @@ def imported(names: list[str], compared: list[bool]) -> dict[str, str]:
         for name in names:
             if name.endswith(".nccl_checkpoint_engine"):
                 import_engine()
+            if name.endswith(".mooncake_checkpoint_engine"):
+                import_mooncake()
+            if name.endswith(".vllm_rollout.utils"):
+                import_worker()
             importlib.import_module(name)
 
         def agree(*_: Any) -> None:

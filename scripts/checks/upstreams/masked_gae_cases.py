@@ -6,7 +6,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Any
 
-from overlay.compat.slime_on_cpu.masked_gae import KINDS, look
+from overlay.compat.slime_on_cpu.masked_gae import KINDS, layouts, look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,9 +15,20 @@ SEED = os.environ["OVERLAY_TEST_SEED"]
 
 
 def cases(world: int) -> list[tuple[str, int, int, Callable[[], Any]]]:
-    """Return the cases: with no, half of the, and all ranks to a sample."""
-    return [
-        (f"{kind}, cp{context}", 1, context, functools.partial(look, kind, SEED))
+    """Return the cases: with no, half of the, and all ranks to a sample, in every layout of the release."""
+    found = [
+        (kind, context, layout)
         for context in (1, 2, world)
-        for kind in KINDS
+        # First the one in which slime alone fails on all ranks: in others some are left waiting.
+        for layout in (sorted(layouts(), key="padded".__ne__) if context > 1 else ("zigzag",))
+        for kind in (KINDS if layout == "zigzag" else ("penalty",))
+    ]
+    return [
+        (
+            ", ".join((kind, f"cp{context}", *([] if layout == "zigzag" else [layout]))),
+            1,
+            context,
+            functools.partial(look, kind, SEED, layout),
+        )
+        for kind, context, layout in found
     ]

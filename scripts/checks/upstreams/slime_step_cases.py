@@ -191,6 +191,14 @@ CASES: tuple[Case, ...] = (
         ),
     ),
     Case(
+        "a layer gathers all tokens, CP 2",
+        _both("wrong"),
+        _MIXED,
+        shows=("slime.hf-attention-gradient",),
+        settings=(*_CP2, "--spec", "overlay.compat.slime_actor_on_cpu.gathered", "layer_spec"),
+        sizes=Sizes(mixing=1),
+    ),
+    Case(
         "old log-probs of the rollout, CP 2",
         _both("right"),
         _MIXED,
@@ -237,6 +245,16 @@ CASES: tuple[Case, ...] = (
         role="critic",
         masked=0.0,
     ),
+    # Of the first sample, the first rank has no token of the response, and so none for its reward.
+    Case(
+        "critic with a short sample, CP 2",
+        _both("crashes: IndexError"),
+        ((9, 4), (40, 17), (24, 15), (31, 9)),
+        shows=("slime.masked-gae", "slime.whiten-over-cp"),
+        select="slime.*, slime.masked-gae",
+        settings=(*_CP2, *_PPO, *_NORMALISED),
+        role="critic",
+    ),
     Case(
         "experts, DP 2",
         _both("right"),
@@ -261,10 +279,9 @@ NOT_SHOWN = {
     "slime.allgather-cp-models": "it refuses a model, before there is a step",
     "slime.async-groups": "it is about generating rollouts",
     "slime.metrics": "it hands figures to a logger, and changes no step",
-    "slime.bridge-flags": "it is about models of Megatron-Bridge, which no index has",
+    "slime.bridge-flags": "it is about models of Megatron-Bridge, which wants Transformer Engine",
     "slime.checkpoint-step": "it is about which checkpoint is loaded",
     "slime.group-baseline": "rewards are normalised by the rollout manager, before the step",
-    "slime.hf-attention-gradient": "the model of the step has no Gated DeltaNet layer",
     "slime.group-timeouts": "it is about groups that are made again after offloading",
     "slime.partial-rollout-budget": "it is about generating rollouts",
     "slime.resumed-schedule": "it is about resuming a job",

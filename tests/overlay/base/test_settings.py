@@ -53,6 +53,12 @@ def test_a_term_that_names_nothing_is_an_error_with_a_way_out(text: str, words: 
     assert "OVERLAY_PATCHES" in str(caught.value)
 
 
+def test_more_ids_than_one_reads_are_not_said() -> None:
+    ids = [f"acme.patch-{number}" for number in range(60)]
+    with pytest.raises(SelectionError, match="there are 60, which `overlay list` names"):
+        settings.select(ids, environ={"OVERLAY_PATCHES": "qqq"})
+
+
 def test_a_semicolon_gets_a_hint() -> None:
     with pytest.raises(
         SelectionError, match="a ';' separates nothing; write commas or spaces between patches"

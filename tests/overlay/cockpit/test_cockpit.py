@@ -12,7 +12,7 @@ import pytest
 from fake_upstream import PROJECT, triple
 
 from overlay.arming import checkup
-from overlay.catalogue.registry import load_patches
+from overlay.catalogue.registry import load_patches, starting_commands
 from overlay.cockpit import state
 from overlay.cockpit.defects import Defects
 from overlay.cockpit.screen import screen
@@ -138,6 +138,24 @@ def test_the_next_command_is_of_use(
         assert "armed: no, copies 2" in screen(found)
 
 
+def test_the_command_is_that_of_what_is_installed(
+    upstream: Upstream,
+    engines: Callable[..., Engine],
+    armed: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    armed(OVERLAY="is not set")
+    commands = {"absent": "python -m absent", PROJECT.name: "python -m fakeup.train ...", "torch": "torchrun"}
+    monkeypatch.setattr(state, "starting_commands", lambda: commands)
+    assert state.look(engines(upstream.patch())).next == "overlay run python -m fakeup.train ..."
+
+
+def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
+    projects = {target.project.name for patch in load_patches().values() for target in patch.targets}
+    assert starting_commands().keys() == projects
+    assert [*starting_commands()][-1] == "megatron-core"
+
+
 def test_a_lock_that_is_there_is_in_the_command(
     upstream: Upstream,
     engines: Callable[..., Engine],
@@ -228,7 +246,7 @@ def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
 def test_it_says_what_is_wrong_with_a_setting() -> None:
     done = run(OVERLAY_PATCHES="verl.nothing")
     assert done.returncode == 0
-    assert "armed: no, selection OVERLAY_PATCHES: 'verl.nothing' names no patch" in done.stdout
+    assert "armed: no, OVERLAY_PATCHES: 'verl.nothing' names no patch" in done.stdout
     assert "next: overlay doctor" in done.stdout
     assert "Traceback" not in done.stderr
 

@@ -110,7 +110,7 @@ def test_the_first_rank_says_what_was_changed(program: Path) -> None:
 
 
 def test_what_was_never_reached_is_said(program: Path) -> None:
-    assert run(program, "-1") == ["overlay: in this run: never reached: up.doubled"]
+    assert run(program, "-1") == ["overlay: in this run: nothing to do for: up.doubled"]
     assert run(program, "3") == ["overlay: in this run: up.doubled looked at 1 call and changed nothing"]
 
 

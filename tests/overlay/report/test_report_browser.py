@@ -111,6 +111,19 @@ def test_no_reason_is_cut_on_a_phone(browser: Browser, page: Path) -> None:
     assert browser.run(script) == 0
 
 
+def test_what_stands_below_on_a_phone_says_what_it_is(browser: Browser, page: Path) -> None:
+    """A heading of a column is not beside its cells there."""
+    script = """const cells = [...document.querySelectorAll('#defects td[data-label]')]
+        const labels = cells.map(cell => getComputedStyle(cell, '::before').content)
+        return [cells.length, [...new Set(labels)].sort()]"""
+    browser.show(page, width=PHONE)
+    count, labels = browser.run(script)
+    assert count > 0
+    assert [label.strip('"') for label in labels] == ["Harm: ", "Met under: ", "Way out: "]
+    browser.show(page, width=1440)
+    assert browser.run(script)[1] == ["none"]
+
+
 def test_paper_is_light_and_nothing_is_cut(browser: Browser, page: Path) -> None:
     browser.show(page, scheme="dark", width=720)  # A4 between its margins
     browser.cdp(

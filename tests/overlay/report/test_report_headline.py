@@ -6,18 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import report_inputs as made
+from fake_upstream import triple
 
 from overlay import cli
 from overlay.catalogue.registry import load_patches
 from overlay.ledger import STATES
+from overlay.reading.source import InstalledTree
 from overlay.report import inputs, page
-from overlay.report.headline import OUTCOMES, headline, outcome, unmet
+from overlay.report.headline import ON_REQUEST, OUTCOMES, headline, outcome, unmet
 from overlay.report.job import Job
 from overlay.report.ledgers import compare
 from overlay.verdict import VERDICTS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.enabling.engine import Engine
 
 
 @pytest.mark.parametrize(
@@ -42,7 +49,25 @@ def test_what_became_of_a_patch(words: list[str], found: str) -> None:
 
 
 def test_every_state_and_verdict_comes_to_something() -> None:
-    assert {outcome([word]) for word in (*STATES, *VERDICTS)} == OUTCOMES.keys() - {"not known"}
+    words = (*STATES, *VERDICTS, ON_REQUEST)
+    assert {outcome([word]) for word in words} == OUTCOMES.keys() - {"not known"}
+
+
+def test_what_only_its_id_selects_is_not_to_be_applied(
+    upstream: Upstream, engines: Callable[..., Engine]
+) -> None:
+    named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
+    engine, tree = engines(upstream.patch(), named), InstalledTree()
+    view = page.audit_view("here", engine.plan_each(tree), tree, engine.chosen("all").ids)
+    assert {name: outcome([view.word(name)]) for name in engine.known()} == {
+        "fakeup.scale": "to be applied",
+        "fakeup.reading": "only if named",
+    }
+    assert page.tone(view.word("fakeup.reading")) == "plain"
+    assert view.why("fakeup.reading") == "OVERLAY_PATCHES=all,fakeup.reading applies it"
+    # A job in which somebody has named it tells more.
+    assert outcome([ON_REQUEST, "applied"]) == "in place"
+    assert outcome([ON_REQUEST, "armed"]) == "not reached"
 
 
 def test_what_waits_is_grey_and_what_is_in_place_is_green() -> None:
@@ -115,6 +140,45 @@ def test_nobody_speaks_for_a_rank_that_left_no_ledger(tmp_path: Path) -> None:
 def test_the_outcome_of_installations(outcomes: dict[str, str], tone: str, text: str) -> None:
     found = headline(outcomes, 0, (), ())
     assert (found.tone, found.text) == (tone, text)
+
+
+def test_ranks_of_two_selections_differ_in_that_and_not_in_each_patch(tmp_path: Path) -> None:
+    more = made.status(tmp_path)
+    names = [one["patch"] for one in more["patches"]]
+    fewer = {**more, "patches": more["patches"][:2], "selection": names[:2]}
+    two = [
+        inputs.ledger(made.write(tmp_path / f"rank{rank}.json", {**one, "selection": chosen}))
+        for rank, (one, chosen) in enumerate(((more, names[:4]), (fewer, names[:2])))
+    ]
+    groups, differences = compare(two)
+    assert [group.name for group in groups] == ["rank 0", "rank 1"]
+    (one,) = differences
+    assert (one.fact, one.said) == (
+        "selection",
+        (
+            ("rank 0", f"2 that all have, and {names[2]}, {names[3]}"),
+            ("rank 1", "2 that all have"),
+        ),
+    )
+    found = headline({names[0]: "in place"}, 2, groups, differences)
+    assert found.text == (
+        "The 2 processes do not agree: rank 0 and rank 1 differ in selection. "
+        "1 patch is in place on some, and none was refused."
+    )
+
+
+def test_what_no_process_has_selected_is_not_selected(tmp_path: Path) -> None:
+    status = made.status(tmp_path)
+    (ledger,) = [inputs.ledger(made.write(tmp_path / "rank0.json", status))]
+    (group,), _ = compare([ledger])
+    view = page.ledger_view(group, InstalledTree())
+    opted = next(name for name, patch in load_patches().items() if patch.opt_in)
+    assert outcome([view.word(opted)]) == "not selected"
+    # Whatever an installation could take, this is what the job took.
+    for word in ("apply", ON_REQUEST):
+        assert outcome([word, view.word(opted)]) == "not selected"
+    assert outcome(["armed", "not-selected"]) == "not reached"
+    assert outcome(["applied", "not-selected"]) == "in place"
 
 
 def test_a_project_of_which_nothing_was_reached_is_told_apart() -> None:

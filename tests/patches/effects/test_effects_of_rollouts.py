@@ -102,9 +102,6 @@ def test_masked_gae(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> Non
         "megatron": {},
         "megatron.core": {"mpu": mpu},
         "slime": {},
-        "slime.backends": {},
-        "slime.backends.megatron_utils": {},
-        "slime.backends.megatron_utils.cp_utils": {"all_gather_with_cp": 0, "slice_log_prob_with_cp": 0},
         "slime.utils": {"ppo_utils": SimpleNamespace(chunked_gae=estimate)},
     }
     for name, held in modules.items():

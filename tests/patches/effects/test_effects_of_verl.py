@@ -15,6 +15,9 @@ import torch
 if TYPE_CHECKING:
     import random
 
+#: Of two weights: where they lie in a bucket.
+PLACES = (("first", 0), ("second", 4))
+
 
 def test_dynamic_cp_loss_has_the_factor_of_verls_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("verl")
@@ -65,6 +68,48 @@ def test_weight_transfer_order() -> None:
         original, SimpleNamespace(torch=SimpleNamespace(cuda=cuda))
     )
     assert asyncio.run(wait(None)) == "metadata"
+    assert counts.read() == {"changed": 1}
+
+
+def test_lora_own_memory() -> None:
+    counts = counts_of("verl.lora-own-memory")
+    update = fix("verl.lora-own-memory").make_update_weights(lambda *_: None, NO_MODULE)
+    weights = [("a", torch.zeros(2)), ("b", torch.zeros(3))]
+    for adapter, synced in (({"r": 8}, True), ({"r": 8}, False), (None, True)):
+        update(None, weights, adapter, synced)
+    assert counts.read() == {"changed": 1}
+
+
+def test_mooncake_mark() -> None:
+    counts = counts_of("verl.mooncake-mark")
+    module: Any = SimpleNamespace(get_torch_device=lambda: SimpleNamespace(synchronize=lambda: None))
+
+    class Engine:
+        """Receives two weights, of which a mark is over the first."""
+
+        store: Any
+
+        def __init__(self) -> None:
+            self.buf = torch.zeros(16, dtype=torch.uint8)
+
+        async def receive_weights(self) -> Any:
+            kind = {"dtype": torch.float32, "shape": torch.Size([1])}
+            meta = {name: {"offset": at, **kind} for name, at in PLACES}
+            self.store.send_obj({"ptr": self.buf.data_ptr(), "bucket_meta": meta}, 2)
+            for name, at in PLACES:
+                yield name, self.buf[at : at + 4].view(torch.float32)
+
+    async def received(engine: Any) -> list[str]:
+        return [name async for name, _ in engine.receive_weights()]
+
+    def original(self: Any, *_: Any) -> None:
+        self.store = SimpleNamespace(send_obj=lambda *_: None)
+
+    init = fix("verl.mooncake-mark").make_init_process_group(original, module)
+    for rank in (1, 2):  # of three: the last one has nobody behind it
+        engine: Any = Engine()
+        init(engine, rank, 3, {})
+        assert asyncio.run(received(engine)) == ["first", "second"]
     assert counts.read() == {"changed": 1}
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from effect_cases import NO_MODULE, counts_of, fix
 
+from overlay.effect import told
+
 pytest.importorskip("torch")
 import torch
 
@@ -117,6 +119,25 @@ def test_mtp_loss_scale() -> None:
     for group in (None, PAIR, SimpleNamespace(size=lambda: 1)):
         roll(torch.ones(3), cp_group=group)
     assert counts.read() == {"calls": 3, "changed": 1}
+
+
+def test_mtp_without_tokens() -> None:
+    counts = counts_of("megatron.mtp-without-tokens")
+    make = fix("megatron.mtp-without-tokens").make_roll_tensor
+    roll = make(lambda tensor: (tensor, tensor.sum()), NO_MODULE)
+    for mask in (torch.ones(3), torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16)):
+        roll(mask)
+    # Labels are shifted by the same function, and words may have the number zero.
+    assert roll(torch.zeros(3, dtype=torch.long))[1] == 1
+    assert counts.read() == {"calls": 3, "changed": 2}
+    assert "found without a token 2 of 3 shifted masks" in told(of_counts(counts))
+    # Of a device that must not be waited for, nothing is claimed.
+    counts.changed = torch.zeros((), device="meta")
+    assert told(of_counts(counts, wait=False)).startswith("looked at 3 shifted masks; how many")
+
+
+def of_counts(counts: Any, *, wait: bool = True) -> Any:
+    return counts.effect.replace(values=counts.read(wait=wait))
 
 
 def test_hf_attention_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,3 +297,46 @@ def test_a_second_backward_through_overwritten_logits_is_an_error() -> None:
     total.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
+
+
+def outside(case: Case, function: Any) -> list[Any]:
+    """Return values and gradient of what somebody else calls, of one case's own weights."""
+    leaf = case.leaf.clone().requires_grad_()
+    log_prob, entropy = function(leaf, case.targets, case.ask())
+    made = torch.Generator().manual_seed(1)
+    (gradient,) = torch.autograd.grad(
+        [log_prob, entropy], leaf, list(torch.randn(2, case.count, generator=made))
+    )
+    return [log_prob.detach(), entropy.detach(), gradient]
+
+
+# Dynamo looks at `.grad` of what it resumes with.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_a_compiler_leaves_it_alone() -> None:
+    """Spans are others in each batch: compiled, the function would be compiled anew for each of them."""
+    graphs = []
+
+    def backend(graph: Any, _examples: Any) -> Any:
+        graphs.append([str(node.target) for node in graph.graph.nodes if node.op.startswith("call")])
+        return graph.forward
+
+    def around(logits: Any, targets: Any, rows: Rows) -> Any:
+        log_prob, entropy = compute(logits * 2, targets, rows)
+        return log_prob + 1, entropy
+
+    torch.compiler.reset()
+    compiled = torch.compile(around, backend=backend)
+    for index in range(3):
+        case = Case(f"compiled/{index}")
+        assert all(map(torch.equal, outside(case, compiled), outside(case, around))), f"seed {SEED}"
+    # What stands around it is compiled, and nothing of it.
+    assert graphs
+    assert {name.rpartition(" ")[2].strip("<>") for graph in graphs for name in graph} <= {"mul", "add"}
+
+
+def test_autocast_changes_nothing() -> None:
+    case = Case("autocast")
+    plain = outside(case, compute)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype):
+            assert all(map(torch.equal, outside(case, compute), plain)), f"seed {SEED}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,3 +31,37 @@ def test_with_the_patch_every_turn_is_credited() -> None:
 
 def test_the_patch_is_of_the_form() -> None:
     assert_form(PATCH, __file__)
+
+
+def advantages() -> list[list[float]]:
+    """Return what verl's trainer makes of two rollouts of two turns, of which the first succeeds."""
+    from overlay.compat.verl_imports import stand_in
+
+    stand_in()
+    import torch
+    from verl import DataProto
+    from verl.trainer.ppo.core_algos import AdvantageEstimator
+    from verl.trainer.ppo.ray_trainer import compute_advantage
+
+    rewards = torch.zeros(2, 6)
+    rewards[0, -1] = 1
+    mask = torch.tensor([[1, 1, 0, 0, 1, 1]] * 2)
+    data = DataProto.from_dict({"token_level_rewards": rewards, "response_mask": mask})
+    config = SimpleNamespace(gamma=1.0)
+    data = compute_advantage(data, AdvantageEstimator.REINFORCE_PLUS_PLUS, config=config)
+    found: list[list[float]] = data.batch["advantages"].tolist()
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")  # what verl imports warns of this and that
+def test_in_verls_trainer_the_first_turn_of_a_success_is_credited_only_with_the_patch() -> None:
+    # -0.54 and 1.62: of the returns of eight tokens two are 1 for verl alone, four in truth, the others 0.
+    alone = [-0.25 / (1.5 / 7) ** 0.5, 0.75 / (1.5 / 7) ** 0.5]
+    credited = 0.5 / (2 / 7) ** 0.5
+    success, failure = advantages()
+    assert success == pytest.approx([alone[0], alone[0], 0, 0, alone[1], alone[1]], abs=1e-5)
+    assert success[:2] == failure[:2]
+    with applied(PATCH):
+        success, failure = advantages()
+    assert success == pytest.approx([credited, credited, 0, 0, credited, credited], abs=1e-5)
+    assert failure == pytest.approx([-one for one in success], abs=1e-5)

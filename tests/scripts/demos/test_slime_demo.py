@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,3 +183,11 @@ def test_commits_come_from_the_network_without_their_history(
     monkeypatch.setattr(slime_images, "HOST", f"file://{tmp_path}/nowhere")
     with pytest.raises(FetchError, match="let MEGATRON_REPO name a clone of it"):
         slime_images.from_network("megatron")
+
+
+def test_a_line_of_progress_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases are run in threads, whose lines must not run into each other."""
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
+    demo.say("a case: right")
+    assert written == ["a case: right\n"]

@@ -37,7 +37,14 @@ def test_the_program_runs_on_the_stand_in(tmp_path: Path) -> None:
     assert done.returncode == 0, (done.stdout, done.stderr)
     first, *lines = done.stdout.splitlines()
     assert first.startswith("no GPU: the CPU, at small sizes; torch ")
-    assert {line[:11].strip() for line in lines} == {"kernels", "loss", "two ranks", "contract", "demo"}
+    assert {line[:11].strip() for line in lines} == {
+        "kernels",
+        "loss",
+        "graph",
+        "two ranks",
+        "contract",
+        "demo",
+    }
     assert not [line for line in lines if "WRONG" in line or "Error" in line]
     if env:
         assert sum("overlay, triton" in line and "peak  1.0" in line for line in lines) == len(_loss.SMALL)

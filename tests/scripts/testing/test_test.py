@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testing import suite
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -80,6 +81,13 @@ def test_linters_and_types_run_alone(checks: Any, capsys: pytest.CaptureFixture[
 def test_with_arguments_pytest_runs_alone(checks: Any) -> None:
     assert checks.main(["-k", "shape"]) == 0
     assert checks.calls == [("pytest", ["-k", "shape"]), []]
+
+
+def test_a_file_beside_the_folder_that_is_called_as_the_package_runs_alone() -> None:
+    program = ROOT / "scripts/environment/inside.py"
+    command = [sys.executable, str(program), "testing.suite", "--collect-only", "-q", "tests/test_docs.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_types_are_checked_in_the_layout_of_the_imports(tmp_path: Path) -> None:

@@ -43,11 +43,14 @@ def kinds(jobs: Any) -> Iterator[tuple[str, Any]]:
     """Return what saves and loads in this release, by name, with how a job of it is made."""
     import verl
 
+    rl = partial(jobs.RL, module="verl.trainer.ppo.ray_trainer", name="RayPPOTrainer")
     old = verl.__version__.startswith("0.7.")
+    # Its trainer begins with the first epoch whatever it has restored, and counts steps: nothing is lost.
+    if verl.__version__.startswith("0.6."):
+        yield "RL of 0.6", partial(rl, from_first=True)
     yield "SFT", jobs.SFT
     if find_spec("verl.trainer.fsdp_sft_trainer"):
         yield "FSDP SFT", jobs.FSDPSFT
-    rl = partial(jobs.RL, module="verl.trainer.ppo.ray_trainer", name="RayPPOTrainer")
     sync = partial(jobs.RL, module="verl.trainer.main_ppo_sync", name="PPOTrainer")
     for name, make, there in (("RL", rl, old), ("RL in sync", sync, find_spec("verl.trainer.main_ppo_sync"))):
         if there:

@@ -193,8 +193,13 @@ class FSDPSFT:
 class RL:
     """A job of one of verl's RL trainers."""
 
-    def __init__(self, folder: Path, workers: int, *, module: str, name: str) -> None:
+    def __init__(
+        self, folder: Path, workers: int, *, module: str, name: str, from_first: bool = False
+    ) -> None:
         from omegaconf import OmegaConf
+
+        #: Whether its `fit` goes through the epochs from the first on, as far as there are steps left.
+        self.from_first = from_first
 
         trainer: Any = object.__new__(getattr(importlib.import_module(module), name))
         trainer.config = OmegaConf.create(
@@ -229,8 +234,9 @@ def batches(job: Any, folder: Path, step: int, *, save: bool = True) -> Batches:
         drawn = torch.get_rng_state()
         step = job.load()
         assert torch.equal(drawn, torch.get_rng_state()), "the generator of the process has moved"
-        seen = []
-        for epoch in range(step // len(job.loader), EPOCHS):
+        seen: Batches = []
+        first = 0 if getattr(job, "from_first", False) else step // len(job.loader)
+        for epoch in range(first, EPOCHS):
             if hasattr(job.loader.sampler, "set_epoch"):
                 job.loader.sampler.set_epoch(epoch)
             for batch in job.loader:
@@ -238,6 +244,8 @@ def batches(job: Any, folder: Path, step: int, *, save: bool = True) -> Batches:
                 seen.append(rows_of(batch))
                 if save:
                     job.save(step)
+                if step == EPOCHS * len(job.loader):
+                    return seen
         return seen
 
 

@@ -1,0 +1,68 @@
+"""`verl.mooncake-mark`: no mark of completion is handed to the inference engine as part of a weight.
+
+With several rollout workers each reads a bucket out of the memory of the one before it, and says that it has
+done so by writing four bytes there: the first of the bucket, which the owner may not have read yet. An
+engine that has a worker behind it copies what these bytes belong to, before it tells that worker of the
+bucket, and hands on the copy. What is sent to and fro stays as it is, so a worker needs no patched neighbour.
+"""
+
+from __future__ import annotations
+
+from overlay.compat.projects import VERL
+from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patches.verl.mooncake_mark.fix import make_init_process_group
+
+_MODULE = "verl.checkpoint_engine.mooncake_checkpoint_engine"
+_ENGINE = f"{_MODULE}:MooncakeCheckpointEngine"
+
+PATCH = Patch(
+    id="verl.mooncake-mark",
+    revision=1,
+    summary="Rollout workers read no mark of completion in the place of weights",
+    why=(
+        "With verl's checkpoint engine mooncake a rollout worker reads each bucket of weights out of the "
+        "memory of the worker before it, and marks it as read with four bytes at its beginning. The other "
+        "one may still be loading the bucket: then the first elements of a weight are the mark, with no "
+        "error. Nothing makes either of them wait. With the patch a worker copies the weights that lie in "
+        "these bytes, mostly one for each bucket, before the next worker can write there, and loads the "
+        "copy. The last worker, and a single one, have nobody behind them and copy nothing. verl 0.9 gives "
+        "the mark a place of its own."
+    ),
+    changes=("numbers",),
+    met="Weights that are sent to two or more separate rollout workers by the checkpoint engine `mooncake`.",
+    upstream=("verl-project/verl#6813",),
+    remove=Removal(
+        version="0.9.0",
+        when="the mark of completion has a place of its own",
+        test="tests/real/test_verl_contracts.py::test_upstream_alone_marks_nothing_that_is_read",
+    ),
+    targets=(
+        Target(
+            project=VERL,
+            variants=(
+                variant(
+                    "0.7.1 and 0.8",
+                    ">=0.7.1.dev0,<0.9.0.dev0",
+                    replaced(f"{_ENGINE}.init_process_group", make_init_process_group, "17c4b2810cc6"),
+                    # Decorated, so it cannot be replaced: when it sends, yields and marks. 0.7.1; 0.8.0
+                    known(f"{_ENGINE}.receive_weights", "1c940b638750", "97d797b0a58b"),
+                ),
+                variant(
+                    "0.9",
+                    ">=0.9.0.dev0",
+                    # 0.9.0; 0.9.1
+                    known(f"{_ENGINE}.receive_weights", "838cebf24aa1", "b28ad7b9c0d2"),
+                    verdict="fixed-upstream",
+                    reason="verl 0.9 gives the mark a place of its own",
+                ),
+                variant(
+                    "0.7.0",
+                    "<0.7.1.dev0",
+                    Absent(site=_ENGINE),
+                    verdict="not-affected",
+                    reason="the checkpoint engine mooncake came with verl 0.7.1",
+                ),
+            ),
+        ),
+    ),
+)
