@@ -17,13 +17,16 @@ class LiveBytes(TorchDispatchMode):
     back does not show. On a GPU the allocator is asked, which knows that too.
     """
 
-    def __init__(self, *there: Any) -> None:
+    def __init__(self, *there: Any, traced: bool = False) -> None:
         super().__init__()
         self.peak = 0
-        #: What is alive after each operation; nothing on a GPU.
+        #: What is alive after each operation, if that is asked for; nothing on a GPU.
         self.trace: list[int] = []
+        self._traced = traced
         self._there = {tensor.untyped_storage()._cdata for tensor in there}
+        #: By storage, what is alive, or was when that was last looked at, and its bytes in all.
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._bytes = 0
         self._cuda = any(tensor.is_cuda for tensor in there)
         self._base = 0
 
@@ -50,8 +53,14 @@ class LiveBytes(TorchDispatchMode):
         for leaf in tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 storage = leaf.untyped_storage()
-                if storage._cdata not in self._there:
-                    self._live[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
-        self.trace.append(sum(size for _, size in self._live.values()))
-        self.peak = max(self.peak, self.trace[-1])
+                key, size = storage._cdata, storage.nbytes()
+                if key not in self._there:
+                    self._bytes += size - self._live.get(key, (None, 0))[1]
+                    self._live[key] = StorageWeakRef(storage), size
+        # Below the peak it does not matter what is still alive, and to look takes longer than an operation.
+        if self._traced or self._bytes > self.peak:
+            self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
+            self._bytes = sum(size for _, size in self._live.values())
+            self.peak = max(self.peak, self._bytes)
+        if self._traced:
+            self.trace.append(self._bytes)

@@ -39,10 +39,11 @@ class Program:
         err: IO[bytes],
         *,
         own: bool = False,
+        folder: Path | None = None,
     ) -> None:
         """Start `python -W ignore ARGUMENTS` with an environment, and with streams for what it says.
 
-        With `own` it is a process of its own in any case.
+        With `own` it is a process of its own in any case. It runs in `folder`, or in that of this one.
         """
         self.pid = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,7 +52,7 @@ class Program:
         if (path := environ.get(VARIABLE)) and not own:
             self._connection = socket.socket(socket.AF_UNIX)
             _connect(self._connection, path)
-            asked = {"arguments": [*arguments], "folder": str(Path.cwd()), "environ": {**environ}}
+            asked = {"arguments": [*arguments], "folder": str(folder or Path.cwd()), "environ": {**environ}}
             text = json.dumps(asked).encode()
             streams = [out.fileno(), err.fileno()]
             socket.send_fds(self._connection, [len(text).to_bytes(LENGTH, "big")], streams)
@@ -60,7 +61,7 @@ class Program:
         else:
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", *arguments],
-                env=dict(environ), stdout=out, stderr=err, start_new_session=True,
+                env=dict(environ), stdout=out, stderr=err, start_new_session=True, cwd=folder,
             )  # fmt: skip
             self.pid = self._process.pid
 

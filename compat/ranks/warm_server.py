@@ -6,6 +6,9 @@ start it, with an environment, a path and a session of its own: nothing of overl
 imported, and what one program does no other one sees.
 
 It ends with its standard input: with whoever started it.
+
+`WARM_COMPILED` in the environment of a program names a folder whose sources never change. A program on whose
+path one of them comes first keeps beside them what they compile to, even under `PYTHONDONTWRITEBYTECODE`.
 """
 
 from __future__ import annotations
@@ -106,6 +109,10 @@ def _run(wanted: dict[str, Any]) -> int:
     path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     sys.path[:1] = [str(Path(program).resolve().parent), *path]
     _as_if_new()
+    # A release is compiled once and not by each program. What else may come first can change any moment.
+    kept = os.environ.get("WARM_COMPILED")
+    if kept and path and Path(path[0]).resolve().is_relative_to(kept):
+        sys.dont_write_bytecode = False
     status = 0
     try:
         runpy.run_path(program, run_name="__main__")

@@ -11,10 +11,15 @@ FROZEN_BY_PYTHON = 2000
 _FUNCTION = type(lambda: None)
 
 
+def frozen() -> bool:
+    """Return whether somebody has frozen the heap: of what is in there the collector tells nothing."""
+    return gc.get_freeze_count() > FROZEN_BY_PYTHON
+
+
 def with_functions(modules: frozenset[str]) -> frozenset[str]:
     """Return those of some modules of which there are functions in this process."""
-    if gc.get_freeze_count() > FROZEN_BY_PYTHON:
-        return modules  # of what is frozen nothing is known
+    if frozen():
+        return modules
     found = set()
     for item in gc.get_objects():
         if type(item) is _FUNCTION:

@@ -62,7 +62,7 @@ class Holders:
         self.unasked: set[int] = set()
         self._owners: dict[int, list[Any]] = {}
         self._seen: set[int] = set()
-        if gc.get_freeze_count() > lived.FROZEN_BY_PYTHON:
+        if lived.frozen():
             self._walk()
         #: Whether somebody of whom the collector knows nothing has a reference too.
         self.more = _more_references(wanted, self.found.values())

@@ -54,12 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="of weights and tokens")
-    parser.add_argument("--rank", nargs=2, metavar=("MODE", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--ranks", nargs=2, metavar=("MODE", "FOLDER"), help=argparse.SUPPRESS)
     parser.add_argument("--cases", nargs="*", default=list(CASES), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.rank:
-        run_on_this_rank(options.rank[0], Path(options.rank[1]), options.cases, options.seed)
-        return 0
+    if options.ranks:
+        mode, folder = options.ranks
+        return run_ranks(mode, Path(folder), options.cases, options.seed)
     rows = {mode: run_mode(mode, options.seed) for mode in MODES}
     versions = {name: _version(name) for name in ("verl", "megatron-core", "torch")}
     print(table(rows, versions))
@@ -108,9 +108,8 @@ def run_mode(mode: str, seed: int) -> list[Row]:
 
 
 def _start(mode: str, folder: Path, cases: list[str], seed: int) -> str:
-    """Run torchrun to its end, report progress, and return how it ended."""
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(RANKS), __file__, "--rank", mode, str(folder)]
+    """Run the ranks to their end, report progress, and return how they ended."""
+    command = [sys.executable, "-W", "ignore", __file__, "--ranks", mode, str(folder)]
     command += ["--seed", str(seed), "--cases", *cases]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     deadline = time.monotonic() + TIMEOUT
@@ -128,7 +127,7 @@ def _start(mode: str, folder: Path, cases: list[str], seed: int) -> str:
                 shown = len(done)
             return "exit" if process.poll() is not None else "timeout"
         finally:
-            # torchrun and its ranks are a session of their own, and end together.
+            # The ranks are a session of their own, and end together.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -185,13 +184,20 @@ def _number(value: float | None) -> float:
 # --- on each rank ---
 
 
-def run_on_this_rank(mode: str, folder: Path, cases: list[str], seed: int) -> None:
-    """Run cases in order, and write a line for each; end at the first one that fails."""
+def run_ranks(mode: str, folder: Path, cases: list[str], seed: int) -> int:
+    """Import what the ranks need, which takes most of their time, fork them, and return their exit status."""
     if mode == "overlay":
         import overlay
 
         overlay.enable("verl.dynamic-cp-loss, megatron.dynamic-cp-names", strict=True)
 
+    from overlay.compat import cpu_engine, forked_ranks  # noqa: F401 -- the first for the ranks
+
+    return forked_ranks.run(RANKS, lambda: run_on_this_rank(folder, cases, seed))
+
+
+def run_on_this_rank(folder: Path, cases: list[str], seed: int) -> int:
+    """Run cases in order, and write a line for each; end all ranks at the first one that fails."""
     from overlay.compat import cpu_engine
 
     path = folder / f"rank{os.environ['RANK']}.jsonl"
@@ -206,7 +212,8 @@ def run_on_this_rank(mode: str, folder: Path, cases: list[str], seed: int) -> No
             report.write(json.dumps([case, result]) + "\n")
             report.flush()
             if "raised" in result:
-                os._exit(1)  # the other ranks wait for this one: torchrun ends them
+                os.killpg(0, signal.SIGKILL)  # the other ranks wait for this one
+    return 0
 
 
 def _train(lengths: tuple[int, ...], micro_batches: int, *, seed: int) -> Row:

@@ -2,8 +2,9 @@
 
 Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
 arguments pytest runs alone and gets them; `--lint` runs all but pytest. The whole suite runs on two workers,
-each test file on one of them. pytest comes last, its closing line is the last line of output, and just before
-it stand the skipped tests, counted by reason, and the checks that failed.
+each test file on one of them, and types are checked beside it. pytest's closing line is the last line of
+output, and just before it stand what the type checker found, the skipped tests, counted by reason, and the
+checks that failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay, and
 the tests that are left out by day as repetitions (`scripts/checks/upstreams/repetitions.py`). Each program
@@ -19,6 +20,7 @@ import collections
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,7 @@ import overlay  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from concurrent.futures import Future
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPED = Path(".cache") / "typed"
@@ -84,17 +87,15 @@ def typed_tree(root: Path) -> Path:
     return package.parent
 
 
-def mypy(root: Path) -> int:
-    """Type-check everything, and print findings under the names that the files have in the checkout."""
+def mypy(root: Path) -> tuple[int, str]:
+    """Type-check everything; return the status, and the findings by the files' names in the checkout."""
     typed = typed_tree(root)
     command = [sys.executable, "-m", "mypy", str(TYPED / "overlay"), "scripts", "tests"]
     env = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, [typed, root / "scripts", root]))}
     done = subprocess.run(command, cwd=root, env=env, stdout=subprocess.PIPE, text=True, check=False)
     # A module that tests share is found by its link and by its own name, and what is found is the same.
-    sys.stdout.write(
-        "".join(dict.fromkeys(_named(line, root) for line in done.stdout.splitlines(keepends=True)))
-    )
-    return done.returncode
+    found = dict.fromkeys(_named(line, root) for line in done.stdout.splitlines(keepends=True))
+    return done.returncode, "".join(found)
 
 
 def _named(line: str, root: Path) -> str:
@@ -121,9 +122,10 @@ def suites(root: Path) -> int:
 class Closing:
     """A pytest plugin that prints, just before the closing line, what that line may leave out."""
 
-    def __init__(self, failed: list[str]) -> None:
-        """Remember the checks that failed before pytest."""
+    def __init__(self, failed: list[str], types: Future[tuple[int, str]] | None = None) -> None:
+        """Remember the checks that failed before pytest, and the one that runs beside it."""
         self.failed = failed
+        self._types = types
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
@@ -132,6 +134,7 @@ class Closing:
         By reason and not by test, as pytest does: hundreds of lines would push what failed out of sight.
         """
         yield
+        self.finish()
         # Of a skipped test: the file, the line, and the reason.
         said = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", [])]
         skipped = [reason for reason in said if LEFT not in reason]
@@ -141,35 +144,46 @@ class Closing:
         for reason, count in reasons.most_common():
             terminalreporter.write_line(f"  {count}: {reason.removeprefix('Skipped: ')}")
         if self.failed:
-            terminalreporter.write_line(f"failed before the tests: {', '.join(self.failed)}", red=True)
+            terminalreporter.write_line(f"failed besides the tests: {', '.join(self.failed)}", red=True)
+
+    def finish(self) -> None:
+        """Wait for the type checker, and print once what it found."""
+        types, self._types = self._types, None
+        if types is not None:
+            status, found = types.result()
+            print(f"--- mypy\n{found}", end="", flush=True)
+            if status:
+                self.failed.append("mypy")
 
 
 def main(arguments: list[str]) -> int:
     """Run the checks and return the exit status: pytest's own, or 1 if only something else failed."""
     os.chdir(ROOT)
-    failed = []
     if arguments[:1] == ["--quick"]:
         arguments = [*WORKERS, *QUICK, *arguments[1:]]
     nightly, lint = arguments == ["--nightly"], arguments == ["--lint"]
-    if nightly or lint:
-        arguments = []
-    if not arguments:
+    if arguments and not nightly and not lint:
+        return int(pytest.main(arguments, plugins=[Closing([])]))
+    if not nightly and not lint:
+        os.environ.update(TESTS_ONCE="1", TESTS_WARM="1")
+    # The type checker has use for one processor, and tests of ranks leave one of two idle while they wait.
+    with ThreadPoolExecutor(1) as beside:
+        closing = Closing([], beside.submit(mypy, ROOT))
         checks: dict[str, Callable[[], int]] = {
             "ruff check": lambda: ruff(ROOT, "check"),
             "ruff format": lambda: ruff(ROOT, "format", "--check"),
-            "mypy": lambda: mypy(ROOT),
             **({"upstream's suites": lambda: suites(ROOT)} if nightly else {}),
         }
         for name, check in checks.items():
             print(f"--- {name}", flush=True)
             if check():
-                failed.append(name)
-        if lint:
-            print(f"failed: {', '.join(failed)}" if failed else "nothing was found")
-            return int(bool(failed))
-        print("--- pytest", flush=True)
-        arguments = whole_run()
-        if not nightly:
-            os.environ.update(TESTS_ONCE="1", TESTS_WARM="1")
-    status = int(pytest.main(arguments, plugins=[Closing(failed)]))
-    return status or bool(failed)
+                closing.failed.append(name)
+        status = 0
+        if not lint:
+            print("--- pytest", flush=True)
+            status = int(pytest.main(whole_run(), plugins=[closing]))
+        # Should pytest have ended before its summary.
+        closing.finish()
+    if lint:
+        print(f"failed: {', '.join(closing.failed)}" if closing.failed else "nothing was found")
+    return status or bool(closing.failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -302,9 +303,12 @@ def test_as_a_plugin_of_pytest(
     command = [sys.executable, *(["-c", PRETEND] if gpu else ["-m", "pytest"]), "-p", "no:cacheprovider"]
     command += ["-p", "overlay.compat.pytest_cuda_on_cpu"] if plugin else []
     command += ["--force-cuda-on-cpu"] if force else []
+    # Other plugins of pytest would take as long again to import, and do nothing here.
+    env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
-        [*command, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
-    )
+        [*command, str(tmp_path)],
+        env=env, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+    )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     assert said in done.stdout + done.stderr
 

@@ -53,6 +53,8 @@ def ranks(folder: Path, *arguments: str, **environ: str) -> subprocess.Completed
     (folder / "preloaded.py").write_text(PRELOADED)
     (folder / "test_ranks.py").write_text(TESTS)
     clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
+    # Each rank would import them for itself, and none of them does anything here.
+    clean["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     command = [sys.executable, "-W", "ignore", "-m", "overlay.compat.forked_ranks", *arguments]
     return subprocess.run(
         command,
@@ -65,11 +67,13 @@ def ranks(folder: Path, *arguments: str, **environ: str) -> subprocess.Completed
     )
 
 
+#: Ranks, and what is imported before they are forked: the second is what the collectives of torch import.
+THREE = ("3", "preloaded", "torch._dynamo")
 PYTEST = ("test_ranks.py", "-q", "-p", "no:cacheprovider", "-p", "overlay.compat.pytest_cuda_on_cpu")
 
 
 def test_ranks_meet_and_share_what_was_imported_before(tmp_path: Path) -> None:
-    done = ranks(tmp_path, "3", "preloaded", "--", *PYTEST, "-k", "meet", OVERLAY="1")
+    done = ranks(tmp_path, *THREE, "--", *PYTEST, "-k", "meet", OVERLAY="1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("1 passed") == 3
     # Once, in the process of no rank, with overlay enabled.
@@ -84,7 +88,7 @@ def test_without_being_asked_overlay_is_not_enabled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["fails", "dies"])
 def test_what_goes_wrong_on_one_rank_is_no_success(case: str, tmp_path: Path) -> None:
-    done = ranks(tmp_path, "3", "preloaded", "--", *PYTEST, "-k", case)
+    done = ranks(tmp_path, *THREE, "--", *PYTEST, "-k", case)
     assert done.returncode == 1
     assert done.stdout.count("1 passed") == 2
 

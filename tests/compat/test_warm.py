@@ -94,6 +94,20 @@ def test_what_one_does_no_other_sees(environ: dict[str, str], tmp_path: Path) ->
     assert out.split() == ["False", "False"]
 
 
+@pytest.mark.parametrize("environ", ["warm"], indirect=True)
+def test_what_never_changes_is_compiled_once_and_nothing_else_is(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    never, other = tmp_path / "never" / "one", tmp_path / "other"
+    for folder in (never, other):
+        folder.mkdir(parents=True)
+        (folder / "upstream.py").touch()
+        here = {**environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        ran("import upstream", {**here, "WARM_COMPILED": str(tmp_path / "never")}, tmp_path)
+    assert [path.name.partition(".")[0] for path in never.rglob("*.pyc")] == ["upstream"]
+    assert [*other.rglob("*.pyc")] == []
+
+
 def test_one_that_hangs_is_killed_with_all_that_it_started(environ: dict[str, str], tmp_path: Path) -> None:
     text = "import os, time; child = os.fork(); open(str(os.getpid()) + '.pid', 'w'); time.sleep(600)"
     program = tmp_path / "program.py"

@@ -101,7 +101,7 @@ def test_each_loss_is_that_of_one_process_for_every_size(world: int, kind: str) 
 
 
 def test_these_are_the_losses_that_verl_registers() -> None:
-    for registered in results(2)["registered"]:
+    for registered in results(4)["registered"]:
         assert sorted(registered) == sorted([*SUMS, *OTHERS, "bypass_mode"])
 
 
@@ -160,7 +160,7 @@ def test_an_average_over_all_ranks_is_refused_where_not_all_of_them_have_a_loss(
 
 
 def test_a_loss_that_draws_leaves_the_random_state_as_it_was() -> None:
-    for result in found_in(2, "random state"):
+    for result in found_in(4, "random state"):
         assert result["kept"] == [True, True]
 
 

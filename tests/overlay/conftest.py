@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fake_upstream import Upstream, forget
+from own_heap import own_heap, whole_heap
 
 from overlay.enabling.engine import Engine
+
+__all__ = ["engines", "own_heap", "upstream", "whole_heap"]
 
 #: By which launchers say what rank a process is.
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")

@@ -13,9 +13,6 @@ import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
 
-#: Megatron compiles its activations, which is nothing to this program, and takes a compiler.
-os.environ["TORCHDYNAMO_DISABLE"] = "1"
-
 import torch.distributed as dist  # noqa: E402
 
 from overlay.compat.no_triton import no_triton  # noqa: E402

@@ -42,7 +42,7 @@ def beside(tmp_path: Path, release: Release) -> Callable[[Path, str], Path]:
 
 
 def verdict(folder: Path) -> tuple[str, str]:
-    found = next(verdict for verdict in overlay.plan("all", str(folder)).verdicts if verdict.patch == ID)
+    found = next(verdict for verdict in overlay.plan(ID, str(folder)).verdicts if verdict.patch == ID)
     return found.verdict, found.reason
 
 

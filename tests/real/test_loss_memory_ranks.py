@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.distributed,
     pytest.mark.real,
     pytest.mark.by_source("slime.loss-memory", revision="slime"),
+    pytest.mark.nightly("another release of its variant stands for it", revision=("v0.2.1",)),
 ]
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
@@ -33,8 +34,9 @@ PATCH = "slime.loss-memory"
 RELEASES = ("v0.2.0", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "v0.3.0", "v0.3.1")
 #: The one of them that takes least time and memory.
 BEST = "v0.3.1"
-#: #1788 and #1822.
+#: #1788 and #1822: what each does alone is seen by day, and what the patch does on the second.
 COMMITS = ("2a89c169c", "2928bba9d")
+by_the_second = pytest.mark.nightly("2928bba9d stands for it", revision=COMMITS[:1])
 #: A commit after 0.3.1, whose policy loss is another one.
 LATER = "624b824a8"
 
@@ -92,6 +94,7 @@ def measured(
     return get
 
 
+@by_the_second
 @pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
 def test_values_losses_and_gradients_are_those_of_one_process_in_float64(revision: str, sound: Sound) -> None:
     """For TP 1, 2, 4 and CP 1, 2, 4 of each kind, with ranks and samples that have no response token."""
@@ -109,6 +112,7 @@ def test_values_losses_and_gradients_are_those_of_one_process_in_float64(revisio
     assert all(rank.get("same", True) for ranks in sound(revision).values() for rank in ranks)
 
 
+@by_the_second
 @pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
 def test_some_ranks_had_nothing_to_do(revision: str, sound: Sound) -> None:
     rows = {
@@ -119,6 +123,7 @@ def test_some_ranks_had_nothing_to_do(revision: str, sound: Sound) -> None:
     assert 0 in rows["tp2 cp2 packed late coef 0.1"] + rows["tp1 cp4 packed late coef 0.1"]
 
 
+@by_the_second
 @pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
 def test_a_step_needs_no_more_than_the_gradient_on_any_rank(revision: str, sound: Sound) -> None:
     peaks = {
@@ -128,6 +133,7 @@ def test_a_step_needs_no_more_than_the_gradient_on_any_rank(revision: str, sound
     assert {name: ranks for name, ranks in peaks.items() if max(ranks) > 1.1} == {}
 
 
+@by_the_second
 @pytest.mark.parametrize("revision", ["v0.2.3", "v0.2.4", "v0.3.0", *COMMITS])
 def test_allgather_of_padded_sequences_is_refused_on_every_rank(revision: str, run: Run) -> None:
     found = {name: ranks for name, ranks in run(revision).items() if name.endswith("refused")}
@@ -160,6 +166,7 @@ def test_the_first_cures_stop_the_job(
     assert "Timed out" in ranks[3]["message"]
 
 
+@by_the_second
 @pytest.mark.parametrize("revision", COMMITS)
 def test_with_the_patch_they_do_not(revision: str, sound: Sound) -> None:
     found = {

@@ -35,6 +35,9 @@ def test_upstream_alone_weighs_losses_as_one_process(version: str, release: Call
     RANKS.holds(release, version, patched=False)
 
 
+@pytest.mark.nightly(
+    "two ranks stand for four, and the last release for those before", version=("0.15.3", "0.16.1")
+)
 @pytest.mark.parametrize("version", ["0.15.3", "0.16.1", "0.19.2"])
 def test_losses_weigh_as_in_one_process_on_four_ranks(version: str, release: Callable[[str], Path]) -> None:
     RANKS.holds(release, version, ranks=4)

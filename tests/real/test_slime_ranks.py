@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     from overlay.compat.slime_on_cpu.rollouts import Case, Split
 
-pytestmark = [pytest.mark.distributed, pytest.mark.real]
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.real,
+    pytest.mark.nightly("v0.2.4 stands for it, and one process", revision=("v0.2.0",)),
+]
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 PATCHES = "slime.capped-partitions,slime.vpp-ceiling"

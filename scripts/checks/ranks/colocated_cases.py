@@ -7,7 +7,6 @@ Made by verl's own workers (`worker_stand_in`), or laid out only, where no model
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import os
@@ -32,7 +31,7 @@ from overlay.compat.cpu_steps import seed, worst
 from overlay.patches.megatron.dynamic_cp_names.contract.cases import _groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from dynamic_cp_cases import Case
 
@@ -92,11 +91,8 @@ def _workers(flags: tuple[str, ...], first: str) -> dict[str, Any]:
     # The longest sequence of each half of the batch takes two ranks: with C = 4 or 1 no group is missed.
     lengths = [2 * CAP, *(draw.randint(2, CAP) for _ in range(7))]
     batch = cpu_engine.random_batch(lengths, seed=seed(), use_dynamic_bsz=True, max_token_len_per_gpu=64)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        worker_stand_in.workers(seed()),
-        _bare(),
-    ):
+    _release()
+    with tempfile.TemporaryDirectory() as folder, worker_stand_in.workers(seed()):
         config = worker_stand_in.configuration(Path(folder), **settings)
         made: dict[str, Any] = {}
         for kind in ("policy", "critic") if first == "policy" else ("critic", "policy"):
@@ -148,11 +144,8 @@ def _anew() -> dict[str, Any]:
     settings = {f"actor_rollout_ref__actor__megatron__{name}": value for name, value in _FLAG.items()}
     batch = cpu_engine.random_batch([2 * CAP, *[4] * 7], seed=seed(), max_token_len_per_gpu=64)
     found: dict[str, Any] = {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        worker_stand_in.workers(seed()),
-        _bare(),
-    ):
+    _release()
+    with tempfile.TemporaryDirectory() as folder, worker_stand_in.workers(seed()):
         for turn in ("first", "second"):
             mpu.destroy_model_parallel()
             found[f"left, {turn}"] = sorted(_kept())
@@ -174,33 +167,25 @@ def _anew() -> dict[str, Any]:
 
 def _layout(*engines: dict[str, Any]) -> dict[str, Any]:
     """Let engines with these settings lay out the ranks in turn, and let every group add up."""
-    with _bare():
-        refused = ["nothing", ""]
-        for settings in engines:
-            engine = SimpleNamespace(engine_config=McoreEngineConfig(use_remove_padding=True, **settings))
-            told = _refused(functools.partial(transformer_impl.MegatronEngine._init_device_mesh, engine))
-            refused = told if refused[0] == "nothing" else refused
-        groups = _groups() if mpu.is_initialized() else {}
-        for size, members in groups.items():
-            total = torch.ones(1)
-            dist.all_reduce(total, group=mpu.get_dynamic_data_context_parallel_groups(group_size=int(size)))
-            assert total.item() == len(members), (size, members, total)
-        return {"refused": refused, "groups": groups}
-
-
-@contextlib.contextmanager
-def _bare() -> Iterator[None]:
-    """Leave Megatron's groups, and come back to some, which no case relies on."""
     _release()
-    try:
-        yield
-    finally:
-        _release()
-        mpu.initialize_model_parallel(create_gloo_process_groups=False)
+    refused = ["nothing", ""]
+    for settings in engines:
+        engine = SimpleNamespace(engine_config=McoreEngineConfig(use_remove_padding=True, **settings))
+        told = _refused(functools.partial(transformer_impl.MegatronEngine._init_device_mesh, engine))
+        refused = told if refused[0] == "nothing" else refused
+    groups = _groups() if mpu.is_initialized() else {}
+    for size, members in groups.items():
+        total = torch.ones(1)
+        dist.all_reduce(total, group=mpu.get_dynamic_data_context_parallel_groups(group_size=int(size)))
+        assert total.item() == len(members), (size, members, total)
+    return {"refused": refused, "groups": groups}
 
 
 def _release() -> None:
-    """End every group but that of all ranks. Megatron only forgets them, and each keeps three threads."""
+    """End every group but that of all ranks: Megatron only forgets them, and each keeps three threads.
+
+    What another case has left: no case relies on the groups that it finds.
+    """
     dist.barrier()
     if mpu.is_initialized():
         mpu.destroy_model_parallel()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from overlay.compat.ranks import warm
+from sources import fetch_release
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,4 +34,5 @@ def warm_server() -> Generator[None]:
     with pytest.MonkeyPatch.context() as environ:
         if os.environ.get("TESTS_WARM"):
             environ.setenv(warm.VARIABLE, _started())
+            environ.setenv("WARM_COMPILED", str(fetch_release.CACHE.resolve()))
         yield

@@ -137,6 +137,8 @@ def forked(folder: str, selection: str) -> dict[str, Any]:
     if child == 0:
         os.close(reader)
         sys.path.insert(0, folder)
+        # An image is imported for each selection, and compiled once.
+        sys.dont_write_bytecode = False
         try:
             found = look(selection)
         except BaseException:  # noqa: BLE001 -- nothing is to get out of the fork, and all of it is to be told

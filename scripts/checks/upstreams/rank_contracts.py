@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +24,8 @@ class RankContract:
     wrong: Callable[..., list[str]]
     affected: tuple[str, ...]
     cured: tuple[str, ...] = ()
+    #: What was found, by what was asked.
+    _known: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     @property
     def marks(self) -> list[pytest.MarkDecorator]:
@@ -48,8 +50,15 @@ class RankContract:
         return pytest.mark.parametrize("version", versions)
 
     def off(self, release: Callable[[str], Path], version: str, *given: str, **more: Any) -> list[str]:
-        """Return the cases that are wrong on a release; what is given besides goes to the contract."""
-        return self.wrong(SEED, *given, release=release(f"megatron-core=={version}"), **more)
+        """Return the cases that are wrong on a release; what is given besides goes to the contract.
+
+        The same is asked of the ranks once.
+        """
+        asked = repr((version, given, sorted(more.items())))
+        if asked not in self._known:
+            folder = release(f"megatron-core=={version}")
+            self._known[asked] = self.wrong(SEED, *given, release=folder, **more)
+        return self._known[asked]
 
     def holds(self, release: Callable[[str], Path], version: str, *given: str, **more: Any) -> None:
         """Fail if there are any; a rank that raises is an error of its own."""

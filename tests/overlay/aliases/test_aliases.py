@@ -160,6 +160,7 @@ def test_in_strict_mode_an_incomplete_patch_is_taken_out(upstream: Upstream, eng
     assert core.scale is held[0]
 
 
+@pytest.mark.usefixtures("whole_heap")
 def test_frozen_objects_are_found_too(upstream: Upstream, engines: Engines) -> None:
     """After `gc.freeze()`, which servers call, the collector no longer tells who holds what."""
     core, user = upstream.load(), load(upstream)
@@ -526,6 +527,7 @@ def test_the_usual_search_does_not_look_at_calls(held: Any, monkeypatch: pytest.
 # -- a frozen heap -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("whole_heap")
 def test_a_frozen_heap_is_searched_from_the_modules_on(held: Any) -> None:
     add(
         held,

@@ -133,6 +133,7 @@ def test_what_stands_there_may_be_anything() -> None:
         assert not is_alone(parent, name, replacement(*place("plain")), kept=1)
 
 
+@pytest.mark.usefixtures("whole_heap")
 def test_modules_of_which_there_are_functions_are_known() -> None:
     held = {"__name__": "once.there"}
     exec("def f(): ...", held)  # noqa: S102

@@ -20,12 +20,14 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = suite
     module.calls = []
     monkeypatch.setattr(module, "ruff", lambda root, *arguments: module.calls.append(arguments[0]) or 0)
-    monkeypatch.setattr(module, "mypy", lambda root: module.calls.append("mypy") or 1)
+    monkeypatch.setattr(module, "mypy", lambda root: (1, "one.py:1: error\n"))
     monkeypatch.setattr(module, "suites", lambda root: module.calls.append("suites") or 1)
     monkeypatch.setattr(module.os, "chdir", lambda path: None)
 
     def main(arguments: list[str], plugins: list[Any]) -> int:
-        module.calls.append(("pytest", arguments, plugins[0].failed))
+        module.calls.append(("pytest", arguments))
+        plugins[0].finish()
+        module.calls.append(plugins[0].failed)
         return 0
 
     monkeypatch.setattr(pytest, "main", main)
@@ -33,15 +35,26 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_without_arguments_everything_runs_and_a_failure_counts(checks: Any) -> None:
+def test_without_arguments_everything_runs_and_a_failure_counts(
+    checks: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert checks.main([]) == 1
-    assert checks.calls == ["check", "format", "mypy", ("pytest", checks.whole_run(), ["mypy"])]
+    assert checks.calls == ["check", "format", ("pytest", checks.whole_run()), ["mypy"]]
+    assert capsys.readouterr().out.endswith("--- pytest\n--- mypy\none.py:1: error\n")
+
+
+def test_types_count_where_pytest_ends_before_its_summary(
+    checks: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pytest, "main", lambda *_, **__: 0)
+    assert checks.main([]) == 1
+    assert capsys.readouterr().out.count("one.py:1: error") == 1
 
 
 def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> None:
     assert checks.main(["--nightly"]) == 1
-    failed = ["mypy", "upstream's suites"]
-    assert checks.calls == ["check", "format", "mypy", "suites", ("pytest", checks.whole_run(), failed)]
+    failed = ["upstream's suites", "mypy"]
+    assert checks.calls == ["check", "format", "suites", ("pytest", checks.whole_run()), failed]
 
 
 def test_what_takes_long_is_begun_first_and_nothing_is_left_out(tmp_path: Path) -> None:
@@ -61,13 +74,13 @@ def test_what_takes_long_is_begun_first_and_nothing_is_left_out(tmp_path: Path) 
 
 def test_linters_and_types_run_alone(checks: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert checks.main(["--lint"]) == 1
-    assert checks.calls == ["check", "format", "mypy"]
-    assert capsys.readouterr().out.endswith("failed: mypy\n")
+    assert checks.calls == ["check", "format"]
+    assert capsys.readouterr().out.endswith("one.py:1: error\nfailed: mypy\n")
 
 
 def test_with_arguments_pytest_runs_alone(checks: Any) -> None:
     assert checks.main(["-k", "shape"]) == 0
-    assert checks.calls == [("pytest", ["-k", "shape"], [])]
+    assert checks.calls == [("pytest", ["-k", "shape"]), []]
 
 
 def test_a_file_beside_the_folder_that_is_called_as_the_package_runs_alone() -> None:

@@ -73,12 +73,12 @@ class Step:
 
     def trace(self) -> list[float]:
         """Return what is alive beyond the logits after each operation, in N."""
-        return [size / (self.leaf.numel() * 4) for size in self.watched().trace]
+        return [size / (self.leaf.numel() * 4) for size in self.watched(traced=True).trace]
 
-    def watched(self) -> Any:
+    def watched(self, *, traced: bool = False) -> Any:
         """Run once, and return what was alive meanwhile."""
         logits = [self.leaf.clone()]
-        with LiveBytes(self.leaf, logits[0]) as live:
+        with LiveBytes(self.leaf, logits[0], traced=traced) as live:
             self.run(logits)
         return live
 
