@@ -26,6 +26,6 @@ def numbers(spans: Iterable[Span], device: Any) -> Any:
     import torch
 
     # On the host, whatever the default device is: a launch for each of many runs takes longer than the copy.
-    made_on = device if capturing(device) else "cpu"
+    made_on = device if capturing(torch.device(device)) else "cpu"
     runs = [torch.arange(start, stop, device=made_on) for start, stop in [(0, 0), *spans]]
     return torch.cat(runs).to(device)
