@@ -98,6 +98,9 @@ def step(
     batches, padded = len(lengths), min(lengths) < TOKENS
     shape = (dist.get_world_size() // shards, batches, TOKENS, SEQUENCES, HIDDEN)
     tokens = torch.randn(shape, generator=draw, dtype=torch.float64)
+    if padded:
+        # Larger where the padding is, so that by no draw a mean of ranks' means is one over tokens.
+        tokens[:, :, TOKENS // 2 :] *= 2
     right, logged = _of_one_process(weight, tokens, kind, lengths)
 
     rank = dist.get_rank()
