@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-__all__ = ["applied", "assert_applied", "assert_form", "enable", "without"]
+__all__ = ["applied", "assert_applied", "assert_form", "enable", "with_patches", "without"]
 
 
 def assert_form(patch: Patch, tests: str | Path) -> None:
@@ -98,6 +98,27 @@ def assert_applied(*patches: str) -> None:
     for patch in patches:
         if states[patch] != "applied":
             raise PatchError(f"{patch} is {states[patch]}")
+
+
+def with_patches(wrong: Callable[[str], str], *patches: str) -> Callable[[str], str]:
+    """Return the `check` of a contract: it gets a seed, and returns what `wrong` finds with patches in place.
+
+    Where `overlay prove` tries a contract on upstream alone, it is what `wrong` finds there. Each is run in a
+    process of its own: the patches stay.
+
+    Args:
+        wrong: Gets the seed, and returns what does not hold, empty if all does. It imports what is patched.
+        patches: The ids of the patch, and of those that it requires.
+
+    """
+
+    def check(seed: str) -> str:
+        enable(*patches)
+        found = wrong(seed)
+        assert_applied(*patches)
+        return found
+
+    return check
 
 
 def _of(patch: Patch, patches: tuple[PatchStatus, ...]) -> PatchStatus:

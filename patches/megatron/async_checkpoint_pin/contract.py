@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -63,14 +64,4 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("megatron.async-checkpoint-pin")
-    found = wrong(seed)
-    assert_applied("megatron.async-checkpoint-pin")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.async-checkpoint-pin"), before=("torch",))

@@ -9,8 +9,8 @@ import weakref
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
-PATCH = "megatron.attention-logit-memory"
 #: Tokens, sequences, heads, size of a head; micro-batches of a step.
 TOKENS, SEQUENCES, HEADS, SIZE = 5, 2, 3, 4
 MICRO_BATCHES = 3
@@ -135,14 +135,4 @@ def _model(*, clips: bool) -> Any:
     return chunk
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable(PATCH)
-    found = wrong(seed)
-    assert_applied(PATCH)
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.attention-logit-memory"), before=("torch",))

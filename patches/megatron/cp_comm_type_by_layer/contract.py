@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,14 +85,4 @@ def _builder(draw: random.Random) -> Callable[[Any, int], list[Any]]:
     return built
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("megatron.cp-comm-type-by-layer")
-    found = wrong(seed)
-    assert_applied("megatron.cp-comm-type-by-layer")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.cp-comm-type-by-layer"), before=("torch",))

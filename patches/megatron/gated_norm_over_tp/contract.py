@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
-PATCH = "megatron.gated-norm-over-tp"
 RANKS = 2
 #: Tokens, sequences, hidden size; heads of keys and of values, and the size of each.
 TOKENS, SEQUENCES, HIDDEN = 12, 3, 16
@@ -163,14 +163,4 @@ class _Chunk:
         self.named_parameters, self.modules = layer.named_parameters, layer.modules
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable(PATCH)
-    found = wrong(seed)
-    assert_applied(PATCH)
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.gated-norm-over-tp"), before=("torch",))

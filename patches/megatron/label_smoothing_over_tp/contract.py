@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
-PATCH = "megatron.label-smoothing-over-tp"
 #: Tensor parallel ranks, tokens, sequences, words.
 RANKS, TOKENS, SEQUENCES, VOCABULARY = 2, 7, 3, 22
 
@@ -59,14 +59,4 @@ def _rank(seed: str) -> str:
     return "; ".join(found)
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable(PATCH)
-    found = wrong(seed)
-    assert_applied(PATCH)
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.label-smoothing-over-tp"), before=("torch",))

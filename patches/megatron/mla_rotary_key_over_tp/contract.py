@@ -6,8 +6,8 @@ import os
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
-PATCH = "megatron.mla-rotary-key-over-tp"
 RANKS = 2
 #: Tokens, sequences, hidden size, heads, size of the latent keys and values, and of a head's parts.
 TOKENS, SEQUENCES, HIDDEN, HEADS, LATENT, PLAIN, ROTARY, VALUE = 6, 2, 12, 4, 10, 5, 4, 3
@@ -153,14 +153,4 @@ def _layer(kind: str, *, parallel: bool) -> Any:
     return MLASelfAttention(config, parts, layer_number=1, attn_mask_type=AttnMaskType.causal)
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable(PATCH)
-    found = wrong(seed)
-    assert_applied(PATCH)
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.mla-rotary-key-over-tp"), before=("torch",))

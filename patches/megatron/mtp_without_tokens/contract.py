@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 #: Sequences.
 COUNT = 2
@@ -91,14 +92,4 @@ def _model() -> Any:
     return GPTModel(config, spec, VOCABULARY, TOKENS, mtp_block_spec=extra, position_embedding_type="rope")
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("megatron.mtp-without-tokens")
-    found = wrong(seed)
-    assert_applied("megatron.mtp-without-tokens")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.mtp-without-tokens"), before=("torch",))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 import random
 from typing import Any
 
 from overlay.patch import Contract
-
-PATCH = "megatron.param-groups-by-lr"
+from overlay.testing import with_patches
 
 
 def wrong(seed: str, *, other_rates: bool = False) -> str:
@@ -116,14 +116,7 @@ def _step(optimizer: Any) -> None:
     optimizer.step()
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable(PATCH)
-    found = wrong(seed, other_rates=True)
-    assert_applied(PATCH)
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(
+    check=with_patches(functools.partial(wrong, other_rates=True), "megatron.param-groups-by-lr"),
+    before=("torch",),
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 from overlay.errors import OverlayError
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 BETAS = (0.9, 0.95)
 #: Elements of a bucket: so many that up to eight ranks have some of the first one, padding or not.
@@ -175,14 +176,4 @@ def load(optimizer: Any, state: dict[int, Any]) -> None:
         del optimizer._set_main_param_and_optimizer_states
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("megatron.reshardable-checkpoint")
-    found = wrong(seed)
-    assert_applied("megatron.reshardable-checkpoint")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.reshardable-checkpoint"), before=("torch",))

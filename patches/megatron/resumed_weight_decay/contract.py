@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 #: Schedules that are drawn.
 COUNT = 60
@@ -72,14 +73,4 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("megatron.resumed-weight-decay")
-    found = wrong(seed)
-    assert_applied("megatron.resumed-weight-decay")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.resumed-weight-decay"), before=("torch",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 #: Tokens, experts, experts chosen for a token.
 TOKENS, EXPERTS, CHOSEN = 96, 24, 4
@@ -65,14 +66,4 @@ def scored(logits: Any, name: str) -> tuple[Any, Any]:
     return found if isinstance(found, tuple) else (found, None)
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("megatron.sigmoid-aux-scores")
-    found = wrong(seed)
-    assert_applied("megatron.sigmoid-aux-scores")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.sigmoid-aux-scores"), before=("torch",))

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 HIDDEN, TOKENS = 8, 6
 
@@ -68,14 +69,4 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("megatron.uniform-recompute")
-    found = wrong(seed)
-    assert_applied("megatron.uniform-recompute")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.uniform-recompute"), before=("torch",))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from overlay.patch import Contract
-from overlay.patches.miles.capped_partitions import PATCH
-from overlay.testing import assert_applied, enable
+from overlay.testing import with_patches
 
 
-def check(seed: str) -> str:
-    """Schedule rollouts with miles' own `build_dp_schedule`."""
+def wrong(seed: str) -> str:
+    """Return what is wrong with a schedule of miles' own `build_dp_schedule`, empty if nothing is."""
     import importlib
 
-    from overlay.compat.slime_on_cpu import stand_in
-    from overlay.compat.slime_on_cpu.schedules import cases, wrong
+    from overlay.compat.slime_on_cpu import schedules, stand_in
 
     stand_in("miles")
-    enable(PATCH.id)
     module = importlib.import_module("miles.utils.dp_schedule")
-    assert_applied(PATCH.id)
-    return wrong(module, [one for one in cases(seed) if len(one["lengths"]) < 100][:60])
+    given = [one for one in schedules.cases(seed) if len(one["lengths"]) < 100][:60]
+    return schedules.wrong(module, given)
 
 
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "miles.capped-partitions"), before=("megatron.core", "ray", "tensordict")
+)

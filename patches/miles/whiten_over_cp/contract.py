@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from overlay.patch import Contract
-from overlay.patches.miles.whiten_over_cp import PATCH
-from overlay.testing import assert_applied, enable
+from overlay.testing import with_patches
 
 
-def check(seed: str) -> str:
-    """Normalise advantages of rewards around zero, and of large ones, whose variance float32 sums lose."""
+def wrong(seed: str) -> str:
+    """Return which advantages are others, of rewards around zero, and of large ones, empty if none are.
+
+    Float32 sums lose the variance of large ones.
+    """
     import os
 
     from overlay.compat.megatron_on_cpu import megatron
-    from overlay.compat.slime_on_cpu import import_slime
 
     os.environ["SLIME_FORK"] = "miles"
-    enable(PATCH.id)
     with megatron():
-        import_slime("loss")
-        assert_applied(PATCH.id)
-        from overlay.compat.slime_on_cpu.advantages import wrong
+        from overlay.compat.slime_on_cpu import advantages
 
-        return wrong(seed)
+        return advantages.wrong(seed)
 
 
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "miles.whiten-over-cp"), before=("megatron.core", "ray", "tensordict")
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 _IN_ORDER = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"}
 _ZIGZAG = {"Qwen3ForCausalLM", "Glm4MoeForCausalLM"}
@@ -41,14 +42,7 @@ def wrong(_seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.allgather-cp-models")
-    found = wrong(seed)
-    assert_applied("slime.allgather-cp-models")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict", "transformers"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "slime.allgather-cp-models"),
+    before=("megatron.core", "ray", "tensordict", "transformers"),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -76,14 +77,4 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.async-groups")
-    found = wrong(seed)
-    assert_applied("slime.async-groups")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch", "ray", "transformers"))
+CONTRACT = Contract(check=with_patches(wrong, "slime.async-groups"), before=("torch", "ray", "transformers"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(_seed: str) -> str:
@@ -99,14 +100,6 @@ def _arguments(**flags: Any) -> Any:
     )
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.bridge-flags")
-    found = wrong(seed)
-    assert_applied("slime.bridge-flags")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "slime.bridge-flags"), before=("megatron.core", "ray", "tensordict")
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -46,14 +47,6 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.checkpoint-step")
-    found = wrong(seed)
-    assert_applied("slime.checkpoint-step")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "slime.checkpoint-step"), before=("megatron.core", "ray", "tensordict")
+)

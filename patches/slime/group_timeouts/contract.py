@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -55,14 +56,4 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.group-timeouts")
-    found = wrong(seed)
-    assert_applied("slime.group-timeouts")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch.distributed", "ray"))
+CONTRACT = Contract(check=with_patches(wrong, "slime.group-timeouts"), before=("torch.distributed", "ray"))

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+
 from overlay.patch import Contract
 from overlay.patches.slime.masked_gae import PATCH
-from overlay.testing import assert_applied, enable
+from overlay.testing import with_patches
 
 
-def check(seed: str) -> str:
-    """Estimate with tokens that are masked and with none, with a KL penalty and without."""
-    enable(*PATCH.requires, PATCH.id)
-    return _held(seed, "wrong")
+def wrong(seed: str, look: str = "wrong") -> str:
+    """Return which advantages are others, with masked tokens and with none, with a KL penalty and without.
 
-
-def alike(seed: str) -> str:
-    """Estimate as slime does where all tokens are trained."""
-    return _held(seed, "alike")
-
-
-def _held(seed: str, look: str) -> str:
-    import importlib
-
+    `alike` looks at those of rollouts whose tokens are all trained, which slime estimates well.
+    """
     from overlay.compat.megatron_on_cpu import megatron
-    from overlay.compat.slime_on_cpu import import_slime
 
     with megatron():
-        import_slime("loss")
-        assert_applied(*PATCH.requires, PATCH.id)
-        module = importlib.import_module("overlay.compat.slime_on_cpu.masked_gae")
-        found: str = getattr(module, look)(seed)
-        return found
+        from overlay.compat.slime_on_cpu import masked_gae
+
+        return str(getattr(masked_gae, look)(seed))
 
 
-CONTRACT = Contract(check=check, alike=alike, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, *PATCH.requires, PATCH.id),
+    alike=functools.partial(wrong, look="alike"),
+    before=("megatron.core", "ray", "tensordict"),
+)

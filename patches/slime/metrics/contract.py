@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -43,14 +44,4 @@ def _found(place: str) -> Any:
         return None
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.metrics")
-    found = wrong(seed)
-    assert_applied("slime.metrics")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("wandb",))
+CONTRACT = Contract(check=with_patches(wrong, "slime.metrics"), before=("wandb",))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 class _Sent(Exception):  # noqa: N818 -- what is sent is no error
@@ -61,14 +63,7 @@ def wrong(seed: str, *, longer: bool = False) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.partial-rollout-budget")
-    found = wrong(seed, longer=True)
-    assert_applied("slime.partial-rollout-budget")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch", "ray", "transformers"))
+CONTRACT = Contract(
+    check=with_patches(functools.partial(wrong, longer=True), "slime.partial-rollout-budget"),
+    before=("torch", "ray", "transformers"),
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,14 +76,6 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.resumed-schedule")
-    found = wrong(seed)
-    assert_applied("slime.resumed-schedule")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "slime.resumed-schedule"), before=("megatron.core", "ray", "tensordict")
+)

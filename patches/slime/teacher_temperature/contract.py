@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -56,14 +57,4 @@ async def _ask(module: Any, temperature: float, tokens: list[int]) -> tuple[Any,
     return asked[0], told
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.teacher-temperature")
-    found = wrong(seed)
-    assert_applied("slime.teacher-temperature")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("aiohttp.web", "ray"))
+CONTRACT = Contract(check=with_patches(wrong, "slime.teacher-temperature"), before=("aiohttp.web", "ray"))

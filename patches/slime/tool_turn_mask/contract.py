@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,14 +82,4 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.tool-turn-mask")
-    found = wrong(seed)
-    assert_applied("slime.tool-turn-mask")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("ray", "transformers"))
+CONTRACT = Contract(check=with_patches(wrong, "slime.tool-turn-mask"), before=("ray", "transformers"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -41,14 +42,6 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("slime.value-temperature")
-    found = wrong(seed)
-    assert_applied("slime.value-temperature")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "slime.value-temperature"), before=("megatron.core", "ray", "tensordict")
+)

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+
 from overlay.patch import Contract
 from overlay.patches.slime.vpp_ceiling import PATCH
-from overlay.testing import assert_applied, enable
+from overlay.testing import with_patches
 
 
-def check(seed: str) -> str:
-    """Split rollouts with and without virtual stages, with the patch that this one requires."""
-    enable(*PATCH.requires, PATCH.id)
-    return _held(seed, "wrong")
+def wrong(seed: str, look: str = "wrong") -> str:
+    """Return what is wrong with splits of rollouts, with virtual stages and without, empty if nothing is.
 
-
-def alike(seed: str) -> str:
-    """Split them as slime does where it does so well."""
-    return _held(seed, "alike")
-
-
-def _held(seed: str, look: str) -> str:
+    `alike` looks at those that slime splits well.
+    """
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.slime_on_cpu import import_slime, splits
     from overlay.compat.slime_on_cpu.rollouts import cases
 
     with cuda_on_cpu():
         (data,) = import_slime("data")
-        assert_applied(*PATCH.requires, PATCH.id)
         given = [one for one in cases(seed, 40) if len(one["ranks"][0]) < 100]
-        found: str = getattr(splits, look)(data, given)
-        return found
+        return str(getattr(splits, look)(data, given))
 
 
-CONTRACT = Contract(check=check, alike=alike, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, *PATCH.requires, PATCH.id),
+    alike=functools.partial(wrong, look="alike"),
+    before=("megatron.core", "ray", "tensordict"),
+)

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+
 from overlay.patch import Contract
-from overlay.patches.slime.whiten_over_cp import PATCH
-from overlay.testing import assert_applied, enable
+from overlay.testing import with_patches
 
 
-def check(seed: str) -> str:
-    """Normalise advantages of rewards around zero, and of large ones, whose variance float32 sums lose."""
-    enable(PATCH.id)
-    return _held(seed, "wrong")
+def wrong(seed: str, look: str = "wrong") -> str:
+    """Return which advantages are others, of rewards around zero, and of large ones, empty if none are.
 
-
-def alike(seed: str) -> str:
-    """Whiten as the upstream does on one rank, where it is right about values near zero."""
-    return _held(seed, "alike")
-
-
-def _held(seed: str, look: str) -> str:
-    import importlib
-
+    Float32 sums lose the variance of large ones. `alike` looks at values near zero, about which slime is
+    right on one rank.
+    """
     from overlay.compat.megatron_on_cpu import megatron
-    from overlay.compat.slime_on_cpu import import_slime
 
     with megatron():
-        import_slime("loss")
-        assert_applied(PATCH.id)
-        module = importlib.import_module("overlay.compat.slime_on_cpu.advantages")
-        found: str = getattr(module, look)(seed)
-        return found
+        from overlay.compat.slime_on_cpu import advantages
+
+        return str(getattr(advantages, look)(seed))
 
 
-CONTRACT = Contract(check=check, alike=alike, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "slime.whiten-over-cp"),
+    alike=functools.partial(wrong, look="alike"),
+    before=("megatron.core", "ray", "tensordict"),
+)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 #: Relative, of sums in float64 in which verl adds 1e-8 to a number of tokens.
 TOLERANCE = 1e-6
@@ -117,14 +118,4 @@ def _misreported(outputs: list[dict[str, Any]], value: float) -> str:
     )
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.critic-loss-scale")
-    found = wrong(seed)
-    assert_applied("verl.critic-loss-scale")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.critic-loss-scale"), before=("verl.protocol",))

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 #: Relative, of sums in float64 in which verl adds 1e-8 to a number of tokens.
 TOLERANCE = 1e-6
@@ -110,14 +111,4 @@ def _reference(rows: Any, batch: Any, mode: str, *, as_reward: bool) -> Any:
     return table.grad
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.distillation-loss-scale")
-    found = wrong(seed)
-    assert_applied("verl.distillation-loss-scale")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.distillation-loss-scale"), before=("verl.protocol",))

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 #: Relative, in float64.
 TOLERANCE = 1e-12
@@ -146,14 +147,4 @@ def _log_probs(model: Any, batch: Any) -> Any:
     return torch.log_softmax(logits, -1).gather(1, ids.roll(-1)[:, None])[:, 0]
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.fsdp-output-memory")
-    found = wrong(seed)
-    assert_applied("verl.fsdp-output-memory")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.fsdp-output-memory"), before=("verl.protocol",))

@@ -10,12 +10,14 @@ import importlib
 import importlib.util
 import random
 import sys
+from functools import partial
 from importlib.metadata import distributions
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 
@@ -151,14 +153,6 @@ def import_worker() -> tuple[Any, Any]:
     return utils, importlib.import_module(f"{_ROLLOUT}.bucketed_weight_transfer")
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.lora-own-memory")
-    found = wrong(seed)
-    assert_applied("verl.lora-own-memory")
-    return found or wrong(seed, views=True)
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(
+    check=with_patches(partial(wrong, views=True), "verl.lora-own-memory"), before=("verl.protocol",)
+)

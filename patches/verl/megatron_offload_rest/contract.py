@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,14 +135,4 @@ def _device() -> Any:
     return Device()
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.megatron-offload-rest")
-    found = wrong(seed)
-    assert_applied("verl.megatron-offload-rest")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.megatron-offload-rest"), before=("verl.protocol",))

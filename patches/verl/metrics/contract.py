@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -36,14 +37,4 @@ def wrong(seed: str) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.metrics")
-    found = wrong(seed)
-    assert_applied("verl.metrics")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.metrics"), before=("verl.protocol",))

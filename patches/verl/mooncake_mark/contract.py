@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 #: Bytes of a bucket.
 BUCKET = 64
@@ -185,14 +186,4 @@ def import_engine() -> Any:
     return importlib.import_module("verl.checkpoint_engine.mooncake_checkpoint_engine")
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.mooncake-mark")
-    found = wrong(seed)
-    assert_applied("verl.mooncake-mark")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.mooncake-mark"), before=("verl.protocol",))

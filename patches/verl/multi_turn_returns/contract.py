@@ -7,10 +7,14 @@ import random
 from types import SimpleNamespace
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
     """Return what is wrong in what verl makes of drawn rollouts, empty if nothing is."""
+    from overlay.compat.verl_imports import stand_in
+
+    stand_in()
     import torch
     from verl.trainer.ppo import core_algos
 
@@ -86,16 +90,4 @@ def _own(mask: list[int]) -> list[int]:
     return [token for token, own in enumerate(mask) if own]
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.compat.verl_imports import stand_in
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.multi-turn-returns")
-    stand_in()
-    found = wrong(seed)
-    assert_applied("verl.multi-turn-returns")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.multi-turn-returns"), before=("verl.protocol",))

@@ -16,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,14 +195,6 @@ def _stand_in_for_transformer_engine() -> None:
     sys.modules.setdefault("transformer_engine", made)
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.resume-lr-schedule")
-    found = wrong(seed)
-    assert_applied("verl.resume-lr-schedule")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "verl.resume-lr-schedule"), before=("torch", "ray", "tensordict")
+)

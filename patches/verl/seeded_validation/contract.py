@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
@@ -52,14 +53,4 @@ def _drawn(generator: Any) -> list[float]:
     return [*generator.standard_normal(3).tolist(), *generator.random_sample(3).tolist()]
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.seeded-validation")
-    found = wrong(seed)
-    assert_applied("verl.seeded-validation")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.seeded-validation"), before=("verl.protocol",))

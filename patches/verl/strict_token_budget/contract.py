@@ -6,19 +6,18 @@ import random
 from typing import Any
 
 from overlay.patch import Contract
-from overlay.testing import assert_applied, enable, without
-
-PATCH = "verl.strict-token-budget"
+from overlay.testing import with_patches, without
 
 
-def check(seed: str) -> str:
-    """Divide drawn batches: there are as many micro-batches as was asked for, or an error of the patch."""
+def wrong(seed: str) -> str:
+    """Return which drawn batch is not in as many micro-batches as was asked for, empty if each is.
+
+    An error of the patch is as good. Raises `RuntimeError` for any other.
+    """
     import inspect
 
-    enable(PATCH)
     from verl.utils import seqlen_balancing
 
-    assert_applied(PATCH)
     draw = random.Random(seed)
     known = inspect.signature(seqlen_balancing.rearrange_micro_batches).parameters
     for case in [
@@ -152,4 +151,6 @@ def keeps(case: dict[str, Any], result: dict[str, Any]) -> bool:
     )
 
 
-CONTRACT = Contract(check=check, alike=alike, before=("verl.protocol",))
+CONTRACT = Contract(
+    check=with_patches(wrong, "verl.strict-token-budget"), alike=alike, before=("verl.protocol",)
+)

@@ -11,6 +11,7 @@ import random
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 #: Bytes.
 BUCKET = 64
@@ -117,14 +118,4 @@ def import_engine() -> Any:
     return importlib.import_module("verl.checkpoint_engine.nccl_checkpoint_engine")
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.weight-transfer-order")
-    found = wrong(seed)
-    assert_applied("verl.weight-transfer-order")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("verl.protocol",))
+CONTRACT = Contract(check=with_patches(wrong, "verl.weight-transfer-order"), before=("verl.protocol",))

@@ -2,7 +2,7 @@
 
     python contracts_check.py SEED PATCH...
 
-The last line is JSON: by patch, what its contract's `wrong` says of the upstream alone, what its `check` says
+The last line is JSON: by patch, what `wrong` of its contract says of upstream alone, what the contract says
 with the patch, and the figures that the patch has counted by then, as JSON.
 """
 
@@ -14,11 +14,15 @@ import json
 import os
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 
 from overlay.catalogue.registry import load_patches, module_of
 from overlay.compat.verl_imports import stand_in
 from overlay.effect import of_module
 from overlay.proving.forked import HOLDS, WRONG, forked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: What is said of a contract that raised: that is no finding.
 RAISED = "raised"
@@ -32,7 +36,10 @@ def main(seed: str, *patches: str) -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     load_patches()
     _import_before(patches)
-    found = {patch: [*_asked(patch, "wrong", seed)[:1], *_asked(patch, "check", seed)] for patch in patches}
+    found = {}
+    for patch in patches:
+        module = importlib.import_module(f"{module_of(patch)}.contract")
+        found[patch] = [*_asked(patch, module.wrong, seed)[:1], *_asked(patch, module.CONTRACT.check, seed)]
     answers.write(json.dumps(found) + "\n")
 
 
@@ -46,13 +53,12 @@ def _import_before(patches: tuple[str, ...]) -> None:
                 importlib.import_module(name)
 
 
-def _asked(patch: str, function: str, seed: str) -> list[str]:
+def _asked(patch: str, function: Callable[[str], str], seed: str) -> list[str]:
     """Return what a function of a contract says, and the figures of the patch, in a process of its own."""
-    contract = importlib.import_module(f"{module_of(patch)}.contract")
     with tempfile.TemporaryFile("w+") as figures:
 
         def work() -> str:
-            said = str(getattr(contract, function)(seed))
+            said = str(function(seed))
             counted = of_module(module_of(patch))
             json.dump({} if counted is None else counted.values, figures)
             figures.flush()

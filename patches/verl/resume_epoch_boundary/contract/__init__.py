@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,14 +85,6 @@ def _fit(jobs: Any, draw: random.Random) -> str:
     return ""
 
 
-def check(seed: str) -> str:
-    """Look at it with the patch in place, in a process of its own."""
-    from overlay.testing import assert_applied, enable
-
-    enable("verl.resume-epoch-boundary")
-    found = wrong(seed)
-    assert_applied("verl.resume-epoch-boundary")
-    return found
-
-
-CONTRACT = Contract(check=check, before=("torch", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "verl.resume-epoch-boundary"), before=("torch", "ray", "tensordict")
+)
