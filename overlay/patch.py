@@ -184,6 +184,21 @@ def variant(
     )
 
 
+def fixed(name: str, versions: str, *shape: Condition, reason: str) -> Variant:
+    """Return a variant of which upstream has cured what the patch mends. The words are those of `Variant`."""
+    return variant(name, versions, *shape, verdict="fixed-upstream", reason=reason)
+
+
+def not_affected(name: str, versions: str, *shape: Condition, reason: str) -> Variant:
+    """Return a variant that never had what the patch mends. The words are those of `Variant`."""
+    return variant(name, versions, *shape, verdict="not-affected", reason=reason)
+
+
+def superseded(name: str, versions: str, *shape: Condition, reason: str) -> Variant:
+    """Return a variant that does by other means what the patch is for. The words are those of `Variant`."""
+    return variant(name, versions, *shape, verdict="superseded", reason=reason)
+
+
 class Target(Record):
     """One project that a patch touches, with the variants known of it."""
 
@@ -200,12 +215,17 @@ class Target(Record):
         return [item.site.partition(":")[0] for variant in self.variants for item in variant.replacements]
 
 
+def one_target(project: Project, *variants: Variant) -> tuple[Target, ...]:
+    """Return the targets of a patch that touches one project, as most do."""
+    return (Target(project=project, variants=variants),)
+
+
 class Removal(Record):
     """When a patch has outlived its reason."""
 
     #: First version of the first target's project that no longer needs the patch, or `None` while no
     #: such release exists.
-    version: str | None
+    version: str | None = None
     #: What must have happened upstream, without a full stop.
     when: str
     #: The test that passes on upstream alone once the patch is not needed (a pytest node id).
@@ -217,7 +237,7 @@ class Patch(Record):
 
     id: str
     #: Grows with each change of behaviour; part of the plan's digest.
-    revision: int
+    revision: int = 1
     #: One line, no full stop.
     summary: str
     #: What goes wrong without it, for whom, and what the patch does about it.

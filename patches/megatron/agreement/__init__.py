@@ -7,14 +7,13 @@ sources, ends when it starts.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Calls, Patch, Removal, Target, replaced, variant
+from overlay.patch import Calls, Patch, Removal, one_target, replaced, variant
 from overlay.patches.megatron.agreement.fix import make_memory_buffer
 
 _STATE = "megatron.core.parallel_state"
 
 PATCH = Patch(
     id="megatron.agreement",
-    revision=1,
     summary="Compare the patches of all ranks when the model parallel state has been initialised",
     why=(
         "A job whose ranks run different patches, or the same patches on different sources, trains on "
@@ -27,26 +26,17 @@ PATCH = Patch(
     companion=True,
     without="ranks with other patches or other sources train on without a word",
     remove=Removal(
-        version=None,
         when="overlay is not used",
         test="tests/real/test_megatron_agreement.py::test_megatron_alone_does_not_notice",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.21.0.dev0",
-                    # The seam. The groups exist when it is called, and no rank leaves without a call.
-                    replaced(f"{_STATE}:_set_global_memory_buffer", make_memory_buffer, "126f72b4fc54"),
-                    Calls(
-                        site=f"{_STATE}:initialize_model_parallel",
-                        callee="_set_global_memory_buffer",
-                        last=True,
-                    ),
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.12",
+            ">=0.12.0.dev0,<0.21.0.dev0",
+            # The seam. The groups exist when it is called, and no rank leaves without a call.
+            replaced(f"{_STATE}:_set_global_memory_buffer", make_memory_buffer, "126f72b4fc54"),
+            Calls(site=f"{_STATE}:initialize_model_parallel", callee="_set_global_memory_buffer", last=True),
         ),
     ),
 )

@@ -7,7 +7,7 @@ it, and that process is dropped by upstream when it has been joined.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.megatron.async_checkpoint_pin.fix import make_schedule
 
 _ASYNC = "megatron.core.dist_checkpointing.strategies.async_utils"
@@ -17,7 +17,6 @@ _START = f"{_ASYNC}:TemporalAsyncCaller.schedule_async_call"
 
 PATCH = Patch(
     id="megatron.async-checkpoint-pin",
-    revision=1,
     summary="What an asynchronous checkpoint has staged is kept until it is written",
     why=(
         "To save asynchronously, Megatron copies its shards into pinned host memory and forks a process "
@@ -38,24 +37,19 @@ PATCH = Patch(
         when="megatron-core 0.17 holds them itself",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_keeps_what_is_being_written",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.17.0.dev0",
-                    replaced(_SCHEDULE, make_schedule, "799ee6555e86"),
-                    known(_START, "f53cc0b77db0"),
-                ),
-                variant(
-                    "0.17",
-                    ">=0.16.0.dev0",
-                    known(_START, "f1b6fa97a40d"),
-                    verdict="fixed-upstream",
-                    reason="this Megatron holds what it has staged until the process has been joined",
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.12",
+            ">=0.12.0.dev0,<0.17.0.dev0",
+            replaced(_SCHEDULE, make_schedule, "799ee6555e86"),
+            known(_START, "f53cc0b77db0"),
+        ),
+        fixed(
+            "0.17",
+            ">=0.16.0.dev0",
+            known(_START, "f1b6fa97a40d"),
+            reason="this Megatron holds what it has staged until the process has been joined",
         ),
     ),
 )

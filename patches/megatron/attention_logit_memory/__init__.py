@@ -6,14 +6,13 @@ The function that logs it is wrapped: it starts anew afterwards, as it does wher
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.megatron.attention_logit_memory.fix import make_clip
 
 _CLIP = "megatron.core.optimizer.qk_clip:clip_qk"
 
 PATCH = Patch(
     id="megatron.attention-logit-memory",
-    revision=1,
     summary="The greatest attention logit that is logged is of one step, as is its memory",
     why=(
         "With log_max_attention_logit each attention layer keeps the greatest logit that it has seen, with "
@@ -33,31 +32,25 @@ PATCH = Patch(
         when="megatron-core 0.19 resets the logit, and keeps no graph of it",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_keeps_no_graph_of_logits",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.16",
-                    ">=0.16.0.dev0,<0.19.0.dev0",
-                    # Commits up to December 2025; 0.16; 0.17 and 0.18
-                    replaced(_CLIP, make_clip, "eba648e03e46", "e38a0df6fb6a", "bd0482fb39fa"),
-                ),
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.16.0.dev0",
-                    Absent(site=_CLIP),
-                    verdict="not-affected",
-                    reason="this Megatron does not collect attention logits",
-                ),
-                variant(
-                    "0.19",
-                    ">=0.19.0.dev0",
-                    known(_CLIP, "e01112e0c766"),
-                    verdict="fixed-upstream",
-                    reason="this Megatron resets the logit, and keeps no graph of it",
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.16",
+            ">=0.16.0.dev0,<0.19.0.dev0",
+            # Commits up to December 2025; 0.16; 0.17 and 0.18
+            replaced(_CLIP, make_clip, "eba648e03e46", "e38a0df6fb6a", "bd0482fb39fa"),
+        ),
+        not_affected(
+            "0.12",
+            ">=0.12.0.dev0,<0.16.0.dev0",
+            Absent(site=_CLIP),
+            reason="this Megatron does not collect attention logits",
+        ),
+        fixed(
+            "0.19",
+            ">=0.19.0.dev0",
+            known(_CLIP, "e01112e0c766"),
+            reason="this Megatron resets the logit, and keeps no graph of it",
         ),
     ),
 )

@@ -7,7 +7,7 @@ layers do.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.megatron.cp_comm_type_by_layer.fix import make_init
 
 _INIT = "megatron.core.transformer.transformer_layer:TransformerLayer.__init__"
@@ -22,7 +22,6 @@ _FROM_ONE = (
 
 PATCH = Patch(
     id="megatron.cp-comm-type-by-layer",
-    revision=1,
     summary="Each layer gets the context parallel communication type that the list has for it",
     why=(
         "cp_comm_type may be a list with a type for each layer. Until 0.16.1 Megatron looks a layer up by "
@@ -38,24 +37,17 @@ PATCH = Patch(
         when="megatron-core 0.17 counts the list from the first layer",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_gives_each_layer_its_type",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant("0.12", ">=0.12.0.dev0,<0.17.0.dev0", replaced(_INIT, make_init, *_FROM_ONE)),
-                variant(
-                    "0.17",
-                    ">=0.16.0.dev0",
-                    # 0.17; 0.18; 0.19; main and dev of August 2026, and a commit before
-                    known(
-                        _INIT,
-                        *("ce48387ece35", "92ea4cd9161a", "a72f78c6f823"),
-                        *("05b792bacc75", "f9c7fefcfb34"),
-                    ),
-                    verdict="fixed-upstream",
-                    reason="this Megatron counts the list from the first layer",
-                ),
+    targets=one_target(
+        MEGATRON,
+        variant("0.12", ">=0.12.0.dev0,<0.17.0.dev0", replaced(_INIT, make_init, *_FROM_ONE)),
+        fixed(
+            "0.17",
+            ">=0.16.0.dev0",
+            # 0.17; 0.18; 0.19; main and dev of August 2026, and a commit before
+            known(
+                _INIT, *("ce48387ece35", "92ea4cd9161a", "a72f78c6f823"), *("05b792bacc75", "f9c7fefcfb34")
             ),
+            reason="this Megatron counts the list from the first layer",
         ),
     ),
 )

@@ -8,7 +8,20 @@ in `overlay.patches._dynamic_cp.attention`.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON, VERL
-from overlay.patch import Absent, Fields, Patch, Present, Removal, Target, known, replaced, variant
+from overlay.patch import (
+    Absent,
+    Fields,
+    Patch,
+    Present,
+    Removal,
+    Target,
+    fixed,
+    known,
+    not_affected,
+    replaced,
+    superseded,
+    variant,
+)
 from overlay.patches._dynamic_cp.attention import make_attention_forward
 from overlay.patches.megatron.dynamic_cp_names.fix import (
     KEYWORD,
@@ -25,7 +38,6 @@ _GETTER = f"{_STATE}:get_dynamic_data_context_parallel_groups"
 
 PATCH = Patch(
     id="megatron.dynamic-cp-names",
-    revision=1,
     summary="Dynamic context parallelism for verl on a released Megatron-Core",
     why=(
         "verl 0.8 asks Megatron for dynamic context parallelism by names that only its development branch "
@@ -39,7 +51,6 @@ PATCH = Patch(
     met="verl's dynamic_context_parallel=True on a released Megatron-Core.",
     upstream=("verl-project/verl#5057", "NVIDIA/Megatron-LM#3405"),
     remove=Removal(
-        version=None,
         when="a released megatron-core has dynamic context parallelism by the names that verl asks for",
         test="tests/distributed/test_dynamic_cp_names.py::test_upstream_alone_has_what_verl_asks_for",
     ),
@@ -90,20 +101,18 @@ PATCH = Patch(
                     ),
                     replaced(_GETTER, make_getter, new=True),
                 ),
-                variant(
+                fixed(
                     "dev",
                     ">=0.16.0.dev0",
                     Present(site=_GETTER),
                     Present(site=f"{_STATE}:create_dynamic_dp_cp_groups"),
-                    verdict="fixed-upstream",
                     reason="this Megatron has dynamic context parallelism by the names that verl asks for",
                 ),
-                variant(
+                not_affected(
                     "0.15",
                     "<0.16.0.dev0",
                     Absent(site=_GETTER),
                     Absent(site=f"{_STATE}:create_hybrid_dp_cp_groups"),
-                    verdict="not-affected",
                     reason=(
                         "this Megatron has no groups of a micro-batch under any name: verl 0.8 refuses "
                         "dynamic_context_parallel=True on it, which takes megatron-core 0.16 or later"
@@ -130,18 +139,16 @@ PATCH = Patch(
                         *("4b2bae0c2c97", "a628f23fcaea", "4730eb00cc3e", "0dc4b6326fa0", "c45ad53cb919"),
                     ),
                 ),
-                variant(
+                superseded(
                     "0.9",
                     ">=0.9.0.dev0",
                     Present(site="verl.utils.dynamic_cp_scheduler"),
-                    verdict="superseded",
                     reason="verl 0.9 runs Megatron's own scheduler, which no released megatron-core has",
                 ),
-                variant(
+                not_affected(
                     "0.7",
                     "<0.8.0.dev0",
                     Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
-                    verdict="not-affected",
                     reason="dynamic context parallelism came with verl 0.8",
                 ),
             ),

@@ -7,7 +7,18 @@ called once more for these norms, which it leaves out.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Calls, Patch, Present, Removal, Target, replaced, variant
+from overlay.patch import (
+    Absent,
+    Calls,
+    Patch,
+    Present,
+    Removal,
+    not_affected,
+    one_target,
+    replaced,
+    superseded,
+    variant,
+)
 from overlay.patches.megatron.gated_norm_over_tp.fix import make_allreduce
 
 _FINALIZE = "megatron.core.distributed.finalize_model_grads:finalize_model_grads"
@@ -19,7 +30,6 @@ _SLIMES = "slime.backends.megatron_utils.megatron_patch.megatron_chunked_grad_co
 
 PATCH = Patch(
     id="megatron.gated-norm-over-tp",
-    revision=1,
     summary="The norm of a gated delta net has its whole gradient without sequence parallelism too",
     why=(
         "Each tensor parallel rank has its own heads of a gated delta net, and a copy of the norm behind "
@@ -35,36 +45,29 @@ PATCH = Patch(
     ),
     upstream=("NVIDIA/Megatron-LM#7452",),
     remove=Removal(
-        version=None,
         when="a release sums the gradient of this norm without sequence parallelism",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_sums_the_gated_norm",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "slime's own",
-                    ">=0.16.0.dev0,<0.21.0.dev0",
-                    Present(site=_SLIMES),
-                    verdict="superseded",
-                    reason="slime puts a function of its own in the place of Megatron's as it starts",
-                ),
-                variant(
-                    "0.16",
-                    ">=0.16.0.dev0,<0.21.0.dev0",
-                    replaced(_ALLREDUCE, make_allreduce, "366f9786e8b4"),
-                    Calls(site=_FINALIZE, callee=_NAME),
-                    Present(site=_LAYER),
-                ),
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.16.0",
-                    Absent(site=_LAYER),
-                    verdict="not-affected",
-                    reason="this Megatron has no gated delta net",
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        superseded(
+            "slime's own",
+            ">=0.16.0.dev0,<0.21.0.dev0",
+            Present(site=_SLIMES),
+            reason="slime puts a function of its own in the place of Megatron's as it starts",
+        ),
+        variant(
+            "0.16",
+            ">=0.16.0.dev0,<0.21.0.dev0",
+            replaced(_ALLREDUCE, make_allreduce, "366f9786e8b4"),
+            Calls(site=_FINALIZE, callee=_NAME),
+            Present(site=_LAYER),
+        ),
+        not_affected(
+            "0.12",
+            ">=0.12.0.dev0,<0.16.0",
+            Absent(site=_LAYER),
+            reason="this Megatron has no gated delta net",
         ),
     ),
 )

@@ -9,7 +9,7 @@ the names of their classes, and the marks are put right before optimizers copy t
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, Target, replaced, variant
+from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.megatron.grad_norm.fix import make_param_groups
 from overlay.patches.megatron.grad_norm.measure import make_init
 
@@ -18,7 +18,6 @@ _INIT = "megatron.core.optimizer.optimizer:ChainedOptimizer.__init__"
 
 PATCH = Patch(
     id="megatron.grad-norm",
-    revision=1,
     summary="Experts, undivided weights and attention sinks count once in the gradient norm",
     why=(
         "With tensor parallelism Megatron counts a parameter without a mark on the first tensor parallel "
@@ -43,34 +42,29 @@ PATCH = Patch(
         "NVIDIA/Megatron-LM#7452",
     ),
     remove=Removal(
-        version=None,
         when="Megatron marks experts (0.19 does), not what is duplicated (0.17 does not), and marks sinks",
         test="tests/real/test_megatron_grad_norm.py::test_upstream_alone_counts_each_element_once",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.21.0.dev0",
-                    replaced(
-                        _GROUPS,
-                        make_param_groups,
-                        "43b3910c5bb9",  # 0.12
-                        "e98b8dddf290",  # 0.13
-                        "6b884bf618f1",  # 0.14, 0.15
-                        "1e3c29cae095",  # 3714d81d, before 0.16
-                        "ea5951feb9cf",  # 0.16, 0.17
-                        "047b90f92eab",  # 0.18, 0.19, main and dev of August 2026
-                    ),
-                    replaced(
-                        _INIT,
-                        make_init,
-                        "f00fee01762c",  # every release
-                        "cfa97f0c8830",  # d48bd6be0, dev of July 2026
-                    ),
-                ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.12",
+            ">=0.12.0.dev0,<0.21.0.dev0",
+            replaced(
+                _GROUPS,
+                make_param_groups,
+                "43b3910c5bb9",  # 0.12
+                "e98b8dddf290",  # 0.13
+                "6b884bf618f1",  # 0.14, 0.15
+                "1e3c29cae095",  # 3714d81d, before 0.16
+                "ea5951feb9cf",  # 0.16, 0.17
+                "047b90f92eab",  # 0.18, 0.19, main and dev of August 2026
+            ),
+            replaced(
+                _INIT,
+                make_init,
+                "f00fee01762c",  # every release
+                "cfa97f0c8830",  # d48bd6be0, dev of July 2026
             ),
         ),
     ),

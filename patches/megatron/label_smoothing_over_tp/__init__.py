@@ -7,7 +7,7 @@ function of its own; without, it is as it was.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Patch, Removal, known, one_target, replaced, variant
 from overlay.patches.megatron.label_smoothing_over_tp.fix import make_grouped_loss, make_loss
 
 _MODULE = "megatron.core.tensor_parallel.cross_entropy"
@@ -17,7 +17,6 @@ _FORWARD = f"{_MODULE}:_VocabParallelCrossEntropy.forward"
 
 PATCH = Patch(
     id="megatron.label-smoothing-over-tp",
-    revision=1,
     summary="Labels are smoothed over the whole vocabulary, not over a rank's part of it",
     why=(
         "With tensor parallelism each rank has a part of the vocabulary, and Megatron's cross entropy with "
@@ -29,27 +28,22 @@ PATCH = Patch(
     met="label_smoothing above 0 in vocab_parallel_cross_entropy, with a tensor parallel size above 1.",
     upstream=("NVIDIA/Megatron-LM#7452",),
     remove=Removal(
-        version=None,
         when="a release takes the mean over the vocabulary of all ranks",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_smooths_over_the_vocabulary",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.19.0.dev0",
-                    replaced(_LOSS, make_loss, "05450ae6a6e5"),
-                    known(_FORWARD, "d9ebea2fa122"),
-                ),
-                variant(
-                    "0.19",
-                    ">=0.16.0.dev0,<0.21.0.dev0",
-                    replaced(_LOSS, make_grouped_loss, "fadbfc5a2738"),
-                    known(_FORWARD, "957a6e1638f5"),
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.12",
+            ">=0.12.0.dev0,<0.19.0.dev0",
+            replaced(_LOSS, make_loss, "05450ae6a6e5"),
+            known(_FORWARD, "d9ebea2fa122"),
+        ),
+        variant(
+            "0.19",
+            ">=0.16.0.dev0,<0.21.0.dev0",
+            replaced(_LOSS, make_grouped_loss, "fadbfc5a2738"),
+            known(_FORWARD, "957a6e1638f5"),
         ),
     ),
 )

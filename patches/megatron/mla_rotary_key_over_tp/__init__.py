@@ -7,7 +7,7 @@ the gradient of their rotary part, which a rank has of its own heads only, is su
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, Target, replaced, variant
+from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.megatron.mla_rotary_key_over_tp.fix import make_tensors
 
 # Its digests say that the last part of each head's key is the rotary one, and that nothing sums its gradient.
@@ -15,7 +15,6 @@ _TENSORS = "megatron.core.transformer.multi_latent_attention:MLASelfAttention.ge
 
 PATCH = Patch(
     id="megatron.mla-rotary-key-over-tp",
-    revision=1,
     summary="The rotary key of multi-latent attention has the gradient of all heads, not of one rank's",
     why=(
         "All heads of multi-latent attention share one rotary key, and each tensor parallel rank has its own "
@@ -33,28 +32,23 @@ PATCH = Patch(
     ),
     upstream=("NVIDIA/Megatron-LM#6839",),
     remove=Removal(
-        version=None,
         when="a release sums the gradient of the rotary key over the tensor parallel ranks",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_sums_the_rotary_key",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.21.0.dev0",
-                    replaced(
-                        _TENSORS,
-                        make_tensors,
-                        *("3a5f22497181", "84840dd2a041"),  # 0.12, 0.13
-                        *("31ddfb010419", "642dc0f4920b"),  # 0.14, 0.15
-                        *("be0d153a48e1", "66dfcd528f9f"),  # commits before 0.16; 0.16
-                        *("a45051126687", "2edf086ba198"),  # 0.17, 0.18
-                        *("db7aacd55fb1", "fddc813e8448"),  # 0.19, main of August 2026
-                        "edae032e5d69",  # verl's image for ROCm, between these two
-                    ),
-                ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.12",
+            ">=0.12.0.dev0,<0.21.0.dev0",
+            replaced(
+                _TENSORS,
+                make_tensors,
+                *("3a5f22497181", "84840dd2a041"),  # 0.12, 0.13
+                *("31ddfb010419", "642dc0f4920b"),  # 0.14, 0.15
+                *("be0d153a48e1", "66dfcd528f9f"),  # commits before 0.16; 0.16
+                *("a45051126687", "2edf086ba198"),  # 0.17, 0.18
+                *("db7aacd55fb1", "fddc813e8448"),  # 0.19, main of August 2026
+                "edae032e5d69",  # verl's image for ROCm, between these two
             ),
         ),
     ),

@@ -8,7 +8,7 @@ wrapped as well: what it is given is scaled by what the average over ranks takes
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, known, one_target, replaced, variant
 from overlay.patches.megatron.mtp_loss_scale.fix import make_losses, make_mean_roll, make_summed_roll
 
 _MTP = "megatron.core.transformer.multi_token_prediction"
@@ -19,7 +19,6 @@ _MODELS_ROLL = "megatron.core.models.gpt.gpt_model:roll_tensor"
 
 PATCH = Patch(
     id="megatron.mtp-loss-scale",
-    revision=1,
     summary="Multi-token prediction under context parallelism is divided by the tokens of all its ranks",
     why=(
         "The loss of multi-token prediction is a mean over the tokens of one context parallel rank, and is "
@@ -36,45 +35,40 @@ PATCH = Patch(
     opt_in=True,
     upstream=("NVIDIA/Megatron-LM#7498", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#3396"),
     remove=Removal(
-        version=None,
         when="Megatron divides by the tokens of all context parallel ranks",
         test="tests/real/test_megatron_mtp.py::test_upstream_alone_divides_by_the_tokens_of_all_ranks",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                # The losses are in the block of the layers: commits in images of slime and verl.
-                variant(
-                    "before 0.15",
-                    ">=0.14.0.dev0,<0.16.0.dev0",
-                    replaced(_ROLL, make_mean_roll, "5f710f3bdea5"),
-                    Absent(site=_MODELS_ROLL),
-                ),
-                variant(
-                    "0.14",
-                    ">=0.14.0.dev0,<0.17.0.dev0",
-                    replaced(_MODELS_ROLL, make_mean_roll, "8b17b2f4a8f3"),
-                    known(_ROLL, "5f710f3bdea5", "16915f81edc5"),
-                ),
-                variant(
-                    "0.17",
-                    ">=0.17.0.dev0,<0.21.0.dev0",
-                    replaced(
-                        _LOSSES,
-                        make_losses,
-                        "4f5c678944ef",  # 0.17
-                        "9c5137c44e3a",  # 0.18
-                        "ffa08c968313",  # 0.19, main of August 2026
-                    ),
-                    replaced(
-                        _ROLL,
-                        make_summed_roll,
-                        "16915f81edc5",  # 0.17, 0.18
-                        "fb1241a4137c",  # 0.19
-                        "c3bd83f46262",  # main of August 2026
-                    ),
-                ),
+    targets=one_target(
+        MEGATRON,
+        # The losses are in the block of the layers: commits in images of slime and verl.
+        variant(
+            "before 0.15",
+            ">=0.14.0.dev0,<0.16.0.dev0",
+            replaced(_ROLL, make_mean_roll, "5f710f3bdea5"),
+            Absent(site=_MODELS_ROLL),
+        ),
+        variant(
+            "0.14",
+            ">=0.14.0.dev0,<0.17.0.dev0",
+            replaced(_MODELS_ROLL, make_mean_roll, "8b17b2f4a8f3"),
+            known(_ROLL, "5f710f3bdea5", "16915f81edc5"),
+        ),
+        variant(
+            "0.17",
+            ">=0.17.0.dev0,<0.21.0.dev0",
+            replaced(
+                _LOSSES,
+                make_losses,
+                "4f5c678944ef",  # 0.17
+                "9c5137c44e3a",  # 0.18
+                "ffa08c968313",  # 0.19, main of August 2026
+            ),
+            replaced(
+                _ROLL,
+                make_summed_roll,
+                "16915f81edc5",  # 0.17, 0.18
+                "fb1241a4137c",  # 0.19
+                "c3bd83f46262",  # main of August 2026
             ),
         ),
     ),

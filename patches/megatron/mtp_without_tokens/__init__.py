@@ -7,7 +7,7 @@ by which Megatron would divide.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.megatron.mtp_without_tokens.fix import make_roll_tensor
 
 _ROLL = "megatron.core.transformer.multi_token_prediction:roll_tensor"
@@ -16,7 +16,6 @@ _LOSS = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
 
 PATCH = Patch(
     id="megatron.mtp-without-tokens",
-    revision=1,
     summary="Multi-token prediction survives a micro-batch without a token to predict",
     why=(
         "Megatron divides the loss of multi-token prediction by the number of tokens that are left in the "
@@ -35,30 +34,23 @@ PATCH = Patch(
         when="megatron-core 0.17 divides by one where there is no token",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_predicts_without_tokens",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.17.0.dev0",
-                    # 0.12, 0.13; 0.14, 0.15; commits from December 2025 on, 0.16, and slime's images
-                    replaced(_ROLL, make_roll_tensor, "9c45f0ed7bde", "5f710f3bdea5", "16915f81edc5"),
-                    Absent(site=_LOSS),
-                ),
-                variant(
-                    "0.17",
-                    ">=0.16.0.dev0",
-                    # 0.17; 0.18; 0.19 and main of August 2026; a commit before, dev of August 2026
-                    known(
-                        _LOSS,
-                        *("4f5c678944ef", "9c5137c44e3a", "ffa08c968313"),
-                        *("49ec807db204", "8176fa808c75"),
-                    ),
-                    verdict="fixed-upstream",
-                    reason="this Megatron divides by one where there is no token",
-                ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.12",
+            ">=0.12.0.dev0,<0.17.0.dev0",
+            # 0.12, 0.13; 0.14, 0.15; commits from December 2025 on, 0.16, and slime's images
+            replaced(_ROLL, make_roll_tensor, "9c45f0ed7bde", "5f710f3bdea5", "16915f81edc5"),
+            Absent(site=_LOSS),
+        ),
+        fixed(
+            "0.17",
+            ">=0.16.0.dev0",
+            # 0.17; 0.18; 0.19 and main of August 2026; a commit before, dev of August 2026
+            known(
+                _LOSS, *("4f5c678944ef", "9c5137c44e3a", "ffa08c968313"), *("49ec807db204", "8176fa808c75")
             ),
+            reason="this Megatron divides by one where there is no token",
         ),
     ),
 )

@@ -7,7 +7,18 @@ The other is part of a long one: what calls that is wrapped, and the groups that
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Present, Removal, Target, known, replaced, variant
+from overlay.patch import (
+    Absent,
+    Patch,
+    Present,
+    Removal,
+    fixed,
+    known,
+    not_affected,
+    one_target,
+    replaced,
+    variant,
+)
 from overlay.patches.megatron.param_groups_by_lr.fix import make_load, make_reorder
 
 _REORDER = "megatron.core.optimizer.optimizer:MegatronOptimizer._filter_and_reorder_param_groups"
@@ -19,7 +30,6 @@ _KEY = "megatron.core.optimizer.optimizer_config:ParamKey"
 
 PATCH = Patch(
     id="megatron.param-groups-by-lr",
-    revision=1,
     summary="A resumed job keeps the learning rate of each parameter group",
     why=(
         "Megatron pairs the parameter groups of an optimizer with those of a checkpoint by four identifiers "
@@ -40,35 +50,29 @@ PATCH = Patch(
         when="megatron-core 0.19 pairs groups by their rates as well",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_resumes_each_groups_rate",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.16",
-                    ">=0.16.0.dev0,<0.19.0.dev0",
-                    replaced(_REORDER, make_reorder, "f68a5f653be0"),
-                    replaced(_CHAINED, make_load, "be7407c28205"),
-                    # Commits up to December 2025; 0.16 to 0.18, and a commit before 0.19; dev of August 2026
-                    known(_LOAD, "3bec482ecf9e", "df23a3440d13", "fd457887f004"),
-                    Present(site=_KEY),
-                ),
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.17.0.dev0",
-                    Absent(site=_KEY),
-                    verdict="not-affected",
-                    reason="here no two groups of an optimizer have the same identifiers",
-                ),
-                variant(
-                    "0.19",
-                    ">=0.19.0.dev0",
-                    known(_REORDER, "a8779a8e1cab"),
-                    known(_LOAD, "b76d628fa660"),
-                    verdict="fixed-upstream",
-                    reason="this Megatron pairs groups by their rates as well",
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.16",
+            ">=0.16.0.dev0,<0.19.0.dev0",
+            replaced(_REORDER, make_reorder, "f68a5f653be0"),
+            replaced(_CHAINED, make_load, "be7407c28205"),
+            # Commits up to December 2025; 0.16 to 0.18, and a commit before 0.19; dev of August 2026
+            known(_LOAD, "3bec482ecf9e", "df23a3440d13", "fd457887f004"),
+            Present(site=_KEY),
+        ),
+        not_affected(
+            "0.12",
+            ">=0.12.0.dev0,<0.17.0.dev0",
+            Absent(site=_KEY),
+            reason="here no two groups of an optimizer have the same identifiers",
+        ),
+        fixed(
+            "0.19",
+            ">=0.19.0.dev0",
+            known(_REORDER, "a8779a8e1cab"),
+            known(_LOAD, "b76d628fa660"),
+            reason="this Megatron pairs groups by their rates as well",
         ),
     ),
 )

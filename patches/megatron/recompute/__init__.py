@@ -13,7 +13,7 @@ never resized: whatever else uses it, such as the tensor of which multi-token pr
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON, VERL
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, Target, known, not_affected, replaced, variant
 from overlay.patches.megatron.recompute.fix import make_backward, make_graphed_backward, make_verl_patch
 
 _BACKWARD = "megatron.core.tensor_parallel.random:CheckpointFunction.backward"
@@ -29,7 +29,6 @@ _RESIZING_BUT_MTP = "edd09b20ad81"  # verl 0.9.0, 0.9.1: spares closures over an
 
 PATCH = Patch(
     id="megatron.recompute",
-    revision=1,
     summary="Release a recomputed layer's input after its backward, without touching its aliases",
     why=(
         "With full recomputation of MoE layers, the input of every layer and its gradient stay in memory "
@@ -53,7 +52,6 @@ PATCH = Patch(
         "verl-project/verl#7328",
     ),
     remove=Removal(
-        version=None,
         when=(
             "CheckpointFunction.backward lets go of its detached inputs itself, or no module keeps a tensor "
             "of the recomputed graph"
@@ -88,11 +86,10 @@ PATCH = Patch(
                     ">=0.9.0.dev0,<0.11.0.dev0",
                     replaced(_VERL_PATCH, make_verl_patch, _RESIZING_BUT_MTP),
                 ),
-                variant(
+                not_affected(
                     "0.7",
                     "<0.9.0.dev0",
                     Absent(site=_VERL_PATCH),
-                    verdict="not-affected",
                     reason="this verl does not patch Megatron's recomputation",
                 ),
             ),

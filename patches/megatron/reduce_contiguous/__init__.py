@@ -7,14 +7,13 @@ copy. A contiguous tensor takes the way it has always taken, in place and withou
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Known, Patch, Removal, Target, Variant, replaced, variant
+from overlay.patch import Known, Patch, Removal, Variant, one_target, replaced, variant
 from overlay.patches.megatron.reduce_contiguous.fix import make_reduce, make_reduce_0_12
 
 _REDUCE = "megatron.core.tensor_parallel.mappings:_reduce"
 
 PATCH = Patch(
     id="megatron.reduce-contiguous",
-    revision=1,
     summary="Sums over tensor parallel ranks of tensors that are not contiguous",
     why=(
         "Megatron's all-reduce over tensor parallel ranks adds up a contiguous copy of a tensor and returns "
@@ -34,28 +33,16 @@ PATCH = Patch(
         when="_reduce returns the tensor that it has reduced",
         test="tests/real/test_megatron_reduce.py::test_upstream_alone_adds_up_any_strides",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.13.0.dev0",
-                    replaced(_REDUCE, make_reduce_0_12, "4f003c4b29a9"),
-                ),
-                variant(
-                    "0.13",
-                    ">=0.13.0.dev0,<0.20.0.dev0",
-                    replaced(_REDUCE, make_reduce, "87d90a72463f"),
-                ),
-                Variant(
-                    name="0.19",
-                    versions=">=0.19.0.dev0",
-                    verdict="fixed-upstream",
-                    shape=(Known(site=_REDUCE, digests=("d60feba1089d",)),),
-                    reason="Megatron returns the tensor that it has reduced",
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        variant("0.12", ">=0.12.0.dev0,<0.13.0.dev0", replaced(_REDUCE, make_reduce_0_12, "4f003c4b29a9")),
+        variant("0.13", ">=0.13.0.dev0,<0.20.0.dev0", replaced(_REDUCE, make_reduce, "87d90a72463f")),
+        Variant(
+            name="0.19",
+            versions=">=0.19.0.dev0",
+            verdict="fixed-upstream",
+            shape=(Known(site=_REDUCE, digests=("d60feba1089d",)),),
+            reason="Megatron returns the tensor that it has reduced",
         ),
     ),
 )

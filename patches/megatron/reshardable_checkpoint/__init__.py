@@ -8,7 +8,7 @@ Loading is wrapped as well, to refuse what was saved without that.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.megatron.reshardable_checkpoint.fix import make_load, make_save
 
 _OPTIMIZER = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
@@ -21,7 +21,6 @@ _GATHER = f"{_OPTIMIZER}.get_parameter_state_dp_zero"
 
 PATCH = Patch(
     id="megatron.reshardable-checkpoint",
-    revision=1,
     summary="Fully reshardable checkpoints have each parameter's optimizer state, not its neighbour's",
     why=(
         "In the format fully_reshardable Megatron gathers master weights and moments into tensors without "
@@ -40,41 +39,29 @@ PATCH = Patch(
     ),
     upstream=("NVIDIA/Megatron-LM#5077",),
     remove=Removal(
-        version=None,
         when="a release leaves out the padding of buckets on both sides",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_saves_each_parameters_state",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.15",
-                    ">=0.14.0.dev0,<0.20.0.dev0",
-                    replaced(_SAVE, make_save, "e227fdc527c4"),
-                    # 0.15 and commits up to December 2025; 0.16 to 0.18; 0.19; dev
-                    replaced(
-                        _LOAD, make_load, "3bec482ecf9e", "df23a3440d13", "b76d628fa660", "fd457887f004"
-                    ),
-                    known(_READ, "abb9da015abc"),
-                    # 0.15 to 0.18; 0.19
-                    known(_GATHER, "41bccbba1b76", "32e3ab27ad07"),
-                ),
-                variant(
-                    "after 0.19",
-                    ">=0.16.0.dev0",
-                    known(_SAVE, "4a90a09119c1"),
-                    verdict="fixed-upstream",
-                    reason="this Megatron leaves out the padding of buckets on both sides",
-                ),
-                variant(
-                    "before 0.15",
-                    "<0.15.0.dev0",
-                    Absent(site=_SAVE),
-                    verdict="not-affected",
-                    reason="this Megatron does not have the format",
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.15",
+            ">=0.14.0.dev0,<0.20.0.dev0",
+            replaced(_SAVE, make_save, "e227fdc527c4"),
+            # 0.15 and commits up to December 2025; 0.16 to 0.18; 0.19; dev
+            replaced(_LOAD, make_load, "3bec482ecf9e", "df23a3440d13", "b76d628fa660", "fd457887f004"),
+            known(_READ, "abb9da015abc"),
+            # 0.15 to 0.18; 0.19
+            known(_GATHER, "41bccbba1b76", "32e3ab27ad07"),
+        ),
+        fixed(
+            "after 0.19",
+            ">=0.16.0.dev0",
+            known(_SAVE, "4a90a09119c1"),
+            reason="this Megatron leaves out the padding of buckets on both sides",
+        ),
+        not_affected(
+            "before 0.15", "<0.15.0.dev0", Absent(site=_SAVE), reason="this Megatron does not have the format"
         ),
     ),
 )

@@ -7,7 +7,7 @@ on.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.megatron.sigmoid_aux_scores.fix import make_method, make_scores
 
 _METHOD = "megatron.core.transformer.moe.router:TopKRouter.compute_routing_scores_for_aux_loss"
@@ -15,7 +15,6 @@ _SCORES = "megatron.core.transformer.moe.moe_utils:compute_routing_scores_for_au
 
 PATCH = Patch(
     id="megatron.sigmoid-aux-scores",
-    revision=1,
     summary="The balancing loss of a sigmoid router is computed in float32",
     why=(
         "The scores of which a sigmoid router's load balancing loss is made are computed in the type of "
@@ -37,32 +36,27 @@ PATCH = Patch(
         when="megatron-core 0.17 computes them in float32",
         test="tests/real/test_megatron_contracts.py::test_upstream_alone_scores_in_float32",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.14.0.dev0",
-                    # 0.12; 0.13
-                    replaced(_METHOD, make_method, "91e686e76a62", "e9422545a543"),
-                    Absent(site=_SCORES),
-                ),
-                variant(
-                    "0.14",
-                    ">=0.14.0.dev0,<0.17.0.dev0",
-                    # 0.14, 0.15 and commits up to December 2025; 0.16
-                    replaced(_SCORES, make_scores, "a4070eda2d00", "2f5b95150716"),
-                ),
-                variant(
-                    "0.17",
-                    ">=0.16.0.dev0",
-                    # 0.17; from 0.18 on
-                    known(_SCORES, "f5f85b208278", "1ffcbf5eea31"),
-                    verdict="fixed-upstream",
-                    reason="this Megatron computes the scores in float32",
-                ),
-            ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.12",
+            ">=0.12.0.dev0,<0.14.0.dev0",
+            # 0.12; 0.13
+            replaced(_METHOD, make_method, "91e686e76a62", "e9422545a543"),
+            Absent(site=_SCORES),
+        ),
+        variant(
+            "0.14",
+            ">=0.14.0.dev0,<0.17.0.dev0",
+            # 0.14, 0.15 and commits up to December 2025; 0.16
+            replaced(_SCORES, make_scores, "a4070eda2d00", "2f5b95150716"),
+        ),
+        fixed(
+            "0.17",
+            ">=0.16.0.dev0",
+            # 0.17; from 0.18 on
+            known(_SCORES, "f5f85b208278", "1ffcbf5eea31"),
+            reason="this Megatron computes the scores in float32",
         ),
     ),
 )

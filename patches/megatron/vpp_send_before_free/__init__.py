@@ -8,14 +8,13 @@ Nothing is waited for, and nothing of the schedule is copied.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Present, Removal, Target, Variant, replaced, variant
+from overlay.patch import Patch, Present, Removal, Variant, one_target, replaced, variant
 from overlay.patches.megatron.vpp_send_before_free.fix import make_p2p_ops
 
 _P2P_OPS = "megatron.core.pipeline_parallel.p2p_communication:_p2p_ops"
 
 PATCH = Patch(
     id="megatron.vpp-send-before-free",
-    revision=1,
     summary="The interleaved pipeline keeps an activation's memory until it has been sent",
     why=(
         "With overlapped communication, Megatron's interleaved pipeline starts to send an activation to the "
@@ -35,28 +34,24 @@ PATCH = Patch(
         when="the schedule waits for a send before it frees what is sent",
         test="tests/real/test_megatron_vpp_send.py::test_upstream_alone_frees_what_has_been_sent",
     ),
-    targets=(
-        Target(
-            project=MEGATRON,
-            variants=(
-                variant(
-                    "0.12",
-                    ">=0.12.0.dev0,<0.18.0.dev0",
-                    replaced(
-                        _P2P_OPS,
-                        make_p2p_ops,
-                        "83a5088e1d83",  # 0.12, 0.13
-                        "61a66315eb32",  # 0.14 to 0.17, and the images' commits
-                    ),
-                ),
-                Variant(
-                    name="0.18",
-                    versions=">=0.18.0.dev0",
-                    verdict="fixed-upstream",
-                    shape=(Present(site=_P2P_OPS),),
-                    reason="the schedule waits for a send before it frees what is sent",
-                ),
+    targets=one_target(
+        MEGATRON,
+        variant(
+            "0.12",
+            ">=0.12.0.dev0,<0.18.0.dev0",
+            replaced(
+                _P2P_OPS,
+                make_p2p_ops,
+                "83a5088e1d83",  # 0.12, 0.13
+                "61a66315eb32",  # 0.14 to 0.17, and the images' commits
             ),
+        ),
+        Variant(
+            name="0.18",
+            versions=">=0.18.0.dev0",
+            verdict="fixed-upstream",
+            shape=(Present(site=_P2P_OPS),),
+            reason="the schedule waits for a send before it frees what is sent",
         ),
     ),
 )

@@ -8,7 +8,7 @@ the other.
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.miles.capped_partitions.fix import make_schedule, make_split, make_workloads
 
 _BALANCING = "miles.utils.seqlen_balancing"
@@ -16,7 +16,6 @@ _SCHEDULE = "miles.utils.dp_schedule"
 
 PATCH = Patch(
     id="miles.capped-partitions",
-    revision=1,
     summary="No micro-batch over max_tokens_per_gpu with --balance-by-flops, and all of them balanced",
     why=(
         "With --balance-by-flops, miles balances samples over micro-batches by their operations and "
@@ -29,33 +28,28 @@ PATCH = Patch(
     met="--use-dynamic-batch-size with --balance-by-flops. Sums over other micro-batches round otherwise.",
     upstream=("THUDM/slime#1951",),
     remove=Removal(
-        version=None,
         when="miles keeps max_tokens_per_gpu with --balance-by-flops too",
         test="tests/real/test_miles_micro_batches.py::test_upstream_alone_keeps_the_budget",
     ),
-    targets=(
-        Target(
-            project=MILES,
-            variants=(
-                Variant(
-                    name="0.1",
-                    versions=">=0.1.0.dev0,<0.2.0.dev0",
-                    shape=(
-                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("0c302fb34e0a",)),
-                        Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
-                        Known(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", digests=("81d2f5f96589",)),
-                        # What the import stands for, and so what is replaced in truth.
-                        Known(site=f"{_BALANCING}:get_seqlen_balanced_partitions", digests=("d0c76e9f70df",)),
-                        # How miles splits, in place. Called from here too, and must leave no part empty.
-                        Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
-                        Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
-                    ),
-                    replacements=(
-                        Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
-                        Replacement(site=f"{_SCHEDULE}:_calculate_workloads", make=make_workloads),
-                        Replacement(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", make=make_split),
-                    ),
-                ),
+    targets=one_target(
+        MILES,
+        Variant(
+            name="0.1",
+            versions=">=0.1.0.dev0,<0.2.0.dev0",
+            shape=(
+                Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("0c302fb34e0a",)),
+                Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
+                Known(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", digests=("81d2f5f96589",)),
+                # What the import stands for, and so what is replaced in truth.
+                Known(site=f"{_BALANCING}:get_seqlen_balanced_partitions", digests=("d0c76e9f70df",)),
+                # How miles splits, in place. Called from here too, and must leave no part empty.
+                Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
+                Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
+            ),
+            replacements=(
+                Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
+                Replacement(site=f"{_SCHEDULE}:_calculate_workloads", make=make_workloads),
+                Replacement(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", make=make_split),
             ),
         ),
     ),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.miles.fast_partitioner.fix import make_karmarkar_karp
 
 _SITE = "miles.utils.seqlen_balancing:karmarkar_karp"
 
 PATCH = Patch(
     id="miles.fast-partitioner",
-    revision=1,
     summary="The same balanced partitions in a fraction of the time",
     why=(
         "miles has slime's Karmarkar-Karp, which sorts, for every sample, as many sets as there are parts: "
@@ -22,21 +21,16 @@ PATCH = Patch(
     met="Every job whose samples are balanced: the larger the batch, the more time is saved.",
     upstream=("THUDM/slime@bd217a63f",),
     remove=Removal(
-        version=None,
         when="miles' own partitioner is as fast",
         test="tests/real/test_miles_micro_batches.py::test_upstream_alone_is_fast",
     ),
-    targets=(
-        Target(
-            project=MILES,
-            variants=(
-                Variant(
-                    name="0.1",
-                    versions=">=0.1.0.dev0,<0.2.0.dev0",
-                    shape=(Known(site=_SITE, digests=("781a853b25ec",)),),
-                    replacements=(Replacement(site=_SITE, make=make_karmarkar_karp),),
-                ),
-            ),
+    targets=one_target(
+        MILES,
+        Variant(
+            name="0.1",
+            versions=">=0.1.0.dev0,<0.2.0.dev0",
+            shape=(Known(site=_SITE, digests=("781a853b25ec",)),),
+            replacements=(Replacement(site=_SITE, make=make_karmarkar_karp),),
         ),
     ),
 )

@@ -8,7 +8,7 @@ repeats the rollout engine bit by bit are left to the original.
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Calls, Fields, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Calls, Fields, Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.miles.loss_memory.fix import make_log_probs, make_loss
 
 _HUB = "miles.backends.training_utils.loss_hub"
@@ -41,7 +41,6 @@ _GROUPS = (
 
 PATCH = Patch(
     id="miles.loss-memory",
-    revision=1,
     summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
     why=(
         "miles copies the logits of every response for the log-probabilities and again for the entropy, and "
@@ -57,27 +56,22 @@ PATCH = Patch(
     ),
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
     remove=Removal(
-        version=None,
         when="miles needs no more than the gradient besides the logits",
         test="tests/real/test_miles_loss.py::test_upstream_alone_needs_no_more_than_the_gradient",
     ),
-    targets=(
-        Target(
-            project=MILES,
-            variants=(
-                Variant(
-                    name="0.1",
-                    versions=">=0.1.0.dev0,<0.2.0.dev0",
-                    shape=(
-                        *(Known(site=site, digests=(known,)) for site, known in _DIGESTS.items()),
-                        *_CALLED,
-                        *_GROUPS,
-                    ),
-                    replacements=(
-                        Replacement(site=_LOG_PROBS, make=make_log_probs),
-                        Replacement(site=_LOSS, make=make_loss),
-                    ),
-                ),
+    targets=one_target(
+        MILES,
+        Variant(
+            name="0.1",
+            versions=">=0.1.0.dev0,<0.2.0.dev0",
+            shape=(
+                *(Known(site=site, digests=(known,)) for site, known in _DIGESTS.items()),
+                *_CALLED,
+                *_GROUPS,
+            ),
+            replacements=(
+                Replacement(site=_LOG_PROBS, make=make_log_probs),
+                Replacement(site=_LOSS, make=make_loss),
             ),
         ),
     ),

@@ -7,7 +7,7 @@ anything is started.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Present, Removal, Target, replaced, variant
+from overlay.patch import Absent, Patch, Present, Removal, fixed, not_affected, one_target, replaced, variant
 from overlay.patches.slime.allgather_cp_models.fix import make_validate
 
 _ARGUMENTS = "slime.backends.megatron_utils.arguments"
@@ -15,7 +15,6 @@ _REDISTRIBUTE = "slime.backends.megatron_utils.loss:_allgather_cp_redistribute"
 
 PATCH = Patch(
     id="slime.allgather-cp-models",
-    revision=1,
     summary="--allgather-cp is refused for models whose tokens it would scramble",
     why=(
         "With --allgather-cp each context parallel rank gets one piece of a sequence, in order. That is for "
@@ -33,34 +32,26 @@ PATCH = Patch(
         when="slime 0.3.0 refuses them",
         test="tests/real/test_slime_silent.py::test_upstream_alone_refuses_what_it_would_scramble",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "before 0.2.3",
-                    "<0.2.3.dev0",
-                    Absent(site=_REDISTRIBUTE),
-                    verdict="not-affected",
-                    reason="slime has no allgather context parallelism before 0.2.3",
-                ),
-                variant(
-                    "0.2.3",
-                    ">=0.2.2.dev0,<0.3.0.dev0",
-                    replaced(
-                        f"{_ARGUMENTS}:_hf_validate_args", make_validate, "b643af440c47", "aa04e52bdab6"
-                    ),
-                    Absent(site=f"{_ARGUMENTS}:_validate_allgather_cp_supported"),
-                    Present(site=_REDISTRIBUTE),
-                ),
-                variant(
-                    "0.3",
-                    ">=0.2.4.dev0",
-                    Present(site=f"{_ARGUMENTS}:_validate_allgather_cp_supported"),
-                    verdict="fixed-upstream",
-                    reason="slime refuses them",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        not_affected(
+            "before 0.2.3",
+            "<0.2.3.dev0",
+            Absent(site=_REDISTRIBUTE),
+            reason="slime has no allgather context parallelism before 0.2.3",
+        ),
+        variant(
+            "0.2.3",
+            ">=0.2.2.dev0,<0.3.0.dev0",
+            replaced(f"{_ARGUMENTS}:_hf_validate_args", make_validate, "b643af440c47", "aa04e52bdab6"),
+            Absent(site=f"{_ARGUMENTS}:_validate_allgather_cp_supported"),
+            Present(site=_REDISTRIBUTE),
+        ),
+        fixed(
+            "0.3",
+            ">=0.2.4.dev0",
+            Present(site=f"{_ARGUMENTS}:_validate_allgather_cp_supported"),
+            reason="slime refuses them",
         ),
     ),
 )

@@ -8,7 +8,7 @@ generates, so it loses its bound; and the worker gets no prompts while enough gr
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.slime.async_groups.fix import make_init, make_rollout
 
 _MODULE = "slime.rollout.fully_async_rollout"
@@ -16,7 +16,6 @@ _WORKER = f"{_MODULE}:AsyncRolloutWorker"
 
 PATCH = Patch(
     id="slime.async-groups",
-    revision=1,
     summary="Fully asynchronous rollouts train on every group that was generated",
     why=(
         "A fully asynchronous rollout of slime 0.3 takes all groups that are done out of the queue and "
@@ -29,38 +28,31 @@ PATCH = Patch(
     met="--rollout-function-path slime.rollout.fully_async_rollout.generate_rollout_fully_async.",
     upstream=("THUDM/slime#2238",),
     remove=Removal(
-        version=None,
         when="a release leaves the groups that a rollout does not need in the queue",
         test="tests/real/test_slime_silent.py::test_upstream_alone_trains_on_every_group",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "before 0.3",
-                    "<0.3.0.dev0",
-                    Absent(site=_MODULE),
-                    verdict="not-affected",
-                    reason="slime has fully asynchronous rollouts only among its examples, before 0.3",
-                ),
-                variant(
-                    "0.3",
-                    ">=0.2.4.dev0,<0.3.2.dev0",
-                    replaced(f"{_MODULE}:_generate_rollout_async", make_rollout, "b0abf7a695ef"),
-                    replaced(f"{_WORKER}.__init__", make_init, "9021b7cc7953"),
-                    # That it asks for prompts one by one, and goes on where there are none.
-                    known(f"{_WORKER}._loop", "c1e4034a6c8d"),
-                ),
-                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-                variant(
-                    "after 0.3.1",
-                    ">=0.3.1.dev0",
-                    known(f"{_MODULE}:_generate_rollout_async", "fb667674491b"),
-                    verdict="fixed-upstream",
-                    reason="slime leaves the groups that a rollout does not need in the queue",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        not_affected(
+            "before 0.3",
+            "<0.3.0.dev0",
+            Absent(site=_MODULE),
+            reason="slime has fully asynchronous rollouts only among its examples, before 0.3",
+        ),
+        variant(
+            "0.3",
+            ">=0.2.4.dev0,<0.3.2.dev0",
+            replaced(f"{_MODULE}:_generate_rollout_async", make_rollout, "b0abf7a695ef"),
+            replaced(f"{_WORKER}.__init__", make_init, "9021b7cc7953"),
+            # That it asks for prompts one by one, and goes on where there are none.
+            known(f"{_WORKER}._loop", "c1e4034a6c8d"),
+        ),
+        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+        fixed(
+            "after 0.3.1",
+            ">=0.3.1.dev0",
+            known(f"{_MODULE}:_generate_rollout_async", "fb667674491b"),
+            reason="slime leaves the groups that a rollout does not need in the queue",
         ),
     ),
 )

@@ -8,14 +8,23 @@ later, which gets the flags that were set; the others stay as the bridge has the
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import (
+    Absent,
+    Patch,
+    Removal,
+    known,
+    not_affected,
+    one_target,
+    replaced,
+    superseded,
+    variant,
+)
 from overlay.patches.slime.bridge_flags.fix import make_inner_provider, make_provider
 
 _PROVIDER = "slime.backends.megatron_utils.model_provider"
 
 PATCH = Patch(
     id="slime.bridge-flags",
-    revision=1,
     summary="In bridge mode the model recomputes, and counts tokens, as it was asked to",
     why=(
         "With --megatron-to-hf-mode bridge, slime makes the model from what Megatron Bridge reads in the "
@@ -38,45 +47,37 @@ PATCH = Patch(
         when="slime 0.3.1 has no bridge mode any more",
         test="tests/real/test_slime_silent.py::test_upstream_alone_hands_flags_to_the_bridge",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "before 0.2.2",
-                    "<0.2.2.dev0",
-                    known(
-                        f"{_PROVIDER}:get_model_provider_func", "dfa83e8f2cfc", "1345b8887bf1", "cfd30a1c11bd"
-                    ),
-                    verdict="not-affected",
-                    reason="slime has no bridge mode for the model before 0.2.2",
-                ),
-                variant(
-                    "0.2.2",
-                    ">=0.2.1.dev0,<0.3.0.dev0",
-                    replaced(
-                        f"{_PROVIDER}:get_model_provider_func",
-                        make_provider,
-                        "507f0e2851f8",
-                        "ed1c7b3f37ff",
-                        "29333892cf28",
-                        "52559e6c1f83",
-                    ),
-                    Absent(site=f"{_PROVIDER}:_get_model_provider_func"),
-                ),
-                variant(
-                    "0.3.0",
-                    ">=0.2.4.dev0,<0.3.1.dev0",
-                    replaced(f"{_PROVIDER}:_get_model_provider_func", make_inner_provider, "390c6f05761b"),
-                ),
-                variant(
-                    "0.3.1",
-                    ">=0.3.0.dev0",
-                    Absent(site="slime.utils.megatron_bridge_utils"),
-                    verdict="superseded",
-                    reason="slime has no bridge mode any more",
-                ),
+    targets=one_target(
+        SLIME,
+        not_affected(
+            "before 0.2.2",
+            "<0.2.2.dev0",
+            known(f"{_PROVIDER}:get_model_provider_func", "dfa83e8f2cfc", "1345b8887bf1", "cfd30a1c11bd"),
+            reason="slime has no bridge mode for the model before 0.2.2",
+        ),
+        variant(
+            "0.2.2",
+            ">=0.2.1.dev0,<0.3.0.dev0",
+            replaced(
+                f"{_PROVIDER}:get_model_provider_func",
+                make_provider,
+                "507f0e2851f8",
+                "ed1c7b3f37ff",
+                "29333892cf28",
+                "52559e6c1f83",
             ),
+            Absent(site=f"{_PROVIDER}:_get_model_provider_func"),
+        ),
+        variant(
+            "0.3.0",
+            ">=0.2.4.dev0,<0.3.1.dev0",
+            replaced(f"{_PROVIDER}:_get_model_provider_func", make_inner_provider, "390c6f05761b"),
+        ),
+        superseded(
+            "0.3.1",
+            ">=0.3.0.dev0",
+            Absent(site="slime.utils.megatron_bridge_utils"),
+            reason="slime has no bridge mode any more",
         ),
     ),
 )

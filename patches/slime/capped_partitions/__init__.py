@@ -9,7 +9,7 @@ that all ranks have agreed on: nothing here is a collective.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches._slime_step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED
 from overlay.patches.slime.capped_partitions.fix import (
     make_capped,
@@ -39,7 +39,6 @@ _BALANCED = (
 
 PATCH = Patch(
     id="slime.capped-partitions",
-    revision=1,
     summary="No micro-batch over max_tokens_per_gpu, and all of them balanced",
     why=(
         "With use_dynamic_batch_size, slime balances samples over micro-batches without regard to "
@@ -62,67 +61,59 @@ PATCH = Patch(
         "THUDM/slime#1951",
     ),
     remove=Removal(
-        version=None,
         when="slime keeps max_tokens_per_gpu with --balance-by-flops too",
         test="tests/real/test_slime_schedule.py::test_upstream_alone_keeps_the_budget",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
-                Variant(
-                    name="0.1-0.2",
-                    versions=">=0.0.1.dev0,<0.3.0.dev0",
-                    shape=(
-                        Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1, *ITERATOR_0_2)),
-                        *_BALANCED,
-                    ),
-                    replacements=_INLINE,
-                ),
-                Variant(
-                    name="286750aa3",
-                    versions=">=0.2.4.dev0,<0.3.0.dev0",
-                    shape=(
-                        Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)),
-                        Known(site=f"{DATA}:_get_capped_partitions", digests=("821cbde5d52d",)),
-                        *_BALANCED,
-                    ),
-                    replacements=(
-                        *_INLINE,
-                        Replacement(site=f"{DATA}:_get_capped_partitions", make=make_capped),
-                    ),
-                ),
-                Variant(
-                    name="0.3.0",
-                    versions=">=0.3.0.dev0,<0.3.1.dev0",
-                    verdict="superseded",
-                    shape=(
-                        Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("13bd1bba8324",)),
-                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("daec89ac3e1f",)),
-                    ),
-                    reason=(
-                        "slime 0.3.0 packs the samples of all ranks by first fit, which holds the budget but "
-                        "does not balance"
-                    ),
-                ),
-                Variant(
-                    name="0.3.1",
-                    versions=">=0.3.0.dev0,<0.4.0.dev0",
-                    shape=(
-                        Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("4e2eb00ff3e1",)),
-                        Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),
-                        # Three functions of a few lines, called from here for what they return: how slime
-                        # counts operations, and how it splits, which must leave no part empty.
-                        Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
-                        Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
-                        Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
-                    ),
-                    replacements=(
-                        Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
-                        Replacement(site=f"{_SCHEDULE}:_pack_step_into_mbs", make=make_pack),
-                    ),
-                ),
+    targets=one_target(
+        SLIME,
+        # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
+        Variant(
+            name="0.1-0.2",
+            versions=">=0.0.1.dev0,<0.3.0.dev0",
+            shape=(
+                Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1, *ITERATOR_0_2)),
+                *_BALANCED,
+            ),
+            replacements=_INLINE,
+        ),
+        Variant(
+            name="286750aa3",
+            versions=">=0.2.4.dev0,<0.3.0.dev0",
+            shape=(
+                Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)),
+                Known(site=f"{DATA}:_get_capped_partitions", digests=("821cbde5d52d",)),
+                *_BALANCED,
+            ),
+            replacements=(*_INLINE, Replacement(site=f"{DATA}:_get_capped_partitions", make=make_capped)),
+        ),
+        Variant(
+            name="0.3.0",
+            versions=">=0.3.0.dev0,<0.3.1.dev0",
+            verdict="superseded",
+            shape=(
+                Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("13bd1bba8324",)),
+                Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("daec89ac3e1f",)),
+            ),
+            reason=(
+                "slime 0.3.0 packs the samples of all ranks by first fit, which holds the budget but "
+                "does not balance"
+            ),
+        ),
+        Variant(
+            name="0.3.1",
+            versions=">=0.3.0.dev0,<0.4.0.dev0",
+            shape=(
+                Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("4e2eb00ff3e1",)),
+                Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),
+                # Three functions of a few lines, called from here for what they return: how slime
+                # counts operations, and how it splits, which must leave no part empty.
+                Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
+                Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
+                Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
+            ),
+            replacements=(
+                Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
+                Replacement(site=f"{_SCHEDULE}:_pack_step_into_mbs", make=make_pack),
             ),
         ),
     ),

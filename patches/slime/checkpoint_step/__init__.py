@@ -7,14 +7,13 @@ The method is wrapped.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.slime.checkpoint_step.fix import make_load_other
 
 _LOAD = "slime.backends.megatron_utils.actor:MegatronTrainRayActor.load_other_checkpoint"
 
 PATCH = Patch(
     id="slime.checkpoint-step",
-    revision=1,
     summary="The step of the reference's checkpoint is not that of the models loaded after it",
     why=(
         "To load the reference or the teacher, slime sets ckpt_step to --ref-ckpt-step or "
@@ -30,35 +29,24 @@ PATCH = Patch(
     ),
     upstream=("THUDM/slime#2243",),
     remove=Removal(
-        version=None,
         when="a release puts ckpt_step back whatever it was",
         test="tests/real/test_slime_silent.py::test_upstream_alone_loads_each_from_its_own_step",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-                variant(
-                    "after 0.3.1",
-                    ">=0.3.1.dev0",
-                    known(_LOAD, "40421f6968c4"),
-                    verdict="fixed-upstream",
-                    reason="slime puts ckpt_step back whatever it was",
-                ),
-                variant(
-                    "0.2.3",
-                    ">=0.2.2.dev0,<0.3.2.dev0",
-                    replaced(_LOAD, make_load_other, "9df3fa18f8c3"),
-                ),
-                variant(
-                    "before 0.2.3",
-                    "<0.2.4.dev0",
-                    known(_LOAD, "7ddb58ebf4b4", "330e2f0a1049", "3b8eac6ab3d2"),
-                    verdict="not-affected",
-                    reason="slime puts ckpt_step back whatever it was, before 0.2.3",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+        fixed(
+            "after 0.3.1",
+            ">=0.3.1.dev0",
+            known(_LOAD, "40421f6968c4"),
+            reason="slime puts ckpt_step back whatever it was",
+        ),
+        variant("0.2.3", ">=0.2.2.dev0,<0.3.2.dev0", replaced(_LOAD, make_load_other, "9df3fa18f8c3")),
+        not_affected(
+            "before 0.2.3",
+            "<0.2.4.dev0",
+            known(_LOAD, "7ddb58ebf4b4", "330e2f0a1049", "3b8eac6ab3d2"),
+            reason="slime puts ckpt_step back whatever it was, before 0.2.3",
         ),
     ),
 )

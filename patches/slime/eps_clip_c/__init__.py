@@ -8,7 +8,7 @@ is bound to the option. FSDP's trainer has a caller of its own, which stays as i
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.slime.eps_clip_c.fix import make_policy_loss
 
 _LOSS = "slime.backends.megatron_utils.loss"
@@ -22,7 +22,6 @@ _UNBOUNDED = (
 
 PATCH = Patch(
     id="slime.eps-clip-c",
-    revision=1,
     summary="--eps-clip-c reaches the policy loss",
     why=(
         "slime parses --eps-clip-c, the upper bound of dual-clip PPO, and its policy loss never hands it on: "
@@ -35,32 +34,26 @@ PATCH = Patch(
     met="--eps-clip-c on Megatron.",
     upstream=("THUDM/slime#2247",),
     remove=Removal(
-        version=None,
         when="a release hands --eps-clip-c to compute_policy_loss",
         test="tests/real/test_slime_silent.py::test_upstream_alone_bounds_the_loss",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                # v0.1.0 calls itself 0.0.1.
-                variant(
-                    "0.1 to 0.3",
-                    ">=0.0.1.dev0,<0.3.2.dev0",
-                    replaced(f"{_LOSS}:policy_loss_function", make_policy_loss, *_UNBOUNDED),
-                    known(f"{_LOSS}:compute_policy_loss", "555135d85e09"),
-                    # v0.1.0 and v0.2.0; v0.2.1 and later
-                    known("slime.utils.ppo_utils:compute_policy_loss", "376411ae13fb", "d5b00d841345"),
-                ),
-                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-                variant(
-                    "after 0.3.1",
-                    ">=0.3.1.dev0",
-                    known(f"{_LOSS}:policy_loss_function", "e3c770c481a7"),
-                    verdict="fixed-upstream",
-                    reason="slime hands --eps-clip-c to the loss of a token",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        # v0.1.0 calls itself 0.0.1.
+        variant(
+            "0.1 to 0.3",
+            ">=0.0.1.dev0,<0.3.2.dev0",
+            replaced(f"{_LOSS}:policy_loss_function", make_policy_loss, *_UNBOUNDED),
+            known(f"{_LOSS}:compute_policy_loss", "555135d85e09"),
+            # v0.1.0 and v0.2.0; v0.2.1 and later
+            known("slime.utils.ppo_utils:compute_policy_loss", "376411ae13fb", "d5b00d841345"),
+        ),
+        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+        fixed(
+            "after 0.3.1",
+            ">=0.3.1.dev0",
+            known(f"{_LOSS}:policy_loss_function", "e3c770c481a7"),
+            reason="slime hands --eps-clip-c to the loss of a token",
         ),
     ),
 )

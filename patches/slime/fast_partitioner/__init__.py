@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.slime.fast_partitioner.fix import make_karmarkar_karp
 
 _SITE = "slime.utils.seqlen_balancing:karmarkar_karp"
 
 PATCH = Patch(
     id="slime.fast-partitioner",
-    revision=1,
     summary="The same balanced partitions in a fraction of the time",
     why=(
         "slime balances samples over micro-batches and ranks with a Karmarkar-Karp that sorts, for every "
@@ -22,22 +21,17 @@ PATCH = Patch(
     met="Every job whose samples are balanced: the larger the batch, the more time is saved.",
     upstream=("THUDM/slime@bd217a63f",),
     remove=Removal(
-        version=None,
         when="slime's own partitioner is as fast",
         test="tests/real/test_slime_partitioner.py::test_upstream_alone_is_fast",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                Variant(
-                    name="0.1-0.3",
-                    versions=">=0.0.1.dev0,<0.4.0.dev0",
-                    # v0.1.0 to v0.2.0.post1; v0.2.1 to v0.3.1. They differ in annotations and dead code.
-                    shape=(Known(site=_SITE, digests=("24363cef5e1b", "781a853b25ec")),),
-                    replacements=(Replacement(site=_SITE, make=make_karmarkar_karp),),
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        Variant(
+            name="0.1-0.3",
+            versions=">=0.0.1.dev0,<0.4.0.dev0",
+            # v0.1.0 to v0.2.0.post1; v0.2.1 to v0.3.1. They differ in annotations and dead code.
+            shape=(Known(site=_SITE, digests=("24363cef5e1b", "781a853b25ec")),),
+            replacements=(Replacement(site=_SITE, make=make_karmarkar_karp),),
         ),
     ),
 )

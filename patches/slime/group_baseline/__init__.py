@@ -13,7 +13,7 @@ up to 0.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, known, not_affected, one_target, replaced, variant
 from overlay.patches.slime.group_baseline.fix import make_manager
 
 _MANAGER = "slime.ray.placement_group:create_rollout_manager"
@@ -21,7 +21,6 @@ _REWARDS = "slime.ray.rollout:RolloutManager._post_process_rewards"
 
 PATCH = Patch(
     id="slime.group-baseline",
-    revision=1,
     summary="Rewards are normalised by prompt, also where samples were trimmed or a rollout has several",
     why=(
         "slime takes the rewards of a step for groups of --n-samples-per-prompt if that is how many there "
@@ -42,31 +41,25 @@ PATCH = Patch(
     ),
     upstream=("THUDM/slime#1930", "THUDM/slime#1933"),
     remove=Removal(
-        version=None,
         when="a release groups rewards by the prompt",
         test="tests/real/test_group_baseline.py::test_upstream_alone_normalises_by_prompt",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "0.2",
-                    ">=0.1.0.dev0,<0.4.0.dev0",
-                    # v0.2.0 to v0.3.0; v0.3.1.
-                    replaced(_MANAGER, make_manager, "f426dc276b92", "327f27dfe45d"),
-                    # What is wrong, and what gives way to the function: once it differs, it may be mended.
-                    # v0.2.0 and .post1; v0.2.1 to v0.3.0; v0.3.1.
-                    known(_REWARDS, "aa705a542c9c", "40eb9c897b3d", "d9902783a151"),
-                ),
-                variant(
-                    "0.1",
-                    "<0.4.0.dev0",
-                    Absent(site=_REWARDS),
-                    verdict="not-affected",
-                    reason="this slime raises an error unless each prompt has its number of samples",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        variant(
+            "0.2",
+            ">=0.1.0.dev0,<0.4.0.dev0",
+            # v0.2.0 to v0.3.0; v0.3.1.
+            replaced(_MANAGER, make_manager, "f426dc276b92", "327f27dfe45d"),
+            # What is wrong, and what gives way to the function: once it differs, it may be mended.
+            # v0.2.0 and .post1; v0.2.1 to v0.3.0; v0.3.1.
+            known(_REWARDS, "aa705a542c9c", "40eb9c897b3d", "d9902783a151"),
+        ),
+        not_affected(
+            "0.1",
+            "<0.4.0.dev0",
+            Absent(site=_REWARDS),
+            reason="this slime raises an error unless each prompt has its number of samples",
         ),
     ),
 )

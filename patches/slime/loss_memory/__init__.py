@@ -7,7 +7,7 @@ backward are what it consists of. Which rows belong to which sample is asked of 
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Calls, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Calls, Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.slime.loss_memory.fix import (
     make_loss,
     make_packed,
@@ -79,7 +79,6 @@ def _variant(
 
 PATCH = Patch(
     id="slime.loss-memory",
-    revision=1,
     summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
     why=(
         "slime's loss copies the logits of every response for the log-probabilities and again for the "
@@ -100,97 +99,92 @@ PATCH = Patch(
         "THUDM/slime#1951",
     ),
     remove=Removal(
-        version=None,
         when="a release of slime needs no more than the gradient besides the logits",
         test="tests/real/test_loss_memory_ranks.py::test_upstream_alone_needs_no_more_than_the_gradient",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            # Of commits between the releases too, which call themselves what the release before them does.
-            variants=(
-                _variant(
-                    "0.2.0",
-                    ">=0.1.0.dev0,<0.2.2.dev0",
-                    make_packed,
-                    replaced=("c9b85f289992", "721f83b74784", "081bffc2a47d", "841c4db76309", "4d14febdb9e3"),
-                    rows=("ecf915c1fd15", "87c83fa75c99", "85018937839d"),
-                    offsets="c2f90eb66efd",
-                ),
-                _variant(
-                    "0.2.2",
-                    ">=0.2.1.dev0,<0.2.3.dev0",
-                    make_padded,
-                    replaced=("8c1eddb4ac56",),
-                    rows=("9beb0231f80f", "44844ee20458"),
-                    offsets="79971ab4ccd9",
-                ),
-                # Commits between 0.2.2 and 0.2.3, which have no allgather context parallelism yet.
-                _variant(
-                    "after 0.2.2",
-                    ">=0.2.2.dev0,<0.2.3.dev0",
-                    make_paired,
-                    replaced=("a3bb1b60854d",),
-                    rows=("44844ee20458",),
-                    offsets="79971ab4ccd9",
-                ),
-                # The tag v0.2.4 calls itself 0.2.3. What calls itself 0.2.4 are commits, #1788's and #1822's.
-                _variant(
-                    "0.2.3",
-                    ">=0.2.2.dev0,<0.2.5.dev0",
-                    make_paired,
-                    replaced=("c595062ef44d", "6aaf21fd57e4", "633b50df9415", "3a096f614230"),
-                    rows=("02c0aec8decb",),
-                    offsets="79971ab4ccd9",
-                    slices=("1a8f033fa038", "9eebe53f3605"),
-                    loss=(make_loss, ("1b44de1d3a1e", "d00e830ae3d5", "ea733a53889b")),
-                    values=("6960c72ec465", "ceaaf44309f4"),
-                ),
-                # Commits before 0.3.0, whose loss is told the number of samples of a step already.
-                _variant(
-                    "before 0.3.0",
-                    ">=0.2.3.dev0,<0.3.1.dev0",
-                    make_paired,
-                    replaced=("3a096f614230",),
-                    rows=("02c0aec8decb",),
-                    offsets="79971ab4ccd9",
-                    slices=("1a8f033fa038", "9eebe53f3605"),
-                    loss=(make_step_loss, ("8e9770c7971e",)),
-                    values=("6960c72ec465", "ceaaf44309f4"),
-                ),
-                _variant(
-                    "0.3.0",
-                    ">=0.2.4.dev0,<0.3.1.dev0",
-                    make_paired,
-                    replaced=("3a096f614230",),
-                    rows=("fe65d16dfa38",),
-                    offsets="79971ab4ccd9",
-                    slices=("9eebe53f3605",),
-                    loss=(make_step_loss, ("665e3a290658", "9f64ca2b9d13")),
-                    values=("0ab921de6e7b",),
-                ),
-                # Commits between 0.3.0 and 0.3.1: packed sequences only, and no top-p sets yet.
-                _variant(
-                    "after 0.3.0",
-                    ">=0.3.0.dev0,<0.3.1.dev0",
-                    make_packed_pair,
-                    replaced=("f7c0109446b4",),
-                    rows=("d8b426e9b477",),
-                    offsets="c2f90eb66efd",
-                    slices=("734123b9cf6a",),
-                    loss=(make_step_loss, ("1bf4d58e4815",)),
-                ),
-                _variant(
-                    "0.3.1",
-                    ">=0.3.0.dev0,<0.3.2.dev0",
-                    make_with_top_p,
-                    replaced=("c3f2e221a95b", "1cb71cfcbda5"),
-                    rows=("d8b426e9b477",),
-                    offsets="c2f90eb66efd",
-                    slices=("734123b9cf6a",),
-                    loss=(make_step_loss_with_top_p, ("1bf4d58e4815",)),
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        # Of commits between the releases too, which call themselves what the release before them does.
+        _variant(
+            "0.2.0",
+            ">=0.1.0.dev0,<0.2.2.dev0",
+            make_packed,
+            replaced=("c9b85f289992", "721f83b74784", "081bffc2a47d", "841c4db76309", "4d14febdb9e3"),
+            rows=("ecf915c1fd15", "87c83fa75c99", "85018937839d"),
+            offsets="c2f90eb66efd",
+        ),
+        _variant(
+            "0.2.2",
+            ">=0.2.1.dev0,<0.2.3.dev0",
+            make_padded,
+            replaced=("8c1eddb4ac56",),
+            rows=("9beb0231f80f", "44844ee20458"),
+            offsets="79971ab4ccd9",
+        ),
+        # Commits between 0.2.2 and 0.2.3, which have no allgather context parallelism yet.
+        _variant(
+            "after 0.2.2",
+            ">=0.2.2.dev0,<0.2.3.dev0",
+            make_paired,
+            replaced=("a3bb1b60854d",),
+            rows=("44844ee20458",),
+            offsets="79971ab4ccd9",
+        ),
+        # The tag v0.2.4 calls itself 0.2.3. What calls itself 0.2.4 are commits, #1788's and #1822's.
+        _variant(
+            "0.2.3",
+            ">=0.2.2.dev0,<0.2.5.dev0",
+            make_paired,
+            replaced=("c595062ef44d", "6aaf21fd57e4", "633b50df9415", "3a096f614230"),
+            rows=("02c0aec8decb",),
+            offsets="79971ab4ccd9",
+            slices=("1a8f033fa038", "9eebe53f3605"),
+            loss=(make_loss, ("1b44de1d3a1e", "d00e830ae3d5", "ea733a53889b")),
+            values=("6960c72ec465", "ceaaf44309f4"),
+        ),
+        # Commits before 0.3.0, whose loss is told the number of samples of a step already.
+        _variant(
+            "before 0.3.0",
+            ">=0.2.3.dev0,<0.3.1.dev0",
+            make_paired,
+            replaced=("3a096f614230",),
+            rows=("02c0aec8decb",),
+            offsets="79971ab4ccd9",
+            slices=("1a8f033fa038", "9eebe53f3605"),
+            loss=(make_step_loss, ("8e9770c7971e",)),
+            values=("6960c72ec465", "ceaaf44309f4"),
+        ),
+        _variant(
+            "0.3.0",
+            ">=0.2.4.dev0,<0.3.1.dev0",
+            make_paired,
+            replaced=("3a096f614230",),
+            rows=("fe65d16dfa38",),
+            offsets="79971ab4ccd9",
+            slices=("9eebe53f3605",),
+            loss=(make_step_loss, ("665e3a290658", "9f64ca2b9d13")),
+            values=("0ab921de6e7b",),
+        ),
+        # Commits between 0.3.0 and 0.3.1: packed sequences only, and no top-p sets yet.
+        _variant(
+            "after 0.3.0",
+            ">=0.3.0.dev0,<0.3.1.dev0",
+            make_packed_pair,
+            replaced=("f7c0109446b4",),
+            rows=("d8b426e9b477",),
+            offsets="c2f90eb66efd",
+            slices=("734123b9cf6a",),
+            loss=(make_step_loss, ("1bf4d58e4815",)),
+        ),
+        _variant(
+            "0.3.1",
+            ">=0.3.0.dev0,<0.3.2.dev0",
+            make_with_top_p,
+            replaced=("c3f2e221a95b", "1cb71cfcbda5"),
+            rows=("d8b426e9b477",),
+            offsets="c2f90eb66efd",
+            slices=("734123b9cf6a",),
+            loss=(make_step_loss_with_top_p, ("1bf4d58e4815",)),
         ),
     ),
 )

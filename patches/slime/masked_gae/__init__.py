@@ -11,7 +11,7 @@ of the first context parallel rank, whether or not the last token of the respons
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Known, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Known, Patch, Removal, known, not_affected, one_target, replaced, variant
 from overlay.patches.slime.masked_gae.fix import make_batch
 
 _LOSS = "slime.backends.megatron_utils.loss"
@@ -34,7 +34,6 @@ _SHARED: tuple[Known, ...] = (
 
 PATCH = Patch(
     id="slime.masked-gae",
-    revision=1,
     summary="PPO's advantages over trained tokens alone, with the reward on the last of them",
     why=(
         "In PPO slime runs the advantage estimation through tokens that are not trained, of tools and "
@@ -55,31 +54,20 @@ PATCH = Patch(
     opt_in=True,
     upstream=("THUDM/slime#2205", "radixark/miles#1827", "radixark/miles#1720"),
     remove=Removal(
-        version=None,
         when="a release estimates advantages over trained tokens alone, and rewards the last of them",
         test="tests/real/test_masked_gae.py::test_upstream_alone_leaves_masked_tokens_out",
     ),
     requires=("slime.whiten-over-cp",),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "0.2",
-                    ">=0.1.0.dev0,<0.3.2.dev0",
-                    replaced(f"{_LOSS}:{_BATCH}", make_batch, "bdbee30f4e08"),
-                    # The import, and what it stands for.
-                    known(f"{_LOSS}:compute_approx_kl", "2f8ada3623f3"),
-                    *_SHARED,
-                ),
-                variant(
-                    "0.1",
-                    "<0.1.0.dev0",
-                    Absent(site=f"{_LOSS}:{_BATCH}"),
-                    verdict="not-affected",
-                    reason="this slime has no PPO",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        variant(
+            "0.2",
+            ">=0.1.0.dev0,<0.3.2.dev0",
+            replaced(f"{_LOSS}:{_BATCH}", make_batch, "bdbee30f4e08"),
+            # The import, and what it stands for.
+            known(f"{_LOSS}:compute_approx_kl", "2f8ada3623f3"),
+            *_SHARED,
         ),
+        not_affected("0.1", "<0.1.0.dev0", Absent(site=f"{_LOSS}:{_BATCH}"), reason="this slime has no PPO"),
     ),
 )

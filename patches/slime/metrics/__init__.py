@@ -6,12 +6,11 @@ It mends nothing. `OVERLAY_METRICS=1` selects it along with whatever else is.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, Target, replaced, variant
+from overlay.patch import Absent, Patch, Removal, not_affected, one_target, replaced, variant
 from overlay.patches.slime.metrics.fix import make_log
 
 PATCH = Patch(
     id="slime.metrics",
-    revision=1,
     summary="slime's logger gets what the patches changed, under overlay/",
     why=(
         "Whether a patch that is applied ever mattered is asked where a run is looked at: in wandb, "
@@ -25,38 +24,32 @@ PATCH = Patch(
     opt_in=True,
     switch="OVERLAY_METRICS",
     remove=Removal(
-        version=None,
         when="overlay is not used",
         test="tests/real/test_slime_silent.py::test_upstream_alone_logs_what_patches_changed",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "0.1",
-                    ">=0.0.1.dev0,<0.2.0.dev0",
-                    Absent(site="slime.utils.tracking_utils"),
-                    Absent(site="slime.utils.logging_utils"),
-                    verdict="not-affected",
-                    reason="slime 0.1 has no function that logs: call overlay.metrics() yourself",
-                ),
-                variant(
-                    "0.2.0",
-                    ">=0.2.0.dev0,<0.2.2.dev0",
-                    replaced("slime.utils.tracking_utils:log", make_log, "043181f575eb"),
-                ),
-                variant(
-                    "0.2.2",
-                    ">=0.2.0.dev0,<0.4.0.dev0",
-                    replaced("slime.utils.logging_utils:log", make_log, "043181f575eb"),
-                ),
-                variant(
-                    "0.3.2",
-                    ">=0.3.0.dev0,<0.4.0.dev0",
-                    replaced("slime.observability.logging_utils:log", make_log, "043181f575eb"),
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        not_affected(
+            "0.1",
+            ">=0.0.1.dev0,<0.2.0.dev0",
+            Absent(site="slime.utils.tracking_utils"),
+            Absent(site="slime.utils.logging_utils"),
+            reason="slime 0.1 has no function that logs: call overlay.metrics() yourself",
+        ),
+        variant(
+            "0.2.0",
+            ">=0.2.0.dev0,<0.2.2.dev0",
+            replaced("slime.utils.tracking_utils:log", make_log, "043181f575eb"),
+        ),
+        variant(
+            "0.2.2",
+            ">=0.2.0.dev0,<0.4.0.dev0",
+            replaced("slime.utils.logging_utils:log", make_log, "043181f575eb"),
+        ),
+        variant(
+            "0.3.2",
+            ">=0.3.0.dev0,<0.4.0.dev0",
+            replaced("slime.observability.logging_utils:log", make_log, "043181f575eb"),
         ),
     ),
 )

@@ -8,14 +8,13 @@ put back there. A checkpoint without a schedule is left to slime.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.slime.resumed_schedule.fix import make_initialize
 
 _INITIALIZE = "slime.backends.megatron_utils.model:initialize_model_and_optimizer"
 
 PATCH = Patch(
     id="slime.resumed-schedule",
-    revision=1,
     summary="A resumed run's learning rate goes on from where the checkpoint had it",
     why=(
         "After it has loaded a checkpoint, schedule included, slime 0.2.2 and 0.2.3 advance the schedule by "
@@ -35,31 +34,21 @@ PATCH = Patch(
         when="slime 0.2.4 leaves the schedule to the checkpoint",
         test="tests/real/test_slime_silent.py::test_upstream_alone_resumes_the_schedule",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "0.2.2",
-                    ">=0.2.1.dev0,<0.2.5.dev0",
-                    replaced(_INITIALIZE, make_initialize, "cb6c27aaf876"),
-                ),
-                variant(
-                    "before 0.2.2",
-                    "<0.2.2.dev0",
-                    known(_INITIALIZE, "cb83bfc4ee3d", "96595bc77ef3", "4e4d286de4be"),
-                    verdict="not-affected",
-                    reason="slime leaves the schedule to the checkpoint before 0.2.2",
-                ),
-                # The tag v0.2.4 calls itself 0.2.3.
-                variant(
-                    "0.2.4",
-                    ">=0.2.2.dev0",
-                    known(_INITIALIZE, "4e4d286de4be", "01087b63ec66", "0272308be757", "5fba81dce298"),
-                    verdict="fixed-upstream",
-                    reason="slime leaves the schedule to the checkpoint",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        variant("0.2.2", ">=0.2.1.dev0,<0.2.5.dev0", replaced(_INITIALIZE, make_initialize, "cb6c27aaf876")),
+        not_affected(
+            "before 0.2.2",
+            "<0.2.2.dev0",
+            known(_INITIALIZE, "cb83bfc4ee3d", "96595bc77ef3", "4e4d286de4be"),
+            reason="slime leaves the schedule to the checkpoint before 0.2.2",
+        ),
+        # The tag v0.2.4 calls itself 0.2.3.
+        fixed(
+            "0.2.4",
+            ">=0.2.2.dev0",
+            known(_INITIALIZE, "4e4d286de4be", "01087b63ec66", "0272308be757", "5fba81dce298"),
+            reason="slime leaves the schedule to the checkpoint",
         ),
     ),
 )

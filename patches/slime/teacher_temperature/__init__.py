@@ -7,14 +7,13 @@ it is, with a session that writes the request with the other temperature.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.slime.teacher_temperature.fix import make_reward
 
 _REWARD = "slime.rollout.on_policy_distillation:reward_func"
 
 PATCH = Patch(
     id="slime.teacher-temperature",
-    revision=1,
     summary="The teacher of on-policy distillation is scored at the rollout's temperature",
     why=(
         "On-policy distillation compares log-probabilities of student and teacher. slime computes the "
@@ -31,35 +30,28 @@ PATCH = Patch(
     ),
     upstream=("THUDM/slime#2085",),
     remove=Removal(
-        version=None,
         when="a release asks the teacher at --rollout-temperature",
         test="tests/real/test_slime_silent.py::test_upstream_alone_scores_the_teacher_like_the_student",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "before 0.2.3",
-                    "<0.2.3.dev0",
-                    Absent(site="slime.rollout.on_policy_distillation"),
-                    verdict="not-affected",
-                    reason="slime has on-policy distillation only among its examples, before 0.2.3",
-                ),
-                variant(
-                    "0.2.3",
-                    ">=0.2.2.dev0,<0.3.2.dev0",
-                    replaced(_REWARD, make_reward, "b20ddc59403e", "ef2380c10da4"),
-                ),
-                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-                variant(
-                    "after 0.3.1",
-                    ">=0.3.1.dev0",
-                    known(_REWARD, "ec137632a649"),
-                    verdict="fixed-upstream",
-                    reason="slime asks the teacher at --rollout-temperature",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        not_affected(
+            "before 0.2.3",
+            "<0.2.3.dev0",
+            Absent(site="slime.rollout.on_policy_distillation"),
+            reason="slime has on-policy distillation only among its examples, before 0.2.3",
+        ),
+        variant(
+            "0.2.3",
+            ">=0.2.2.dev0,<0.3.2.dev0",
+            replaced(_REWARD, make_reward, "b20ddc59403e", "ef2380c10da4"),
+        ),
+        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+        fixed(
+            "after 0.3.1",
+            ">=0.3.1.dev0",
+            known(_REWARD, "ec137632a649"),
+            reason="slime asks the teacher at --rollout-temperature",
         ),
     ),
 )

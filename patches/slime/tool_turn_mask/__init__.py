@@ -7,14 +7,13 @@ results as one message, and a tokenizer that takes that apart again.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.slime.tool_turn_mask.fix import make_mask, make_mask_0_2_0
 
 _MASK = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen3"
 
 PATCH = Patch(
     id="slime.tool-turn-mask",
-    revision=1,
     summary="Qwen3 SFT: results of tools that follow each other are one turn",
     why=(
         "For SFT with --loss-mask-type qwen3, slime tokenises a conversation message by message. Qwen3's "
@@ -27,40 +26,28 @@ PATCH = Patch(
     met="SFT with --loss-mask-type qwen3 on conversations in which results of tools follow each other.",
     upstream=("THUDM/slime#2264", "THUDM/slime#2263"),
     remove=Removal(
-        version=None,
         when="a release renders results of tools that follow each other together",
         test="tests/real/test_slime_silent.py::test_upstream_alone_renders_results_of_tools_as_one_turn",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                variant(
-                    "0.1",
-                    "<0.1.0.dev0",
-                    Absent(site=_MASK),
-                    verdict="not-affected",
-                    reason="slime has no masks for Qwen3 before 0.2",
-                ),
-                variant(
-                    "0.2.0",
-                    ">=0.1.0.dev0,<0.2.2.dev0",
-                    replaced(_MASK, make_mask_0_2_0, "c8c78982dde2", "782bb4439153"),
-                ),
-                variant(
-                    "0.2.2",
-                    ">=0.2.1.dev0,<0.3.2.dev0",
-                    replaced(_MASK, make_mask, "0a3e4befb3be", "1d5395dab581"),
-                ),
-                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-                variant(
-                    "after 0.3.1",
-                    ">=0.3.1.dev0",
-                    known(_MASK, "d9d43ea39198"),
-                    verdict="fixed-upstream",
-                    reason="slime renders results of tools that follow each other together",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        not_affected(
+            "0.1", "<0.1.0.dev0", Absent(site=_MASK), reason="slime has no masks for Qwen3 before 0.2"
+        ),
+        variant(
+            "0.2.0",
+            ">=0.1.0.dev0,<0.2.2.dev0",
+            replaced(_MASK, make_mask_0_2_0, "c8c78982dde2", "782bb4439153"),
+        ),
+        variant(
+            "0.2.2", ">=0.2.1.dev0,<0.3.2.dev0", replaced(_MASK, make_mask, "0a3e4befb3be", "1d5395dab581")
+        ),
+        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+        fixed(
+            "after 0.3.1",
+            ">=0.3.1.dev0",
+            known(_MASK, "d9d43ea39198"),
+            reason="slime renders results of tools that follow each other together",
         ),
     ),
 )

@@ -8,14 +8,13 @@ temperature of 1.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.slime.value_temperature.fix import make_responses, make_responses_0_2_0
 
 _ROWS = "slime.backends.megatron_utils.loss:get_responses"
 
 PATCH = Patch(
     id="slime.value-temperature",
-    revision=1,
     summary="The critic's values are not divided by the rollout's temperature",
     why=(
         "slime 0.2 divides the output of the critic's head by --rollout-temperature, as if values were "
@@ -33,37 +32,31 @@ PATCH = Patch(
         when="slime 0.3.0 takes values out without a temperature",
         test="tests/real/test_slime_silent.py::test_upstream_alone_leaves_values_as_they_are",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                # v0.1.0 calls itself 0.0.1.
-                variant(
-                    "0.1",
-                    "<0.1.0.dev0",
-                    Absent(site="slime.backends.megatron_utils.loss:get_values"),
-                    verdict="not-affected",
-                    reason="slime has no critic before 0.2",
-                ),
-                variant(
-                    "0.2.0",
-                    ">=0.1.0.dev0,<0.2.2.dev0",
-                    replaced(_ROWS, make_responses_0_2_0, "87c83fa75c99", "85018937839d"),
-                ),
-                # v0.2.2; v0.2.3, v0.2.4, which calls itself 0.2.3, and 286750aa3
-                variant(
-                    "0.2.2",
-                    ">=0.2.1.dev0,<0.3.0.dev0",
-                    replaced(_ROWS, make_responses, "44844ee20458", "02c0aec8decb"),
-                ),
-                variant(
-                    "0.3",
-                    ">=0.2.4.dev0",
-                    known(_ROWS, "fe65d16dfa38", "d8b426e9b477"),
-                    verdict="fixed-upstream",
-                    reason="slime takes values out without a temperature",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        # v0.1.0 calls itself 0.0.1.
+        not_affected(
+            "0.1",
+            "<0.1.0.dev0",
+            Absent(site="slime.backends.megatron_utils.loss:get_values"),
+            reason="slime has no critic before 0.2",
+        ),
+        variant(
+            "0.2.0",
+            ">=0.1.0.dev0,<0.2.2.dev0",
+            replaced(_ROWS, make_responses_0_2_0, "87c83fa75c99", "85018937839d"),
+        ),
+        # v0.2.2; v0.2.3, v0.2.4, which calls itself 0.2.3, and 286750aa3
+        variant(
+            "0.2.2",
+            ">=0.2.1.dev0,<0.3.0.dev0",
+            replaced(_ROWS, make_responses, "44844ee20458", "02c0aec8decb"),
+        ),
+        fixed(
+            "0.3",
+            ">=0.2.4.dev0",
+            known(_ROWS, "fe65d16dfa38", "d8b426e9b477"),
+            reason="slime takes values out without a temperature",
         ),
     ),
 )

@@ -10,7 +10,7 @@ that number, and raise the same error (in `slime.capped-partitions`): none is le
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Target, Variant
+from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Variant, one_target
 from overlay.patches._slime_step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED
 from overlay.patches.slime.vpp_ceiling.fix import make_config, make_count, make_count_0_1, make_count_286
 
@@ -22,15 +22,11 @@ _COUNT = f"{DATA}:get_minimum_num_micro_batch_size"
 _COUNTED = (
     Known(site=_COUNT, digests=("6d6d2b239aef",)),
     # v0.2.0; v0.2.1 to v0.2.4
-    Known(
-        site="slime.utils.data:get_minimum_num_micro_batch_size",
-        digests=("546f311aa637", "2479fd9ce149"),
-    ),
+    Known(site="slime.utils.data:get_minimum_num_micro_batch_size", digests=("546f311aa637", "2479fd9ce149")),
 )
 
 PATCH = Patch(
     id="slime.vpp-ceiling",
-    revision=1,
     summary="Round the number of micro-batches up, not down, for virtual pipeline stages",
     why=(
         "With virtual pipeline stages the number of micro-batches must be a multiple of a group size. slime "
@@ -48,48 +44,44 @@ PATCH = Patch(
         test="tests/real/test_slime_micro_batches.py::test_upstream_alone_rounds_up",
     ),
     requires=("slime.capped-partitions",),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
-                Variant(
-                    name="0.1",
-                    versions=">=0.0.1.dev0,<0.2.0.dev0",
-                    shape=(
-                        Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1,)),
-                        Known(site=_COUNT, digests=("b550812ce342",)),
-                        Known(
-                            site="slime.backends.utils.data:get_minimum_num_micro_batch_size",
-                            digests=("1b038a3cab90",),
-                        ),
-                        Known(site=f"{DATA}:get_model_config", digests=("876af8b0ac8d",)),
-                    ),
-                    replacements=(
-                        Replacement(site=_COUNT, make=make_count_0_1),
-                        Replacement(site=f"{DATA}:get_model_config", make=make_config),
-                    ),
+    targets=one_target(
+        SLIME,
+        # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
+        Variant(
+            name="0.1",
+            versions=">=0.0.1.dev0,<0.2.0.dev0",
+            shape=(
+                Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1,)),
+                Known(site=_COUNT, digests=("b550812ce342",)),
+                Known(
+                    site="slime.backends.utils.data:get_minimum_num_micro_batch_size",
+                    digests=("1b038a3cab90",),
                 ),
-                Variant(
-                    name="0.2",
-                    versions=">=0.1.0.dev0,<0.3.0.dev0",
-                    shape=(Known(site=f"{DATA}:get_data_iterator", digests=ITERATOR_0_2), *_COUNTED),
-                    replacements=(Replacement(site=_COUNT, make=make_count),),
-                ),
-                Variant(
-                    name="286750aa3",
-                    versions=">=0.2.4.dev0,<0.3.0.dev0",
-                    shape=(Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)), *_COUNTED),
-                    replacements=(Replacement(site=_COUNT, make=make_count_286),),
-                ),
-                Variant(
-                    name="0.3",
-                    versions=">=0.3.0.dev0",
-                    verdict="superseded",
-                    shape=(Present(site="slime.utils.dp_schedule:build_dp_schedule"), Absent(site=_COUNT)),
-                    reason="slime 0.3 packs first and aligns upwards, before it deals out to the ranks",
-                ),
+                Known(site=f"{DATA}:get_model_config", digests=("876af8b0ac8d",)),
             ),
+            replacements=(
+                Replacement(site=_COUNT, make=make_count_0_1),
+                Replacement(site=f"{DATA}:get_model_config", make=make_config),
+            ),
+        ),
+        Variant(
+            name="0.2",
+            versions=">=0.1.0.dev0,<0.3.0.dev0",
+            shape=(Known(site=f"{DATA}:get_data_iterator", digests=ITERATOR_0_2), *_COUNTED),
+            replacements=(Replacement(site=_COUNT, make=make_count),),
+        ),
+        Variant(
+            name="286750aa3",
+            versions=">=0.2.4.dev0,<0.3.0.dev0",
+            shape=(Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)), *_COUNTED),
+            replacements=(Replacement(site=_COUNT, make=make_count_286),),
+        ),
+        Variant(
+            name="0.3",
+            versions=">=0.3.0.dev0",
+            verdict="superseded",
+            shape=(Present(site="slime.utils.dp_schedule:build_dp_schedule"), Absent(site=_COUNT)),
+            reason="slime 0.3 packs first and aligns upwards, before it deals out to the ranks",
         ),
     ),
 )

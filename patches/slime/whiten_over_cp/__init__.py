@@ -9,7 +9,7 @@ the collective when slime is done, which has none behind it.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.slime.whiten_over_cp.fix import make_advantages, make_whiten
 
 _LOSS = "slime.backends.megatron_utils.loss"
@@ -50,43 +50,33 @@ PATCH = Patch(
     met="--normalize-advantages with a context parallel size above 1, or with advantages far from 0.",
     upstream=("THUDM/slime#2235",),
     remove=Removal(
-        version=None,
         when="a release asks the data parallel group with context parallelism, on every rank",
         test="tests/real/test_whiten_over_cp.py::test_upstream_alone_whitens_over_all_ranks",
     ),
-    targets=(
-        Target(
-            project=SLIME,
-            variants=(
-                # The tag v0.2.4 calls itself 0.2.3.
-                _variant(
-                    "0.2",
-                    ">=0.1.0.dev0,<0.2.5.dev0",
-                    # Commits before 0.2.0, which call themselves 0.1.0.
-                    *("8e229acbcf45", "70da7816f596", "c58722704e67", "faab8ac77d01", "206b3d5691e1"),
-                    *("c2d1574cbf6c", "f60b943e18b9", "887c34fa3d6e", "800f02bac1e1"),
-                    "a66e425738e0",
-                    "3548c5dd5ade",
-                    "45ee1816ba0e",
-                    "ee46cc8cc4e3",
-                ),
-                _variant(
-                    "0.3",
-                    ">=0.2.4.dev0,<0.3.2.dev0",
-                    "d0698ec5dd8d",
-                    "35d9bb8ea6f7",
-                    "82444f15e8cd",
-                    "2f3b104525de",
-                ),
-                # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-                Variant(
-                    name="after 0.3.1",
-                    versions=">=0.3.1.dev0",
-                    verdict="fixed-upstream",
-                    shape=(Known(site=_ADVANTAGES, digests=("54f5c8035b65", "2cb81e45e500")),),
-                    reason="slime asks all ranks that have a part of the batch",
-                ),
-            ),
+    targets=one_target(
+        SLIME,
+        # The tag v0.2.4 calls itself 0.2.3.
+        _variant(
+            "0.2",
+            ">=0.1.0.dev0,<0.2.5.dev0",
+            # Commits before 0.2.0, which call themselves 0.1.0.
+            *("8e229acbcf45", "70da7816f596", "c58722704e67", "faab8ac77d01", "206b3d5691e1"),
+            *("c2d1574cbf6c", "f60b943e18b9", "887c34fa3d6e", "800f02bac1e1"),
+            "a66e425738e0",
+            "3548c5dd5ade",
+            "45ee1816ba0e",
+            "ee46cc8cc4e3",
+        ),
+        _variant(
+            "0.3", ">=0.2.4.dev0,<0.3.2.dev0", "d0698ec5dd8d", "35d9bb8ea6f7", "82444f15e8cd", "2f3b104525de"
+        ),
+        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
+        Variant(
+            name="after 0.3.1",
+            versions=">=0.3.1.dev0",
+            verdict="fixed-upstream",
+            shape=(Known(site=_ADVANTAGES, digests=("54f5c8035b65", "2cb81e45e500")),),
+            reason="slime asks all ranks that have a part of the batch",
         ),
     ),
 )

@@ -9,7 +9,18 @@ own.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Calls, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import (
+    Absent,
+    Calls,
+    Patch,
+    Removal,
+    fixed,
+    known,
+    not_affected,
+    one_target,
+    replaced,
+    variant,
+)
 from overlay.patches.verl.critic_loss_scale.fix import make_agg_loss, make_value_loss
 
 _LOSSES = "verl.workers.utils.losses"
@@ -19,7 +30,6 @@ _AGGREGATE, _COMPUTE = f"{_ALGORITHMS}:agg_loss", f"{_ALGORITHMS}:compute_value_
 
 PATCH = Patch(
     id="verl.critic-loss-scale",
-    revision=1,
     summary="The gradient of a critic does not depend on how its batch is cut",
     why=(
         "verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch, and add up the "
@@ -46,34 +56,28 @@ PATCH = Patch(
         when="a critic's loss is the mean over the mini-batch, as that of a policy is",
         test="tests/real/test_verl_contracts.py::test_upstream_alone_scales_the_loss_of_a_critic",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.7 and 0.8",
-                    ">=0.7.0.dev0,<0.9.0.dev0",
-                    # 0.7.0 and 0.7.1; 0.8.0
-                    replaced(_VALUE_LOSS, make_value_loss, "05d0bd2c204c", "67da64f9b89b"),
-                    # 0.7.0; 0.7.1 and 0.8.0
-                    replaced(_AGGREGATE, make_agg_loss, "644aa4946d9c", "dc73e40d0484"),
-                    Calls(site=_COMPUTE, callee="agg_loss"),
-                ),
-                variant(
-                    "0.9",
-                    ">=0.9.0.dev0",
-                    known(_VALUE_LOSS, "ba829f4576b3"),
-                    verdict="fixed-upstream",
-                    reason="verl 0.9 takes the mean of a critic's loss over the mini-batch",
-                ),
-                variant(
-                    "0.6",
-                    "<0.7.0.dev0",
-                    Absent(site=_LOSSES),
-                    verdict="not-affected",
-                    reason="verl 0.6 trains critics with its legacy workers, which weigh each micro-batch",
-                ),
-            ),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.7 and 0.8",
+            ">=0.7.0.dev0,<0.9.0.dev0",
+            # 0.7.0 and 0.7.1; 0.8.0
+            replaced(_VALUE_LOSS, make_value_loss, "05d0bd2c204c", "67da64f9b89b"),
+            # 0.7.0; 0.7.1 and 0.8.0
+            replaced(_AGGREGATE, make_agg_loss, "644aa4946d9c", "dc73e40d0484"),
+            Calls(site=_COMPUTE, callee="agg_loss"),
+        ),
+        fixed(
+            "0.9",
+            ">=0.9.0.dev0",
+            known(_VALUE_LOSS, "ba829f4576b3"),
+            reason="verl 0.9 takes the mean of a critic's loss over the mini-batch",
+        ),
+        not_affected(
+            "0.6",
+            "<0.7.0.dev0",
+            Absent(site=_LOSSES),
+            reason="verl 0.6 trains critics with its legacy workers, which weigh each micro-batch",
         ),
     ),
 )

@@ -8,7 +8,7 @@ are written before it is.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.verl.distillation_loss_scale.fix import make_distillation_loss
 
 _LOSSES = "verl.trainer.distillation.losses"
@@ -16,7 +16,6 @@ _LOSS = f"{_LOSSES}:distillation_loss"
 
 PATCH = Patch(
     id="verl.distillation-loss-scale",
-    revision=1,
     summary="A distillation divides each micro-batch by the tokens of its own batch",
     why=(
         "verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has."
@@ -35,30 +34,15 @@ PATCH = Patch(
         when="the loss of a distillation is told of its own batch",
         test="tests/real/test_verl_contracts.py::test_upstream_alone_scales_the_loss_of_a_distillation",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.8",
-                    ">=0.8.0.dev0,<0.9.0.dev0",
-                    replaced(_LOSS, make_distillation_loss, "334213192255"),
-                ),
-                variant(
-                    "0.9",
-                    ">=0.9.0.dev0",
-                    known(_LOSS, "e508a5929b34"),
-                    verdict="fixed-upstream",
-                    reason="verl 0.9 tells the loss of a distillation of its own batch",
-                ),
-                variant(
-                    "0.7",
-                    "<0.8.0.dev0",
-                    Absent(site=_LOSSES),
-                    verdict="not-affected",
-                    reason="distillation came with verl 0.8",
-                ),
-            ),
+    targets=one_target(
+        VERL,
+        variant("0.8", ">=0.8.0.dev0,<0.9.0.dev0", replaced(_LOSS, make_distillation_loss, "334213192255")),
+        fixed(
+            "0.9",
+            ">=0.9.0.dev0",
+            known(_LOSS, "e508a5929b34"),
+            reason="verl 0.9 tells the loss of a distillation of its own batch",
         ),
+        not_affected("0.7", "<0.8.0.dev0", Absent(site=_LOSSES), reason="distillation came with verl 0.8"),
     ),
 )

@@ -7,7 +7,7 @@ verl that balances goes through it: micro-batches, mini-batches, and the split o
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.verl.fast_partitioner.fix import make_partitioner
 
 _SITE = "verl.utils.seqlen_balancing:karmarkar_karp"
@@ -18,7 +18,6 @@ _ANNOTATED = "ce0da6487c5b"  # 0.7.0 to 0.9.1
 
 PATCH = Patch(
     id="verl.fast-partitioner",
-    revision=1,
     summary="The same Karmarkar-Karp partitions, without minutes of pure Python",
     why=(
         "verl balances with Karmarkar-Karp on states that hold every partition, empty ones included, and "
@@ -30,21 +29,16 @@ PATCH = Patch(
     met="Every job whose samples are balanced: the larger the batch, the more time is saved.",
     upstream=("verl-project/verl#7279", "verl-project/verl#7281", "verl-project/verl#7553"),
     remove=Removal(
-        version=None,
         when="karmarkar_karp takes no time that grows with samples times partitions",
         test="tests/real/test_token_budget.py::test_upstream_alone_does_not_grow_with_both",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                Variant(
-                    name="0.6",
-                    versions=">=0.5.0.dev0,<0.11.0.dev0",
-                    shape=(Known(site=_SITE, digests=(_PLAIN, _ANNOTATED)),),
-                    replacements=(Replacement(site=_SITE, make=make_partitioner),),
-                ),
-            ),
+    targets=one_target(
+        VERL,
+        Variant(
+            name="0.6",
+            versions=">=0.5.0.dev0,<0.11.0.dev0",
+            shape=(Known(site=_SITE, digests=(_PLAIN, _ANNOTATED)),),
+            replacements=(Replacement(site=_SITE, make=make_partitioner),),
         ),
     ),
 )

@@ -9,7 +9,7 @@ asked for.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Present, Removal, Target, replaced, variant
+from overlay.patch import Absent, Patch, Present, Removal, fixed, one_target, replaced, variant
 from overlay.patches.verl.megatron_offload_rest.fix import make_load_checkpoint, make_to
 
 _HOME = "verl.workers.engine.megatron.transformer_impl"
@@ -18,7 +18,6 @@ _DROP = "verl.utils.megatron_utils:_clear_te_fp8_weight_workspaces"
 
 PATCH = Patch(
     id="verl.megatron-offload-rest",
-    revision=1,
     summary="Megatron: offloading leaves neither master weights nor FP8 copies on the device",
     why=(
         "verl's Megatron engine offloads the parameters of a model and two entries of its optimizer's state. "
@@ -42,26 +41,21 @@ PATCH = Patch(
         when="offloading moves master weights and drops FP8 copies of weights",
         test="tests/real/test_verl_contracts.py::test_upstream_alone_offloads_all_of_it",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.7 and 0.8",
-                    ">=0.7.0.dev0,<0.9.0.dev0",
-                    replaced(_TO, make_to, "36c80bbcf0fd"),
-                    replaced(_LOAD, make_load_checkpoint, "c01094ac5727"),
-                    Absent(site=_DROP),
-                ),
-                variant(
-                    "0.9",
-                    ">=0.9.0.dev0",
-                    # The later one of upstream's two changes made it.
-                    Present(site=_DROP),
-                    verdict="fixed-upstream",
-                    reason="verl 0.9 offloads both",
-                ),
-            ),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.7 and 0.8",
+            ">=0.7.0.dev0,<0.9.0.dev0",
+            replaced(_TO, make_to, "36c80bbcf0fd"),
+            replaced(_LOAD, make_load_checkpoint, "c01094ac5727"),
+            Absent(site=_DROP),
+        ),
+        fixed(
+            "0.9",
+            ">=0.9.0.dev0",
+            # The later one of upstream's two changes made it.
+            Present(site=_DROP),
+            reason="verl 0.9 offloads both",
         ),
     ),
 )

@@ -6,12 +6,11 @@ It mends nothing. `OVERLAY_METRICS=1` selects it along with whatever else is.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, Target, replaced, variant
+from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.verl.metrics.fix import make_log
 
 PATCH = Patch(
     id="verl.metrics",
-    revision=1,
     summary="verl's logger gets what the patches changed, under overlay/",
     why=(
         "Whether a patch that is applied ever mattered is asked where a run is looked at: in wandb, "
@@ -25,20 +24,15 @@ PATCH = Patch(
     opt_in=True,
     switch="OVERLAY_METRICS",
     remove=Removal(
-        version=None,
         when="overlay is not used",
         test="tests/real/test_verl_contracts.py::test_upstream_alone_logs_what_patches_changed",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.6",
-                    ">=0.6.0.dev0,<0.11.0.dev0",
-                    replaced("verl.utils.tracking:Tracking.log", make_log, "50af6d087b96"),
-                ),
-            ),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.6",
+            ">=0.6.0.dev0,<0.11.0.dev0",
+            replaced("verl.utils.tracking:Tracking.log", make_log, "50af6d087b96"),
         ),
     ),
 )

@@ -9,7 +9,18 @@ tells it the tokens that the routers see, and a loss that is multiplied by them.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Present, Removal, Target, known, replaced, variant
+from overlay.patch import (
+    Absent,
+    Patch,
+    Present,
+    Removal,
+    fixed,
+    known,
+    not_affected,
+    one_target,
+    replaced,
+    variant,
+)
 from overlay.patches.verl.moe_aux_scale.fix import make_get, make_get_shared
 
 _ENGINE = "verl.workers.engine.megatron.transformer_impl"
@@ -20,7 +31,6 @@ _COUNT = f"{_ENGINE}:MegatronEngine._routed_num_tokens"
 
 PATCH = Patch(
     id="verl.moe-aux-scale",
-    revision=1,
     summary="With calculate_per_token_loss, too, gradients and router losses have their scale",
     why=(
         "With calculate_per_token_loss Megatron adds gradients up over all ranks and divides them by the "
@@ -50,39 +60,33 @@ PATCH = Patch(
         when="verl tells Megatron the tokens of a micro-batch",
         test="tests/real/test_verl_contracts.py::test_upstream_alone_tells_megatron_the_tokens",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.6",
-                    ">=0.6.1.dev0,<0.7.0.dev0",
-                    replaced(_SCHEDULE, make_get_shared, _IMPORTED),
-                    # Only relied on, but for what a digest alone says: what the loss has been divided by.
-                    known(_POSTPROCESS, "b560f709186d"),
-                ),
-                variant(
-                    "0.7 and 0.8",
-                    ">=0.7.0.dev0,<0.10.0.dev0",
-                    replaced(_SCHEDULE, make_get, _IMPORTED),
-                    # The same. 0.7.0 and 0.7.1; 0.8.0
-                    known(_POSTPROCESS, "ed176e944e1f", "2786d4859a7c"),
-                ),
-                variant(
-                    "0.9",
-                    ">=0.9.0.dev0",
-                    Present(site=_COUNT),
-                    verdict="fixed-upstream",
-                    reason="verl 0.9 tells Megatron the tokens of a micro-batch",
-                ),
-                variant(
-                    "without the engine",
-                    "<0.6.0.dev0",
-                    Absent(site=_ENGINE),
-                    verdict="not-affected",
-                    reason="the Megatron engine came with verl 0.6",
-                ),
-            ),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.6",
+            ">=0.6.1.dev0,<0.7.0.dev0",
+            replaced(_SCHEDULE, make_get_shared, _IMPORTED),
+            # Only relied on, but for what a digest alone says: what the loss has been divided by.
+            known(_POSTPROCESS, "b560f709186d"),
+        ),
+        variant(
+            "0.7 and 0.8",
+            ">=0.7.0.dev0,<0.10.0.dev0",
+            replaced(_SCHEDULE, make_get, _IMPORTED),
+            # The same. 0.7.0 and 0.7.1; 0.8.0
+            known(_POSTPROCESS, "ed176e944e1f", "2786d4859a7c"),
+        ),
+        fixed(
+            "0.9",
+            ">=0.9.0.dev0",
+            Present(site=_COUNT),
+            reason="verl 0.9 tells Megatron the tokens of a micro-batch",
+        ),
+        not_affected(
+            "without the engine",
+            "<0.6.0.dev0",
+            Absent(site=_ENGINE),
+            reason="the Megatron engine came with verl 0.6",
         ),
     ),
 )

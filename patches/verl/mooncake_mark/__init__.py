@@ -9,7 +9,7 @@ bucket, and hands on the copy. What is sent to and fro stays as it is, so a work
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
 from overlay.patches.verl.mooncake_mark.fix import make_init_process_group
 
 _MODULE = "verl.checkpoint_engine.mooncake_checkpoint_engine"
@@ -17,7 +17,6 @@ _ENGINE = f"{_MODULE}:MooncakeCheckpointEngine"
 
 PATCH = Patch(
     id="verl.mooncake-mark",
-    revision=1,
     summary="Rollout workers read no mark of completion in the place of weights",
     why=(
         "With verl's checkpoint engine mooncake a rollout worker reads each bucket of weights out of the "
@@ -36,33 +35,27 @@ PATCH = Patch(
         when="the mark of completion has a place of its own",
         test="tests/real/test_verl_contracts.py::test_upstream_alone_marks_nothing_that_is_read",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.7.1 and 0.8",
-                    ">=0.7.1.dev0,<0.9.0.dev0",
-                    replaced(f"{_ENGINE}.init_process_group", make_init_process_group, "17c4b2810cc6"),
-                    # Decorated, so it cannot be replaced: when it sends, yields and marks. 0.7.1; 0.8.0
-                    known(f"{_ENGINE}.receive_weights", "1c940b638750", "97d797b0a58b"),
-                ),
-                variant(
-                    "0.9",
-                    ">=0.9.0.dev0",
-                    # 0.9.0; 0.9.1
-                    known(f"{_ENGINE}.receive_weights", "838cebf24aa1", "b28ad7b9c0d2"),
-                    verdict="fixed-upstream",
-                    reason="verl 0.9 gives the mark a place of its own",
-                ),
-                variant(
-                    "0.7.0",
-                    "<0.7.1.dev0",
-                    Absent(site=_ENGINE),
-                    verdict="not-affected",
-                    reason="the checkpoint engine mooncake came with verl 0.7.1",
-                ),
-            ),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.7.1 and 0.8",
+            ">=0.7.1.dev0,<0.9.0.dev0",
+            replaced(f"{_ENGINE}.init_process_group", make_init_process_group, "17c4b2810cc6"),
+            # Decorated, so it cannot be replaced: when it sends, yields and marks. 0.7.1; 0.8.0
+            known(f"{_ENGINE}.receive_weights", "1c940b638750", "97d797b0a58b"),
+        ),
+        fixed(
+            "0.9",
+            ">=0.9.0.dev0",
+            # 0.9.0; 0.9.1
+            known(f"{_ENGINE}.receive_weights", "838cebf24aa1", "b28ad7b9c0d2"),
+            reason="verl 0.9 gives the mark a place of its own",
+        ),
+        not_affected(
+            "0.7.0",
+            "<0.7.1.dev0",
+            Absent(site=_ENGINE),
+            reason="the checkpoint engine mooncake came with verl 0.7.1",
         ),
     ),
 )

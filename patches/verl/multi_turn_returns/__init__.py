@@ -10,14 +10,13 @@ A rollout of one turn is handed over as it is.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, Target, known, replaced, variant
+from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.verl.multi_turn_returns.fix import make_get_adv_estimator_fn
 
 _ESTIMATOR = "verl.trainer.ppo.core_algos:compute_reinforce_plus_plus_outcome_advantage"
 
 PATCH = Patch(
     id="verl.multi-turn-returns",
-    revision=1,
     summary="REINFORCE++ credits the turns before an observation too",
     why=(
         "With algorithm.adv_estimator=reinforce_plus_plus and rollouts of several turns, verl sets the "
@@ -41,29 +40,22 @@ PATCH = Patch(
         when="verl 0.9.0 carries the return over observations",
         test="tests/patches/verl/test_multi_turn_returns.py::test_upstream_alone_credits_every_turn",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.6",
-                    ">=0.6.0.dev0,<0.9.0.dev0",
-                    replaced(
-                        "verl.trainer.ppo.core_algos:get_adv_estimator_fn",
-                        make_get_adv_estimator_fn,
-                        "8c3d072b8387",
-                    ),
-                    # Decorated, so it cannot be replaced. What it computes decides what it is handed.
-                    known(_ESTIMATOR, "6077f3309274"),
-                ),
-                variant(
-                    "0.9",
-                    ">=0.9.0.dev0",
-                    known(_ESTIMATOR, "c70d2d2ce689"),
-                    verdict="fixed-upstream",
-                    reason="verl carries the return over observations",
-                ),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.6",
+            ">=0.6.0.dev0,<0.9.0.dev0",
+            replaced(
+                "verl.trainer.ppo.core_algos:get_adv_estimator_fn", make_get_adv_estimator_fn, "8c3d072b8387"
             ),
+            # Decorated, so it cannot be replaced. What it computes decides what it is handed.
+            known(_ESTIMATOR, "6077f3309274"),
+        ),
+        fixed(
+            "0.9",
+            ">=0.9.0.dev0",
+            known(_ESTIMATOR, "c70d2d2ce689"),
+            reason="verl carries the return over observations",
         ),
     ),
 )

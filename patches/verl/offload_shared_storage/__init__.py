@@ -11,7 +11,7 @@ holds goes as before, and another one goes with the last that holds it.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Absent, Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.verl.offload_shared_storage.fix import OffloadWarning, make_can_resize
 
 #: The names by which jobs filter what the patch says.
@@ -22,7 +22,6 @@ _OFFLOAD = "verl.utils.megatron_utils:offload_megatron_model_to_cpu"
 
 PATCH = Patch(
     id="verl.offload-shared-storage",
-    revision=1,
     summary="Offloading a model frees no storage that another tensor holds",
     why=(
         "When verl 0.9 offloads a model without DDP, such as the reference model, it frees the storage of "
@@ -40,34 +39,29 @@ PATCH = Patch(
     ),
     upstream=("verl-project/verl#6447",),
     remove=Removal(
-        version=None,
         when="a release asks whether another tensor holds the storage, or leaves it to torch to free it",
         test="tests/real/test_verl_offload.py::test_upstream_alone_frees_only_what_nobody_else_holds",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                Variant(
-                    name="before 0.9",
-                    versions=">=0.5.0.dev0,<0.10.0.dev0",
-                    verdict="not-affected",
-                    shape=(Absent(site=_CAN_RESIZE),),
-                    reason="verl resizes no storage of a parameter before 0.9",
-                ),
-                Variant(
-                    name="0.9",
-                    versions=">=0.9.0.dev0,<0.11.0.dev0",
-                    shape=(
-                        Known(site=_CAN_RESIZE, digests=("fd35746fefcd",)),
-                        # Only relied on, but for what a digest alone says: by how many names it holds the
-                        # tensor that it asks about. With one less, somebody else's would not be seen.
-                        # commits before 0.9.0; 0.9.0; 0.9.1
-                        Known(site=_OFFLOAD, digests=("b487e0c6bb62", "f355dbcc9c93", "39daca4fd5b0")),
-                    ),
-                    replacements=(Replacement(site=_CAN_RESIZE, make=make_can_resize),),
-                ),
+    targets=one_target(
+        VERL,
+        Variant(
+            name="before 0.9",
+            versions=">=0.5.0.dev0,<0.10.0.dev0",
+            verdict="not-affected",
+            shape=(Absent(site=_CAN_RESIZE),),
+            reason="verl resizes no storage of a parameter before 0.9",
+        ),
+        Variant(
+            name="0.9",
+            versions=">=0.9.0.dev0,<0.11.0.dev0",
+            shape=(
+                Known(site=_CAN_RESIZE, digests=("fd35746fefcd",)),
+                # Only relied on, but for what a digest alone says: by how many names it holds the
+                # tensor that it asks about. With one less, somebody else's would not be seen.
+                # commits before 0.9.0; 0.9.0; 0.9.1
+                Known(site=_OFFLOAD, digests=("b487e0c6bb62", "f355dbcc9c93", "39daca4fd5b0")),
             ),
+            replacements=(Replacement(site=_CAN_RESIZE, make=make_can_resize),),
         ),
     ),
 )

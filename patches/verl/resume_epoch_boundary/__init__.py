@@ -10,7 +10,7 @@ that of the next epoch, with the order that a sampler would have had there.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, Target, replaced, variant
+from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.verl.resume_epoch_boundary.fix import make_load_checkpoint, make_load_dataloader_state
 
 _SFT = "verl.utils.checkpoint.checkpoint_handler:CheckpointHandler._load_dataloader_state"
@@ -19,7 +19,6 @@ _RL = "verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint"
 
 PATCH = Patch(
     id="verl.resume-epoch-boundary",
-    revision=1,
     summary="A job that is resumed after a whole epoch trains on the next one",
     why=(
         "A verl job that is resumed from a checkpoint of the last step of an epoch, as "
@@ -35,50 +34,41 @@ PATCH = Patch(
     met=("A resume from a checkpoint of the last step of an epoch, such as of save_freq=after_each_epoch."),
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),
     remove=Removal(
-        version=None,
         when="a release begins the next epoch for SFT as well, as #7974 does",
         test="tests/real/test_verl_contracts.py::test_upstream_alone_trains_on_the_next_epoch",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.9",
-                    ">=0.9.0.dev0,<0.11.0.dev0",
-                    replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
-                ),
-                variant(
-                    "0.8",
-                    ">=0.8.0.dev0,<0.9.0.dev0",
-                    replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
-                    replaced(
-                        "verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint",
-                        make_load_checkpoint,
-                        "a82a7f5c420f",
-                    ),
-                ),
-                variant(
-                    "0.7.1",
-                    ">=0.7.1.dev0,<0.8.0.dev0",
-                    replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
-                    replaced(_RL, make_load_checkpoint, "00913d78ce6e"),
-                ),
-                variant(
-                    "0.7.0",
-                    ">=0.7.0.dev0,<0.7.1.dev0",
-                    replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
-                    replaced(_FSDP_SFT, make_load_dataloader_state, "e82711fad1ff"),
-                    replaced(_RL, make_load_checkpoint, "00913d78ce6e"),
-                ),
-                # Its RL trainer begins with the first epoch whatever it has restored, and counts steps.
-                variant(
-                    "0.6",
-                    ">=0.6.0.dev0,<0.7.0.dev0",
-                    replaced(_SFT, make_load_dataloader_state, "a45e7b558065"),
-                    replaced(_FSDP_SFT, make_load_dataloader_state, "e82711fad1ff"),
-                ),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.9", ">=0.9.0.dev0,<0.11.0.dev0", replaced(_SFT, make_load_dataloader_state, "e4c26690904a")
+        ),
+        variant(
+            "0.8",
+            ">=0.8.0.dev0,<0.9.0.dev0",
+            replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
+            replaced(
+                "verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint", make_load_checkpoint, "a82a7f5c420f"
             ),
+        ),
+        variant(
+            "0.7.1",
+            ">=0.7.1.dev0,<0.8.0.dev0",
+            replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
+            replaced(_RL, make_load_checkpoint, "00913d78ce6e"),
+        ),
+        variant(
+            "0.7.0",
+            ">=0.7.0.dev0,<0.7.1.dev0",
+            replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
+            replaced(_FSDP_SFT, make_load_dataloader_state, "e82711fad1ff"),
+            replaced(_RL, make_load_checkpoint, "00913d78ce6e"),
+        ),
+        # Its RL trainer begins with the first epoch whatever it has restored, and counts steps.
+        variant(
+            "0.6",
+            ">=0.6.0.dev0,<0.7.0.dev0",
+            replaced(_SFT, make_load_dataloader_state, "a45e7b558065"),
+            replaced(_FSDP_SFT, make_load_dataloader_state, "e82711fad1ff"),
         ),
     ),
 )

@@ -9,7 +9,7 @@ configuration, and takes the count of steps.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, Target, Variant, known, replaced, variant
+from overlay.patch import Patch, Removal, Variant, known, one_target, replaced, variant
 from overlay.patches.verl.resume_lr_schedule.fix import ID, make_load_checkpoint, make_load_state
 
 _MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager"
@@ -38,7 +38,6 @@ def _variant(name: str, versions: str, *load: str, fsdp: tuple[str, ...] = ()) -
 
 PATCH = Patch(
     id=ID,
-    revision=1,
     summary="A resumed job on Megatron goes on with its learning rate schedule",
     why=(
         "verl's Megatron checkpoints hold the learning rate scheduler, and loading one leaves it out unless "
@@ -59,18 +58,13 @@ PATCH = Patch(
     ),
     upstream=("verl-project/verl#7953", "verl-project/verl#7954"),
     remove=Removal(
-        version=None,
         when="a release restores the count of steps whenever it loads the optimizer",
         test="tests/real/test_verl_contracts.py::test_upstream_alone_goes_on_with_the_schedule",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                _variant("0.8", ">=0.8.0.dev0,<0.9.0.dev0", "67d20e75082a", fsdp=("a56330034850",)),
-                _variant("0.9", ">=0.9.0.dev0,<0.11.0.dev0", "5069bf0463bf", fsdp=("ff26119e7860",)),
-                _variant("0.6", ">=0.6.0.dev0,<0.8.0.dev0", "34e073997f01", "e1c6eef8b130", "45984f10d367"),
-            ),
-        ),
+    targets=one_target(
+        VERL,
+        _variant("0.8", ">=0.8.0.dev0,<0.9.0.dev0", "67d20e75082a", fsdp=("a56330034850",)),
+        _variant("0.9", ">=0.9.0.dev0,<0.11.0.dev0", "5069bf0463bf", fsdp=("ff26119e7860",)),
+        _variant("0.6", ">=0.6.0.dev0,<0.8.0.dev0", "34e073997f01", "e1c6eef8b130", "45984f10d367"),
     ),
 )

@@ -8,12 +8,11 @@ whichever of NumPy's functions draws them in this release.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, Target, replaced, variant
+from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.verl.seeded_validation.fix import make_bootstrap_metric
 
 PATCH = Patch(
     id="verl.seeded-validation",
-    revision=1,
     summary="Validation leaves the process's NumPy generator alone",
     why=(
         "verl calls np.random.seed(42) for each metric that it estimates from several responses to a prompt, "
@@ -30,24 +29,19 @@ PATCH = Patch(
     ),
     upstream=("verl-project/verl#7260",),
     remove=Removal(
-        version=None,
         when="a release draws the subsets of its metrics from a generator of their own",
         test="tests/patches/verl/test_seeded_validation.py::test_upstream_alone_leaves_the_generator_alone",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                variant(
-                    "0.6",
-                    ">=0.6.0.dev0,<0.11.0.dev0",
-                    replaced(
-                        "verl.trainer.ppo.metric_utils:bootstrap_metric",
-                        make_bootstrap_metric,
-                        "f579929cd311",  # 0.6.1, 0.7.0
-                        "1647876acfb5",  # 0.7.1 to 0.9.1
-                    ),
-                ),
+    targets=one_target(
+        VERL,
+        variant(
+            "0.6",
+            ">=0.6.0.dev0,<0.11.0.dev0",
+            replaced(
+                "verl.trainer.ppo.metric_utils:bootstrap_metric",
+                make_bootstrap_metric,
+                "f579929cd311",  # 0.6.1, 0.7.0
+                "1647876acfb5",  # 0.7.1 to 0.9.1
             ),
         ),
     ),

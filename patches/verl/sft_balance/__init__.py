@@ -13,7 +13,7 @@ the lengths to the handing over, which is where it asks, it finds settings that 
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Absent, Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.verl.sft_balance.fix import ID, make_fit, make_fit_that_balances
 
 _TRAINER = "verl.trainer.sft_trainer_ray"
@@ -21,10 +21,7 @@ _TRAINER = "verl.trainer.sft_trainer_ray"
 #: What every release relies on: how rows come to ranks, how work is estimated, how tokens are counted.
 _COMMON = {
     f"{_TRAINER}:SFTTrainer._get_batch_seqlens": ("a6edbf99da5a",),
-    "verl.utils.seqlen_balancing:calculate_workload": (
-        "edbfe6066352",
-        "4b08f85620bb",
-    ),
+    "verl.utils.seqlen_balancing:calculate_workload": ("edbfe6066352", "4b08f85620bb"),
     "verl.single_controller.base.decorator:dispatch_lazy_compute_data_proto": ("b8d8f9571ef4",),
     "verl.single_controller.base.decorator:dispatch_nd_compute": ("6e486f2c1f63",),
     "verl.single_controller.base.worker:Worker._query_dispatch_info": ("cb453bbbdd93",),
@@ -52,16 +49,8 @@ _DIGESTS_0_8 = {
     **_COMMON,
     f"{_TRAINER}:SFTTrainer.fit": ("4d7940aa28e3",),
     "verl.single_controller.base.decorator:_split_args_kwargs_data_proto": ("f2164a700ce1",),
-    "verl.utils.tensordict_utils:chunk_tensordict": (
-        "b744fc0bd40e",
-        "88e4302ec28d",
-        "3bae397f3a9d",
-    ),
-    "verl.utils.tensordict_utils:index_select_tensor_dict": (
-        "162cdc6e79f3",
-        "f50964a3c1fd",
-        "40a14dbef6f8",
-    ),
+    "verl.utils.tensordict_utils:chunk_tensordict": ("b744fc0bd40e", "88e4302ec28d", "3bae397f3a9d"),
+    "verl.utils.tensordict_utils:index_select_tensor_dict": ("162cdc6e79f3", "f50964a3c1fd", "40a14dbef6f8"),
 }
 
 PATCH = Patch(
@@ -85,36 +74,29 @@ PATCH = Patch(
     met="SFT on Ray, unless trainer.balance_batch is false. Each step sees the same samples, on other ranks.",
     upstream=("verl-project/verl#5679",),
     remove=Removal(
-        version=None,
         when="a release partitions a list of integers, and into shares that are equal",
         test="tests/real/test_sft_balance_ray.py::test_upstream_alone_balances",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                Variant(
-                    name="0.8",
-                    versions=">=0.7.0.dev0,<0.11.0.dev0",
-                    shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_8.items()),
-                    replacements=(
-                        Replacement(site=f"{_TRAINER}:SFTTrainer.fit", make=make_fit_that_balances),
-                    ),
-                ),
-                Variant(
-                    name="0.7",
-                    versions=">=0.6.0.dev0,<0.9.0.dev0",
-                    shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_7.items()),
-                    replacements=(Replacement(site=f"{_TRAINER}:SFTTrainer.fit", make=make_fit),),
-                ),
-                Variant(
-                    name="0.6",
-                    versions="<0.8.0.dev0",
-                    verdict="not-affected",
-                    shape=(Absent(site=_TRAINER),),
-                    reason="the SFT trainer on Ray came with verl 0.7",
-                ),
-            ),
+    targets=one_target(
+        VERL,
+        Variant(
+            name="0.8",
+            versions=">=0.7.0.dev0,<0.11.0.dev0",
+            shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_8.items()),
+            replacements=(Replacement(site=f"{_TRAINER}:SFTTrainer.fit", make=make_fit_that_balances),),
+        ),
+        Variant(
+            name="0.7",
+            versions=">=0.6.0.dev0,<0.9.0.dev0",
+            shape=tuple(Known(site=site, digests=digests) for site, digests in _DIGESTS_0_7.items()),
+            replacements=(Replacement(site=f"{_TRAINER}:SFTTrainer.fit", make=make_fit),),
+        ),
+        Variant(
+            name="0.6",
+            versions="<0.8.0.dev0",
+            verdict="not-affected",
+            shape=(Absent(site=_TRAINER),),
+            reason="the SFT trainer on Ray came with verl 0.7",
         ),
     ),
 )

@@ -13,7 +13,7 @@ compute them, so they go alone, with a warning.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Known, Patch, Removal, Replacement, Target, Variant
+from overlay.patch import Absent, Known, Patch, Removal, Replacement, Variant, one_target
 from overlay.patches.verl.strict_token_budget.fix import (
     TokenBudgetError,
     TokenBudgetWarning,
@@ -41,7 +41,6 @@ _UNGROUPED = ("bcc9f2a2a825", "b8d809787560", "94c3d1714a12", "ffd9ac354acb")
 
 PATCH = Patch(
     id="verl.strict-token-budget",
-    revision=1,
     summary="No micro-batch over max_token_len, agreed among the ranks in one all-reduce",
     why=(
         "With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "
@@ -60,60 +59,46 @@ PATCH = Patch(
         when="rearrange_micro_batches adds micro-batches until its partitions keep max_token_len",
         test="tests/real/test_token_budget.py::test_upstream_alone_keeps_the_bound",
     ),
-    targets=(
-        Target(
-            project=VERL,
-            variants=(
-                Variant(
-                    name="0.7.1",
-                    versions=">=0.5.0.dev0,<0.11.0.dev0",
-                    shape=(
-                        Known(site=_REARRANGE, digests=("35fa5bbadad2",)),
-                        _BALANCED,
-                        _PARTITIONER,
-                        _WORKLOAD,
-                    ),
-                    replacements=(
-                        Replacement(site=_REARRANGE, make=make_rearrange),
-                        Replacement(site=_PARTITIONS, make=make_partitions),
-                    ),
-                ),
-                Variant(
-                    name="0.6.1",
-                    versions=">=0.5.0.dev0,<0.9.0.dev0",
-                    shape=(
-                        Known(site=_REARRANGE, digests=_UNGROUPED),
-                        _BALANCED,
-                        _PARTITIONER,
-                        _WORKLOAD,
-                    ),
-                    replacements=(
-                        Replacement(site=_REARRANGE, make=make_rearrange_ungrouped),
-                        Replacement(site=_PARTITIONS, make=make_partitions),
-                    ),
-                ),
-                Variant(
-                    name="before 0.6.1",
-                    versions=">=0.5.0.dev0,<0.8.0.dev0",
-                    shape=(
-                        Known(site=_REARRANGE, digests=("cb1c831eb16b",)),
-                        _BALANCED,
-                        _PARTITIONER,
-                        Absent(site=f"{_HOME}:calculate_workload"),
-                    ),
-                    replacements=(
-                        Replacement(site=_REARRANGE, make=make_rearrange_by_tokens),
-                        Replacement(site=_PARTITIONS, make=make_partitions),
-                    ),
-                ),
-                Variant(
-                    name="0.9.1",
-                    versions=">=0.9.1.dev0",
-                    verdict="fixed-upstream",
-                    shape=(Known(site=_REARRANGE, digests=("102c7407b130",)),),
-                    reason="verl adds micro-batches itself until each keeps max_token_len",
-                ),
+    targets=one_target(
+        VERL,
+        Variant(
+            name="0.7.1",
+            versions=">=0.5.0.dev0,<0.11.0.dev0",
+            shape=(Known(site=_REARRANGE, digests=("35fa5bbadad2",)), _BALANCED, _PARTITIONER, _WORKLOAD),
+            replacements=(
+                Replacement(site=_REARRANGE, make=make_rearrange),
+                Replacement(site=_PARTITIONS, make=make_partitions),
             ),
+        ),
+        Variant(
+            name="0.6.1",
+            versions=">=0.5.0.dev0,<0.9.0.dev0",
+            shape=(Known(site=_REARRANGE, digests=_UNGROUPED), _BALANCED, _PARTITIONER, _WORKLOAD),
+            replacements=(
+                Replacement(site=_REARRANGE, make=make_rearrange_ungrouped),
+                Replacement(site=_PARTITIONS, make=make_partitions),
+            ),
+        ),
+        Variant(
+            name="before 0.6.1",
+            versions=">=0.5.0.dev0,<0.8.0.dev0",
+            shape=(
+                Known(site=_REARRANGE, digests=("cb1c831eb16b",)),
+                _BALANCED,
+                _PARTITIONER,
+                Absent(site=f"{_HOME}:calculate_workload"),
+            ),
+            replacements=(
+                Replacement(site=_REARRANGE, make=make_rearrange_by_tokens),
+                Replacement(site=_PARTITIONS, make=make_partitions),
+            ),
+        ),
+        Variant(
+            name="0.9.1",
+            versions=">=0.9.1.dev0",
+            verdict="fixed-upstream",
+            shape=(Known(site=_REARRANGE, digests=("102c7407b130",)),),
+            reason="verl adds micro-batches itself until each keeps max_token_len",
         ),
     ),
 )
