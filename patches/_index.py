@@ -9,28 +9,23 @@ if TYPE_CHECKING:
 INDEX: dict[str, dict[str, Any]] = {
     "megatron.agreement": {
         "id": "megatron.agreement",
-        "revision": 1,
         "companion": True,
         "modules": ("megatron.core.parallel_state",),
     },
     "megatron.async-checkpoint-pin": {
         "id": "megatron.async-checkpoint-pin",
-        "revision": 1,
         "modules": ("megatron.core.dist_checkpointing.strategies.async_utils",),
     },
     "megatron.attention-logit-memory": {
         "id": "megatron.attention-logit-memory",
-        "revision": 1,
         "modules": ("megatron.core.optimizer.qk_clip",),
     },
     "megatron.cp-comm-type-by-layer": {
         "id": "megatron.cp-comm-type-by-layer",
-        "revision": 1,
         "modules": ("megatron.core.transformer.transformer_layer",),
     },
     "megatron.dynamic-cp-names": {
         "id": "megatron.dynamic-cp-names",
-        "revision": 1,
         "modules": (
             "megatron.core.parallel_state",
             "megatron.core.transformer.attention",
@@ -39,12 +34,10 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.gated-norm-over-tp": {
         "id": "megatron.gated-norm-over-tp",
-        "revision": 1,
         "modules": ("megatron.core.distributed.finalize_model_grads",),
     },
     "megatron.grad-norm": {
         "id": "megatron.grad-norm",
-        "revision": 1,
         "modules": (
             "megatron.core.optimizer",
             "megatron.core.optimizer.optimizer",
@@ -52,18 +45,15 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.label-smoothing-over-tp": {
         "id": "megatron.label-smoothing-over-tp",
-        "revision": 1,
         "modules": ("megatron.core.tensor_parallel.cross_entropy",),
     },
     "megatron.masked-loss-cp": {
         "id": "megatron.masked-loss-cp",
-        "revision": 1,
         "opt_in": True,
         "modules": ("megatron.core.pipeline_parallel.schedules",),
     },
     "megatron.mla-rotary-key-over-tp": {
         "id": "megatron.mla-rotary-key-over-tp",
-        "revision": 1,
         "modules": ("megatron.core.transformer.multi_latent_attention",),
     },
     "megatron.moe-aux-scale": {
@@ -74,7 +64,6 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.mtp-loss-scale": {
         "id": "megatron.mtp-loss-scale",
-        "revision": 1,
         "opt_in": True,
         "modules": (
             "megatron.core.transformer.multi_token_prediction",
@@ -83,17 +72,14 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.mtp-without-tokens": {
         "id": "megatron.mtp-without-tokens",
-        "revision": 1,
         "modules": ("megatron.core.transformer.multi_token_prediction",),
     },
     "megatron.param-groups-by-lr": {
         "id": "megatron.param-groups-by-lr",
-        "revision": 1,
         "modules": ("megatron.core.optimizer.optimizer",),
     },
     "megatron.recompute": {
         "id": "megatron.recompute",
-        "revision": 1,
         "modules": (
             "megatron.core.tensor_parallel.random",
             "verl.models.mcore.patch",
@@ -101,22 +87,18 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.reduce-contiguous": {
         "id": "megatron.reduce-contiguous",
-        "revision": 1,
         "modules": ("megatron.core.tensor_parallel.mappings",),
     },
     "megatron.reshardable-checkpoint": {
         "id": "megatron.reshardable-checkpoint",
-        "revision": 1,
         "modules": ("megatron.core.optimizer.distrib_optimizer",),
     },
     "megatron.resumed-weight-decay": {
         "id": "megatron.resumed-weight-decay",
-        "revision": 1,
         "modules": ("megatron.core.optimizer_param_scheduler",),
     },
     "megatron.sigmoid-aux-scores": {
         "id": "megatron.sigmoid-aux-scores",
-        "revision": 1,
         "modules": (
             "megatron.core.transformer.moe.router",
             "megatron.core.transformer.moe.moe_utils",
@@ -124,27 +106,22 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.uniform-recompute": {
         "id": "megatron.uniform-recompute",
-        "revision": 1,
         "modules": ("megatron.core.transformer.transformer_block",),
     },
     "megatron.vpp-send-before-free": {
         "id": "megatron.vpp-send-before-free",
-        "revision": 1,
         "modules": ("megatron.core.pipeline_parallel.p2p_communication",),
     },
     "miles.capped-partitions": {
         "id": "miles.capped-partitions",
-        "revision": 1,
         "modules": ("miles.utils.dp_schedule",),
     },
     "miles.fast-partitioner": {
         "id": "miles.fast-partitioner",
-        "revision": 1,
         "modules": ("miles.utils.seqlen_balancing",),
     },
     "miles.loss-memory": {
         "id": "miles.loss-memory",
-        "revision": 1,
         "modules": (
             "miles.backends.training_utils.loss_hub.logit_processors",
             "miles.backends.training_utils.loss",
@@ -157,22 +134,18 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.allgather-cp-models": {
         "id": "slime.allgather-cp-models",
-        "revision": 1,
         "modules": ("slime.backends.megatron_utils.arguments",),
     },
     "slime.async-groups": {
         "id": "slime.async-groups",
-        "revision": 1,
         "modules": ("slime.rollout.fully_async_rollout",),
     },
     "slime.bridge-flags": {
         "id": "slime.bridge-flags",
-        "revision": 1,
         "modules": ("slime.backends.megatron_utils.model_provider",),
     },
     "slime.capped-partitions": {
         "id": "slime.capped-partitions",
-        "revision": 1,
         "modules": (
             "slime.backends.megatron_utils.data",
             "slime.utils.dp_schedule",
@@ -180,49 +153,40 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.checkpoint-step": {
         "id": "slime.checkpoint-step",
-        "revision": 1,
         "modules": ("slime.backends.megatron_utils.actor",),
     },
     "slime.eps-clip-c": {
         "id": "slime.eps-clip-c",
-        "revision": 1,
         "modules": ("slime.backends.megatron_utils.loss",),
     },
     "slime.fast-partitioner": {
         "id": "slime.fast-partitioner",
-        "revision": 1,
         "modules": ("slime.utils.seqlen_balancing",),
     },
     "slime.group-baseline": {
         "id": "slime.group-baseline",
-        "revision": 1,
         "modules": ("slime.ray.placement_group",),
     },
     "slime.group-timeouts": {
         "id": "slime.group-timeouts",
-        "revision": 1,
         "modules": ("slime.utils.reloadable_process_group",),
     },
     "slime.hf-attention-gradient": {
         "id": "slime.hf-attention-gradient",
-        "revision": 1,
         "modules": ("slime_plugins.models.hf_attention",),
     },
     "slime.loss-memory": {
         "id": "slime.loss-memory",
-        "revision": 1,
         "modules": ("slime.backends.megatron_utils.loss",),
     },
     "slime.masked-gae": {
         "id": "slime.masked-gae",
-        "revision": 1,
         "requires": ("slime.whiten-over-cp",),
         "opt_in": True,
         "modules": ("slime.backends.megatron_utils.loss",),
     },
     "slime.metrics": {
         "id": "slime.metrics",
-        "revision": 1,
         "opt_in": True,
         "switch": "OVERLAY_METRICS",
         "modules": (
@@ -233,12 +197,10 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.one-step-log-probs": {
         "id": "slime.one-step-log-probs",
-        "revision": 1,
         "modules": ("slime.backends.megatron_utils.actor",),
     },
     "slime.partial-rollout-budget": {
         "id": "slime.partial-rollout-budget",
-        "revision": 1,
         "modules": (
             "slime.rollout.sglang_rollout",
             "slime.rollout.sglang_streaming_rollout",
@@ -246,27 +208,22 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.resumed-schedule": {
         "id": "slime.resumed-schedule",
-        "revision": 1,
         "modules": ("slime.backends.megatron_utils.model",),
     },
     "slime.teacher-temperature": {
         "id": "slime.teacher-temperature",
-        "revision": 1,
         "modules": ("slime.rollout.on_policy_distillation",),
     },
     "slime.tool-turn-mask": {
         "id": "slime.tool-turn-mask",
-        "revision": 1,
         "modules": ("slime.utils.mask_utils",),
     },
     "slime.value-temperature": {
         "id": "slime.value-temperature",
-        "revision": 1,
         "modules": ("slime.backends.megatron_utils.loss",),
     },
     "slime.vpp-ceiling": {
         "id": "slime.vpp-ceiling",
-        "revision": 1,
         "requires": ("slime.capped-partitions",),
         "modules": ("slime.backends.megatron_utils.data",),
     },
@@ -277,7 +234,6 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.critic-loss-scale": {
         "id": "verl.critic-loss-scale",
-        "revision": 1,
         "modules": (
             "verl.workers.utils.losses",
             "verl.trainer.ppo.core_algos",
@@ -285,7 +241,6 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.distillation-loss-scale": {
         "id": "verl.distillation-loss-scale",
-        "revision": 1,
         "modules": ("verl.trainer.distillation.losses",),
     },
     "verl.dynamic-cp-loss": {
@@ -298,54 +253,44 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.fast-partitioner": {
         "id": "verl.fast-partitioner",
-        "revision": 1,
         "modules": ("verl.utils.seqlen_balancing",),
     },
     "verl.fsdp-output-memory": {
         "id": "verl.fsdp-output-memory",
-        "revision": 1,
         "modules": ("verl.workers.engine.fsdp.transformer_impl",),
     },
     "verl.lora-own-memory": {
         "id": "verl.lora-own-memory",
-        "revision": 1,
         "modules": ("verl.workers.rollout.vllm_rollout.utils",),
     },
     "verl.megatron-offload-rest": {
         "id": "verl.megatron-offload-rest",
-        "revision": 1,
         "modules": ("verl.workers.engine.megatron.transformer_impl",),
     },
     "verl.metrics": {
         "id": "verl.metrics",
-        "revision": 1,
         "opt_in": True,
         "switch": "OVERLAY_METRICS",
         "modules": ("verl.utils.tracking",),
     },
     "verl.moe-aux-scale": {
         "id": "verl.moe-aux-scale",
-        "revision": 1,
         "modules": ("verl.workers.engine.megatron.transformer_impl",),
     },
     "verl.mooncake-mark": {
         "id": "verl.mooncake-mark",
-        "revision": 1,
         "modules": ("verl.checkpoint_engine.mooncake_checkpoint_engine",),
     },
     "verl.multi-turn-returns": {
         "id": "verl.multi-turn-returns",
-        "revision": 1,
         "modules": ("verl.trainer.ppo.core_algos",),
     },
     "verl.offload-shared-storage": {
         "id": "verl.offload-shared-storage",
-        "revision": 1,
         "modules": ("verl.utils.megatron_utils",),
     },
     "verl.resume-epoch-boundary": {
         "id": "verl.resume-epoch-boundary",
-        "revision": 1,
         "modules": (
             "verl.utils.checkpoint.checkpoint_handler",
             "verl.trainer.main_ppo_sync",
@@ -355,12 +300,10 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.resume-lr-schedule": {
         "id": "verl.resume-lr-schedule",
-        "revision": 1,
         "modules": ("verl.utils.checkpoint.megatron_checkpoint_manager",),
     },
     "verl.seeded-validation": {
         "id": "verl.seeded-validation",
-        "revision": 1,
         "modules": ("verl.trainer.ppo.metric_utils",),
     },
     "verl.sft-balance": {
@@ -370,12 +313,10 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.strict-token-budget": {
         "id": "verl.strict-token-budget",
-        "revision": 1,
         "modules": ("verl.utils.seqlen_balancing",),
     },
     "verl.weight-transfer-order": {
         "id": "verl.weight-transfer-order",
-        "revision": 1,
         "modules": ("verl.checkpoint_engine.nccl_checkpoint_engine",),
     },
 }

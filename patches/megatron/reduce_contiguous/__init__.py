@@ -7,7 +7,7 @@ copy. A contiguous tensor takes the way it has always taken, in place and withou
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Known, Patch, Removal, Variant, one_target, replaced, variant
+from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.megatron.reduce_contiguous.fix import make_reduce, make_reduce_0_12
 
 _REDUCE = "megatron.core.tensor_parallel.mappings:_reduce"
@@ -37,11 +37,10 @@ PATCH = Patch(
         MEGATRON,
         variant("0.12", ">=0.12.0.dev0,<0.13.0.dev0", replaced(_REDUCE, make_reduce_0_12, "4f003c4b29a9")),
         variant("0.13", ">=0.13.0.dev0,<0.20.0.dev0", replaced(_REDUCE, make_reduce, "87d90a72463f")),
-        Variant(
-            name="0.19",
-            versions=">=0.19.0.dev0",
-            verdict="fixed-upstream",
-            shape=(Known(site=_REDUCE, digests=("d60feba1089d",)),),
+        fixed(
+            "0.19",
+            ">=0.19.0.dev0",
+            known(_REDUCE, "d60feba1089d"),
             reason="Megatron returns the tensor that it has reduced",
         ),
     ),

@@ -8,7 +8,7 @@ Nothing is waited for, and nothing of the schedule is copied.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Present, Removal, Variant, one_target, replaced, variant
+from overlay.patch import Patch, Present, Removal, fixed, one_target, replaced, variant
 from overlay.patches.megatron.vpp_send_before_free.fix import make_p2p_ops
 
 _P2P_OPS = "megatron.core.pipeline_parallel.p2p_communication:_p2p_ops"
@@ -46,11 +46,10 @@ PATCH = Patch(
                 "61a66315eb32",  # 0.14 to 0.17, and the images' commits
             ),
         ),
-        Variant(
-            name="0.18",
-            versions=">=0.18.0.dev0",
-            verdict="fixed-upstream",
-            shape=(Present(site=_P2P_OPS),),
+        fixed(
+            "0.18",
+            ">=0.18.0.dev0",
+            Present(site=_P2P_OPS),
             reason="the schedule waits for a send before it frees what is sent",
         ),
     ),

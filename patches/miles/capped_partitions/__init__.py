@@ -8,7 +8,7 @@ the other.
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Patch, Removal, known, one_target, replaced, variant
 from overlay.patches.miles.capped_partitions.fix import make_schedule, make_split, make_workloads
 
 _BALANCING = "miles.utils.seqlen_balancing"
@@ -33,24 +33,17 @@ PATCH = Patch(
     ),
     targets=one_target(
         MILES,
-        Variant(
-            name="0.1",
-            versions=">=0.1.0.dev0,<0.2.0.dev0",
-            shape=(
-                Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("0c302fb34e0a",)),
-                Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
-                Known(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", digests=("81d2f5f96589",)),
-                # What the import stands for, and so what is replaced in truth.
-                Known(site=f"{_BALANCING}:get_seqlen_balanced_partitions", digests=("d0c76e9f70df",)),
-                # How miles splits, in place. Called from here too, and must leave no part empty.
-                Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
-                Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
-            ),
-            replacements=(
-                Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
-                Replacement(site=f"{_SCHEDULE}:_calculate_workloads", make=make_workloads),
-                Replacement(site=f"{_SCHEDULE}:get_seqlen_balanced_partitions", make=make_split),
-            ),
+        variant(
+            "0.1",
+            ">=0.1.0.dev0,<0.2.0.dev0",
+            replaced(f"{_SCHEDULE}:build_dp_schedule", make_schedule, "0c302fb34e0a"),
+            replaced(f"{_SCHEDULE}:_calculate_workloads", make_workloads, "a2882c810ede"),
+            replaced(f"{_SCHEDULE}:get_seqlen_balanced_partitions", make_split, "81d2f5f96589"),
+            # What the import stands for, and so what is replaced in truth.
+            known(f"{_BALANCING}:get_seqlen_balanced_partitions", "d0c76e9f70df"),
+            # How miles splits, in place. Called from here too, and must leave no part empty.
+            known(f"{_BALANCING}:expand_bins_by_splitting", "befaa978d6d4"),
+            known(f"{_BALANCING}:_split_bin_by_tokens", "81020ddaf487"),
         ),
     ),
 )

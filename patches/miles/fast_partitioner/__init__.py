@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.miles.fast_partitioner.fix import make_karmarkar_karp
 
 _SITE = "miles.utils.seqlen_balancing:karmarkar_karp"
@@ -26,11 +26,6 @@ PATCH = Patch(
     ),
     targets=one_target(
         MILES,
-        Variant(
-            name="0.1",
-            versions=">=0.1.0.dev0,<0.2.0.dev0",
-            shape=(Known(site=_SITE, digests=("781a853b25ec",)),),
-            replacements=(Replacement(site=_SITE, make=make_karmarkar_karp),),
-        ),
+        variant("0.1", ">=0.1.0.dev0,<0.2.0.dev0", replaced(_SITE, make_karmarkar_karp, "781a853b25ec")),
     ),
 )

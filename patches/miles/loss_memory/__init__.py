@@ -8,7 +8,7 @@ repeats the rollout engine bit by bit are left to the original.
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Calls, Fields, Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Calls, Fields, Patch, Removal, known, one_target, replaced, variant
 from overlay.patches.miles.loss_memory.fix import make_log_probs, make_loss
 
 _HUB = "miles.backends.training_utils.loss_hub"
@@ -16,28 +16,6 @@ _LOSS = "miles.backends.training_utils.loss:loss_function"
 _LOSSES = f"{_HUB}.losses"
 _LOG_PROBS = f"{_HUB}.logit_processors:get_log_probs_and_entropy"
 _CP = "miles.backends.training_utils.cp_utils"
-
-#: In the one commit that was run: what is replaced, and what says which rows are whose. Of that all is relied
-#: on: a change anywhere in it gives other rows.
-_DIGESTS = {
-    _LOG_PROBS: "05d276c69d26",
-    _LOSS: "09348b195bd8",
-    f"{_HUB}.logit_processors:get_responses": "a944b722ebfe",
-    f"{_CP}:get_logits_and_tokens_offset_with_cp": "8eba0aece207",
-    f"{_CP}:slice_log_prob_with_cp": "4f1b6c3d0527",
-    # The import of what is replaced, by which the losses call it.
-    f"{_LOSSES}:get_log_probs_and_entropy": "11bd3f9d090f",
-}
-#: A loss without upstream's zero has to get its logits from what is replaced, on every rank.
-_CALLED = tuple(
-    Calls(site=f"{_LOSSES}:{name}", callee="get_log_probs_and_entropy")
-    for name in ("policy_loss_function", "sft_loss_function")
-)
-#: Rank, size and group of the tensor and context parallel ranks.
-_GROUPS = (
-    Fields(site="miles.backends.training_utils.parallel:ParallelState", names=("tp", "cp")),
-    Fields(site="miles.utils.ft_utils.process_group_utils:GroupInfo", names=("rank", "size", "group")),
-)
 
 PATCH = Patch(
     id="miles.loss-memory",
@@ -61,17 +39,25 @@ PATCH = Patch(
     ),
     targets=one_target(
         MILES,
-        Variant(
-            name="0.1",
-            versions=">=0.1.0.dev0,<0.2.0.dev0",
-            shape=(
-                *(Known(site=site, digests=(known,)) for site, known in _DIGESTS.items()),
-                *_CALLED,
-                *_GROUPS,
-            ),
-            replacements=(
-                Replacement(site=_LOG_PROBS, make=make_log_probs),
-                Replacement(site=_LOSS, make=make_loss),
+        # The one commit that was run.
+        variant(
+            "0.1",
+            ">=0.1.0.dev0,<0.2.0.dev0",
+            replaced(_LOG_PROBS, make_log_probs, "05d276c69d26"),
+            replaced(_LOSS, make_loss, "09348b195bd8"),
+            # What says which rows are whose. All of it is relied on: a change anywhere gives other rows.
+            known(f"{_HUB}.logit_processors:get_responses", "a944b722ebfe"),
+            known(f"{_CP}:get_logits_and_tokens_offset_with_cp", "8eba0aece207"),
+            known(f"{_CP}:slice_log_prob_with_cp", "4f1b6c3d0527"),
+            # The import of what is replaced, by which the losses call it.
+            known(f"{_LOSSES}:get_log_probs_and_entropy", "11bd3f9d090f"),
+            # A loss without upstream's zero has to get its logits from what is replaced, on every rank.
+            Calls(site=f"{_LOSSES}:policy_loss_function", callee="get_log_probs_and_entropy"),
+            Calls(site=f"{_LOSSES}:sft_loss_function", callee="get_log_probs_and_entropy"),
+            # Rank, size and group of the tensor and context parallel ranks.
+            Fields(site="miles.backends.training_utils.parallel:ParallelState", names=("tp", "cp")),
+            Fields(
+                site="miles.utils.ft_utils.process_group_utils:GroupInfo", names=("rank", "size", "group")
             ),
         ),
     ),

@@ -8,7 +8,7 @@ for it are stuck: it enters the collective when miles is done, which has none be
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Fields, Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Fields, Patch, Removal, known, one_target, replaced, variant
 from overlay.patches.miles.whiten_over_cp.fix import make_normalize, make_whiten
 
 _ADVANTAGES = "miles.backends.training_utils.loss_hub.advantages"
@@ -35,28 +35,20 @@ PATCH = Patch(
     ),
     targets=one_target(
         MILES,
-        Variant(
-            name="0.1",
-            versions=">=0.1.0.dev0,<0.2.0.dev0",
-            shape=(
-                Known(site=f"{_ADVANTAGES}:normalize_advantages", digests=("b1301c4f0231",)),
-                Known(site=f"{_ADVANTAGES}:distributed_masked_whiten", digests=("27bcca13daf2",)),
-                # What the import stands for, and so what is replaced in truth.
-                Known(
-                    site="miles.utils.distributed_utils:distributed_masked_whiten", digests=("781d8fb39bea",)
-                ),
-                # Which ranks are asked is all that these say, and all of it is relied on.
-                Known(site=f"{_STATE}.effective_dp_cp", digests=("8de1b866f690",)),
-                Known(site=f"{_STATE}._dp_mode", digests=("54fc92aab1d3",)),
-                Known(site=f"{_GROUPS}:GroupsInfo", digests=("03c216fca9f2",)),
-                # What they say it of. Of the rest of the state nothing is asked.
-                Fields(site=_STATE, names=("intra_dp", "intra_dp_cp", "indep_dp", "cp")),
-                Fields(site=f"{_GROUPS}:GroupInfo", names=("rank", "size", "group")),
-            ),
-            replacements=(
-                Replacement(site=f"{_ADVANTAGES}:distributed_masked_whiten", make=make_whiten),
-                Replacement(site=f"{_ADVANTAGES}:normalize_advantages", make=make_normalize),
-            ),
+        variant(
+            "0.1",
+            ">=0.1.0.dev0,<0.2.0.dev0",
+            replaced(f"{_ADVANTAGES}:normalize_advantages", make_normalize, "b1301c4f0231"),
+            replaced(f"{_ADVANTAGES}:distributed_masked_whiten", make_whiten, "27bcca13daf2"),
+            # What the import stands for, and so what is replaced in truth.
+            known("miles.utils.distributed_utils:distributed_masked_whiten", "781d8fb39bea"),
+            # Which ranks are asked is all that these say, and all of it is relied on.
+            known(f"{_STATE}.effective_dp_cp", "8de1b866f690"),
+            known(f"{_STATE}._dp_mode", "54fc92aab1d3"),
+            known(f"{_GROUPS}:GroupsInfo", "03c216fca9f2"),
+            # What they say it of. Of the rest of the state nothing is asked.
+            Fields(site=_STATE, names=("intra_dp", "intra_dp_cp", "indep_dp", "cp")),
+            Fields(site=f"{_GROUPS}:GroupInfo", names=("rank", "size", "group")),
         ),
     ),
 )

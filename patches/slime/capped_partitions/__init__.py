@@ -9,7 +9,7 @@ that all ranks have agreed on: nothing here is a collective.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Patch, Removal, known, one_target, replaced, superseded, variant
 from overlay.patches._slime_step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED
 from overlay.patches.slime.capped_partitions.fix import (
     make_capped,
@@ -22,19 +22,11 @@ from overlay.patches.slime.capped_partitions.fix import (
 _BALANCING = "slime.utils.seqlen_balancing"
 _SCHEDULE = "slime.utils.dp_schedule"
 
-#: What is replaced in every release before 0.3.
-_INLINE = (
-    Replacement(site=f"{DATA}:get_data_iterator", make=make_iterator),
-    Replacement(site=f"{DATA}:get_seqlen_balanced_partitions", make=make_split),
-)
 #: The import of it, and what is imported: that is what is replaced in truth.
 _BALANCED = (
-    Known(site=f"{DATA}:get_seqlen_balanced_partitions", digests=("3147333413dc",)),
-    Known(
-        site=f"{_BALANCING}:get_seqlen_balanced_partitions",
-        # v0.1.0 and v0.2.0; v0.2.1; v0.2.2 to v0.3.1
-        digests=("27fa87e211fd", "4e026baf2e0b", "d0c76e9f70df"),
-    ),
+    replaced(f"{DATA}:get_seqlen_balanced_partitions", make_split, "3147333413dc"),
+    # v0.1.0 and v0.2.0; v0.2.1; v0.2.2 to v0.3.1
+    known(f"{_BALANCING}:get_seqlen_balanced_partitions", "27fa87e211fd", "4e026baf2e0b", "d0c76e9f70df"),
 )
 
 PATCH = Patch(
@@ -67,54 +59,39 @@ PATCH = Patch(
     targets=one_target(
         SLIME,
         # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
-        Variant(
-            name="0.1-0.2",
-            versions=">=0.0.1.dev0,<0.3.0.dev0",
-            shape=(
-                Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1, *ITERATOR_0_2)),
-                *_BALANCED,
-            ),
-            replacements=_INLINE,
+        variant(
+            "0.1-0.2",
+            ">=0.0.1.dev0,<0.3.0.dev0",
+            replaced(f"{DATA}:get_data_iterator", make_iterator, ITERATOR_0_1, *ITERATOR_0_2),
+            *_BALANCED,
         ),
-        Variant(
-            name="286750aa3",
-            versions=">=0.2.4.dev0,<0.3.0.dev0",
-            shape=(
-                Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)),
-                Known(site=f"{DATA}:_get_capped_partitions", digests=("821cbde5d52d",)),
-                *_BALANCED,
-            ),
-            replacements=(*_INLINE, Replacement(site=f"{DATA}:_get_capped_partitions", make=make_capped)),
+        variant(
+            "286750aa3",
+            ">=0.2.4.dev0,<0.3.0.dev0",
+            replaced(f"{DATA}:get_data_iterator", make_iterator, ITERATOR_CAPPED),
+            replaced(f"{DATA}:_get_capped_partitions", make_capped, "821cbde5d52d"),
+            *_BALANCED,
         ),
-        Variant(
-            name="0.3.0",
-            versions=">=0.3.0.dev0,<0.3.1.dev0",
-            verdict="superseded",
-            shape=(
-                Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("13bd1bba8324",)),
-                Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("daec89ac3e1f",)),
-            ),
+        superseded(
+            "0.3.0",
+            ">=0.3.0.dev0,<0.3.1.dev0",
+            known(f"{_SCHEDULE}:_pack_step_into_mbs", "13bd1bba8324"),
+            known(f"{_SCHEDULE}:build_dp_schedule", "daec89ac3e1f"),
             reason=(
-                "slime 0.3.0 packs the samples of all ranks by first fit, which holds the budget but "
-                "does not balance"
+                "slime 0.3.0 packs the samples of all ranks by first fit, which holds the budget but does "
+                "not balance"
             ),
         ),
-        Variant(
-            name="0.3.1",
-            versions=">=0.3.0.dev0,<0.4.0.dev0",
-            shape=(
-                Known(site=f"{_SCHEDULE}:_pack_step_into_mbs", digests=("4e2eb00ff3e1",)),
-                Known(site=f"{_SCHEDULE}:build_dp_schedule", digests=("4f961766aebd",)),
-                # Three functions of a few lines, called from here for what they return: how slime
-                # counts operations, and how it splits, which must leave no part empty.
-                Known(site=f"{_SCHEDULE}:_calculate_workloads", digests=("a2882c810ede",)),
-                Known(site=f"{_BALANCING}:expand_bins_by_splitting", digests=("befaa978d6d4",)),
-                Known(site=f"{_BALANCING}:_split_bin_by_tokens", digests=("81020ddaf487",)),
-            ),
-            replacements=(
-                Replacement(site=f"{_SCHEDULE}:build_dp_schedule", make=make_schedule),
-                Replacement(site=f"{_SCHEDULE}:_pack_step_into_mbs", make=make_pack),
-            ),
+        variant(
+            "0.3.1",
+            ">=0.3.0.dev0,<0.4.0.dev0",
+            replaced(f"{_SCHEDULE}:_pack_step_into_mbs", make_pack, "4e2eb00ff3e1"),
+            replaced(f"{_SCHEDULE}:build_dp_schedule", make_schedule, "4f961766aebd"),
+            # Three functions of a few lines, called from here for what they return: how slime
+            # counts operations, and how it splits, which must leave no part empty.
+            known(f"{_SCHEDULE}:_calculate_workloads", "a2882c810ede"),
+            known(f"{_BALANCING}:expand_bins_by_splitting", "befaa978d6d4"),
+            known(f"{_BALANCING}:_split_bin_by_tokens", "81020ddaf487"),
         ),
     ),
 )

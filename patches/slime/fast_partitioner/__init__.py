@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.slime.fast_partitioner.fix import make_karmarkar_karp
 
 _SITE = "slime.utils.seqlen_balancing:karmarkar_karp"
@@ -26,12 +26,11 @@ PATCH = Patch(
     ),
     targets=one_target(
         SLIME,
-        Variant(
-            name="0.1-0.3",
-            versions=">=0.0.1.dev0,<0.4.0.dev0",
+        variant(
+            "0.1-0.3",
+            ">=0.0.1.dev0,<0.4.0.dev0",
             # v0.1.0 to v0.2.0.post1; v0.2.1 to v0.3.1. They differ in annotations and dead code.
-            shape=(Known(site=_SITE, digests=("24363cef5e1b", "781a853b25ec")),),
-            replacements=(Replacement(site=_SITE, make=make_karmarkar_karp),),
+            replaced(_SITE, make_karmarkar_karp, "24363cef5e1b", "781a853b25ec"),
         ),
     ),
 )

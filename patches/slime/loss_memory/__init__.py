@@ -7,7 +7,7 @@ backward are what it consists of. Which rows belong to which sample is asked of 
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Calls, Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Calls, Patch, Removal, Variant, known, one_target, replaced, variant
 from overlay.patches.slime.loss_memory.fix import (
     make_loss,
     make_packed,
@@ -37,7 +37,7 @@ def _variant(
     versions: str,
     make: Callable[..., Any],
     *,
-    replaced: tuple[str, ...],
+    digests: tuple[str, ...],
     rows: tuple[str, ...],
     offsets: str,
     slices: tuple[str, ...] = (),
@@ -48,33 +48,23 @@ def _variant(
 
     Of the latter all is relied on: a change anywhere in it gives other rows.
     """
-    known = {
-        _SITE: replaced,
-        f"{_LOSS}:get_responses": rows,
-        f"{_CP}:get_logits_and_tokens_offset_with_cp": (offsets,),
-    }
+    parts: list[Any] = [
+        replaced(_SITE, make, *digests),
+        known(f"{_LOSS}:get_responses", *rows),
+        known(f"{_CP}:get_logits_and_tokens_offset_with_cp", offsets),
+    ]
     if slices:
-        known[f"{_CP}:slice_log_prob_with_cp"] = slices
-    replacements = [Replacement(site=_SITE, make=make)]
+        parts.append(known(f"{_CP}:slice_log_prob_with_cp", *slices))
     losses = ["policy_loss_function"]
     if loss is not None:
         # It loses its zero too, so every rank has to get there.
         losses.append("sft_loss_function")
-        replacements.append(Replacement(site=_LOSS_FUNCTION, make=loss[0]))
-        known[_LOSS_FUNCTION] = loss[1]
+        parts.append(replaced(_LOSS_FUNCTION, loss[0], *loss[1]))
     if values:
-        replacements.append(Replacement(site=_VALUES, make=make_values))
-        known[_VALUES] = values
-    return Variant(
-        name=name,
-        versions=versions,
-        shape=(
-            *(Known(site=site, digests=digests) for site, digests in known.items()),
-            # Whatever else they compute, it is from here that they have their log-probabilities.
-            *(Calls(site=f"{_LOSS}:{name}", callee="get_log_probs_and_entropy") for name in losses),
-        ),
-        replacements=tuple(replacements),
-    )
+        parts.append(replaced(_VALUES, make_values, *values))
+    # Whatever else they compute, it is from here that they have their log-probabilities.
+    parts += [Calls(site=f"{_LOSS}:{one}", callee="get_log_probs_and_entropy") for one in losses]
+    return variant(name, versions, *parts)
 
 
 PATCH = Patch(
@@ -109,7 +99,7 @@ PATCH = Patch(
             "0.2.0",
             ">=0.1.0.dev0,<0.2.2.dev0",
             make_packed,
-            replaced=("c9b85f289992", "721f83b74784", "081bffc2a47d", "841c4db76309", "4d14febdb9e3"),
+            digests=("c9b85f289992", "721f83b74784", "081bffc2a47d", "841c4db76309", "4d14febdb9e3"),
             rows=("ecf915c1fd15", "87c83fa75c99", "85018937839d"),
             offsets="c2f90eb66efd",
         ),
@@ -117,7 +107,7 @@ PATCH = Patch(
             "0.2.2",
             ">=0.2.1.dev0,<0.2.3.dev0",
             make_padded,
-            replaced=("8c1eddb4ac56",),
+            digests=("8c1eddb4ac56",),
             rows=("9beb0231f80f", "44844ee20458"),
             offsets="79971ab4ccd9",
         ),
@@ -126,7 +116,7 @@ PATCH = Patch(
             "after 0.2.2",
             ">=0.2.2.dev0,<0.2.3.dev0",
             make_paired,
-            replaced=("a3bb1b60854d",),
+            digests=("a3bb1b60854d",),
             rows=("44844ee20458",),
             offsets="79971ab4ccd9",
         ),
@@ -135,7 +125,7 @@ PATCH = Patch(
             "0.2.3",
             ">=0.2.2.dev0,<0.2.5.dev0",
             make_paired,
-            replaced=("c595062ef44d", "6aaf21fd57e4", "633b50df9415", "3a096f614230"),
+            digests=("c595062ef44d", "6aaf21fd57e4", "633b50df9415", "3a096f614230"),
             rows=("02c0aec8decb",),
             offsets="79971ab4ccd9",
             slices=("1a8f033fa038", "9eebe53f3605"),
@@ -147,7 +137,7 @@ PATCH = Patch(
             "before 0.3.0",
             ">=0.2.3.dev0,<0.3.1.dev0",
             make_paired,
-            replaced=("3a096f614230",),
+            digests=("3a096f614230",),
             rows=("02c0aec8decb",),
             offsets="79971ab4ccd9",
             slices=("1a8f033fa038", "9eebe53f3605"),
@@ -158,7 +148,7 @@ PATCH = Patch(
             "0.3.0",
             ">=0.2.4.dev0,<0.3.1.dev0",
             make_paired,
-            replaced=("3a096f614230",),
+            digests=("3a096f614230",),
             rows=("fe65d16dfa38",),
             offsets="79971ab4ccd9",
             slices=("9eebe53f3605",),
@@ -170,7 +160,7 @@ PATCH = Patch(
             "after 0.3.0",
             ">=0.3.0.dev0,<0.3.1.dev0",
             make_packed_pair,
-            replaced=("f7c0109446b4",),
+            digests=("f7c0109446b4",),
             rows=("d8b426e9b477",),
             offsets="c2f90eb66efd",
             slices=("734123b9cf6a",),
@@ -180,7 +170,7 @@ PATCH = Patch(
             "0.3.1",
             ">=0.3.0.dev0,<0.3.2.dev0",
             make_with_top_p,
-            replaced=("c3f2e221a95b", "1cb71cfcbda5"),
+            digests=("c3f2e221a95b", "1cb71cfcbda5"),
             rows=("d8b426e9b477",),
             offsets="c2f90eb66efd",
             slices=("734123b9cf6a",),

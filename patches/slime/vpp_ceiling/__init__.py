@@ -10,7 +10,7 @@ that number, and raise the same error (in `slime.capped-partitions`): none is le
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Variant, one_target
+from overlay.patch import Absent, Patch, Present, Removal, known, one_target, replaced, superseded, variant
 from overlay.patches._slime_step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED
 from overlay.patches.slime.vpp_ceiling.fix import make_config, make_count, make_count_0_1, make_count_286
 
@@ -18,12 +18,8 @@ from overlay.patches.slime.vpp_ceiling.fix import make_config, make_count, make_
 # it has been counted, and which way it is rounded then, decides what the count has to be. They cost nothing:
 # `slime.capped-partitions`, without which this patch is not applied, replaces that function.
 _COUNT = f"{DATA}:get_minimum_num_micro_batch_size"
-#: The import of it, and what is imported: that is what is replaced in truth.
-_COUNTED = (
-    Known(site=_COUNT, digests=("6d6d2b239aef",)),
-    # v0.2.0; v0.2.1 to v0.2.4
-    Known(site="slime.utils.data:get_minimum_num_micro_batch_size", digests=("546f311aa637", "2479fd9ce149")),
-)
+#: What the import of it stands for, and so what is replaced in truth. v0.2.0; v0.2.1 to v0.2.4
+_COUNTED = known("slime.utils.data:get_minimum_num_micro_batch_size", "546f311aa637", "2479fd9ce149")
 
 PATCH = Patch(
     id="slime.vpp-ceiling",
@@ -47,40 +43,33 @@ PATCH = Patch(
     targets=one_target(
         SLIME,
         # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
-        Variant(
-            name="0.1",
-            versions=">=0.0.1.dev0,<0.2.0.dev0",
-            shape=(
-                Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_0_1,)),
-                Known(site=_COUNT, digests=("b550812ce342",)),
-                Known(
-                    site="slime.backends.utils.data:get_minimum_num_micro_batch_size",
-                    digests=("1b038a3cab90",),
-                ),
-                Known(site=f"{DATA}:get_model_config", digests=("876af8b0ac8d",)),
-            ),
-            replacements=(
-                Replacement(site=_COUNT, make=make_count_0_1),
-                Replacement(site=f"{DATA}:get_model_config", make=make_config),
-            ),
+        variant(
+            "0.1",
+            ">=0.0.1.dev0,<0.2.0.dev0",
+            known(f"{DATA}:get_data_iterator", ITERATOR_0_1),
+            replaced(_COUNT, make_count_0_1, "b550812ce342"),
+            known("slime.backends.utils.data:get_minimum_num_micro_batch_size", "1b038a3cab90"),
+            replaced(f"{DATA}:get_model_config", make_config, "876af8b0ac8d"),
         ),
-        Variant(
-            name="0.2",
-            versions=">=0.1.0.dev0,<0.3.0.dev0",
-            shape=(Known(site=f"{DATA}:get_data_iterator", digests=ITERATOR_0_2), *_COUNTED),
-            replacements=(Replacement(site=_COUNT, make=make_count),),
+        variant(
+            "0.2",
+            ">=0.1.0.dev0,<0.3.0.dev0",
+            known(f"{DATA}:get_data_iterator", *ITERATOR_0_2),
+            replaced(_COUNT, make_count, "6d6d2b239aef"),
+            _COUNTED,
         ),
-        Variant(
-            name="286750aa3",
-            versions=">=0.2.4.dev0,<0.3.0.dev0",
-            shape=(Known(site=f"{DATA}:get_data_iterator", digests=(ITERATOR_CAPPED,)), *_COUNTED),
-            replacements=(Replacement(site=_COUNT, make=make_count_286),),
+        variant(
+            "286750aa3",
+            ">=0.2.4.dev0,<0.3.0.dev0",
+            known(f"{DATA}:get_data_iterator", ITERATOR_CAPPED),
+            replaced(_COUNT, make_count_286, "6d6d2b239aef"),
+            _COUNTED,
         ),
-        Variant(
-            name="0.3",
-            versions=">=0.3.0.dev0",
-            verdict="superseded",
-            shape=(Present(site="slime.utils.dp_schedule:build_dp_schedule"), Absent(site=_COUNT)),
+        superseded(
+            "0.3",
+            ">=0.3.0.dev0",
+            Present(site="slime.utils.dp_schedule:build_dp_schedule"),
+            Absent(site=_COUNT),
             reason="slime 0.3 packs first and aligns upwards, before it deals out to the ranks",
         ),
     ),

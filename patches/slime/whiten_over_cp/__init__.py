@@ -9,7 +9,7 @@ the collective when slime is done, which has none behind it.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Patch, Removal, Variant, fixed, known, one_target, replaced, variant
 from overlay.patches.slime.whiten_over_cp.fix import make_advantages, make_whiten
 
 _LOSS = "slime.backends.megatron_utils.loss"
@@ -18,21 +18,15 @@ _ADVANTAGES = f"{_LOSS}:compute_advantages_and_returns"
 
 def _variant(name: str, versions: str, *digests: str) -> Variant:
     """Return a variant by the digests of the function that computes advantages."""
-    sites = {
-        _ADVANTAGES: (digests, make_advantages),
-        f"{_LOSS}:distributed_masked_whiten": (("a25370b8c9ce",), make_whiten),
-    }
-    whiten = Known(site="slime.utils.distributed_utils:distributed_masked_whiten", digests=_WHITEN)
-    return Variant(
-        name=name,
-        versions=versions,
-        shape=(whiten, *(Known(site=site, digests=known) for site, (known, _) in sites.items())),
-        replacements=tuple(Replacement(site=site, make=make) for site, (_, make) in sites.items()),
+    return variant(
+        name,
+        versions,
+        # What the import stands for, and so what is replaced in truth.
+        known("slime.utils.distributed_utils:distributed_masked_whiten", "36e2ecb14c57", "a40c04ac0ab3"),
+        replaced(_ADVANTAGES, make_advantages, *digests),
+        replaced(f"{_LOSS}:distributed_masked_whiten", make_whiten, "a25370b8c9ce"),
     )
 
-
-#: What the import stands for, and so what is replaced in truth.
-_WHITEN = ("36e2ecb14c57", "a40c04ac0ab3")
 
 PATCH = Patch(
     id="slime.whiten-over-cp",
@@ -71,11 +65,10 @@ PATCH = Patch(
             "0.3", ">=0.2.4.dev0,<0.3.2.dev0", "d0698ec5dd8d", "35d9bb8ea6f7", "82444f15e8cd", "2f3b104525de"
         ),
         # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-        Variant(
-            name="after 0.3.1",
-            versions=">=0.3.1.dev0",
-            verdict="fixed-upstream",
-            shape=(Known(site=_ADVANTAGES, digests=("54f5c8035b65", "2cb81e45e500")),),
+        fixed(
+            "after 0.3.1",
+            ">=0.3.1.dev0",
+            known(_ADVANTAGES, "54f5c8035b65", "2cb81e45e500"),
             reason="slime asks all ranks that have a part of the batch",
         ),
     ),

@@ -21,7 +21,18 @@ factor (`_dynamic_cp/whole.py`), and its share is that loss divided by W.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Known, Patch, Present, Removal, Replacement, Variant, one_target
+from overlay.patch import (
+    Absent,
+    Known,
+    Patch,
+    Present,
+    Removal,
+    Replacement,
+    Variant,
+    not_affected,
+    one_target,
+    superseded,
+)
 from overlay.patches._dynamic_cp.groups import make_device_mesh
 from overlay.patches.verl.dynamic_cp_loss.fix import (
     make_forward_backward,
@@ -148,24 +159,18 @@ PATCH = Patch(
         _variant("0.8", ">=0.8.0.dev0,<0.11.0.dev0", _DIGESTS_0_8),
         _variant("0.9.dev, July 2026", ">=0.9.0.dev0,<0.10.0.dev0", _DIGESTS_JULY),
         _variant("0.9.dev, August 2026", ">=0.9.0.dev0,<0.10.0.dev0", _DIGESTS_AUGUST),
-        Variant(
-            name="0.9",
-            versions=">=0.9.0.dev0",
-            verdict="superseded",
-            shape=(
-                Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
-                Present(site="verl.utils.dynamic_cp_scheduler"),
-            ),
+        superseded(
+            "0.9",
+            ">=0.9.0.dev0",
+            Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
+            Present(site="verl.utils.dynamic_cp_scheduler"),
             reason="verl 0.9 has replaced the split and its scales by Megatron's own scheduler",
         ),
-        Variant(
-            name="0.7",
-            versions="<0.9.0.dev0",
-            verdict="not-affected",
-            shape=(
-                Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
-                Absent(site="verl.utils.dynamic_cp_scheduler"),
-            ),
+        not_affected(
+            "0.7",
+            "<0.9.0.dev0",
+            Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
+            Absent(site="verl.utils.dynamic_cp_scheduler"),
             reason="dynamic context parallelism came with verl 0.8",
         ),
     ),

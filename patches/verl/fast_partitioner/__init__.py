@@ -7,7 +7,7 @@ verl that balances goes through it: micro-batches, mini-batches, and the split o
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.verl.fast_partitioner.fix import make_partitioner
 
 _SITE = "verl.utils.seqlen_balancing:karmarkar_karp"
@@ -34,11 +34,6 @@ PATCH = Patch(
     ),
     targets=one_target(
         VERL,
-        Variant(
-            name="0.6",
-            versions=">=0.5.0.dev0,<0.11.0.dev0",
-            shape=(Known(site=_SITE, digests=(_PLAIN, _ANNOTATED)),),
-            replacements=(Replacement(site=_SITE, make=make_partitioner),),
-        ),
+        variant("0.6", ">=0.5.0.dev0,<0.11.0.dev0", replaced(_SITE, make_partitioner, _PLAIN, _ANNOTATED)),
     ),
 )

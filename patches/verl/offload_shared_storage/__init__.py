@@ -11,7 +11,7 @@ holds goes as before, and another one goes with the last that holds it.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Absent, Patch, Removal, known, not_affected, one_target, replaced, variant
 from overlay.patches.verl.offload_shared_storage.fix import OffloadWarning, make_can_resize
 
 #: The names by which jobs filter what the patch says.
@@ -44,24 +44,20 @@ PATCH = Patch(
     ),
     targets=one_target(
         VERL,
-        Variant(
-            name="before 0.9",
-            versions=">=0.5.0.dev0,<0.10.0.dev0",
-            verdict="not-affected",
-            shape=(Absent(site=_CAN_RESIZE),),
+        not_affected(
+            "before 0.9",
+            ">=0.5.0.dev0,<0.10.0.dev0",
+            Absent(site=_CAN_RESIZE),
             reason="verl resizes no storage of a parameter before 0.9",
         ),
-        Variant(
-            name="0.9",
-            versions=">=0.9.0.dev0,<0.11.0.dev0",
-            shape=(
-                Known(site=_CAN_RESIZE, digests=("fd35746fefcd",)),
-                # Only relied on, but for what a digest alone says: by how many names it holds the
-                # tensor that it asks about. With one less, somebody else's would not be seen.
-                # commits before 0.9.0; 0.9.0; 0.9.1
-                Known(site=_OFFLOAD, digests=("b487e0c6bb62", "f355dbcc9c93", "39daca4fd5b0")),
-            ),
-            replacements=(Replacement(site=_CAN_RESIZE, make=make_can_resize),),
+        variant(
+            "0.9",
+            ">=0.9.0.dev0,<0.11.0.dev0",
+            replaced(_CAN_RESIZE, make_can_resize, "fd35746fefcd"),
+            # Only relied on, but for what a digest alone says: by how many names it holds the
+            # tensor that it asks about. With one less, somebody else's would not be seen.
+            # commits before 0.9.0; 0.9.0; 0.9.1
+            known(_OFFLOAD, "b487e0c6bb62", "f355dbcc9c93", "39daca4fd5b0"),
         ),
     ),
 )

@@ -13,7 +13,7 @@ compute them, so they go alone, with a warning.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Known, Patch, Removal, Replacement, Variant, one_target
+from overlay.patch import Absent, Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.verl.strict_token_budget.fix import (
     TokenBudgetError,
     TokenBudgetWarning,
@@ -30,14 +30,14 @@ _HOME = "verl.utils.seqlen_balancing"
 _REARRANGE, _PARTITIONS = f"{_HOME}:rearrange_micro_batches", f"{_HOME}:get_seqlen_balanced_partitions"
 
 #: What is the same in 0.6.1 to 0.9.1.
-_BALANCED = Known(site=_PARTITIONS, digests=("d0c76e9f70df",))
-#: Upstream's own result comes out where it keeps the bound, and is computed here: this is replaced in truth.
-_PARTITIONER = Known(site=f"{_HOME}:karmarkar_karp", digests=("b58b1f6d67e3", "ce0da6487c5b"))
+_BALANCED = (
+    replaced(_PARTITIONS, make_partitions, "d0c76e9f70df"),
+    # Upstream's own result comes out where it keeps the bound, and is computed here: this is what is replaced
+    # in truth.
+    known(f"{_HOME}:karmarkar_karp", "b58b1f6d67e3", "ce0da6487c5b"),
+)
 #: One line, of which the result shares a tensor with the lengths: of another type, it would change those.
-_WORKLOAD = Known(site=f"{_HOME}:calculate_workload", digests=("edbfe6066352", "4b08f85620bb"))
-
-#: 0.6.1 and 0.7.0; commits before 0.7.1.
-_UNGROUPED = ("bcc9f2a2a825", "b8d809787560", "94c3d1714a12", "ffd9ac354acb")
+_WORKLOAD = known(f"{_HOME}:calculate_workload", "edbfe6066352", "4b08f85620bb")
 
 PATCH = Patch(
     id="verl.strict-token-budget",
@@ -61,43 +61,39 @@ PATCH = Patch(
     ),
     targets=one_target(
         VERL,
-        Variant(
-            name="0.7.1",
-            versions=">=0.5.0.dev0,<0.11.0.dev0",
-            shape=(Known(site=_REARRANGE, digests=("35fa5bbadad2",)), _BALANCED, _PARTITIONER, _WORKLOAD),
-            replacements=(
-                Replacement(site=_REARRANGE, make=make_rearrange),
-                Replacement(site=_PARTITIONS, make=make_partitions),
-            ),
+        variant(
+            "0.7.1",
+            ">=0.5.0.dev0,<0.11.0.dev0",
+            replaced(_REARRANGE, make_rearrange, "35fa5bbadad2"),
+            *_BALANCED,
+            _WORKLOAD,
         ),
-        Variant(
-            name="0.6.1",
-            versions=">=0.5.0.dev0,<0.9.0.dev0",
-            shape=(Known(site=_REARRANGE, digests=_UNGROUPED), _BALANCED, _PARTITIONER, _WORKLOAD),
-            replacements=(
-                Replacement(site=_REARRANGE, make=make_rearrange_ungrouped),
-                Replacement(site=_PARTITIONS, make=make_partitions),
+        variant(
+            "0.6.1",
+            ">=0.5.0.dev0,<0.9.0.dev0",
+            # 0.6.1 and 0.7.0; commits before 0.7.1
+            replaced(
+                _REARRANGE,
+                make_rearrange_ungrouped,
+                "bcc9f2a2a825",
+                "b8d809787560",
+                "94c3d1714a12",
+                "ffd9ac354acb",
             ),
+            *_BALANCED,
+            _WORKLOAD,
         ),
-        Variant(
-            name="before 0.6.1",
-            versions=">=0.5.0.dev0,<0.8.0.dev0",
-            shape=(
-                Known(site=_REARRANGE, digests=("cb1c831eb16b",)),
-                _BALANCED,
-                _PARTITIONER,
-                Absent(site=f"{_HOME}:calculate_workload"),
-            ),
-            replacements=(
-                Replacement(site=_REARRANGE, make=make_rearrange_by_tokens),
-                Replacement(site=_PARTITIONS, make=make_partitions),
-            ),
+        variant(
+            "before 0.6.1",
+            ">=0.5.0.dev0,<0.8.0.dev0",
+            replaced(_REARRANGE, make_rearrange_by_tokens, "cb1c831eb16b"),
+            *_BALANCED,
+            Absent(site=f"{_HOME}:calculate_workload"),
         ),
-        Variant(
-            name="0.9.1",
-            versions=">=0.9.1.dev0",
-            verdict="fixed-upstream",
-            shape=(Known(site=_REARRANGE, digests=("102c7407b130",)),),
+        fixed(
+            "0.9.1",
+            ">=0.9.1.dev0",
+            known(_REARRANGE, "102c7407b130"),
             reason="verl adds micro-batches itself until each keeps max_token_len",
         ),
     ),
