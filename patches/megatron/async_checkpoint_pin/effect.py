@@ -1,12 +1,5 @@
 """What `megatron.async-checkpoint-pin` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "save",
-    did="kept what is staged of",
-    always=True,
-)
+EFFECT = effect(__name__, "save", did="kept what is staged of", always=True)

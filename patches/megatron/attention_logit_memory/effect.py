@@ -1,12 +1,5 @@
 """What `megatron.attention-logit-memory` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "logit of a layer",
-    did="begun anew",
-    always=True,
-)
+EFFECT = effect(__name__, "logit of a layer", did="begun anew", always=True)

@@ -1,11 +1,5 @@
 """What `megatron.cp-comm-type-by-layer` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "layer",
-    did="corrected the communication of",
-)
+EFFECT = effect(__name__, "layer", did="corrected the communication of")

@@ -1,12 +1,5 @@
 """What `megatron.gated-norm-over-tp` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "gradient of a norm",
-    did="summed over tensor parallel ranks",
-    always=True,
-)
+EFFECT = effect(__name__, "gradient of a norm", did="summed over tensor parallel ranks", always=True)

@@ -1,12 +1,5 @@
 """What `megatron.label-smoothing-over-tp` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    did="smoothed the labels of",
-    always=True,
-)
+EFFECT = effect(__name__, "micro-batch", did="smoothed the labels of", always=True)

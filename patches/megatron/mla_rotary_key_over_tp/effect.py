@@ -1,12 +1,5 @@
 """What `megatron.mla-rotary-key-over-tp` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "layer's rotary key",
-    did="given the gradient of all ranks",
-    always=True,
-)
+EFFECT = effect(__name__, "layer's rotary key", did="given the gradient of all ranks", always=True)

@@ -1,11 +1,5 @@
 """What `megatron.mtp-loss-scale` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "count of tokens",
-    did="made over all context parallel ranks",
-)
+EFFECT = effect(__name__, "count of tokens", did="made over all context parallel ranks")

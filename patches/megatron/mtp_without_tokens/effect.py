@@ -1,7 +1,5 @@
 """What `megatron.mtp-without-tokens` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
 EFFECT = effect(

@@ -1,12 +1,5 @@
 """What `megatron.param-groups-by-lr` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "optimizer",
-    did="given the parameter groups that are its own",
-    always=True,
-)
+EFFECT = effect(__name__, "optimizer", did="given the parameter groups that are its own", always=True)

@@ -1,12 +1,5 @@
 """What `megatron.reduce-contiguous` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "sum",
-    did="corrected",
-    always=True,
-)
+EFFECT = effect(__name__, "sum", did="corrected", always=True)

@@ -1,12 +1,5 @@
 """What `megatron.vpp-send-before-free` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "send",
-    did="kept in memory until it was done",
-    always=True,
-)
+EFFECT = effect(__name__, "send", did="kept in memory until it was done", always=True)

@@ -1,12 +1,5 @@
 """What `slime.allgather-cp-models` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "model",
-    did="refused",
-    always=True,
-)
+EFFECT = effect(__name__, "model", did="refused", always=True)

@@ -1,11 +1,5 @@
 """What `slime.checkpoint-step` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "load",
-    did="put the step back after",
-)
+EFFECT = effect(__name__, "load", did="put the step back after")

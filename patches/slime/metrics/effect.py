@@ -1,7 +1,5 @@
 """What `slime.metrics` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
 EFFECT = effect(__name__, "log", did="added figures to", always=True)

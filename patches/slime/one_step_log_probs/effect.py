@@ -1,12 +1,5 @@
 """What `slime.one-step-log-probs` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "rollout",
-    did="supplied the lengths of",
-    always=True,
-)
+EFFECT = effect(__name__, "rollout", did="supplied the lengths of", always=True)

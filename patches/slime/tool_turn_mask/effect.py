@@ -1,7 +1,5 @@
 """What `slime.tool-turn-mask` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import Figure, effect
 
 EFFECT = effect(

@@ -1,12 +1,5 @@
 """What `verl.critic-loss-scale` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    did="scaled the loss of",
-    always=True,
-)
+EFFECT = effect(__name__, "micro-batch", did="scaled the loss of", always=True)

@@ -1,11 +1,5 @@
 """What `verl.distillation-loss-scale` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "micro-batch",
-    did="corrected the numbers of",
-)
+EFFECT = effect(__name__, "micro-batch", did="corrected the numbers of")

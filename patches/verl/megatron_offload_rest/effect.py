@@ -1,12 +1,5 @@
 """What `verl.megatron-offload-rest` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "tensor that stayed behind",
-    did="moved or dropped",
-    always=True,
-)
+EFFECT = effect(__name__, "tensor that stayed behind", did="moved or dropped", always=True)

@@ -1,11 +1,5 @@
 """What `verl.multi-turn-returns` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "batch",
-    did="corrected the returns of",
-)
+EFFECT = effect(__name__, "batch", did="corrected the returns of")

@@ -1,11 +1,5 @@
 """What `verl.resume-epoch-boundary` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "resume",
-    did="went on to the next epoch after",
-)
+EFFECT = effect(__name__, "resume", did="went on to the next epoch after")

@@ -1,12 +1,5 @@
 """What `verl.seeded-validation` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "metric",
-    did="put the generator back after",
-    always=True,
-)
+EFFECT = effect(__name__, "metric", did="put the generator back after", always=True)

@@ -1,7 +1,5 @@
 """What `verl.sft-balance` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import Figure, effect
 
 EFFECT = effect(

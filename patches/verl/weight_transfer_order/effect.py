@@ -1,12 +1,5 @@
 """What `verl.weight-transfer-order` counts."""
 
-from __future__ import annotations
-
 from overlay.effect import effect
 
-EFFECT = effect(
-    __name__,
-    "transfer",
-    did="waited for the device after",
-    always=True,
-)
+EFFECT = effect(__name__, "transfer", did="waited for the device after", always=True)
