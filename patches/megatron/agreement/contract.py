@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from overlay.patch import Contract
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from overlay.patch import Contract
 
 
 def check(seed: str) -> str:

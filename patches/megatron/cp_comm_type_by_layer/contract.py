@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
 from typing import Any
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TYPES = ("p2p", "all_gather", "a2a", "a2a+p2p")
 LAYERS = 7

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.patches._dynamic_cp.attention import confirm_attention
 from overlay.patches._dynamic_cp.groups import check_count, warm_up
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
 
 KEYWORD = "dynamic_context_parallel"
 

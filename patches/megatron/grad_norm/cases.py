@@ -5,13 +5,11 @@ from __future__ import annotations
 import functools
 import math
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    #: Of a parameter, the shape over all ranks, and what takes this rank's part of it.
-    Split = tuple[tuple[int, ...], Callable[[Any], Any]]
+#: Of a parameter, the shape over all ranks, and what takes this rank's part of it.
+Split = tuple[tuple[int, ...], Callable[[Any], Any]]
 
 #: Experts of the whole model, and sizes of theirs. Heads of attention.
 EXPERTS, WIDE, NARROW, HEADS = 4, 8, 4, 4

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
 from overlay.patches.megatron.grad_norm.measure import note
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import ModuleType
-    from typing import Any
-
 
 #: The attribute that tells Megatron whether other ranks have the same elements.
 _MARK = "tensor_model_parallel"

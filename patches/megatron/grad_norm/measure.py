@@ -7,12 +7,9 @@ mark to their shards as it is, so that these tell too which of them upstream has
 from __future__ import annotations
 
 import math
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 _MARK = "tensor_model_parallel"
 #: The first norm of an optimizer, and every so many, is taken twice. That is a hundredth of what norms cost,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 #: Rows of a micro-batch on a rank, and their width.
 ROWS, WIDTH = 6, 4

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 #: What a loss function returns that leaves the division to Megatron: a sum, a number of tokens, a report.
 PARTS = 3

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 #: Sequences of a micro-batch, tokens of a sequence, sizes of the model.
 SEQUENCES, TOKENS, HIDDEN, EXPERTS, CHOSEN = 2, 8, 6, 4, 2

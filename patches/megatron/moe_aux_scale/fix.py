@@ -5,13 +5,10 @@ What is logged of them stays the mean of one process, or becomes it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
+from types import ModuleType
+from typing import Any
 
 #: How many sequences the micro-batch has whose loss of sequences is computed.
 _SEQUENCES: ContextVar[int] = ContextVar("sequences", default=1)

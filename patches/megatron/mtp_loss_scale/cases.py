@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 #: Tokens of a sequence, sequences of a micro-batch, micro-batches, tokens predicted beside the next one.
 TOKENS, SEQUENCES, BATCHES, DEPTHS = 8, 2, 2, 2

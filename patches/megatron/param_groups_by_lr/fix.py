@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
 #: What the scheduler reads of a group, beyond the identifiers that upstream pairs by.
 _READ = ("max_lr", "min_lr", "start_wd", "end_wd", "optimizer")

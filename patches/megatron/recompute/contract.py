@@ -5,13 +5,13 @@ What is asked of one Megatron here is asked of each release by the patch's tests
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from overlay.patch import Contract
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     import torch
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any
 
 #: Each makes a tensor that is not contiguous of one that is, of the same elements or fewer.
 VIEWS: dict[str, Callable[[Any], Any]] = {

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 from overlay.errors import OverlayError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-    from typing import Any
 
 
 class ShiftedCheckpointError(OverlayError):

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 
 def _wide(logits: Any) -> Any:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 #: Tokens of a sequence, sequences of a micro-batch, hidden size, micro-batches.
 TOKENS, SEQUENCES, HIDDEN, BATCHES = 5, 1, 4, 6

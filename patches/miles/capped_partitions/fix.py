@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import SimpleNamespace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 #: While a rollout is scheduled by FLOPs: `cap`, the tokens that a micro-batch may hold; `align`, the number
 #: of which the micro-batches of a step must be a multiple; and of the step, `lengths` and `workloads`.

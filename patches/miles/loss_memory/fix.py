@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
 from overlay.patches._packed_loss.attachment import true_arguments, unattached
 from overlay.patches._packed_loss.compute import make_compute
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
-    Lists = dict[str, list[Any]]
+Lists = dict[str, list[Any]]
 
 
 class _AsSlime:

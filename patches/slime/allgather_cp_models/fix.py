@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 #: Models with sparse attention, whose layers gather a whole sequence: for these slime splits it in order.
 IN_ORDER = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
 
 from overlay.patches._slime_step import current, read
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
 
 #: While slime 0.3 schedules a rollout: the number of which the micro-batches of a step, over all data
 #: parallel ranks, must be a multiple.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from overlay.patches.slime.group_baseline.rewards import NORMALISED, by_prompt
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
+from overlay.patches.slime.group_baseline.rewards import NORMALISED, by_prompt
 
 #: As `--custom-reward-post-process-path` takes it.
 PATH = f"{by_prompt.__module__}.{by_prompt.__name__}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-    from typing import Any
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 #: The estimators that slime normalises rewards for, and those of them that it divides by the deviation too.
 SCALED = ("grpo", "gspo", "cispo")

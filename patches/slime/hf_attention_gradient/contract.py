@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from overlay.patch import Contract
 from overlay.patches.slime.hf_attention_gradient import PATCH
 from overlay.testing import assert_applied, enable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def check(seed: str) -> str:

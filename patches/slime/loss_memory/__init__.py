@@ -6,6 +6,9 @@ backward are what it consists of. Which rows belong to which sample is asked of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from overlay.compat.projects import SLIME
 from overlay.patch import Calls, Patch, Removal, Variant, known, one_target, replaced, variant
 from overlay.patches.slime.loss_memory.fix import (
@@ -19,11 +22,6 @@ from overlay.patches.slime.loss_memory.fix import (
     make_values,
     make_with_top_p,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 _LOSS = "slime.backends.megatron_utils.loss"
 _CP = "slime.backends.megatron_utils.cp_utils"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
 
 from overlay.patches._slime_advantages import RUN
 from overlay.patches.slime.masked_gae.layout import Layout
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
 
 
 class _Step:

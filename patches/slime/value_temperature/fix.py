@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
 
 def at_own_temperature(logits: Any, args: Any) -> Any:

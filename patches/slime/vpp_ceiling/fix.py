@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from overlay.patches._slime_step import current
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
+from overlay.patches._slime_step import current
 
 
 def rounded(lengths: Sequence[int], count: int) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
+from types import ModuleType
+from typing import Any
 
 #: While advantages are computed: whether this rank has entered the collective.
 _entered: ContextVar[bool] = ContextVar("overlay_slime_whitened", default=False)

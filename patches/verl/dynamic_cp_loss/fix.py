@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from overlay import log
@@ -16,10 +19,6 @@ from overlay.patches._dynamic_cp.whole import collect, on_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from types import ModuleType
-    from typing import Any
-
     from overlay.patches._dynamic_cp.plan import Plan
 
 #: Under this key the plan of a micro-batch (`overlay.patches._dynamic_cp.plan`) travels with a rank's part of

@@ -10,16 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STATES = ("exp_avg", "exp_avg_sq", "master_param")
 

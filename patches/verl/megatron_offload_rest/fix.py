@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
 
 #: Where a precision-aware optimizer keeps the weights that it updates.
 _MASTER = "master_param"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 
 def make_log(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 VOCABULARY, HIDDEN, EXPERTS, CHOSEN = 12, 6, 4, 2
 #: Of the router's losses. Large, so that the gradient shows them beside that of the main loss.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-    from types import ModuleType
-    from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from types import ModuleType
+from typing import Any
 
 #: Bytes of a mark, at the beginning of each bucket.
 MARK = 4

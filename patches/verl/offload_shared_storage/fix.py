@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 from overlay.patches._tensor_holders import cannot_tell, make_holders
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
 
 
 class OffloadWarning(UserWarning):

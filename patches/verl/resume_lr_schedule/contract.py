@@ -11,15 +11,13 @@ import math
 import random
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Optimizer:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from overlay.patches._partition import capped_partitions, fewest_parts, karmarkar_karp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: Of the drawn batch: its samples, the tokens of the longest, the median's logarithm, and the seed.
 SAMPLES, BUDGET, SCALE, SEED = 256, 16384, 8.0, 0

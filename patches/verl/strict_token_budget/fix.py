@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
-
-    #: Takes a rank's list of integers, and returns the greatest of all ranks at each place.
-    Agree = Callable[[list[int]], list[int]]
+#: Takes a rank's list of integers, and returns the greatest of all ranks at each place.
+Agree = Callable[[list[int]], list[int]]
 
 #: While `rearrange_micro_batches` runs: the groups of samples that go into each micro-batch.
 _settled: ContextVar[list[list[int]] | None] = ContextVar("overlay_micro_batches", default=None)

@@ -12,8 +12,9 @@ import inspect
 import os
 import random
 import sys
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,11 +31,8 @@ from overlay.compat import cpu_engine
 from overlay.compat.cpu_steps import run_sft, seed
 from overlay.compat.cuda_on_cpu import replaced
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dynamic_cp_cases import Case
-
+#: Its name, tensor and pipeline parallel size, and what is run.
+Case = tuple[str, int, int, Callable[[], Any]]
 CAP = 6
 ROPE = cpu_engine.Shape(groups=2, rope=True, norm="RMSNorm")
 TE = cpu_engine.Shape(groups=2, core_attention=te.TEDotProductAttention)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch.distributed as dist
 from megatron.core import parallel_state as mpu
@@ -14,10 +15,7 @@ from overlay.compat import cpu_engine
 from overlay.compat.cpu_policy_step import run_ppo
 from overlay.compat.cpu_steps import run_outputs, run_sft
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Case = tuple[str, int, int, Callable[[], Any]]
+Case = tuple[str, int, int, Callable[[], Any]]
 
 
 def cases(world: int) -> list[Case]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import random
 import tempfile
+from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def wrong(seed: str) -> str:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import random
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from overlay.compat import verl_imports
 
 warnings.simplefilter("ignore")
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Method = TypeVar("Method", bound="Callable[..., Any]")
 

@@ -11,16 +11,14 @@ import io
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import overlay
 from overlay.base.settings import is_alone
 from overlay.patches.verl.sft_balance.contract import stand_in  # before verl
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Log:
