@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+from overlay.compat.contracts import megatron_parts as parts
+from overlay.compat.contracts.forked import wrong_on_ranks
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
@@ -16,18 +19,9 @@ KEYS, VALUES, KEY_SIZE, VALUE_SIZE = 2, 4, 6, 5
 
 def wrong(seed: str) -> str:
     """Return what a rank finds wrong, empty if none finds anything."""
-    import importlib
-
-    from overlay.compat import forked_ranks
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.no_triton import no_triton
-
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    with cuda_on_cpu(), no_triton():
-        _stand_in()
-        importlib.import_module("megatron.core.ssm.gated_delta_net")
-        importlib.import_module("megatron.core.distributed")
-        return forked_ranks.first_finding(RANKS, lambda: _rank(seed))
+    _stand_in()
+    modules = ("megatron.core.ssm.gated_delta_net", "megatron.core.distributed")
+    return wrong_on_ranks(partial(_rank, seed), *modules, ranks=RANKS)
 
 
 def _stand_in() -> None:
@@ -52,19 +46,17 @@ def _stand_in() -> None:
         vars(sys.modules[name]).update(contents)
 
 
-def _rank(seed: str) -> str:
-    """Look at it on one of the ranks, which all draw the same."""
+def _rank(seed: str) -> Iterator[str]:
+    """Yield what is wrong on one of the ranks, which all draw the same."""
     import torch
     import torch.distributed as dist
     from megatron.core.distributed import finalize_model_grads
 
     from overlay.compat import megatron_on_cpu
 
-    dist.init_process_group("gloo")
     megatron_on_cpu.start_megatron(tensor_model_parallel_size=RANKS)
     alone = [dist.new_group([rank]) for rank in range(RANKS)][dist.get_rank()]
     torch.manual_seed(int(seed) % 2**31)
-    found = list[str]()
     for parallel in (False, True):
         whole, part = _layer(alone, sequence_parallel=False), _layer(None, sequence_parallel=parallel)
         with torch.no_grad():
@@ -85,11 +77,7 @@ def _rank(seed: str) -> str:
             if not torch.allclose(parameter.grad, grad, rtol=1e-3, atol=1e-4 * float(grad.abs().max())):
                 mode = "with" if parallel else "without"
                 share = float(parameter.grad.norm() / grad.norm())
-                found.append(
-                    f"{mode} sequence parallelism the gradient of {name} has {share:.2f} of its size"
-                )
-    dist.destroy_process_group()
-    return "; ".join(found)
+                yield f"{mode} sequence parallelism the gradient of {name} has {share:.2f} of its size"
 
 
 def _layer(group: Any, *, sequence_parallel: bool) -> Any:
@@ -98,7 +86,6 @@ def _layer(group: Any, *, sequence_parallel: bool) -> Any:
     from megatron.core import parallel_state, tensor_parallel
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.ssm import gated_delta_net
-    from megatron.core.transformer import TransformerConfig
 
     class Norm(torch.nn.RMSNorm):
         """An RMS norm by Megatron's keywords, marked as Transformer Engine's are."""
@@ -107,15 +94,12 @@ def _layer(group: Any, *, sequence_parallel: bool) -> Any:
             super().__init__(hidden_size, eps)
             vars(self.weight)["sequence_parallel"] = config.sequence_parallel
 
-    config = TransformerConfig(
-        num_layers=1,
+    config = parts.small_transformer(
         hidden_size=HIDDEN,
-        num_attention_heads=2,
         activation_func=torch.nn.functional.silu,
         sequence_parallel=sequence_parallel,
         tensor_model_parallel_size=1 if group else RANKS,
         deterministic_mode=True,
-        use_cpu_initialization=True,
         linear_conv_kernel_dim=3,
         linear_key_head_dim=KEY_SIZE,
         linear_value_head_dim=VALUE_SIZE,
@@ -125,12 +109,12 @@ def _layer(group: Any, *, sequence_parallel: bool) -> Any:
     groups = ProcessGroupCollection()
     groups.tp = group or parallel_state.get_tensor_model_parallel_group()
     groups.cp = parallel_state.get_context_parallel_group()
-    parts = gated_delta_net.GatedDeltaNetSubmodules(
+    submodules = gated_delta_net.GatedDeltaNetSubmodules(
         in_proj=tensor_parallel.ColumnParallelLinear,
         out_norm=Norm,
         out_proj=tensor_parallel.RowParallelLinear,
     )
-    return gated_delta_net.GatedDeltaNet(config, parts, layer_number=1, pg_collection=groups)
+    return gated_delta_net.GatedDeltaNet(config, submodules, layer_number=1, pg_collection=groups)
 
 
 def _own(named: Any) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Callable
 from typing import Any
+
+from overlay.compat.contracts import megatron_parts as parts
 
 #: Of a parameter, the shape over all ranks, and what takes this rank's part of it.
 Split = tuple[tuple[int, ...], Callable[[Any], Any]]
@@ -66,7 +67,7 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
         [parallel],
         **_no_gloo(get_megatron_optimizer),
     )  # fmt: skip
-    draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
+    draw = parts.generator()
     squares, wanted = 0.0, {}
     for name, (shape, part) in splits.items():
         whole = torch.randn(shape, generator=draw, dtype=torch.float64)
@@ -83,7 +84,7 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
         for name, one in parameters.items():
             step = before[name] - one.detach().double()
             clipped = wanted[name] * RATE * CLIP / right
-            off = max(off, float((step - clipped).abs().max() / clipped.abs().max()))
+            off = max(off, parts.relative_error(step, clipped))
     found = {"norm": abs(float(norm) / right - 1), "update": off}
     said = EFFECT.read()
     if "theirs" in said:
@@ -94,13 +95,11 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
 
 def _is_marked(parameter: Any) -> bool:
     """Tell whether this rank's part counts by the marks as they are: any, or that of the first rank."""
-    import inspect
-
     from megatron.core import parallel_state
     from megatron.core.optimizer.clip_grads import count_zeros_fp32
 
     # Since 0.19 optimizers look for duplicates of whole experts in a group of their own.
-    own = "expert_tp_group" in inspect.signature(count_zeros_fp32).parameters
+    own = parts.knows(count_zeros_fp32, "expert_tp_group")
     of_expert = own and not getattr(parameter, "allreduce", True)
     rank = parallel_state.get_expert_tensor_parallel_rank() if of_expert else _rank()
     return bool(getattr(parameter, "tensor_model_parallel", False)) or rank == 0
@@ -122,10 +121,8 @@ def _upstreams(parameters: dict[str, Any], counted: dict[str, Any]) -> float:
 
 def _no_gloo(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the setting, where there is one, by which no groups for checkpoints are asked for."""
-    import inspect
-
-    known = "use_gloo_process_groups" in inspect.signature(function).parameters
-    return {"use_gloo_process_groups": False} if known else {}
+    name = "use_gloo_process_groups"
+    return {name: False} if parts.knows(function, name) else {}
 
 
 def _model(kind: str) -> tuple[Any, dict[str, Split]]:
@@ -133,22 +130,17 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
     import torch
     from megatron.core import parallel_state
     from megatron.core.extensions.transformer_engine import TELinear
-    from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.module import MegatronModule
 
     expert = parallel_state.get_expert_model_parallel_world_size()
-    config = TransformerConfig(
-        num_layers=1,
-        hidden_size=8,
+    config = parts.small_transformer(
         num_attention_heads=HEADS,
         num_moe_experts=EXPERTS,
-        use_cpu_initialization=True,
         tensor_model_parallel_size=_size(),
         expert_model_parallel_size=expert,
         expert_tensor_parallel_size=parallel_state.get_expert_tensor_parallel_world_size(),
         sequence_parallel=expert > 1,  # some releases insist
         add_bias_linear=False,
-        gradient_accumulation_fusion=False,
     )
     model = MegatronModule(config)
     splits: dict[str, Split] = {}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
+from overlay.compat.contracts.forked import wrong_on_ranks
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
@@ -11,28 +15,18 @@ RANKS, TOKENS, SEQUENCES, VOCABULARY = 2, 7, 3, 22
 
 def wrong(seed: str) -> str:
     """Return what a rank finds wrong, empty if none finds anything."""
-    import importlib
-
-    from overlay.compat import forked_ranks
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.no_triton import no_triton
-
-    with cuda_on_cpu(), no_triton():
-        importlib.import_module("megatron.core.tensor_parallel")
-        return forked_ranks.first_finding(RANKS, lambda: _rank(seed))
+    return wrong_on_ranks(partial(_rank, seed), "megatron.core.tensor_parallel", ranks=RANKS)
 
 
-def _rank(seed: str) -> str:
-    """Look at it on one of the ranks, which all draw the same."""
+def _rank(seed: str) -> Iterator[str]:
+    """Yield what is wrong on one of the ranks, which all draw the same."""
     import torch
     import torch.distributed as dist
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 
-    dist.init_process_group("gloo")
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=RANKS)
     torch.manual_seed(int(seed) % 2**31)
-    found = list[str]()
     part = VOCABULARY // RANKS
     own = slice(dist.get_rank() * part, (dist.get_rank() + 1) * part)
     for dtype in (torch.float32, torch.bfloat16):
@@ -52,11 +46,9 @@ def _rank(seed: str) -> str:
             (by,) = torch.autograd.grad((loss.double() * weights).sum(), logits)
             step = torch.finfo(dtype).eps
             if not torch.allclose(loss.double(), wanted, rtol=1e-5, atol=1e-5):
-                found.append(f"with smoothing {smoothing} the loss of {dtype} is off")
+                yield f"with smoothing {smoothing} the loss of {dtype} is off"
             elif not torch.allclose(by.double(), wanted_by[..., own], rtol=step, atol=1e-5):
-                found.append(f"with smoothing {smoothing} the gradient of {dtype} is off")
-    dist.destroy_process_group()
-    return "; ".join(found)
+                yield f"with smoothing {smoothing} the gradient of {dtype} is off"
 
 
 CONTRACT = Contract(check=with_patches(wrong, "megatron.label-smoothing-over-tp"), before=("torch",))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
+
+from overlay.compat.contracts import megatron_parts as parts
 
 #: Rows of a micro-batch on a rank, and their width.
 ROWS, WIDTH = 6, 4
@@ -33,14 +34,8 @@ def _step(counts: tuple[tuple[int, int], ...], *, context: bool) -> dict[str, fl
     """Take a step, and return how far the gradient is from that of one process, relatively."""
     import torch
     import torch.distributed as dist
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-        finalize_model_grads,
-    )
-    from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
+    draw = parts.generator()
     weight = torch.randn(WIDTH, generator=draw, dtype=torch.float64)
     rows = torch.randn(len(counts), 2, ROWS, WIDTH, generator=draw, dtype=torch.float64)
     masks = torch.tensor([[[row < count for row in range(ROWS)] for count in pair] for pair in counts])
@@ -50,20 +45,15 @@ def _step(counts: tuple[tuple[int, int], ...], *, context: bool) -> dict[str, fl
     model = _model(2 if context else 1)
     with torch.no_grad():
         model.weight.copy_(weight)
-    model.config.finalize_model_grads_func = finalize_model_grads
-    parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
+    parallel = parts.data_parallel(model)
 
     def forward_step(data: Any, chunk: Any) -> Any:
         batch, mask = next(data)
         return chunk(batch.float()), lambda out: ((out * mask).sum(), mask.sum().int(), {})
 
-    get_forward_backward_func()(
-        forward_step_func=forward_step, data_iterator=iter(zip(rows[:, rank], masks[:, rank], strict=True)),
-        model=[parallel], num_microbatches=len(counts), seq_length=ROWS, micro_batch_size=1,
-        forward_only=False,
-    )  # fmt: skip
-    found = model.weight.main_grad.double()
-    return {"error": float((found - right).abs().max() / right.abs().max())}
+    data = iter(zip(rows[:, rank], masks[:, rank], strict=True))
+    parts.run_schedule([parallel], forward_step, data, batches=len(counts), tokens=ROWS, sequences=1)
+    return {"error": parts.relative_error(model.weight.main_grad, right)}
 
 
 def _of_one_process(weight: Any, rows: Any, masks: Any, *, context: bool) -> Any:
@@ -83,25 +73,8 @@ def _of_one_process(weight: Any, rows: Any, masks: Any, *, context: bool) -> Any
 def _model(context: int) -> Any:
     """Return a model of one vector, which squares its product with each row."""
     import torch
-    from megatron.core.enums import ModelType
-    from megatron.core.transformer import TransformerConfig
-    from megatron.core.transformer.module import MegatronModule
 
-    config = TransformerConfig(
-        num_layers=1, hidden_size=WIDTH, num_attention_heads=1, context_parallel_size=context,
-        use_cpu_initialization=True, gradient_accumulation_fusion=False,
-    )  # fmt: skip
-
-    class Model(MegatronModule):
-        def __init__(self) -> None:
-            super().__init__(config)
-            self.weight = torch.nn.Parameter(torch.zeros(WIDTH))
-            self.model_type = ModelType.encoder_or_decoder
-
-        def forward(self, rows: Any) -> Any:
-            return (rows @ self.weight).square()
-
-        def set_input_tensor(self, _tensor: object) -> None:
-            pass
-
-    return Model()
+    config = parts.small_transformer(hidden_size=WIDTH, num_attention_heads=1, context_parallel_size=context)
+    model = parts.chunk(config, lambda own, rows: (rows @ own.weight).square())
+    model.weight = torch.nn.Parameter(torch.zeros(WIDTH))
+    return model

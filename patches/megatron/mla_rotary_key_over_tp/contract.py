@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+from overlay.compat.contracts.forked import wrong_on_ranks
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
@@ -17,33 +19,24 @@ TOLERANCE = 1e-4
 
 def wrong(seed: str) -> str:
     """Return what a rank finds wrong, empty if none finds anything."""
-    import importlib
+    from overlay.compat import cpu_transformer_engine
 
-    from overlay.compat import cpu_transformer_engine, forked_ranks
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.no_triton import no_triton
-
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     cpu_transformer_engine.install()
-    with cuda_on_cpu(), no_triton():
-        importlib.import_module("megatron.core.transformer.multi_latent_attention")
-        return forked_ranks.first_finding(RANKS, lambda: _rank(seed))
+    module = "megatron.core.transformer.multi_latent_attention"
+    return wrong_on_ranks(partial(_rank, seed), module, ranks=RANKS)
 
 
-def _rank(seed: str) -> str:
-    """Look at it on one of the ranks, which all draw the same."""
-    import torch.distributed as dist
+def _rank(seed: str) -> Iterator[str]:
+    """Yield what is wrong on one of the ranks, which all draw the same."""
     from megatron.core import __version__, parallel_state
 
     from overlay.compat import megatron_on_cpu
 
-    dist.init_process_group("gloo")
     kinds = ("split",) if __version__.startswith(("0.12.", "0.13.")) else ("split", "whole")
     megatron_on_cpu.start_megatron()
     wanted = _gradients(seed, "split", parallel=False)
     parallel_state.destroy_model_parallel()
     megatron_on_cpu.start_megatron(tensor_model_parallel_size=RANKS)
-    found = list[str]()
     for kind in kinds:
         for parallel in (False, True):
             grads = _gradients(seed, kind, parallel=parallel)
@@ -51,9 +44,7 @@ def _rank(seed: str) -> str:
                 right = _own(name, wanted[name], kind, parallel=parallel)
                 if not float((grad - right).abs().max()) < TOLERANCE * float(right.abs().max()):
                     mode = "with" if parallel else "without"
-                    found.append(f"{mode} sequence parallelism, down projection {kind}: gradient of {name}")
-    dist.destroy_process_group()
-    return "; ".join(found)
+                    yield f"{mode} sequence parallelism, down projection {kind}: gradient of {name}"
 
 
 def _gradients(seed: str, kind: str, *, parallel: bool) -> dict[str, Any]:

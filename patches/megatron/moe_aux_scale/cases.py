@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable
 from typing import Any
+
+from overlay.compat.contracts import megatron_parts as parts
 
 #: Sequences of a micro-batch, tokens of a sequence, sizes of the model.
 SEQUENCES, TOKENS, HIDDEN, EXPERTS, CHOSEN = 2, 8, 6, 4, 2
@@ -67,11 +68,9 @@ def knows_padding() -> bool:
 
     Ranks have different numbers of tokens, then: without per-token loss they divide by their own.
     """
-    from inspect import signature
-
     from megatron.core.transformer.moe.router import TopKRouter
 
-    return "padding_mask" in signature(TopKRouter.forward).parameters
+    return parts.knows(TopKRouter.forward, "padding_mask")
 
 
 def step(
@@ -83,14 +82,8 @@ def step(
     """
     import torch
     import torch.distributed as dist
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-        finalize_model_grads,
-    )
-    from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
+    draw = parts.generator()
     weight = torch.randn(EXPERTS, HIDDEN, generator=draw, dtype=torch.float64)
     shards = tensor * context
     batches, padded = len(lengths), min(lengths) < TOKENS
@@ -105,8 +98,7 @@ def step(
     model = _model(kind, per_token=per_token)
     with torch.no_grad():
         model.router.weight.copy_(weight)
-    model.config.finalize_model_grads_func = finalize_model_grads
-    parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
+    parallel = parts.data_parallel(model)
     # Tensor and context parallel ranks have their tokens of each sequence, data parallel ranks their own.
     mine = tokens[rank // shards].chunk(shards, dim=1)[rank % shards]
     padding = torch.stack([torch.arange(TOKENS) >= length for length in lengths])
@@ -121,14 +113,11 @@ def step(
         return chunk(batch.float(), mask), lambda out: _loss(out, count, context, per_token=per_token)
 
     _forget()
-    get_forward_backward_func()(
-        forward_step_func=forward_step, data_iterator=iter(zip(mine, masks, counts, strict=True)),
-        model=[parallel], num_microbatches=batches,
-        seq_length=TOKENS, micro_batch_size=SEQUENCES, forward_only=False,
-    )  # fmt: skip
+    data = iter(zip(mine, masks, counts, strict=True))
+    parts.run_schedule([parallel], forward_step, data, batches=batches, tokens=TOKENS, sequences=SEQUENCES)
     found = model.router.weight.main_grad.double()
     return {
-        "error": float((found - right).abs().max() / right.abs().max()),
+        "error": parts.relative_error(found, right),
         "scale": float((found * right).sum() / right.square().sum()),
         "reported": abs(_reported((KINDS | GLOBAL)[kind], batches) / logged - 1),
     }
@@ -191,9 +180,8 @@ def _of_one_process(weight: Any, tokens: Any, kind: str, lengths: tuple[int, ...
         if kind == "z_loss":
             losses.append(logits.logsumexp(-1).square().mean())
             continue
-        parts = logits.unbind(1) if kind == "seq_aux_loss" else (logits.flatten(0, 1),)
         means = []
-        for part in parts:
+        for part in logits.unbind(1) if kind == "seq_aux_loss" else (logits.flatten(0, 1),):
             chosen = torch.zeros_like(part).scatter(1, part.topk(CHOSEN, dim=1).indices, 1.0)
             share = chosen.mean(0) / CHOSEN
             if kind in GLOBAL:  # the mean of all micro-batches so far, which is no mean over tokens
@@ -210,54 +198,29 @@ def _of_one_process(weight: Any, tokens: Any, kind: str, lengths: tuple[int, ...
 def _model(kind: str, *, per_token: bool) -> Any:
     """Return a model that is a router."""
     from megatron.core import parallel_state
-    from megatron.core.enums import ModelType
-    from megatron.core.transformer import TransformerConfig
-    from megatron.core.transformer.module import MegatronModule
-    from megatron.core.transformer.moe import moe_utils
-    from megatron.core.transformer.moe.router import TopKRouter
 
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None  # some releases forget to define it without Transformer Engine
     balanced = kind != "z_loss"
-    config = TransformerConfig(
-        num_layers=1,
+    tensor = parallel_state.get_tensor_model_parallel_world_size()
+    config = parts.small_transformer(
         hidden_size=HIDDEN,
-        num_attention_heads=2,
         num_moe_experts=EXPERTS,
         moe_router_topk=CHOSEN,
         moe_router_load_balancing_type=kind if balanced else "none",
         moe_aux_loss_coeff=COEFFICIENT if balanced else 0.0,
         moe_z_loss_coeff=None if balanced else COEFFICIENT,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 -- no password
-        tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
+        tensor_model_parallel_size=tensor,
         context_parallel_size=parallel_state.get_context_parallel_world_size(),
         expert_model_parallel_size=parallel_state.get_expert_model_parallel_world_size(),
-        sequence_parallel=parallel_state.get_tensor_model_parallel_world_size() > 1,
+        sequence_parallel=tensor > 1,
         calculate_per_token_loss=per_token,
         add_bias_linear=False,
-        use_cpu_initialization=True,
-        gradient_accumulation_fusion=False,
     )
-    groups = {}
-    for getter, name in (
-        ("get_default_pg_collection", "pg_collection"),
-        ("get_default_model_comm_pgs", "model_comm_pgs"),
-    ):
-        if hasattr(moe_utils, getter):
-            groups = {name: getattr(moe_utils, getter)()}
-            break
+    model = parts.chunk(config, lambda own, hidden, mask: own.router(*_given(hidden, mask))[0])
+    model.router = parts.router(config)
+    return model
 
-    class Model(MegatronModule):
-        def __init__(self) -> None:
-            super().__init__(config)
-            self.router = TopKRouter(config, **groups)
-            self.router.set_layer_number(1)
-            self.model_type = ModelType.encoder_or_decoder
 
-        def forward(self, hidden: Any, mask: Any) -> Any:
-            return (self.router(hidden) if mask is None else self.router(hidden, mask))[0]
-
-        def set_input_tensor(self, _tensor: object) -> None:
-            pass
-
-    return Model()
+def _given(hidden: Any, mask: Any) -> tuple[Any, ...]:
+    """Return what a router is called with: early ones take no mask."""
+    return (hidden,) if mask is None else (hidden, mask)

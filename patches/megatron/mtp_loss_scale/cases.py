@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
+
+from overlay.compat.contracts import megatron_parts as parts
 
 #: Tokens of a sequence, sequences of a micro-batch, micro-batches, tokens predicted beside the next one.
 TOKENS, SEQUENCES, BATCHES, DEPTHS = 8, 2, 2, 2
@@ -42,33 +43,22 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
 
 def _packed() -> list[str]:
     """Return the names of cases with packed sequences, where this Megatron's losses know these."""
-    from inspect import signature
-
     from megatron.core.transformer.multi_token_prediction import roll_tensor
 
-    return (
-        [name + PACKED for name in MASKS] if "packed_seq_params" in signature(roll_tensor).parameters else []
-    )
+    return [name + PACKED for name in MASKS] if parts.knows(roll_tensor, "packed_seq_params") else []
 
 
 def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
     """Take a step, and return how far gradient and reported losses are from those of one process."""
     import torch
     import torch.distributed as dist
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-        finalize_model_grads,
-    )
-    from megatron.core.pipeline_parallel import get_forward_backward_func
     from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 
-    draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
+    draw = parts.generator()
     model = _model(context, draw, per_token=per_token)
     name, packed, _ = name.partition(PACKED)
     unlabelled = name == UNLABELLED and _makes_labels()
-    model.config.finalize_model_grads_func = finalize_model_grads
-    parallel = DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)
+    parallel = parts.data_parallel(model)
     tokens = torch.randint(1, VOCABULARY, (BATCHES, SEQUENCES, TOKENS + 1), generator=draw)
     counted = MASKS["a response" if name == UNLABELLED else name]
     mask = torch.zeros(SEQUENCES, TOKENS)
@@ -91,10 +81,9 @@ def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
         loss = out.sum() * 0
         return loss, lambda _: (loss, kept.sum().int(), {}) if per_token else (loss, {})
 
-    get_forward_backward_func()(
-        forward_step_func=forward_step, data_iterator=iter(tokens), model=[parallel],
-        num_microbatches=BATCHES, seq_length=TOKENS, micro_batch_size=SEQUENCES, forward_only=False,
-    )  # fmt: skip
+    parts.run_schedule(
+        [parallel], forward_step, iter(tokens), batches=BATCHES, tokens=TOKENS, sequences=SEQUENCES
+    )
     found = torch.cat([one.main_grad.double().flatten() for one in model.parameters()])
     # What is logged is averaged over data and context parallel ranks, which are all.
     tracker = MTPLossLoggingHelper.tracker
@@ -133,20 +122,15 @@ def _part(context: int, rank: int) -> Any:
 
 def _makes_labels() -> bool:
     """Return whether this Megatron computes the losses without labels."""
-    from inspect import signature
-
     from megatron.core.transformer import multi_token_prediction
 
     losses = getattr(multi_token_prediction, "process_mtp_loss", None)
-    return losses is not None and "input_ids" in signature(losses).parameters
+    return losses is not None and parts.knows(losses, "input_ids")
 
 
 def _slimes(model: Any, labels: Any) -> dict[str, Any]:
     """Return the labels for the models of slime's images, which take those of these losses apart."""
-    from inspect import signature
-
-    known = "mtp_kwargs" in signature(model.forward).parameters
-    return {"mtp_kwargs": {"mtp_labels": labels}} if known else {}
+    return {"mtp_kwargs": {"mtp_labels": labels}} if parts.knows(model.forward, "mtp_kwargs") else {}
 
 
 def _model(context: int, draw: Any, *, per_token: bool) -> Any:
@@ -154,7 +138,6 @@ def _model(context: int, draw: Any, *, per_token: bool) -> Any:
     import torch
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
-    from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.enums import AttnMaskType
     from megatron.core.transformer.spec_utils import ModuleSpec
 
@@ -165,10 +148,9 @@ def _model(context: int, draw: Any, *, per_token: bool) -> Any:
         def forward(self, hidden: Any, *_: object, **__: object) -> tuple[Any, None]:
             return hidden, None
 
-    config = TransformerConfig(
-        num_layers=1, hidden_size=HIDDEN, num_attention_heads=1, attention_dropout=0.0, hidden_dropout=0.0,
-        context_parallel_size=context, calculate_per_token_loss=per_token, use_cpu_initialization=True,
-        mtp_num_layers=DEPTHS, mtp_loss_scaling_factor=0.3, gradient_accumulation_fusion=False,
+    config = parts.small_transformer(
+        hidden_size=HIDDEN, num_attention_heads=1, context_parallel_size=context,
+        calculate_per_token_loss=per_token, mtp_num_layers=DEPTHS, mtp_loss_scaling_factor=0.3,
     )  # fmt: skip
     spec = get_gpt_layer_local_spec()
     spec.submodules.self_attention = ModuleSpec(

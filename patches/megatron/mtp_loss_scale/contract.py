@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
+from overlay.compat.contracts.rank_cases import RankCases, within
 from overlay.patch import Contract
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
+CASES = RankCases(
+    "megatron.mtp-loss-scale",
+    "gradient or report is not that of one process",
+    within(1e-4),  # relative, of gradients and losses in float32
+    te=True,  # main builds none without
+)
+wrong = CASES.wrong
 
-#: Relative, of gradients and losses in float32.
-TOLERANCE = 1e-4
-
-
-def wrong(seed: str, *, patched: bool = True, release: Path | None = None) -> list[str]:
-    """Return the cases in which gradient or report is not that of one process, with the patch or without."""
-    from overlay.compat.ranks.findings import megatron_ranks
-
-    patches = "megatron.mtp-loss-scale" if patched else ""
-    module = "overlay.patches.megatron.mtp_loss_scale.cases"
-    found = megatron_ranks(seed, module, patches, release=release, te=True)  # main builds none without
-    return [
-        name
-        for name, ranks in found.items()
-        if not all(error < TOLERANCE for rank in ranks for error in rank.values())
-    ]
-
-
-def check(seed: str) -> str:
-    """Ask two ranks with the patch."""
-    off = wrong(seed)
-    return f"gradient or report is not that of one process: {off[0]}" if off else ""
-
-
-CONTRACT = Contract(check=check, starts=True)
+CONTRACT = Contract(check=CASES.check, starts=True)

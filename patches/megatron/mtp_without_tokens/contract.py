@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
@@ -26,7 +26,7 @@ def wrong(seed: str) -> str:
         words = torch.randint(VOCABULARY, (COUNT, TOKENS))
         places = torch.arange(TOKENS).expand(COUNT, -1)
         # slime's Megatron is given labels that are its tokens, and shifts them and the mask once more.
-        of_slime = "mtp_kwargs" in inspect.signature(model.forward).parameters
+        of_slime = parts.knows(model.forward, "mtp_kwargs")
         options = {"mtp_kwargs": {"mtp_labels": words}} if of_slime else {}
         shift = 2 if of_slime else 1
 
@@ -55,10 +55,10 @@ def wrong(seed: str) -> str:
                 if off := [one for one, grad in grads.items() if bool(grad.count_nonzero())]:
                     return f"with {name} token in the mask {len(off)} gradients are not zero, as of {off[0]}"
         # As a mean over the tokens that are left: those of one sequence and of the other, weighed by them.
-        parts = [some * torch.tensor([[1.0], [0.0]]), some * torch.tensor([[0.0], [1.0]])]
-        counts = [float(part[:, shift:].sum()) for part in parts]
+        halves = [some * torch.tensor([[1.0], [0.0]]), some * torch.tensor([[0.0], [1.0]])]
+        counts = [float(part[:, shift:].sum()) for part in halves]
         whole, by = asked(some)
-        said = [asked(part) for part in parts]
+        said = [asked(part) for part in halves]
         shares = [count / sum(counts) for count in counts]
         if abs(whole - sum(share * one[0] for share, one in zip(shares, said, strict=True))) > 1e-4:
             return "the logged loss is no mean over tokens"
@@ -73,20 +73,10 @@ def _model() -> Any:
     """Build Megatron's model with a layer, and one of multi-token prediction."""
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
-    from megatron.core.transformer import TransformerConfig
 
     from overlay.compat.megatron_on_cpu import TOKENS, VOCABULARY
 
-    config = TransformerConfig(
-        num_layers=1,
-        hidden_size=8,
-        num_attention_heads=2,
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-        use_cpu_initialization=True,
-        mtp_num_layers=1,
-        mtp_loss_scaling_factor=0.1,
-    )
+    config = parts.small_transformer(mtp_num_layers=1, mtp_loss_scaling_factor=0.1)
     spec = get_gpt_layer_local_spec()
     extra = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
     return GPTModel(config, spec, VOCABULARY, TOKENS, mtp_block_spec=extra, position_embedding_type="rope")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
@@ -20,19 +21,11 @@ def wrong(seed: str) -> str:
     draw = random.Random(seed)
     with megatron():
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-        from megatron.core.transformer import TransformerConfig
         from megatron.core.transformer.transformer_block import TransformerBlock
 
         torch.manual_seed(draw.randrange(2**31))
         for layers in (2, 3, 5):
-            config = TransformerConfig(
-                num_layers=layers,
-                hidden_size=HIDDEN,
-                num_attention_heads=2,
-                hidden_dropout=0.0,
-                attention_dropout=0.0,
-                use_cpu_initialization=True,
-            )
+            config = parts.small_transformer(num_layers=layers, hidden_size=HIDDEN)
             block: Any = TransformerBlock(config, get_gpt_layer_local_spec(), post_layer_norm=False).train()
             states = torch.randn(TOKENS, 2, HIDDEN)
             weights = torch.randn(TOKENS, 2, HIDDEN)

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from overlay.compat.contracts import megatron_parts as parts
+
 #: Tokens of a sequence, sequences of a micro-batch, hidden size, micro-batches.
 TOKENS, SEQUENCES, HIDDEN, BATCHES = 5, 1, 4, 6
 
@@ -82,7 +84,7 @@ def _step(settings: dict[str, Any], *, forward_only: bool) -> dict[str, int]:
     import gc
 
     import torch
-    from megatron.core.pipeline_parallel import get_forward_backward_func, p2p_communication
+    from megatron.core.pipeline_parallel import p2p_communication
 
     from overlay.compat.cuda_on_cpu import replaced
 
@@ -110,10 +112,9 @@ def _step(settings: dict[str, Any], *, forward_only: bool) -> dict[str, int]:
 
     Witness.going = Witness.most = Witness.emptied = 0
     with replaced(torch.distributed, "isend", isend), replaced(p2p_communication, "_p2p_ops", noted):
-        get_forward_backward_func()(
-            forward_step_func=forward_step, data_iterator=[iter(draw), iter(draw)], model=chunks,
-            num_microbatches=BATCHES, seq_length=TOKENS, micro_batch_size=SEQUENCES,
-            forward_only=forward_only,
+        parts.run_schedule(
+            chunks, forward_step, [iter(draw), iter(draw)], batches=BATCHES, tokens=TOKENS,
+            sequences=SEQUENCES, forward_only=forward_only,
         )  # fmt: skip
     gc.collect()
     while Witness.works:  # gloo takes a send back whose handle is dropped
@@ -125,14 +126,12 @@ def _chunks(settings: dict[str, Any]) -> list[Any]:
     """Return this stage's two chunks of a model, each a linear layer."""
     import torch
     from megatron.core.enums import ModelType
-    from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.module import MegatronModule
 
-    config = TransformerConfig(
+    config = parts.small_transformer(
         num_layers=4, hidden_size=HIDDEN, num_attention_heads=1, pipeline_model_parallel_size=2,
         virtual_pipeline_model_parallel_size=2, pipeline_dtype=torch.float32,
-        deallocate_pipeline_outputs=True, use_cpu_initialization=True, gradient_accumulation_fusion=False,
-        **settings,
+        deallocate_pipeline_outputs=True, **settings,
     )  # fmt: skip
 
     class Chunk(MegatronModule):

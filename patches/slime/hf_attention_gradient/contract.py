@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
+from overlay.compat.contracts.forked import wrong_on_ranks
 from overlay.patch import Contract
-from overlay.patches.slime.hf_attention_gradient import PATCH
-from overlay.testing import assert_applied, enable
+from overlay.testing import with_patches
 
 
-def check(seed: str) -> str:
-    """Run slime's layer with a causal mixing in it, on ranks that are forked from here."""
-    import os
-    import tempfile
-    from pathlib import Path
+def wrong(seed: str) -> str:
+    """Return what is wrong with slime's layer with a causal mixing in it, empty if nothing is."""
+    from overlay.compat.slime_on_cpu import TRAINING, stand_in
 
-    import overlay.compat.megatron_on_cpu  # noqa: F401 -- before Megatron
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.forked_ranks import run
-    from overlay.compat.no_triton import no_triton
-
-    enable(PATCH.id)
-    with no_triton(), cuda_on_cpu(), tempfile.TemporaryDirectory() as folder:
-        from overlay.compat.slime_on_cpu import import_slime
-        from overlay.compat.slime_on_cpu.hf_attention import MODULE
-
-        import_slime("cp_utils")
-        __import__(MODULE)
-        assert_applied(PATCH.id)
-
-        def rank() -> int:
-            found = "; ".join(_wrong(int(seed)))
-            Path(folder, os.environ["RANK"]).write_text(found, encoding="utf-8")
-            return 0
-
-        status = run(2, rank)
-        told = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).iterdir())]
-    if status or len(told) != 2:
-        return f"ranks ended with {status}"
-    return next(filter(None, told), "")
+    stand_in()
+    return wrong_on_ranks(
+        partial(_wrong, int(seed)), f"{TRAINING}.cp_utils", "slime_plugins.models.hf_attention"
+    )
 
 
 def _wrong(seed: int) -> Iterator[str]:
     """Yield what is wrong on this rank."""
-    import torch.distributed as dist
     from megatron.core import parallel_state
 
     from overlay.compat.slime_on_cpu.hf_attention import TOLERANCE, gradient, mixing
 
-    dist.init_process_group("gloo")
     for tensor, context, parallel in ((1, 2, False), (2, 1, True), (2, 1, False)):
         parallel_state.initialize_model_parallel(
             tensor, context_parallel_size=context, create_gloo_process_groups=False
@@ -59,4 +36,6 @@ def _wrong(seed: int) -> Iterator[str]:
             yield f"tp{tensor}, cp{context}, sequence parallel {parallel}: {found}"
 
 
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+CONTRACT = Contract(
+    check=with_patches(wrong, "slime.hf-attention-gradient"), before=("megatron.core", "ray", "tensordict")
+)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from overlay.compat.contracts import megatron_parts as parts
+
 VOCABULARY, HIDDEN, EXPERTS, CHOSEN = 12, 6, 4, 2
 #: Of the router's losses. Large, so that the gradient shows them beside that of the main loss.
 COEFFICIENT = 0.5
@@ -52,7 +54,7 @@ def _step(kind: str, budget: int, *, per_token: bool = True) -> dict[str, float]
 
     from overlay.testing import assert_applied
 
-    draw = torch.Generator().manual_seed(int(os.environ["OVERLAY_TEST_SEED"]))
+    draw = parts.generator()
     weights = _weights(draw)
     ranks = parallel_state.get_data_parallel_world_size()
     # A rank's sequences are longer than those of the rank before it. verl 0.9 rounds halves of tokens down.
@@ -163,11 +165,6 @@ def _engine(weights: dict[str, Any], kind: str, *, per_token: bool) -> Any:
     """Return verl's engine around the model, without optimizer and checkpoints."""
     import torch
     from megatron.core import parallel_state
-    from megatron.core.distributed import (
-        DistributedDataParallel,
-        DistributedDataParallelConfig,
-        finalize_model_grads,
-    )
     from verl.workers.config import McoreEngineConfig
     from verl.workers.engine.megatron.transformer_impl import MegatronEngineWithLMHead
 
@@ -187,10 +184,9 @@ def _engine(weights: dict[str, Any], kind: str, *, per_token: bool) -> Any:
 
     context = parallel_state.get_context_parallel_world_size()
     model = _model(weights, kind, per_token=per_token, context=context)
-    model.config.finalize_model_grads_func = finalize_model_grads
     engine = Engine.__new__(Engine)
     engine.tf_config = model.config
-    engine.module = [DistributedDataParallel(model.config, DistributedDataParallelConfig(), model)]
+    engine.module = [parts.data_parallel(model)]
     engine.model_config = SimpleNamespace(mtp=SimpleNamespace(enable=False))
     engine.engine_config = McoreEngineConfig(context_parallel_size=context)
     engine.mini_layer_topk_idx_list = []
@@ -202,18 +198,9 @@ def _model(weights: dict[str, Any], kind: str, *, per_token: bool, context: int)
     """Return the model."""
     import torch
     from megatron.core import parallel_state
-    from megatron.core.enums import ModelType
-    from megatron.core.transformer import TransformerConfig
-    from megatron.core.transformer.module import MegatronModule
-    from megatron.core.transformer.moe import moe_utils
-    from megatron.core.transformer.moe.router import TopKRouter
 
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None  # some releases forget to define it without Transformer Engine
-    config = TransformerConfig(
-        num_layers=1,
+    config = parts.small_transformer(
         hidden_size=HIDDEN,
-        num_attention_heads=2,
         num_moe_experts=EXPERTS,
         moe_router_topk=CHOSEN,
         moe_router_load_balancing_type="aux_loss" if kind == "aux_loss" else "none",
@@ -223,33 +210,19 @@ def _model(weights: dict[str, Any], kind: str, *, per_token: bool, context: int)
         context_parallel_size=context,
         calculate_per_token_loss=per_token,
         add_bias_linear=False,
-        use_cpu_initialization=True,
-        gradient_accumulation_fusion=False,
     )
 
-    # Megatron has had several names for a router's groups, and before them none.
-    names = {"get_default_pg_collection": "pg_collection", "get_default_model_comm_pgs": "model_comm_pgs"}
-    groups = {name: getattr(moe_utils, get)() for get, name in names.items() if hasattr(moe_utils, get)}
+    def forward(own: Any, ids: Any) -> Any:
+        """Return what it says of each token, with the gradient of those that are this rank's part."""
+        shares = own.router(own.table[ids][:, None])[0]
+        said = _log_probs(dict(own.named_parameters()), ids, shares.view(len(ids), EXPERTS))
+        part = torch.arange(len(ids)) % context == parallel_state.get_context_parallel_rank()
+        return torch.where(part, said, said.detach())
 
-    class Model(MegatronModule):
-        def __init__(self) -> None:
-            super().__init__(config)
-            self.router = TopKRouter(config, **groups)
-            self.router.set_layer_number(1)
-            self.model_type = ModelType.encoder_or_decoder
-            for name in ("table", "experts", "head"):
-                setattr(self, name, torch.nn.Parameter(weights[name].clone()))
-            with torch.no_grad():
-                self.router.weight.copy_(weights["router.weight"])
-
-        def forward(self, ids: Any) -> Any:
-            """Return what it says of each token, with the gradient of those that are this rank's part."""
-            shares = self.router(self.table[ids][:, None])[0]
-            said = _log_probs(dict(self.named_parameters()), ids, shares.view(len(ids), EXPERTS))
-            part = torch.arange(len(ids)) % context == parallel_state.get_context_parallel_rank()
-            return torch.where(part, said, said.detach())
-
-        def set_input_tensor(self, _tensor: object) -> None:
-            pass
-
-    return Model()
+    model = parts.chunk(config, forward)
+    model.router = parts.router(config)
+    for name in ("table", "experts", "head"):
+        setattr(model, name, torch.nn.Parameter(weights[name].clone()))
+    with torch.no_grad():
+        model.router.weight.copy_(weights["router.weight"])
+    return model
