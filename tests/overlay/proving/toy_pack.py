@@ -18,7 +18,7 @@ CORE = "def scale(x, factor=2):\n    return x * factor + 1\n\n\ndef other(x):\n 
 #: What the patches know, and a source of the same behaviour that they do not.
 UNKNOWN = CORE.replace("return x * factor + 1", "return 1 + factor * x")
 PATCH = """
-from overlay.patch import Patch, Project, Removal, Target, known, replaced, variant
+from overlay.patch import Patch, Project, Removal, known, one_target, replaced, variant
 
 PROJECT = Project(name="toylib", distributions=("toylib",), marker="toylib.core",
                   read_version=lambda read: read("toylib/VERSION"))
@@ -30,43 +30,41 @@ def make(original, module):
 
 PATCH = Patch(
     id="toy/toylib.{id}", revision={revision}, summary="s", why="w", upstream=("a/b#1",),
-    remove=Removal(version=None, when="it is right", test="t"),
-    targets=(Target(project=PROJECT, variants=(
+    remove=Removal(when="it is right", test="t"),
+    targets=one_target(
+        PROJECT,
         variant(
             "1", ">=1,<2",
             replaced("toylib.core:{function}", make, "{digest}"), known("toylib.core:other", "{other}"),
         ),
-    )),),
+    ),
 )
 """
 CONTRACT = """
 from overlay.patch import Contract
-from overlay.testing import assert_applied, enable
+from overlay.testing import with_patches
 
-def check(seed):
-    {before}
-    enable("toy/toylib.{id}")
+def wrong(seed):
     from toylib.core import scale
-    assert_applied("toy/toylib.{id}")
-    {after}
+    {does}
     found = scale(int(seed) + 3)
     return "" if found == 2 * (int(seed) + 3) else f"scale is {{found}}"
 
-CONTRACT = Contract(check=check{more})
+CONTRACT = Contract(check=with_patches(wrong, "toy/toylib.{id}"){more})
 """
-#: By patch, what its contract does before and after, and how else it is made.
+#: By patch, what its contract does before it looks, and how else it is made.
 KINDS = {
-    "right": ("", "", ""),
-    "raises": ("", "raise ZeroDivisionError('of its own')", ""),
-    "hangs": ("", "import time; time.sleep(600)", ""),
-    "dies": ("", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", ""),
-    "leaves": ("", "raise SystemExit(0)", ""),
-    "lacks": ("", "", ", before=('no_such_package',)"),
-    "imports": ("", "import no_such_module", ""),
-    "blind": ("", "return ''", ""),
-    "harmless": ("", "return ''", ", harmless='it is of speed alone'"),
-    "undoes": ("", "", ", alike=lambda seed: 'another result than without the patch'"),
-    "on-gpus": ("", "", ", devices=('cuda',)"),
+    "right": ("", ""),
+    "raises": ("raise ZeroDivisionError('of its own')", ""),
+    "hangs": ("import time; time.sleep(600)", ""),
+    "dies": ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", ""),
+    "leaves": ("raise SystemExit(0)", ""),
+    "lacks": ("", ", before=('no_such_package',)"),
+    "imports": ("import no_such_module", ""),
+    "blind": ("return ''", ""),
+    "harmless": ("return ''", ", harmless='it is of speed alone'"),
+    "undoes": ("", ", alike=lambda seed: 'another result than without the patch'"),
+    "on-gpus": ("", ", devices=('cuda',)"),
 }
 
 
@@ -101,11 +99,11 @@ class Toy:
         tree = InstalledTree(str(self.folder))
         digests = {"digest": tree.digest("toylib.core:scale"), "other": tree.digest("toylib.core:other")}
         self.core(here)
-        before, after, more = KINDS[name]
+        does, more = KINDS[name]
         fields = {"id": name, "function": "scale", "revision": 1, **digests, **changes}
         module = f"toypack/toylib/{name.replace('-', '_')}"
         self.write(f"{module}/__init__.py", PATCH.format(**fields))
-        text = CONTRACT.format(id=name, before=before or "pass", after=after or "pass", more=more)
+        text = CONTRACT.format(id=name, does=does or "pass", more=more)
         self.write(f"{module}/contract.py", text)
 
     def record(self, name: str, tried: int = 100, passed: int = 1, revision: int = 1) -> None:
