@@ -19,7 +19,7 @@ from overlay.patch import (
     superseded,
     variant,
 )
-from overlay.patches.slime.bridge_flags.fix import make_inner_provider, make_provider
+from overlay.patches.slime.bridge_flags.fix import make_provider
 
 _PROVIDER = "slime.backends.megatron_utils.model_provider"
 
@@ -61,17 +61,14 @@ PATCH = Patch(
             replaced(
                 f"{_PROVIDER}:get_model_provider_func",
                 make_provider,
-                "507f0e2851f8",
-                "ed1c7b3f37ff",
-                "29333892cf28",
-                "52559e6c1f83",
+                *("507f0e2851f8", "ed1c7b3f37ff", "29333892cf28", "52559e6c1f83"),
             ),
             Absent(site=f"{_PROVIDER}:_get_model_provider_func"),
         ),
         variant(
             "0.3.0",
             ">=0.2.4.dev0,<0.3.1.dev0",
-            replaced(f"{_PROVIDER}:_get_model_provider_func", make_inner_provider, "390c6f05761b"),
+            replaced(f"{_PROVIDER}:_get_model_provider_func", make_provider, "390c6f05761b"),
         ),
         superseded(
             "0.3.1",

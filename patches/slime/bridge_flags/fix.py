@@ -40,21 +40,12 @@ def hand_over(args: Any, provide: Any) -> None:
 
 
 def make_provider(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the choice of the function that makes the model, for slime 0.2."""
+    """Wrap the choice of the function that makes the model: in slime 0.3.0, inside of what freezes layers."""
 
     def get_model_provider_func(args: Any, role: Any = "actor") -> Any:
         return handed(args, original(args, role))
 
     return get_model_provider_func
-
-
-def make_inner_provider(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the same in slime 0.3.0, inside of what freezes parameters."""
-
-    def _get_model_provider_func(args: Any, role: Any = "actor") -> Any:
-        return handed(args, original(args, role))
-
-    return _get_model_provider_func
 
 
 def handed(args: Any, provide: Any) -> Any:

@@ -46,10 +46,7 @@ PATCH = Patch(
             replaced(
                 f"{_GROUPS}:monkey_patch_torch_dist",
                 make_monkey_patch,
-                "6150e6aa5d26",
-                "a69511f29992",
-                "ac47432890b3",
-                "55a73786949e",
+                *("6150e6aa5d26", "a69511f29992", "ac47432890b3", "55a73786949e"),
             ),
             replaced(f"{_GROUPS}:reload_process_groups", make_reload, "477be0ff0aaf"),
             known(f"{_CLASS}.reload_process_groups", "7278760001c0"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from overlay.compat.projects import SLIME
 from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
-from overlay.patches.slime.partial_rollout_budget.fix import make_generate, make_streaming
+from overlay.patches.slime.partial_rollout_budget.fix import make_generate
 
 _GENERATE = "slime.rollout.sglang_rollout:generate"
 _STREAMING = "slime.rollout.sglang_streaming_rollout"
@@ -40,11 +40,7 @@ PATCH = Patch(
             "<0.2.5.dev0",
             known(
                 _GENERATE,
-                "7db343dff215",
-                "df7737c62770",
-                "1ffe84d3319f",
-                "08c8cbc35e91",
-                "d882b8ca6bac",
+                *("7db343dff215", "df7737c62770", "1ffe84d3319f", "08c8cbc35e91", "d882b8ca6bac"),
                 "8d8742c34018",
             ),
             reason="slime takes the response that there is off the budget before 0.3",
@@ -60,7 +56,7 @@ PATCH = Patch(
             "0.3",
             ">=0.2.4.dev0,<0.3.2.dev0",
             replaced(_GENERATE, make_generate, "a022997a24b4", "314bb03bfe3c"),
-            replaced(f"{_STREAMING}:generate_streaming", make_streaming, "4c529e094e87", "84ed5601c014"),
+            replaced(f"{_STREAMING}:generate_streaming", make_generate, "4c529e094e87", "84ed5601c014"),
         ),
         # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
         fixed(

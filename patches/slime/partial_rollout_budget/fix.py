@@ -19,18 +19,9 @@ def left(sample: Any, sampling_params: Any) -> Any:
 
 
 def make_generate(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the generation of one sample."""
+    """Wrap the generation of one sample, whose answer comes at once or in pieces."""
 
     async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
         return await original(args, sample, left(sample, sampling_params))
 
     return generate
-
-
-def make_streaming(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the same where the answer comes in pieces."""
-
-    async def generate_streaming(args: Any, sample: Any, sampling_params: Any) -> Any:
-        return await original(args, sample, left(sample, sampling_params))
-
-    return generate_streaming

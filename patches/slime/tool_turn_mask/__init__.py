@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from overlay.compat.projects import SLIME
 from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
-from overlay.patches.slime.tool_turn_mask.fix import make_mask, make_mask_0_2_0
+from overlay.patches.slime.tool_turn_mask.fix import make_mask
 
 _MASK = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen3"
 
@@ -37,7 +37,7 @@ PATCH = Patch(
         variant(
             "0.2.0",
             ">=0.1.0.dev0,<0.2.2.dev0",
-            replaced(_MASK, make_mask_0_2_0, "c8c78982dde2", "782bb4439153"),
+            replaced(_MASK, make_mask, "c8c78982dde2", "782bb4439153"),
         ),
         variant(
             "0.2.2", ">=0.2.1.dev0,<0.3.2.dev0", replaced(_MASK, make_mask, "0a3e4befb3be", "1d5395dab581")

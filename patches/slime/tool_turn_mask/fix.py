@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -58,19 +59,11 @@ def by_turns(generator: Any) -> Any:
     return made
 
 
-def make_mask_0_2_0(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap what tokenises a conversation for Qwen3 in slime 0.2.0 and 0.2.1."""
-
-    def gen_multi_turn_loss_mask_qwen3(self: Any, messages: Any) -> Any:
-        return original(by_turns(self), turns(messages))
-
-    return gen_multi_turn_loss_mask_qwen3
-
-
 def make_mask(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the same from slime 0.2.2 on, where it is told which tools there are."""
+    """Wrap what tokenises a conversation for Qwen3. From slime 0.2.2 on it is told which tools there are."""
 
-    def gen_multi_turn_loss_mask_qwen3(self: Any, messages: Any, tools: Any = None) -> Any:
-        return original(by_turns(self), turns(messages), tools)
+    @functools.wraps(original)
+    def gen_multi_turn_loss_mask_qwen3(self: Any, messages: Any, *tools: Any, **named: Any) -> Any:
+        return original(by_turns(self), turns(messages), *tools, **named)
 
     return gen_multi_turn_loss_mask_qwen3

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from overlay.compat.projects import SLIME
 from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
-from overlay.patches.slime.value_temperature.fix import make_responses, make_responses_0_2_0
+from overlay.patches.slime.value_temperature.fix import make_responses
 
 _ROWS = "slime.backends.megatron_utils.loss:get_responses"
 
@@ -44,7 +44,7 @@ PATCH = Patch(
         variant(
             "0.2.0",
             ">=0.1.0.dev0,<0.2.2.dev0",
-            replaced(_ROWS, make_responses_0_2_0, "87c83fa75c99", "85018937839d"),
+            replaced(_ROWS, make_responses, "87c83fa75c99", "85018937839d"),
         ),
         # v0.2.2; v0.2.3, v0.2.4, which calls itself 0.2.3, and 286750aa3
         variant(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -22,47 +23,11 @@ def at_own_temperature(logits: Any, args: Any) -> Any:
     return plain
 
 
-def make_responses_0_2_0(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the rows of each response in slime 0.2.0 and 0.2.1."""
-
-    def get_responses(
-        logits: Any,
-        *,
-        args: Any,
-        unconcat_tokens: Sequence[Any],
-        total_lengths: Sequence[int],
-        response_lengths: Sequence[int],
-    ) -> Any:
-        yield from original(
-            logits,
-            args=at_own_temperature(logits, args),
-            unconcat_tokens=unconcat_tokens,
-            total_lengths=total_lengths,
-            response_lengths=response_lengths,
-        )
-
-    return get_responses
-
-
 def make_responses(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the same from slime 0.2.2 on, where it is told the lengths that sequences are padded to."""
+    """Wrap the rows of each response; from slime 0.2.2 on it is told what sequences are padded to."""
 
-    def get_responses(
-        logits: Any,
-        *,
-        args: Any,
-        unconcat_tokens: Sequence[Any],
-        total_lengths: Sequence[int],
-        response_lengths: Sequence[int],
-        max_seq_lens: Sequence[int] | None = None,
-    ) -> Any:
-        yield from original(
-            logits,
-            args=at_own_temperature(logits, args),
-            unconcat_tokens=unconcat_tokens,
-            total_lengths=total_lengths,
-            response_lengths=response_lengths,
-            max_seq_lens=max_seq_lens,
-        )
+    @functools.wraps(original)
+    def get_responses(logits: Any, *, args: Any, **given: Any) -> Any:
+        yield from original(logits, args=at_own_temperature(logits, args), **given)
 
     return get_responses

@@ -56,10 +56,7 @@ PATCH = Patch(
             # Commits before 0.2.0, which call themselves 0.1.0.
             *("8e229acbcf45", "70da7816f596", "c58722704e67", "faab8ac77d01", "206b3d5691e1"),
             *("c2d1574cbf6c", "f60b943e18b9", "887c34fa3d6e", "800f02bac1e1"),
-            "a66e425738e0",
-            "3548c5dd5ade",
-            "45ee1816ba0e",
-            "ee46cc8cc4e3",
+            *("a66e425738e0", "3548c5dd5ade", "45ee1816ba0e", "ee46cc8cc4e3"),
         ),
         _variant(
             "0.3", ">=0.2.4.dev0,<0.3.2.dev0", "d0698ec5dd8d", "35d9bb8ea6f7", "82444f15e8cd", "2f3b104525de"

@@ -74,9 +74,7 @@ _DIGESTS_0_8 = {
     f"{_UTIL}:postprocess_thd_engine": ("6af3a56cc2b2",),
     _FORWARD: ("295a23563376", "4e36274b307f", "fddd675eb05d"),
     "verl.workers.engine_workers:TrainingWorker._postprocess_output": (
-        "a0eb14c7e14e",
-        "0856001e2ada",
-        "252c34fbaaa6",
+        *("a0eb14c7e14e", "0856001e2ada", "252c34fbaaa6"),
     ),
 }
 #: The main branch until 13 July: what becomes of logits is a method of its own.
@@ -99,11 +97,7 @@ _DIGESTS_AUGUST = {
     f"{_IMPL}:MegatronEngine._routed_num_tokens": ("46ed9942465e",),
     _POSTPROCESS: ("536d38643b8a",),
     f"{_UTIL}:preprocess_thd_engine": (
-        "dc33c06b6ed2",
-        "4a4abedb52a6",
-        "063870dfb94d",
-        "3f84dfa97e18",
-        "d75f3281e48e",
+        *("dc33c06b6ed2", "4a4abedb52a6", "063870dfb94d", "3f84dfa97e18", "d75f3281e48e"),
     ),
     f"{_UTIL}:postprocess_thd_engine": ("6af3a56cc2b2", "68dcb1a87193"),
     _FORWARD: ("e471b4a68a23", "3b26af0140ac"),

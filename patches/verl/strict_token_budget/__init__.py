@@ -75,10 +75,7 @@ PATCH = Patch(
             replaced(
                 _REARRANGE,
                 make_rearrange_ungrouped,
-                "bcc9f2a2a825",
-                "b8d809787560",
-                "94c3d1714a12",
-                "ffd9ac354acb",
+                *("bcc9f2a2a825", "b8d809787560", "94c3d1714a12", "ffd9ac354acb"),
             ),
             *_BALANCED,
             _WORKLOAD,
