@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Tokens that there are.
 VOCABULARY = 13
+#: The ways in which verl makes one loss of those of the tokens.
+MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
 class Table(torch.nn.Module):
@@ -112,6 +114,23 @@ def before_responses(batch: TensorDict) -> list[torch.Tensor]:
     """Return for each sample the tokens from which those of its response are predicted, [response]."""
     lengths = batch["attention_mask"][:, batch["prompts"].shape[1] :].sum(dim=1).tolist()
     return [row[-1 - length : -1] for row, length in zip(batch["input_ids"].unbind(), lengths, strict=True)]
+
+
+def mean_of_batch(sums: list[torch.Tensor], batch: TensorDict, mode: str) -> torch.Tensor:
+    """Return the loss of a batch by verl's definition of a mode, in plain arithmetic.
+
+    Args:
+        sums: Of each sample, the sum over the tokens of its response that count.
+        batch: As `draw_batch` makes it.
+        mode: verl's `loss_agg_mode`.
+
+    """
+    tokens = [int(row.sum()) for row in batch["response_mask"]]
+    if mode == "seq-mean-token-mean":
+        sums = [one / max(count, 1) for one, count in zip(sums, tokens, strict=True)]
+    if mode == "seq-mean-token-sum-norm":
+        sums = [one / batch["response_mask"].shape[1] for one in sums]
+    return torch.stack(sums).sum() / (sum(tokens) if mode == "token-mean" else len(tokens))
 
 
 @contextlib.contextmanager

@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-import overlay
+from functools import partial
+
+from overlay.compat.slime_on_cpu import balancing
 from overlay.patch import Contract
-from overlay.patches.miles.fast_partitioner import PATCH
-from overlay.testing import assert_applied, enable
 
-
-def check(seed: str) -> str:
-    """Compare what is made of drawn and of odd values with what this very miles makes of them alone."""
-    import importlib
-
-    from overlay.compat.slime_on_cpu import stand_in
-    from overlay.compat.slime_on_cpu.balancing import compared, look
-
-    stand_in("miles")
-    enable(PATCH.id)
-    module = importlib.import_module("miles.utils.seqlen_balancing")
-    assert_applied(PATCH.id)
-    ours = look(module, seed)
-    overlay.disable()
-    return compared(ours, look(module, seed))
-
-
-CONTRACT = Contract(check=check)
+CONTRACT = Contract(check=partial(balancing.check, patch="miles.fast-partitioner"))

@@ -40,7 +40,7 @@ def hand_over(args: Any, provide: Any) -> None:
 
 
 def make_provider(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the choice of the function that makes the model: in slime 0.3.0, inside of what freezes layers."""
+    """Wrap the choice of the function that makes the model: in 0.3.0, inside of what freezes parameters."""
 
     def get_model_provider_func(args: Any, role: Any = "actor") -> Any:
         return handed(args, original(args, role))

@@ -14,7 +14,6 @@ from overlay.testing import with_patches
 TOLERANCE = 1e-6
 #: How far a value may move from the old one.
 CLIP = 0.5
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
 def wrong(seed: str) -> str:
@@ -53,6 +52,8 @@ def _modes() -> tuple[str, ...]:
     """Return the modes in which the loss of a policy is a mean over the batch: in 0.7.0 one was a sum."""
     import verl
 
+    from overlay.compat.cpu_fsdp_engine import MODES
+
     return MODES[:-1] if verl.__version__.startswith("0.7.0") else MODES
 
 
@@ -85,22 +86,17 @@ def _reference(rows: Any, batch: Any, mode: str) -> tuple[float, Any]:
     """Return the loss of the batch and its gradient, by the definition of a clipped value loss."""
     import torch
 
-    from overlay.compat.cpu_fsdp_engine import before_responses
+    from overlay.compat.cpu_fsdp_engine import before_responses, mean_of_batch
 
     table = rows.detach().clone().requires_grad_(True)
-    sums, tokens = [], []
+    sums = []
     for row, ids in enumerate(before_responses(batch)):
         counts = batch["response_mask"][row][: len(ids)]
         old, target = (batch[name][row][: len(ids)] for name in ("values", "returns"))
         value = table[ids, 0]
         near = old + (value - old).clamp(-CLIP, CLIP)
         sums.append((0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2) * counts).sum())
-        tokens.append(int(counts.sum()))
-    if mode == "seq-mean-token-mean":
-        sums = [one / max(count, 1) for one, count in zip(sums, tokens, strict=True)]
-    if mode == "seq-mean-token-sum-norm":
-        sums = [one / batch["response_mask"].shape[1] for one in sums]
-    loss = torch.stack(sums).sum() / (sum(tokens) if mode == "token-mean" else len(tokens))
+    loss = mean_of_batch(sums, batch, mode)
     loss.backward()
     return loss.item(), table.grad
 

@@ -11,7 +11,6 @@ from overlay.testing import with_patches
 
 #: Relative, of sums in float64 in which verl adds 1e-8 to a number of tokens.
 TOLERANCE = 1e-6
-MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
 def wrong(seed: str) -> str:
@@ -28,7 +27,7 @@ def wrong(seed: str) -> str:
 
     draw = random.Random(seed)
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
-    for mode in MODES:
+    for mode in cpu_fsdp_engine.MODES:
         for as_reward in (False, True):
             model = cpu_fsdp_engine.Table(cpu_fsdp_engine.VOCABULARY, generator)
             actor = ActorConfig(
@@ -90,10 +89,10 @@ def _with_teacher(batch: Any, rows: Any, generator: Any) -> Any:
 
 def _reference(rows: Any, batch: Any, mode: str, *, as_reward: bool) -> Any:
     """Return the gradient of half the squared distance to the teacher, or of that as a reward to avoid."""
-    import torch
+    from overlay.compat.cpu_fsdp_engine import mean_of_batch
 
     table = rows.detach().clone().requires_grad_(True)
-    sums, tokens = [], []
+    sums = []
     teachers = batch["teacher_logprobs"].unbind()
     for row, student in enumerate(_log_probs(table, batch)):
         counts = batch["response_mask"][row][: len(student)]
@@ -101,13 +100,7 @@ def _reference(rows: Any, batch: Any, mode: str, *, as_reward: bool) -> Any:
         # At the old policy the gradient of a token is that of its log-probability times its advantage.
         terms = distance.detach() * student if as_reward else distance
         sums.append((terms * counts).sum())
-        tokens.append(int(counts.sum()))
-    if mode == "seq-mean-token-mean":
-        sums = [one / max(count, 1) for one, count in zip(sums, tokens, strict=True)]
-    if mode == "seq-mean-token-sum-norm":
-        sums = [one / batch["response_mask"].shape[1] for one in sums]
-    loss = torch.stack(sums).sum() / (sum(tokens) if mode == "token-mean" else len(tokens))
-    loss.backward()
+    mean_of_batch(sums, batch, mode).backward()
     return table.grad
 
 
