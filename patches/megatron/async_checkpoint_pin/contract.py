@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import weakref
+
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
     """Return what became of staged tensors while they are written, and afterwards; empty if all is well."""
-    import gc
-    import os
-    import weakref
-
     import torch
 
     from overlay.compat.megatron_on_cpu import megatron

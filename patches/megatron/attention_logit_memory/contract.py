@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import time
 import weakref
@@ -68,8 +69,6 @@ def _kept(held: list[weakref.ref[Any]]) -> int:
 
 def _stand_in() -> list[weakref.ref[Any]]:
     """Let Transformer Engine's attention return logits; return references to what its graphs hold."""
-    import importlib
-
     import torch
 
     held: list[weakref.ref[Any]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import Parameter, signature
 from types import ModuleType
 from typing import Any
 
@@ -21,8 +22,6 @@ def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callabl
             have other sizes than they are asked for.
 
     """
-    from inspect import Parameter, signature
-
     from overlay.patches.megatron.dynamic_cp_names.effect import EFFECT
 
     given = signature(original)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
@@ -26,8 +28,6 @@ def wrong(seed: str) -> str:
 
 def _stand_in() -> None:
     """Stand in for the names of `fla`: told to be deterministic, Megatron has the kernels in torch."""
-    import sys
-    from types import ModuleType
 
     def l2norm(x: Any) -> Any:
         return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
@@ -141,8 +141,6 @@ class _Chunk:
     """The layer as a chunk of a model."""
 
     def __init__(self, layer: Any) -> None:
-        from types import SimpleNamespace
-
         self.ddp_config = SimpleNamespace(use_megatron_fsdp=False, use_custom_fsdp=False)
         self.named_parameters, self.modules = layer.named_parameters, layer.modules
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
@@ -27,7 +27,6 @@ def make_allreduce(original: Callable[..., Any], _module: ModuleType) -> Callabl
 
     By upstream's own means, which know of every kind of gradient: it is shown nothing but these norms.
     """
-    from types import SimpleNamespace
 
     @functools.wraps(original)
     def _allreduce_non_tensor_model_parallel_grads(model: Any, config: Any, tp_group: Any = None) -> None:

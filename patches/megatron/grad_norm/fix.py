@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -64,8 +65,6 @@ def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:
 
 def make_param_groups(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Wrap `_get_param_groups`, with which every optimizer begins: the marks are right before it."""
-    from functools import wraps
-
     from overlay.patches.megatron.grad_norm.effect import EFFECT
 
     @wraps(original)

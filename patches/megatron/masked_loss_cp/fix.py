@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -14,9 +16,6 @@ CHANGING = ("hybrid_context_parallel", "dynamic_context_parallel")
 
 def make_calc_loss(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Wrap `forward_step_calc_loss`: it gets a loss that is as much larger as its divisor is too small."""
-    from functools import wraps
-    from inspect import signature
-
     parameters = signature(original)
 
     @wraps(original)

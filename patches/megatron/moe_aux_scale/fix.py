@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from copy import copy
+from functools import wraps
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -45,8 +48,6 @@ def _size(router: Any, group: str, getter: str) -> int:
 
 def _scaled(router: Any, name: str, factor: int, call: Callable[[], Any]) -> Any:
     """Call with a copy of the router's settings, in which one coefficient is multiplied."""
-    from copy import copy
-
     before = router.config
     if factor == 1:
         return call()
@@ -89,8 +90,6 @@ def _all_ranks(router: Any) -> Any:
 
 
 def _make_z_loss(original: Callable[..., Any], *, context: bool) -> Callable[..., Any]:
-    from functools import wraps
-
     @wraps(original)
     def apply_z_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
         # What is reported is divided by the coefficient, and so does not grow.
@@ -118,7 +117,6 @@ def make_apply_cp(original: Callable[..., Any], _module: ModuleType) -> Callable
 
     What is logged is the loss of one data parallel rank there.
     """
-    from functools import wraps
 
     @wraps(original)
     def apply_load_balancing_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -143,8 +141,6 @@ def make_attach_rc(original: Callable[..., Any], _module: ModuleType) -> Callabl
 
 
 def _make_attach(original: Callable[..., Any], *, context: bool) -> Callable[..., Any]:
-    from functools import wraps
-
     @wraps(original)
     def attach_and_log_load_balancing_loss(
         self: Any, activation: Any, aux_loss_coeff: float, aux_loss: Any, *args: Any, **kwargs: Any
@@ -162,7 +158,6 @@ def make_attach(original: Callable[..., Any], _module: ModuleType) -> Callable[.
     there is a padding mask it is told a tensor, which an all-reduce has overwritten with the number of all
     ranks of the loss: what one process has, but for the sequences.
     """
-    from functools import wraps
 
     @wraps(original)
     def attach_and_log_load_balancing_loss(
@@ -181,9 +176,6 @@ def make_attach(original: Callable[..., Any], _module: ModuleType) -> Callable[.
 
 def make_sequences(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Wrap `_apply_seq_aux_loss` of 0.16 to 0.18, which knows how many sequences a micro-batch has."""
-    from functools import wraps
-    from inspect import signature
-
     parameters = signature(original)
 
     @wraps(original)
@@ -202,7 +194,6 @@ def make_attach_masked(original: Callable[..., Any], _module: ModuleType) -> Cal
 
     With a padding mask it is told the number of all ranks. A loss over data parallel ranks is left as it is.
     """
-    from functools import wraps
 
     @wraps(original)
     def attach_and_log_load_balancing_loss(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from copy import copy
+from functools import wraps
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -31,9 +34,6 @@ def make_mean_roll(original: Callable[..., Any], _module: ModuleType) -> Callabl
     The gradient and the report are averaged over context parallel ranks. So each divides its part by the
     average of their numbers, for the sum of all over the tokens of all. Without any token it is one token.
     """
-    from functools import wraps
-    from inspect import signature
-
     from overlay.patches.megatron.mtp_loss_scale.effect import EFFECT
 
     parameters = signature(original)
@@ -52,9 +52,6 @@ def make_mean_roll(original: Callable[..., Any], _module: ModuleType) -> Callabl
 
 def make_summed_roll(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Wrap the `roll_tensor` of 0.17 and later: within the losses it counts the tokens of all ranks."""
-    from functools import wraps
-    from inspect import signature
-
     parameters = signature(original)
 
     @wraps(original)
@@ -74,9 +71,6 @@ def make_losses(original: Callable[..., Any], module: ModuleType) -> Callable[..
     to be multiplied by these. Upstream multiplies by a rank's own, which may be none. That is left out, and
     the factor goes into the coefficient.
     """
-    from functools import wraps
-    from inspect import signature
-
     from overlay.patches.megatron.mtp_loss_scale.effect import EFFECT
 
     parameters = signature(original)
@@ -113,8 +107,6 @@ def make_losses(original: Callable[..., Any], module: ModuleType) -> Callable[..
 
 def _averaged(config: Any, factor: Any) -> Any:
     """Return a copy of the settings without per-token loss, and with `factor` times the coefficient."""
-    from copy import copy
-
     settings = copy(config)
     settings.calculate_per_token_loss = False
     settings.mtp_loss_scaling_factor = config.mtp_loss_scaling_factor * factor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -70,8 +71,6 @@ def make_load(original: Callable[..., Any], module: ModuleType) -> Callable[...,
     Distributed ones have paired their groups by then. Beside the parameters and their moments, which come
     from elsewhere, that is all that they got wrong.
     """
-    import functools
-
     from overlay.patches.megatron.param_groups_by_lr.effect import EFFECT
 
     @functools.wraps(original)

@@ -6,6 +6,7 @@ What is asked of one Megatron here is asked of each release by the patch's tests
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from overlay.patch import Contract
@@ -121,8 +122,6 @@ def alias_run() -> dict[str, Any]:
 
 def without_output_inside() -> list[float]:
     """Recompute an output-discarding checkpoint inside a checkpoint, and return the gradient."""
-    from inspect import signature
-
     import torch
     from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -13,9 +15,6 @@ COUNT = 60
 
 def wrong(seed: str) -> str:
     """Return what differs after a resume from what was saved, empty if nothing does."""
-    import random
-    from types import SimpleNamespace
-
     from overlay.compat.megatron_on_cpu import megatron
 
     with megatron():

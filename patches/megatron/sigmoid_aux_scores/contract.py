@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -53,8 +54,6 @@ def wrong(seed: str) -> str:
 
 def scored(logits: Any, name: str) -> tuple[Any, Any]:
     """Return scores and the map of chosen experts, `None` where that release makes it elsewhere."""
-    from types import SimpleNamespace
-
     from megatron.core.transformer.moe import moe_utils, router
 
     if hasattr(moe_utils, "compute_routing_scores_for_aux_loss"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -81,8 +82,6 @@ class Witness:
 
 def _step(settings: dict[str, Any], *, forward_only: bool) -> dict[str, int]:
     """Take a step, and return how many activations lost their memory, and how many were held at a time."""
-    import gc
-
     import torch
     from megatron.core.pipeline_parallel import p2p_communication
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -14,8 +15,6 @@ def make_p2p_ops(original: Callable[..., Any], _module: ModuleType) -> Callable[
     tensor other data, so that torch holds nothing. A second tensor over the same memory is not emptied. torch
     lets go of it when the send has been waited for, or is dropped.
     """
-    from functools import wraps
-
     from overlay.patches.megatron.vpp_send_before_free.effect import EFFECT
 
     @wraps(original)

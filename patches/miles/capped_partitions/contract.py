@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
     """Return what is wrong with a schedule of miles' own `build_dp_schedule`, empty if nothing is."""
-    import importlib
-
     from overlay.compat.slime_on_cpu import schedules, stand_in
 
     stand_in("miles")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from overlay.patch import Contract
 from overlay.patches.miles.loss_memory import PATCH
 from overlay.testing import assert_applied, enable
@@ -9,8 +11,6 @@ from overlay.testing import assert_applied, enable
 
 def check(seed: str) -> str:
     """Run miles' own functions by the names of slime's: what needs several ranks is not seen here."""
-    import os
-
     from overlay.compat.megatron_on_cpu import megatron
     from overlay.compat.slime_on_cpu import import_slime
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
@@ -11,8 +13,6 @@ def wrong(seed: str) -> str:
 
     Float32 sums lose the variance of large ones.
     """
-    import os
-
     from overlay.compat.megatron_on_cpu import megatron
 
     os.environ["SLIME_FORK"] = "miles"

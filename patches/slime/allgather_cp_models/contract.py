@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -13,8 +14,6 @@ _ZIGZAG = {"Qwen3ForCausalLM", "Glm4MoeForCausalLM"}
 
 def wrong(_seed: str) -> str:
     """Return what is refused and should not be, or is not and should be; empty if nothing."""
-    from types import SimpleNamespace
-
     from overlay.compat.megatron_on_cpu import megatron
 
     with megatron():

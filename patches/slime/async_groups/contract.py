@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import threading
+import time
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -13,12 +18,6 @@ def wrong(seed: str) -> str:
 
     The engine is stood in for: a group is done at once.
     """
-    import asyncio
-    import random
-    import threading
-    import time
-    from types import SimpleNamespace
-
     from overlay.compat.slime_on_cpu import imported
 
     module = imported("slime.rollout.fully_async_rollout")

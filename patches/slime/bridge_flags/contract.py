@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -16,10 +19,6 @@ def wrong(_seed: str) -> str:
     from overlay.compat.megatron_on_cpu import megatron
 
     with megatron():
-        import sys
-        from dataclasses import dataclass
-        from types import ModuleType, SimpleNamespace
-
         from megatron.core.transformer import TransformerConfig
 
         from overlay.compat.slime_on_cpu import import_slime
@@ -83,8 +82,6 @@ def wrong(_seed: str) -> str:
 
 
 def _arguments(**flags: Any) -> Any:
-    from types import SimpleNamespace
-
     return SimpleNamespace(
         megatron_to_hf_mode="bridge",
         hf_checkpoint="checkpoint",

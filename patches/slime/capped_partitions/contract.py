@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+from importlib.util import find_spec
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
@@ -13,8 +15,6 @@ def wrong(seed: str, look: str = "wrong") -> str:
 
     `alike` looks at those that slime splits well.
     """
-    from importlib.util import find_spec
-
     from overlay.compat.slime_on_cpu import stand_in
 
     stand_in()
@@ -23,8 +23,6 @@ def wrong(seed: str, look: str = "wrong") -> str:
 
 def _schedules(seed: str, look: str) -> str:
     """Balance by FLOPs (slime 0.3.1)."""
-    import importlib
-
     from overlay.compat.slime_on_cpu import schedules
 
     module = importlib.import_module("slime.utils.dp_schedule")

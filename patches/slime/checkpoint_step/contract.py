@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from argparse import Namespace
 from typing import Any
+from unittest.mock import MagicMock
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
@@ -13,10 +16,6 @@ def wrong(seed: str) -> str:
     from overlay.compat.megatron_on_cpu import megatron
 
     with megatron():
-        import random
-        from argparse import Namespace
-        from unittest.mock import MagicMock
-
         from overlay.compat.slime_on_cpu import import_slime
 
         actor: Any = import_slime("actor")[0]

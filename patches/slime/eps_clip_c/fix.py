@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 
 def make_policy_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build the policy loss of a micro-batch: slime's own, with the loss of a token bounded."""
-    from functools import partial
-
     from overlay.patches._rebound import rebound
     from overlay.patches.slime.eps_clip_c.effect import EFFECT
 

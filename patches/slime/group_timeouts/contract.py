@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from datetime import timedelta
 from typing import Any
 
 from overlay.patch import Contract
@@ -13,9 +15,6 @@ def wrong(seed: str) -> str:
 
     The backend is torch's fake one: nothing is sent.
     """
-    import random
-    from datetime import timedelta
-
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

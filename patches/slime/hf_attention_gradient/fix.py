@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -34,8 +35,6 @@ def make_forward(original: Callable[..., Any], module: ModuleType) -> Callable[.
     Under sequence parallelism it gathers its input in a way whose backward adds up the gradients of all
     tensor parallel ranks. They are copies, as every rank runs the whole layer.
     """
-    import inspect
-
     import torch
 
     from overlay.patches.slime.hf_attention_gradient.effect import EFFECT

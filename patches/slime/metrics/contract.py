@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -10,9 +12,6 @@ from overlay.testing import with_patches
 
 def wrong(seed: str) -> str:
     """Return what is wrong in what wandb is given, empty if nothing is."""
-    import random
-    from types import SimpleNamespace
-
     places = ("observability.logging_utils", "utils.tracking_utils", "utils.logging_utils")
     module = next(filter(None, map(_found, places)))
     logged: list[dict[str, float]] = []

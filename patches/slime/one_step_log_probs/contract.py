@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
+from unittest.mock import MagicMock
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
@@ -13,9 +15,6 @@ def wrong(seed: str) -> str:
     from overlay.compat.megatron_on_cpu import megatron
 
     with megatron():
-        import random
-        from unittest.mock import MagicMock
-
         import torch
 
         from overlay.compat.slime_on_cpu import import_slime

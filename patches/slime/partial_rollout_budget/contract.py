@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import importlib
+import random
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
@@ -19,12 +24,6 @@ def wrong(seed: str, *, longer: bool = False) -> str:
     The engine and the tokenizer are stood in for. With `longer` there is a response that is too long already,
     which slime after 0.3.1 stops at.
     """
-    import asyncio
-    import importlib
-    import random
-    from types import SimpleNamespace
-    from unittest.mock import MagicMock
-
     from overlay.compat.slime_on_cpu import imported
 
     def sent(*_args: Any, **_options: Any) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from argparse import Namespace
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -17,10 +20,6 @@ def wrong(seed: str) -> str:
     from overlay.compat.megatron_on_cpu import megatron
 
     with megatron():
-        import random
-        from argparse import Namespace
-        from types import SimpleNamespace
-
         import torch
         from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+from argparse import Namespace
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
@@ -10,9 +14,6 @@ from overlay.testing import with_patches
 
 def wrong(seed: str) -> str:
     """Return what a server in the teacher's place is asked for and should not be, empty if nothing."""
-    import asyncio
-    import random
-
     from overlay.compat.slime_on_cpu import imported
 
     module = imported("slime.rollout.on_policy_distillation")
@@ -30,9 +31,6 @@ def wrong(seed: str) -> str:
 
 async def _ask(module: Any, temperature: float, tokens: list[int]) -> tuple[Any, Any]:
     """Return what a server is asked, and what slime makes of its answer."""
-    from argparse import Namespace
-    from types import SimpleNamespace
-
     from aiohttp import web
 
     asked: list[Any] = []

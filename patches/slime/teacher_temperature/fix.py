@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
+from functools import partial
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 
 def make_reward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build the request to the teacher: slime's own, serialised with the rollout's temperature."""
     import json
-    from functools import partial
-    from types import SimpleNamespace
 
     from overlay.patches._rebound import rebound
     from overlay.patches.slime.teacher_temperature.effect import EFFECT

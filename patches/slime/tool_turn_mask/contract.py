@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,9 +52,6 @@ def rendered(messages: Sequence[Any], tools: Any = None) -> list[tuple[str, int]
 
 def wrong(seed: str) -> str:
     """Return which conversation has other tokens or another mask, empty if none has."""
-    import inspect
-    import random
-
     from overlay.compat.slime_on_cpu import imported
 
     module = imported("slime.utils.mask_utils")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from copy import copy
+from itertools import groupby
 from types import ModuleType
 from typing import Any
 
@@ -35,8 +37,6 @@ class _Tokenizer:
 
 def turns(messages: Sequence[Any]) -> list[Any]:
     """Return the messages with those of tools that follow each other as one."""
-    from itertools import groupby
-
     from overlay.patches.slime.tool_turn_mask.effect import EFFECT
 
     found: list[Any] = []
@@ -52,8 +52,6 @@ def turns(messages: Sequence[Any]) -> list[Any]:
 
 def by_turns(generator: Any) -> Any:
     """Return slime's generator of masks, whose tokenizer knows turns."""
-    from copy import copy
-
     made = copy(generator)
     made.tokenizer = _Tokenizer(generator.tokenizer)
     return made

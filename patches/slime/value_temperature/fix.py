@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from copy import copy
 from types import ModuleType
 from typing import Any
 
 
 def at_own_temperature(logits: Any, args: Any) -> Any:
     """Return slime's arguments, with a temperature of 1 for values [1, T, 1]: logits have a vocabulary."""
-    from copy import copy
-
     if logits.size(-1) != 1 or args.rollout_temperature == 1.0:
         return args
     from overlay.patches.slime.value_temperature.effect import EFFECT

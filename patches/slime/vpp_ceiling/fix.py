@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from overlay.patches._slime_step import current
@@ -91,7 +91,6 @@ def make_config(original: Callable[..., Any], _module: ModuleType) -> Callable[.
     Megatron sets the group size to the pipeline parallel size where there are no virtual stages, and then
     needs no alignment. The group size is all that `get_data_iterator` reads of the configuration.
     """
-    from types import SimpleNamespace
 
     def get_model_config(model: Any) -> Any:
         step = current.get()

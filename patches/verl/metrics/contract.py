@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
     """Return what is wrong in what a backend is given, empty if nothing is."""
-    import random
-
     from verl.utils.tracking import Tracking
 
     draw = random.Random(seed)

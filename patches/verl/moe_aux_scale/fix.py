@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
@@ -24,8 +25,6 @@ def make_get_shared(original: Callable[..., Any], _module: ModuleType) -> Callab
 
 
 def _make_get(original: Callable[..., Any], *, shared: bool) -> Callable[..., Any]:
-    from functools import wraps
-
     from overlay.patches.verl.moe_aux_scale.effect import EFFECT
 
     # Of which Megatron has changed the parameters from release to release.
@@ -89,8 +88,6 @@ def _told(
         num_microbatches: Their number.
 
     """
-    from functools import wraps
-
     import torch
     import torch.distributed as dist
     from megatron.core import parallel_state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from types import ModuleType
 from typing import Any
 
@@ -86,8 +87,6 @@ def _balancing(client: Any) -> Callable[[Any], Any]:
 
 def _without_balance(config: Any) -> Any:
     """Return a copy of OmegaConf settings that says `trainer.balance_batch=False`."""
-    from copy import deepcopy
-
     from omegaconf import OmegaConf
 
     changed = deepcopy(config)

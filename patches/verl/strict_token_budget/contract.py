@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from typing import Any
 
@@ -14,8 +15,6 @@ def wrong(seed: str) -> str:
 
     An error of the patch is as good. Raises `RuntimeError` for any other.
     """
-    import inspect
-
     from verl.utils import seqlen_balancing
 
     draw = random.Random(seed)

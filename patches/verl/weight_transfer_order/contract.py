@@ -7,7 +7,11 @@ reads the weights reads them at once, as a stream of its own does.
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
 import random
+import sys
+import types
 from typing import Any
 
 from overlay.patch import Contract
@@ -106,11 +110,6 @@ def _meta(module: Any, name: str, weight: Any) -> Any:
 
 def import_engine() -> Any:
     """Return the module of the engine, with something in the place of packages that are not installed."""
-    import importlib
-    import importlib.util
-    import sys
-    import types
-
     for name, kind in (("cupy", "ndarray"), ("zmq", "Socket")):
         if name not in sys.modules and importlib.util.find_spec(name) is None:
             sys.modules[name] = types.ModuleType(name)

@@ -13,6 +13,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -246,8 +247,6 @@ def _after_an_error(**batch: Any) -> dict[str, Any]:
 
 def _te(*, stream: bool = True, recompute: str = "", **batch: Any) -> dict[str, Any]:
     """Train with Megatron's attention for Transformer Engine, and say which groups it was set to."""
-    from dataclasses import replace
-
     engines: list[Any] = []
     build = cpu_engine.build_engine
 

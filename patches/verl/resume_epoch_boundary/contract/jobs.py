@@ -10,8 +10,9 @@ import contextlib
 import importlib
 import io
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,9 +21,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
 from overlay.compat.verl_imports import stand_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ROWS, BATCH, EPOCHS = 13, 3, 3
 STEPS_PER_EPOCH = ROWS // BATCH
