@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from benches import (
     plans,
     shares,
 )
+from progress import tracked
 
 if TYPE_CHECKING:
     from benches._timing import Row
@@ -88,9 +88,8 @@ def main(arguments: list[str]) -> int:
         options.picture.write_text(_picture.draw())
     rows: list[Row] = []
     failures: dict[str, str] = {}
-    for name in options.names:
+    for name in tracked(options.names):
         measure, turns = BENCHMARKS[name]
-        print(f"measuring: {name}", file=sys.stderr, flush=True)
         try:
             rows += measure(options.turns or turns)
         except RuntimeError as error:

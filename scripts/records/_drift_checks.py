@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import subprocess
-import sys
 import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlay.catalogue.registry import load_patches
+from progress import tracked
 from tortures._contracts import CONTRACTS
 from tortures._run_contracts import HOLDS
 from tortures._start_contracts import ContractError, outcomes
@@ -59,12 +58,10 @@ def run(
     for (patch, commit), key in keys.items():
         if key not in kept:
             by_commit.setdefault(commit, []).append(patch)
-    for place, (commit, patches) in enumerate(by_commit.items(), start=1):
-        print(f"{project} {commit[:9]} ({place} of {len(by_commit)})", file=sys.stderr, flush=True)
+    for commit, patches in tracked(by_commit.items(), lambda one: f"{project} {one[0][:9]}"):
         with tempfile.TemporaryDirectory(prefix="drift-") as folder:
             _unpack(repository, commit, paths, Path(folder))
-            for patch, outcome, why in _outcomes(folder, patches, seed):
-                print(f"  {patch}: {outcome} {why}", file=sys.stderr, flush=True)
+            for patch, (outcome, why) in zip(patches, _outcomes(Path(folder), patches, seed), strict=True):
                 kept[keys[patch, commit]] = [outcome, why]
         KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_text(json.dumps(kept, indent=1), encoding="utf-8")
@@ -79,13 +76,11 @@ def run(
     return told
 
 
-def _outcomes(folder: str, patches: list[str], seed: str) -> list[tuple[str, str, str]]:
-    path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+def _outcomes(folder: Path, patches: list[str], seed: str) -> list[tuple[str, str]]:
     try:
-        found = outcomes(path, [(patch, "", "") for patch in patches], seed)
+        return outcomes([folder], [(patch, "", "") for patch in patches], seed)
     except ContractError as error:
-        found = [("raises", str(error))] * len(patches)
-    return [(patch, *said) for patch, said in zip(patches, found, strict=True)]
+        return [("raises", str(error))] * len(patches)
 
 
 def _unpack(repository: Path, commit: str, paths: Sequence[str], folder: Path) -> None:

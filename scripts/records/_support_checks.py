@@ -44,8 +44,7 @@ def run(folder: Path, patches: Iterable[str]) -> dict[str, str]:
 
 def _run(folders: list[Path], wanted: list[str]) -> dict[str, str]:
     """Return the same with folders first on the path."""
-    path = os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
-    found = outcomes(path, [(patch, "", "") for patch in wanted], SEED) if wanted else []
+    found = outcomes(folders, [(patch, "", "") for patch in wanted], SEED) if wanted else []
     return {patch: _told(outcome, why) for patch, (outcome, why) in zip(wanted, found, strict=True)}
 
 

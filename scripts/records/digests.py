@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from overlay.catalogue.registry import load_patches, module_of
 from overlay.patch import Known
 from overlay.report.sources import upstream_source
-from records import _patch_releases, _support_checks, _with_digests, _write_digests, support
+from records import _support_checks, _with_digests, _write_digests, support
+from sources import releases
 from tortures._upstreams import Pristine
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ def known(patch: Patch) -> dict[str, list[str]]:
 def sources(patch: Patch, missing: dict[str, str]) -> list[Source]:
     """Return what stands at each site on each release, nothing of sites that are not there."""
     found = []
-    for release, folder in _patch_releases.of(patch, missing=missing):
-        print(f"{release.name} ...", file=sys.stderr, flush=True)
+    for release, folder in releases.for_patch(patch, missing):
         verdict = support.audit(release, folder).get(patch.id, {}).get("verdict", "")
         tree = Pristine((folder,))
         for site in known(patch):

@@ -29,6 +29,7 @@ from overlay.patch import Absent, Calls, Fields, Present
 from overlay.reading import known
 from overlay.reading.questions import OF_PYTHON
 from overlay.reading.source import InstalledTree
+from progress import tracked
 from sources import releases
 from sources.git_sources import FetchError
 
@@ -114,7 +115,7 @@ def asked_of(places: Iterable[Path]) -> Asked:
     for module, question in (one for patch in patches for one in questions_of(patch)):
         questions.setdefault(module, set()).add(question)
     trees = [Asking(place) for place in places]
-    for tree in trees:
+    for tree in tracked(trees, lambda tree: tree.name):
         # One by one: what two patches mean for each other asks nothing of a source that this does not.
         found = {patch.id: decide(patch, tree) for patch in patches}
         prints_of(patches, found, tree)
@@ -229,7 +230,8 @@ def main(arguments: list[str]) -> int:
     except FetchError as error:
         print(f"known: {error}", file=sys.stderr)
         return 2
-    wanted = file_of(about, [answered(about, path) for path in there.values()])
+    asked = tracked(there.items(), lambda one: f"Python {one[0]}")
+    wanted = file_of(about, [answered(about, path) for _, path in asked])
     if options.check:
         return int(not FILE.exists() or FILE.read_text(encoding="utf-8") != wanted)
     FILE.write_text(wanted, encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import os
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -186,8 +185,3 @@ def spliced(text: str, old: ast.stmt, new: list[ast.stmt], comment: str = "") ->
     said = "".join(f"# {line}\n" for line in comment.splitlines())
     block = textwrap.indent(f"{said}{made}\n", " " * old.col_offset)
     return with_helpers("".join([*lines[: first - 1], block, *lines[old.end_lineno :]]))
-
-
-def path_of(pythonpath: tuple[Path, ...]) -> str:
-    """Return folders as PYTHONPATH has them."""
-    return os.pathsep.join(map(str, pythonpath))

@@ -17,13 +17,14 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.catalogue.registry import load_patches
+from progress import tracked
 from tortures import _mutant_record
 from tortures._attack import INSIDE, Attack, Mutant, relabelled
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
 from tortures._start_contracts import outcomes
-from tortures._upstreams import COUNT, Pristine, Release, path_of, releases
+from tortures._upstreams import COUNT, Pristine, Release, releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,7 +117,7 @@ def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
     patches = list(dict.fromkeys(one.patch for one in rows))
     jobs = [(patch, "", "") for patch in patches]
     jobs += [(one.patch, one.site.partition(":")[0], one.text) for one in rows]
-    said = outcomes(path_of(release.folders), jobs, seed)
+    said = outcomes(release.folders, jobs, seed)
     unfit = {
         patch: f"its contract cannot be run on {release.name}: {why or outcome}"
         for patch, (outcome, why) in zip(patches, said, strict=False)
@@ -187,7 +188,8 @@ def main(arguments: list[str]) -> int:
     count = len(given)
     with ProcessPoolExecutor(options.jobs) as pool:
         lists = pool.map(attacked, range(count), [given] * count, [options] * count)
-        rows = [row for found in lists for row in found]
+        named = zip(given, lists, strict=True)
+        rows = [row for _, found in tracked(named, lambda pair: pair[0].name, total=count) for row in found]
         print(f"{len(rows)} mutants", file=sys.stderr, flush=True)
         waiting = {row.identity: row for row in rows if not row.outcome}
         by_release: dict[str, list[Row]] = defaultdict(list)
@@ -197,7 +199,9 @@ def main(arguments: list[str]) -> int:
         answers = pool.map(run, batches, [options.seed] * len(batches))
         known = {
             row.identity: outcome
-            for batch, found in zip(batches, answers, strict=True)
+            for batch, found in tracked(
+                zip(batches, answers, strict=True), lambda pair: pair[0][0].release.name, total=len(batches)
+            )
             for row, outcome in zip(batch, found, strict=True)
         }
     done = [

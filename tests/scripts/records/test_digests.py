@@ -12,7 +12,8 @@ import pytest
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Known, known, replaced, variant
 from overlay.reading.source import InstalledTree
-from records import _patch_releases, _with_digests, _write_digests, digests, support
+from records import _with_digests, _write_digests, digests, support
+from sources import releases
 from sources.releases import Release
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def upstreams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         targets=(patch.targets[0].replace(variants=(variant("1", ">=1", replaced(SITE, make, other, old)),)),)
     )
     monkeypatch.setattr(
-        _patch_releases, "of", lambda _, missing: ((Release(name), folder) for name, folder in found.items())
+        releases, "for_patch", lambda _, missing: ((Release(name), folder) for name, folder in found.items())
     )
     verdicts = {"up==3": "unsupported", "up==4": "unsupported"}
     monkeypatch.setattr(support, "audit", lambda one, _: {ID: {"verdict": verdicts.get(one.name, "apply")}})
