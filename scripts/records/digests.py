@@ -153,7 +153,7 @@ def report(patch: Patch, found: list[Source], only: str, *, contract: bool, writ
     return len(new) - written
 
 
-def _written(patch: Patch, added: _with_digests.Added, outcome: str) -> int:
+def _written(patch: Patch, added: list[tuple[str, str, str]], outcome: str) -> int:
     """Ask of each source of a release, and return how many digests were written."""
     if outcome != _support_checks.PASSED and not outcome.startswith(_with_digests.NOT_RUN):
         print("nothing is written: the contract has to hold there")

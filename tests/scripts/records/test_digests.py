@@ -15,6 +15,7 @@ from overlay.reading.source import InstalledTree
 from records import _with_digests, _write_digests, digests, support
 from sources import releases
 from sources.releases import Release
+from tortures._run_contracts import with_digests
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -148,7 +149,7 @@ def test_a_new_digest_is_put_beside_the_known_one_alone() -> None:
             variant("2", ">=1", known("m:f", "b")),
         )
     )
-    wider = _with_digests.widened(patch.replace(targets=(target,)), [("m:f", "a", "c")])
+    wider = with_digests(patch.replace(targets=(target,)), [("m:f", "a", "c")])
     assert [condition for one in wider.targets[0].variants for condition in one.shape] == [
         Known(site="m:f", digests=("a", "c")),
         Known(site="m:g", digests=("a",)),
