@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sized
 from typing import TYPE_CHECKING, TypeVar
@@ -9,7 +10,11 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from rich.progress import Progress
+
 T = TypeVar("T")
+#: The display that is there now: what is worked on inside an item gets a bar in the same one.
+_shown: list[Progress] = []
 
 
 def tracked(
@@ -34,16 +39,25 @@ def tracked(
                 print(f"{name(item)} ...", file=sys.stderr, flush=True)
             yield item
         return
+    with contextlib.ExitStack() as stack:
+        if not _shown:
+            _shown.append(stack.enter_context(_display()))
+            stack.callback(_shown.clear)
+        (display,) = _shown
+        task = display.add_task("", total=len(items) if isinstance(items, Sized) else total)
+        stack.callback(display.remove_task, task)
+        for item in items:
+            display.update(task, description=name(item), refresh=True)
+            yield item
+            display.advance(task)
+
+
+def _display() -> Progress:
+    """Return what shows bars, one below the other, until it is left."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    console = Console(stderr=True)
-    # What goes to the same terminal has to be written above the bar; what goes elsewhere is left alone.
+    # What goes to the same terminal has to be written above the bars; what goes elsewhere is left alone.
     shared = sys.stdout.isatty()
-    with Progress(*columns, console=console, transient=True, redirect_stdout=shared) as bar:
-        task = bar.add_task("", total=len(items) if isinstance(items, Sized) else total)
-        for item in items:
-            bar.update(task, description=name(item))
-            yield item
-            bar.advance(task)
+    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shared)

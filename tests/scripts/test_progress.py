@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,15 @@ def test_a_terminal_has_a_bar_and_stdout_is_the_same(monkeypatch: pytest.MonkeyP
         monkeypatch.delenv(name, raising=False)
     assert list(worked()) == ["one", "two"]
     assert "TWO" in err.getvalue()
-    assert "2/2" in err.getvalue()
+    assert "1/2" in err.getvalue()
     assert (err if shared else out).getvalue().count("result of ") == 2
     assert out.getvalue() == ("" if shared else "result of one\nresult of two\n")
+
+
+def test_what_is_worked_on_inside_an_item_gets_a_bar_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    assert [(one, other) for one in tracked("ab") for other in tracked("cd")] == [
+        *itertools.product("ab", "cd")
+    ]
+    assert list(tracked("e")) == ["e"]
