@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from benches import (
     _audit,
     _call,
+    _figures,
     _files,
     _imports,
     _partition,
-    _picture,
     _start,
     _timing,
     _workers,
@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> int:
     if options.seed is not None:
         _partition.SEED = options.seed
     if options.picture:
-        options.picture.write_text(_picture.draw())
+        _figures.draw(_figures.micro_batches(), options.picture)
     rows: list[Row] = []
     failures: dict[str, str] = {}
     for name in tracked(options.names):

@@ -21,7 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benches import _dynamic_cp_rivals as rivals
-from benches import _partition, _timelines
+from benches import _partition
 from overlay.patches._dynamic_cp import cost
 from overlay.patches._dynamic_cp.mixed import plan_mixed, plan_step
 from overlay.patches._dynamic_cp.plan import allowed_sizes
@@ -301,6 +301,25 @@ def shown() -> tuple[dict[str, list[Plan]], list[int]]:
     return {name: METHODS[name](lengths, RANKS, ROOM) for name in names}, lengths
 
 
+def spans(step: Sequence[Plan], lengths: Sequence[int]) -> list[tuple[int, int, float, float]]:
+    """Return rank, size (0 where it waits), and seconds of begin and end.
+
+    All ranks wait for each other after each micro-batch.
+    """
+    begin, found = 0, []
+    for plan in step:
+        ends = {entry: begin + load(lengths, entry[1], entry[2]) for entry in plan}
+        end = max(ends.values())
+        for entry in plan:
+            start, size, _ = entry
+            for rank in range(start, start + size):
+                found.append((rank, size, begin / 1e12, ends[entry] / 1e12))
+                if ends[entry] < end:
+                    found.append((rank, 0, ends[entry] / 1e12, end / 1e12))
+        begin = end
+    return found
+
+
 def main(arguments: list[str]) -> int:
     """Print the table, and draw if that is asked for."""
     parser = argparse.ArgumentParser(description="What a step takes under dynamic context parallelism.")
@@ -316,6 +335,7 @@ def main(arguments: list[str]) -> int:
         return 0
     print(f"{table()}\n{dearer()}\n{published()}\nDrawn with seed {options.seed}.")
     if options.picture:
-        steps, lengths = shown()
-        options.picture.write_text(_timelines.draw(steps, lengths, load))
+        from benches import _figures  # which imports this
+
+        _figures.draw(_figures.timelines(), options.picture)
     return 0
