@@ -166,15 +166,6 @@ def quality(method: str, partitions: list[list[int]], drawn: list[int]) -> Quali
     return Quality(method, sum(tokens > BUDGET for tokens in sums), max(sums), bound, max(sums) - min(sums))
 
 
-def compared() -> list[dict[str, object]]:
-    """Return how the parts come out as plain data for JSON."""
-    return [
-        {"samples": len(drawn), "parts": parts, **found._asdict()}
-        for _, drawn, parts in cases()
-        for found in compare(drawn, parts)
-    ]
-
-
 def report() -> str:
     """Return how the parts come out as text in columns."""
     heading = f"parts under a budget of {BUDGET:,} tokens, seed {SEED}"

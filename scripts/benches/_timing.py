@@ -56,10 +56,6 @@ class Row(NamedTuple):
         """Whether the target is met."""
         return float(getattr(self, self.held)) <= self.target
 
-    def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data for JSON."""
-        return {**self._asdict(), "ratio": self.ratio, "met": self.met}
-
 
 def take_turns(
     plain: Callable[[], float], other: Callable[[], float], turns: int
