@@ -194,22 +194,26 @@ def _version(path: str) -> str:
     return done.stdout.strip()
 
 
+def packages(folder: Path) -> Path:
+    """Return a folder with overlay and what it needs, into which no Python has built anything."""
+    (folder / "overlay").mkdir(parents=True)
+    inside = [Path(path) for path in overlay.__path__]
+    for part in (entry for path in inside for entry in path.iterdir() if entry.name != "__pycache__"):
+        (folder / "overlay" / part.name).symlink_to(part)
+    for package in NEEDED:
+        (folder / package).symlink_to(Path(str(import_module(package).__file__)).parent)
+    return folder
+
+
 def answered(about: Asked, python: str) -> dict[str, Any]:
     """Return what a Python answers."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        packages = folder / "packages"
-        (packages / "overlay").mkdir(parents=True)
-        inside = [Path(path) for path in overlay.__path__]
-        for part in (entry for path in inside for entry in path.iterdir() if entry.name != "__pycache__"):
-            (packages / "overlay" / part.name).symlink_to(part)
-        for package in NEEDED:
-            (packages / package).symlink_to(Path(str(import_module(package).__file__)).parent)
         (folder / "questions").write_text(json.dumps(about), encoding="utf-8")
         clean = {key: text for key, text in os.environ.items() if not key.startswith(("OVERLAY", "PYTHON"))}
         subprocess.run(
             [python, "-B", str(PROGRAM), str(folder / "questions"), str(folder / "answers")],
-            env={**clean, "PYTHONPATH": str(packages)},
+            env={**clean, "PYTHONPATH": str(packages(folder / "packages"))},
             check=True,
         )
         found: dict[str, Any] = json.loads((folder / "answers").read_text(encoding="utf-8"))

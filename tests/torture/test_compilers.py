@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import Upstream, forget
-
 import overlay
 from checks import ENGINE
 from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from fake_upstream import Upstream
 
 pytest.importorskip("torch")
 
@@ -95,20 +93,8 @@ def make_post_init(original: Any, module: Any) -> Any:
     return __post_init__
 
 
-@pytest.fixture
-def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
-    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Upstream(tmp_path)
-    made.write()
-    made.write(core=DATA)
-    yield made
-    forget()
-
-
 def test_a_decorated_data_class_is_replaced_with_its_patched_methods(upstream: Upstream) -> None:
+    upstream.write(core=DATA)
     sites = {"fakeup.core:Batch.total": make_total, "fakeup.core:Batch.__post_init__": make_post_init}
     patch = upstream.patch(sites)
     engine = Engine(lambda: {patch.id: patch})

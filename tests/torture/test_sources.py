@@ -19,24 +19,11 @@ from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
 
     Enable = Callable[[Patch], Engine]
-
-
-@pytest.fixture
-def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
-    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Upstream(tmp_path)
-    made.write()
-    yield made
-    forget()
 
 
 @pytest.fixture
