@@ -5,16 +5,14 @@ See `overlay.patch.Contract`. A release that is needed beside them is fetched.
 
 from __future__ import annotations
 
-import io
 import json
-import subprocess
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlay.catalogue.registry import load_patches
 from progress import tracked
+from sources.git_sources import git, unpack
 from tortures._contracts import CONTRACTS
 from tortures._run_contracts import HOLDS
 from tortures._start_contracts import ContractError, outcomes
@@ -60,7 +58,8 @@ def run(
             by_commit.setdefault(commit, []).append(patch)
     for commit, patches in tracked(by_commit.items(), lambda one: f"{project} {one[0][:9]}"):
         with tempfile.TemporaryDirectory(prefix="drift-") as folder:
-            _unpack(repository, commit, paths, Path(folder))
+            here = git("-C", str(repository), "ls-tree", "--name-only", commit, "--", *paths).decode().split()
+            unpack(git("-C", str(repository), "archive", "--format=tar", commit, *here), Path(folder))
             for patch, (outcome, why) in zip(patches, _outcomes(Path(folder), patches, seed), strict=True):
                 kept[keys[patch, commit]] = [outcome, why]
         KEPT.parent.mkdir(exist_ok=True)
@@ -81,14 +80,3 @@ def _outcomes(folder: Path, patches: list[str], seed: str) -> list[tuple[str, st
         return outcomes([folder], [(patch, "", "") for patch in patches], seed)
     except ContractError as error:
         return [("raises", str(error))] * len(patches)
-
-
-def _unpack(repository: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
-    """Unpack what of a commit is there."""
-    git = ["git", "-C", str(repository)]
-    there = [*git, "ls-tree", "--name-only", commit, "--", *paths]
-    listed = subprocess.run(there, capture_output=True, check=True, text=True).stdout.split()
-    archive = [*git, "archive", "--format=tar", commit, *listed]
-    packed = subprocess.run(archive, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
-        files.extractall(folder, filter="data")

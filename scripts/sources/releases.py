@@ -81,7 +81,7 @@ def _is_part(part: str) -> bool:
     return bool(_DIFF.fullmatch(part)) or (bool(version) and " " not in version)
 
 
-def fetch(release: Release, cache: Path = fetch_source.CACHE) -> Path:
+def fetch(release: Release, cache: Path = fetch_release.CACHE) -> Path:
     """Return the folder that a release lies in; an image lies in one, as in a site-packages.
 
     Raises:
@@ -143,10 +143,7 @@ def _fetch(part: str, cache: Path) -> Path:
     project, _, version = part.partition(" ")
     if _paths(part):
         return fetch_source.fetch(project, version, cache)
-    try:
-        return fetch_release.fetch(f"{project}=={version}", cache)
-    except fetch_release.FetchError as error:
-        raise FetchError(str(error)) from error
+    return fetch_release.fetch(f"{project}=={version}", cache)
 
 
 def _apply(release: Release, diff: str, folder: Path) -> None:

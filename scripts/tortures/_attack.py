@@ -6,19 +6,19 @@ import ast
 import itertools
 import pickle
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.deciding.decide import decide
-from overlay.patch import Calls, Fields, Known
+from overlay.patch import Known
 from overlay.reading.shape import split_site
-from tortures import _breaking, _breaking_fields, _mutations
+from tortures import _breaking, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from overlay.patch import Patch
+    from overlay.patch import Calls, Fields, Patch
     from overlay.reading.source import Tree
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
@@ -155,10 +155,7 @@ def breaking(condition: Calls | Fields, tree: Tree) -> Iterator[Made]:
     assert isinstance(bound, ast.stmt)
     assert parsed is not None
     kept = pickle.dumps(bound)
-    changes: dict[str, Any] = {}
-    changes |= _breaking.breaking(condition) if isinstance(condition, Calls) else {}
-    changes |= _breaking_fields.breaking(condition) if isinstance(condition, Fields) else {}
-    for kind, change in changes.items():
+    for kind, change in _breaking.breaking(condition).items():
         new = change(pickle.loads(kept), condition)  # noqa: S301 -- as below
         yield Made(kind, parsed, bound, new, "", breaks=True)
 
