@@ -23,30 +23,11 @@ from environment import inside
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-UPSTREAM = """\
-def plain(x):
-    return x
-
-
-def replaced(x):
-    return x
-
-
-def wrapped(x):
-    return x
-
-
-def guarded(x):
-    return x
-
-
-def counted(x):
-    return x
-
-
-def passed(x):
-    return x
-"""
+#: What is called: nothing, which is all that is measured beside what a patch adds.
+UPSTREAM = "\n\n".join(
+    f"def {name}(x):\n    return x\n"
+    for name in ("plain", "replaced", "wrapped", "guarded", "counted", "passed")
+)
 
 PATCH = """\
 from overlay.patch import Patch, Present, Project, Removal, Replacement, Target, Variant

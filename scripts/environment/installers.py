@@ -1,7 +1,8 @@
 """Install the pinned packages with uv, or with pip where there is no uv.
 
-uv takes a fraction of pip's time. It comes from the path, or from wherever pip finds packages; it reads
-neither pip's files nor its variables, so these are told to it.
+uv takes three fifths of the processor time that pip takes for these packages, and less waiting. It comes from
+the path, or from wherever pip finds packages; it reads neither pip's files nor its variables, so these are
+told to it. A lock of its own (`uv sync`) would name one index, and people have theirs.
 
 Standard library and Python 3.8 only, see setup.py.
 """
