@@ -57,7 +57,12 @@ def _display() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+    )
     # What goes to the same terminal has to be written above the bars; what goes elsewhere is left alone.
     shared = sys.stdout.isatty()
     return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shared)

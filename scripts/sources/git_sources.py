@@ -120,7 +120,7 @@ def _cloned(project: str, bundle: Path) -> Path:
     key = hashlib.sha256(f"{bundle} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
     return whole(
         CLONES / f"{project}-{key}.git",
-        lambda into: git("clone", "--quiet", "--bare", str(bundle), str(into)),
+        lambda into: git("clone", "--quiet", "--mirror", str(bundle), str(into)),
     )
 
 
