@@ -16,7 +16,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches import _timing
 from benches._timing import Row, clean_environment, seconds, summary, take_turns
 from environment import inside
 
@@ -193,7 +192,6 @@ def measure(turns: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         command = [sys.executable, str(inside.__file__), "benches._call", folder, str(turns)]
-        command += ["--wall"] if _timing.WALL else []
         done = subprocess.run(
             command, env=clean_environment(), stdout=subprocess.PIPE, text=True, check=False
         )
@@ -203,8 +201,7 @@ def measure(turns: int) -> list[Row]:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure in this process, and print the rows as JSON: `FOLDER TURNS [--wall]`."""
-    folder, turns, *rest = arguments
-    _timing.WALL = rest == ["--wall"]
+    """Measure in this process, and print the rows as JSON: `FOLDER TURNS`."""
+    folder, turns = arguments
     print(json.dumps(in_this_process(Path(folder), int(turns))))
     return 0

@@ -19,7 +19,6 @@ from benches import (
     _imports,
     _partition,
     _start,
-    _timing,
     _workers,
     plans,
     shares,
@@ -61,7 +60,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHMARKS)} (default: all)"
     )
-    parser.add_argument("--wall", action="store_true", help="wall clock in place of processor time")
     parser.add_argument("--turns", type=int, help="how often the candidates take turns")
     parser.add_argument("--seed", type=int, help="of the samples that are partitioned")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw micro-batches as SVG")
@@ -78,7 +76,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Measure and print; 1 if a benchmark cannot run."""
     options = parsed(arguments)
-    _timing.WALL = options.wall
     if options.seed is not None:
         _partition.SEED = options.seed
     if options.picture:
@@ -91,8 +88,7 @@ def main(arguments: list[str]) -> int:
             rows += measure(options.turns or turns)
         except RuntimeError as error:
             failures[name] = str(error)
-    clock = "wall clock" if _timing.WALL else "processor time"
-    about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}, {clock}"
+    about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}, processor time"
     print(f"{about}; medians, min is least minus least\n{table(rows)}")
     if "imports" in options.names:
         print(f"\n{_imports.report()}")

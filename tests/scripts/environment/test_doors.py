@@ -84,7 +84,7 @@ def test_a_command_without_a_default_asks_for_a_name() -> None:
     [
         (["demo", "--case", "a b"], "demos.dynamic_cp", ["--case", "a b"]),
         (["bench"], "benches.costs", []),
-        (["bench", "start", "--wall"], "benches.costs", ["start", "--wall"]),
+        (["bench", "start", "--turns", "2"], "benches.costs", ["start", "--turns", "2"]),
         (["bench", "loss", "--help"], "benches.loss", ["--help"]),
         (["matrix", "--recorded"], "records.support", ["--recorded"]),
         (["matrix", "drift"], "records.drift", []),
