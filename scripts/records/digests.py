@@ -46,15 +46,14 @@ class Source(NamedTuple):
     verdict: str
 
 
-def known(patch: Patch) -> dict[str, list[str]]:
-    """Return the digests of each site that some variant knows by its source."""
+def known(patch: Patch, *verdicts: str) -> dict[str, list[str]]:
+    """Return by site the digests that variants know: all of them, or those with some verdicts."""
     found: dict[str, list[str]] = {}
-    for target in patch.targets:
-        for variant in target.variants:
-            for condition in variant.shape:
-                if isinstance(condition, Known):
-                    digests = found.setdefault(condition.site, [])
-                    digests += [one for one in condition.digests if one not in digests]
+    for variant in (variant for target in patch.targets for variant in target.variants):
+        for condition in variant.shape if not verdicts or variant.verdict in verdicts else ():
+            if isinstance(condition, Known):
+                digests = found.setdefault(condition.site, [])
+                digests += [one for one in condition.digests if one not in digests]
     return found
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlay.catalogue.registry import load_patches
-from overlay.patch import Known
 from overlay.proving import strength
 from overlay.reading.source import InstalledTree
-from records import _record
+from records import _record, digests
 from sources import releases
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def known() -> Record:
     for _, folder in releases.available(releases.read(), missing):
         tree = InstalledTree(str(folder))
         for name, patch in load_patches().items():
-            known = _known(patch)
+            known = digests.known(patch, "apply")
             for site in _replaced(patch):
                 # What an import stands for is to be known as well, if the patch asks for it.
                 if (
@@ -81,17 +80,6 @@ def known() -> Record:
 def _replaced(patch: Patch) -> set[str]:
     variants = [variant for target in patch.targets for variant in target.variants]
     return {item.site for variant in variants for item in variant.replacements if not item.new}
-
-
-def _known(patch: Patch) -> dict[str, list[str]]:
-    """Return the digests of each site by which a patch knows where it applies."""
-    found: dict[str, list[str]] = {}
-    for target in patch.targets:
-        for variant in target.variants:
-            for one in variant.shape if variant.verdict == "apply" else ():
-                if isinstance(one, Known):
-                    found.setdefault(one.site, []).extend(one.digests)
-    return found
 
 
 def table() -> str:

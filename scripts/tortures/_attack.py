@@ -9,8 +9,8 @@ import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.deciding.decide import decide
-from overlay.patch import Known
 from overlay.reading.shape import split_site
+from records import digests
 from tortures import _breaking, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
@@ -52,18 +52,6 @@ class Mutant(NamedTuple):
     def text(self, pristine: Tree) -> str:
         """Return the source of the module as it is now."""
         return spliced(pristine.source(self.module) or "", self.old, self.new, self.comment)
-
-
-def digests_of(patch: Patch, site: str) -> set[str]:
-    """Return the digests of all sources of a site that a patch knows."""
-    return {
-        digest
-        for target in patch.targets
-        for variant in target.variants
-        for condition in variant.shape
-        if isinstance(condition, Known) and condition.site == site
-        for digest in condition.digests
-    }
 
 
 class Attack(NamedTuple):
@@ -114,7 +102,7 @@ class Attack(NamedTuple):
         same = changed == self.pristine.digest(site)
         if same and not made.breaks and made.kind not in _mutations.HARMLESS:
             return
-        if half and changed in digests_of(self.patch, site):
+        if half and changed in digests.known(self.patch).get(site, ()):
             # Half of a fix may be what upstream had between two releases: a source that is known.
             where = RELIED
         verdict = decide(self.patch, tree)

@@ -9,7 +9,8 @@ import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay.reading.source import InstalledTree, Tree
-from sources import fetch_release, fetch_source
+from sources import releases as listed
+from sources.git_sources import FetchError
 from tortures._mutations import with_helpers
 
 if TYPE_CHECKING:
@@ -59,18 +60,15 @@ def releases(only: str = "") -> Iterator[Release]:
             folders = [fetch(name)]
             if name in beside:
                 folders.append(fetch(beside[name]))
-        except RuntimeError as error:
+        except FetchError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
         yield Release(name, tuple(folders))
 
 
 def fetch(name: str) -> Path:
-    """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises a `RuntimeError` if there is none."""
-    if "==" in name:
-        return fetch_release.fetch(name)
-    project, revision = name.split(" ")
-    return fetch_source.fetch(project, revision)
+    """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises `FetchError` if there is none."""
+    return listed.fetch(listed.Release(name))
 
 
 class Pristine(Tree):

@@ -23,7 +23,7 @@ from tortures._upstreams import fetch
 INSIDE = Path(__file__).resolve().parents[1] / "environment" / "inside.py"
 SITES = ENGINE / "compiler_sites.py"
 #: For the patches whose ids begin so, the releases that they apply to, as what is installed here they do not.
-RELEASES = {"slime.": ("v0.3.1", "v0.2.4"), "verl.offload-": ("verl==0.9.1",)}
+RELEASES = {"slime.": ("slime v0.3.1", "slime v0.2.4"), "verl.offload-": ("verl==0.9.1",)}
 #: What is printed of each site, under which heads.
 COLUMNS = {
     "eager": ("eager",),
