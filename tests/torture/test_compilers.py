@@ -62,6 +62,15 @@ def test_another_torch_stands_before_what_is_installed_here(
         monkeypatch.setattr(torches, "_install", None)  # it is there
 
 
+def test_releases_are_named_as_they_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sources.fetch_source.fetch", lambda *asked: asked[:2])
+    monkeypatch.setattr("sources.fetch_release.fetch", lambda *asked: asked[0])
+    looked_at: Any = importlib.import_module("tortures.compilers")._releases
+    assert looked_at("slime.x") == [("slime", "v0.3.1"), ("slime", "v0.2.4")]
+    assert looked_at("verl.offload-x") == ["verl==0.9.1"]
+    assert looked_at("megatron.x") == [None]
+
+
 DATA = """
     import dataclasses
 
