@@ -95,7 +95,7 @@ def walk(
     files: dict[str, str] = {}
     known: dict[str, tuple[dict[str, str], Verdict]] = {}
     found: dict[str, Drift] = {patch.id: Drift([], []) for patch in patches}
-    named = tracked(zip(commits, ends, strict=True), _nine, total=len(commits), lines=False)
+    named = tracked(zip(commits, ends, strict=True), _short, total=len(commits), lines=False)
     for commit, end in named:
         files.update(commit.changes)
         for path in [path for path, blob in commit.changes.items() if not blob]:
@@ -109,7 +109,7 @@ def walk(
     return found
 
 
-def _nine(commit: tuple[Commit, int]) -> str:
+def _short(commit: tuple[Commit, int]) -> str:
     """Return the first nine digits of a commit."""
     return commit[0].name[:9]
 
