@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from overlay.catalogue.registry import load_patches, module_of
 from overlay.patch import Known
 from overlay.report.sources import upstream_source
-from records import _support_checks, _with_digests, _write_digests, support
+from records import _support_checks, _write_digests, support
 from sources import releases
 from tortures._upstreams import Pristine
 
@@ -145,7 +145,7 @@ def report(patch: Patch, found: list[Source], only: str, *, contract: bool, writ
         for release in dict.fromkeys(one.release for one in new.values()):
             mine = [(key, one) for key, one in new.items() if one.release == release]
             added = [(one.site, old.digest, one.digest) for key, one in mine if (old := near[key])]
-            outcome = _with_digests.outcome(patch.id, mine[0][1].folder, added)
+            outcome = _support_checks.with_digests(patch.id, mine[0][1].folder, added)
             print(f"contract on {release}: {outcome}")
             if write:
                 written += _written(patch, added, outcome)
@@ -154,7 +154,7 @@ def report(patch: Patch, found: list[Source], only: str, *, contract: bool, writ
 
 def _written(patch: Patch, added: list[tuple[str, str, str]], outcome: str) -> int:
     """Ask of each source of a release, and return how many digests were written."""
-    if outcome != _support_checks.PASSED and not outcome.startswith(_with_digests.NOT_RUN):
+    if outcome != _support_checks.PASSED and not outcome.startswith(_support_checks.LEFT):
         print("nothing is written: the contract has to hold there")
         return 0
     written = 0

@@ -12,7 +12,7 @@ import pytest
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Known, known, replaced, variant
 from overlay.reading.source import InstalledTree
-from records import _with_digests, _write_digests, digests, support
+from records import _support_checks, _write_digests, digests, support
 from sources import releases
 from sources.releases import Release
 from tortures._run_contracts import with_digests
@@ -93,7 +93,7 @@ def test_the_place_to_write_is_a_line_of_the_patch(upstreams: Any) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch, outcome: str, *words: str) -> None:
     """Let a contract come out so, and a person say this."""
     said = iter(words)
-    monkeypatch.setattr(_with_digests, "outcome", lambda *_: outcome)
+    monkeypatch.setattr(_support_checks, "with_digests", lambda *_: outcome)
     monkeypatch.setattr("builtins.input", lambda _: next(said))
 
 
@@ -184,5 +184,5 @@ def test_a_contract_runs_on_a_source_that_is_not_known(tmp_path: Path) -> None:
         (inner / "random.py").write_text(changed)
         new = InstalledTree(str(tmp_path)).digest(site) or ""
         assert new not in ("", digest)
-        assert expected in _with_digests.outcome(ID, tmp_path, [(site, digest, new)])
-    assert "PatchError" in _with_digests.outcome(ID, tmp_path, [])
+        assert expected in _support_checks.with_digests(ID, tmp_path, [(site, digest, new)])
+    assert "PatchError" in _support_checks.with_digests(ID, tmp_path, [])
