@@ -16,37 +16,17 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benches import _timing
 from benches._timing import Row, clean_environment, seconds, summary, take_turns
 from environment import inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-UPSTREAM = """\
-def plain(x):
-    return x
-
-
-def replaced(x):
-    return x
-
-
-def wrapped(x):
-    return x
-
-
-def guarded(x):
-    return x
-
-
-def counted(x):
-    return x
-
-
-def passed(x):
-    return x
-"""
+#: What is called: nothing, which is all that is measured beside what a patch adds.
+UPSTREAM = "\n\n".join(
+    f"def {name}(x):\n    return x\n"
+    for name in ("plain", "replaced", "wrapped", "guarded", "counted", "passed")
+)
 
 PATCH = """\
 from overlay.patch import Patch, Present, Project, Removal, Replacement, Target, Variant
@@ -212,7 +192,6 @@ def measure(turns: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         command = [sys.executable, str(inside.__file__), "benches._call", folder, str(turns)]
-        command += ["--wall"] if _timing.WALL else []
         done = subprocess.run(
             command, env=clean_environment(), stdout=subprocess.PIPE, text=True, check=False
         )
@@ -222,8 +201,7 @@ def measure(turns: int) -> list[Row]:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure in this process, and print the rows as JSON: `FOLDER TURNS [--wall]`."""
-    folder, turns, *rest = arguments
-    _timing.WALL = rest == ["--wall"]
+    """Measure in this process, and print the rows as JSON: `FOLDER TURNS`."""
+    folder, turns = arguments
     print(json.dumps(in_this_process(Path(folder), int(turns))))
     return 0

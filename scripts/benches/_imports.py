@@ -25,8 +25,6 @@ PROGRAM = Path(__file__).with_name("_importing.py")
 MOST_MS, MOST_SHARE = 300.0, 0.03
 #: The release of slime, with the Megatron of its image.
 RELEASE = "v0.3.1"
-#: What rank 0 has, which says in the log what the job is run with.
-SPEAKS = {"RANK": "0", "OVERLAY_LOG": "info"}
 #: Parts of the last measurement, by what was imported and how: medians in ms.
 _parts: dict[str, dict[str, float]] = {}
 

@@ -6,6 +6,7 @@ each run unless `--seed` says otherwise.
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from benches import _rivals
 from benches._timing import Row, seconds, summary, take_turns
 from overlay.patches._partition import capped_partitions, first_fit_count, karmarkar_karp
+from sources.git_sources import UPSTREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,13 +145,17 @@ def cases() -> list[tuple[str, list[int], int]]:
 
 
 def compare(drawn: list[int], parts: int) -> list[Quality]:
-    """Divide the same samples in every way, and hold this project's way to what it promises."""
+    """Divide the same samples in every way, and hold this project's way to what it promises.
+
+    That of slime 0.3.1 is left out where no repository of slime is given.
+    """
     divided = {
         "Karmarkar-Karp (slime 0.2.4)": karmarkar_karp(drawn, parts, equal_size=False),
         "first fit (slime 286750aa3)": _rivals.fallback(drawn, parts, BUDGET),
-        "first fit, split (slime 0.3.1)": _rivals.scheduler(drawn, parts, BUDGET),
-        "overlay": capped_partitions(drawn, parts, BUDGET),
     }
+    if os.environ.get(UPSTREAMS["slime"].variable):
+        divided["first fit, split (slime 0.3.1)"] = _rivals.scheduler(drawn, parts, BUDGET)
+    divided["overlay"] = capped_partitions(drawn, parts, BUDGET)
     found = [quality(method, partitions, drawn) for method, partitions in divided.items()]
     plain, *slime, ours = found
     assert ours.over == 0
@@ -164,15 +170,6 @@ def quality(method: str, partitions: list[list[int]], drawn: list[int]) -> Quali
     sums = [sum(drawn[index] for index in part) for part in partitions]
     bound = max(*drawn, -(-sum(drawn) // len(partitions)))
     return Quality(method, sum(tokens > BUDGET for tokens in sums), max(sums), bound, max(sums) - min(sums))
-
-
-def compared() -> list[dict[str, object]]:
-    """Return how the parts come out as plain data for JSON."""
-    return [
-        {"samples": len(drawn), "parts": parts, **found._asdict()}
-        for _, drawn, parts in cases()
-        for found in compare(drawn, parts)
-    ]
 
 
 def report() -> str:

@@ -1,12 +1,7 @@
-"""What the partitioner is measured against: how slime packs samples under a budget.
-
-slime is in no package index. If SLIME_REPO names a repository of it (see git_sources.py), its own functions
-of v0.3.1 run; if not, a few lines with the same result do.
-"""
+"""What the partitioner is measured against: how slime packs samples under a budget."""
 
 from __future__ import annotations
 
-import os
 import runpy
 from typing import TYPE_CHECKING
 
@@ -23,9 +18,10 @@ def fallback(lengths: Sequence[int], parts: int, cap: int) -> list[list[int]]:
 
 
 def scheduler(lengths: Sequence[int], parts: int, cap: int) -> list[list[int]]:
-    """Return what slime 0.3.1 schedules: first fit, then the largest parts split until there are enough."""
-    if not os.environ.get("SLIME_REPO"):
-        return split(first_fit(lengths, cap), parts, lengths)
+    """Return what slime 0.3.1 schedules: first fit, then the largest parts split until there are enough.
+
+    By its own functions, from where `SLIME_REPO` says. Raises `FetchError`.
+    """
     module = runpy.run_path(str(fetch("slime", "v0.3.1") / "slime/utils/seqlen_balancing.py"))
     bins: list[list[int]] = module["first_fit_pack"](lengths, cap)
     module["expand_bins_by_splitting"](bins, parts, lengths)
@@ -43,21 +39,4 @@ def first_fit(lengths: Sequence[int], cap: int) -> list[list[int]]:
             sums.append(0)
         parts[place].append(index)
         sums[place] += length
-    return parts
-
-
-def split(parts: list[list[int]], count: int, lengths: Sequence[int]) -> list[list[int]]:
-    """Split the largest part of several samples, each to the emptier half, until there are `count` parts."""
-    parts = list(parts)
-    while len(parts) < count:
-        sized = ((sum(lengths[i] for i in part), at) for at, part in enumerate(parts) if len(part) > 1)
-        _, largest = max(sized)
-        sides: tuple[list[int], list[int]] = ([], [])
-        sums = [0, 0]
-        for index in sorted(parts[largest], key=lambda index: -lengths[index]):
-            side = int(sums[0] > sums[1])
-            sides[side].append(index)
-            sums[side] += lengths[index]
-        parts[largest] = sides[0]
-        parts.append(sides[1])
     return parts

@@ -3,8 +3,8 @@
 Machines are noisy, so nothing is measured alone: the candidates take turns, and what is reported is the
 median of the differences within a turn (what one sees) beside the difference of the minima (what it costs).
 The clock is the processor time, user and system, of the process concerned: on an idle machine it agrees with
-the clock on the wall, and on a busy one it still means something. `--wall` asks for the wall; the row of the
-audit, which waits for the disk, always has it.
+the clock on the wall, and on a busy one it still means something. The row of the audit, which waits for the
+disk, has that on the wall.
 
 This is what pyperf does not do: it measures one command and then the other, by the clock on the wall. On two
 busy cores its difference of two starts came out anywhere from nothing to ten times the true one, where turns
@@ -22,10 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-
-#: Whether to measure by the clock on the wall.
-WALL = False
 
 
 class Row(NamedTuple):
@@ -55,10 +51,6 @@ class Row(NamedTuple):
     def met(self) -> bool:
         """Whether the target is met."""
         return float(getattr(self, self.held)) <= self.target
-
-    def to_dict(self) -> dict[str, object]:
-        """Return everything as plain data for JSON."""
-        return {**self._asdict(), "ratio": self.ratio, "met": self.met}
 
 
 def take_turns(
@@ -112,8 +104,8 @@ def interpreter(*arguments: str) -> list[str]:
 
 
 def seconds() -> float:
-    """Return the time of this process by the clock in use."""
-    return time.perf_counter() if WALL else time.process_time()
+    """Return the processor time of this process."""
+    return time.process_time()
 
 
 def run_time(command: list[str], *, wall: bool = False, environ: dict[str, str] | None = None) -> float:
@@ -121,7 +113,7 @@ def run_time(command: list[str], *, wall: bool = False, environ: dict[str, str] 
 
     Args:
         command: What to run.
-        wall: Measure by the clock on the wall, whichever is in use.
+        wall: Measure by the clock on the wall.
         environ: Variables beside those of `clean_environment`.
 
     """
@@ -136,4 +128,4 @@ def run_time(command: list[str], *, wall: bool = False, environ: dict[str, str] 
         _, status, usage = os.wait4(process.pid, 0)
         elapsed = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
-    return elapsed if wall or WALL else usage.ru_utime + usage.ru_stime
+    return elapsed if wall else usage.ru_utime + usage.ru_stime

@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 
 from benches._timing import Row, clean_environment, interpreter, run_time, summary, take_turns
@@ -15,7 +13,7 @@ from overlay.compat.ranks.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 UNSET_MS, SET_MS, AGREEMENT_MS = 1.0, 15.0, 50.0
-REAL_RANKS, SIMULATED_RANKS = 8, 64
+REAL_RANKS = 8
 
 #: Run on each real rank: how long a barrier takes, and how long it takes to compare the ranks.
 RANK = """
@@ -110,44 +108,6 @@ def real_ranks(turns: int) -> Row:
     return summary(name, "ms", pairs, scale=1e3, target=AGREEMENT_MS, held="measured")
 
 
-def simulated_ranks(turns: int) -> Row:
-    """Compare many ranks through one real store: all do what they do, one after the other."""
-    from datetime import timedelta
-
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    import overlay
-    from overlay.compat.comparison import Talk
-
-    overlay.enable("megatron.*")
-    facts, files = overlay._here().testimony()  # noqa: SLF001 -- what a rank says of itself
-    overlay.disable()
-    store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
-    other = TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=60))
-
-    def once(world: int, name: str) -> float:
-        first, rest = (Talk(one, name, range(world)) for one in (store, other))
-        reports: list[str] = []
-        leader = threading.Thread(target=lambda: reports.append(first.lead(facts, files, 60.0)))
-        begin = time.perf_counter()
-        leader.start()
-        calls = [rest.join(rank, facts, files, 60.0) for rank in range(1, world)]
-        reports += [rest.hear(call, rank, 60.0) or "" for rank, call in enumerate(calls, 1)]
-        leader.join()
-        elapsed = time.perf_counter() - begin
-        assert reports == [""] * world
-        return elapsed
-
-    numbers = iter(range(10**6))
-    pairs = take_turns(
-        lambda: once(2, f"two {next(numbers)}"),
-        lambda: once(SIMULATED_RANKS, f"many {next(numbers)}"),
-        turns,
-    )
-    name = f"agreement of {SIMULATED_RANKS} simulated ranks, wall / of 2"
-    return summary(name, "ms", pairs, scale=1e3, target=AGREEMENT_MS, held="measured")
-
-
 def measure(turns: int) -> list[Row]:
     """Measure all of it."""
-    return [*starts(turns), real_ranks(turns), simulated_ranks(turns)]
+    return [*starts(turns), real_ranks(turns)]

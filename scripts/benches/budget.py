@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
-import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from benches import _program
 from environment import inside
 from sources import fetch_release
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 JUDGE = "0.9.1"
 
@@ -80,22 +76,9 @@ def divide(seed: int) -> dict[str, Any]:
 
 def run(seed: int, patches: str, release: Path | None = None) -> dict[str, Any]:
     """Return what `divide` finds in a process of its own."""
-    env = {**os.environ, "OVERLAY_PATCHES": patches, "OVERLAY_LOG": "off"}
-    if release is not None:
-        env["PYTHONPATH"] = str(release)
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        str(inside.__file__),
-        "benches.budget",
-        f"--seed={seed}",
-        "--divide",
-    ]
-    done = subprocess.run(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
-    )
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    asked = ("benches.budget", f"--seed={seed}", "--divide")
+    settings = {"OVERLAY_PATCHES": patches, "OVERLAY_LOG": "off"}
+    return dict(_program.found(Path(str(inside.__file__)), *asked, release=release, **settings))
 
 
 def main(arguments: list[str]) -> int:

@@ -7,25 +7,23 @@ mean something on another machine.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benches import (
     _audit,
     _call,
+    _figures,
     _files,
     _imports,
     _partition,
-    _picture,
     _start,
-    _timing,
     _workers,
     plans,
     shares,
 )
+from progress import tracked
 
 if TYPE_CHECKING:
     from benches._timing import Row
@@ -62,9 +60,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHMARKS)} (default: all)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
-    parser.add_argument("--check", action="store_true", help="exit with status 1 if a target is missed")
-    parser.add_argument("--wall", action="store_true", help="wall clock in place of processor time")
     parser.add_argument("--turns", type=int, help="how often the candidates take turns")
     parser.add_argument("--seed", type=int, help="of the samples that are partitioned")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw micro-batches as SVG")
@@ -79,35 +74,26 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print, and with --check return 1 if a target is missed or a benchmark cannot run."""
+    """Measure and print; 1 if a benchmark cannot run."""
     options = parsed(arguments)
-    _timing.WALL = options.wall
     if options.seed is not None:
         _partition.SEED = options.seed
     if options.picture:
-        options.picture.write_text(_picture.draw())
+        _figures.draw(_figures.micro_batches(), options.picture)
     rows: list[Row] = []
     failures: dict[str, str] = {}
-    for name in options.names:
+    for name in tracked(options.names):
         measure, turns = BENCHMARKS[name]
-        print(f"measuring: {name}", file=sys.stderr, flush=True)
         try:
             rows += measure(options.turns or turns)
         except RuntimeError as error:
             failures[name] = str(error)
-    clock = "wall clock" if _timing.WALL else "processor time"
-    about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}, {clock}"
-    if options.json:
-        found = {"about": about, "rows": [row.to_dict() for row in rows], "failures": failures}
-        if "partition" in options.names:
-            found["partitions"] = _partition.compared()
-        print(json.dumps(found, indent=1))
-    else:
-        print(f"{about}; medians, min is least minus least\n{table(rows)}")
-        if "imports" in options.names:
-            print(f"\n{_imports.report()}")
-        if "partition" in options.names:
-            print(f"\n{_partition.report()}")
-        for name, reason in failures.items():
-            print(f"{name} could not be measured: {reason}")
-    return int(options.check and (bool(failures) or not all(row.met for row in rows)))
+    about = f"Python {platform.python_version()}, {platform.machine()}, {platform.system()}, processor time"
+    print(f"{about}; medians, min is least minus least\n{table(rows)}")
+    if "imports" in options.names:
+        print(f"\n{_imports.report()}")
+    if "partition" in options.names:
+        print(f"\n{_partition.report()}")
+    for name, reason in failures.items():
+        print(f"{name} could not be measured: {reason}")
+    return int(bool(failures))

@@ -10,15 +10,12 @@ allocator on a GPU. Time is of one thread's processor on a CPU and of the clock 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 from typing import Any
 
+from benches import _program
 from checks import UPSTREAMS
 from sources.fetch_source import fetch
-from sources.git_sources import FetchError
 
 CHECK = UPSTREAMS / "loss_memory_check.py"
 
@@ -37,14 +34,10 @@ IN_PLACE = 0.15
 
 
 def run(revision: str, options: list[str]) -> dict[str, Any]:
-    """Return what the check printed for a revision."""
-    path = os.pathsep.join([str(fetch("slime", revision)), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {**os.environ, "PYTHONPATH": path, "OVERLAY_PATCHES": "none"}
-    command = [sys.executable, "-W", "ignore", str(CHECK), *options]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{revision}: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    """Return what the check printed for a revision. Raises `RuntimeError`."""
+    found: dict[str, Any] = _program.found(
+        CHECK, *options, release=fetch("slime", revision), OVERLAY_PATCHES="none"
+    )
     return found
 
 
@@ -58,7 +51,7 @@ def main(arguments: list[str]) -> int:
     given = [f"--{name}={getattr(options, name)}" for name in ("tokens", "vocabulary", "turns")]
     try:
         runs = {column: run(revision, given) for revision, column in REVISIONS.items()}
-    except FetchError as error:
+    except RuntimeError as error:
         sys.exit(f"bench loss: {error}")
     first = runs[BEST]
     print(f"T {options.tokens}, V {options.vocabulary}, 4 samples; torch {first['torch']}, {first['device']}")

@@ -4,10 +4,7 @@ As a program this prints what a step takes, over the least that any plan could, 
 
     ./scripts/bench plans --seed 1 --picture docs/images/dynamic-cp.svg
 
-Nothing here was timed on a GPU. `bench dcp` times the planner itself, and so does, for every number of
-sequences and ranks,
-
-    ./scripts/bench plans --seed 1 --planning
+Nothing here was timed on a GPU. `bench dcp` times the planner itself, and `bench growth` how it grows.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from benches import _dynamic_cp_rivals as rivals
-from benches import _partition, _timelines
+from benches import _partition
 from overlay.patches._dynamic_cp import cost
-from overlay.patches._dynamic_cp.mixed import plan_mixed, plan_step
+from overlay.patches._dynamic_cp.mixed import plan_step
 from overlay.patches._dynamic_cp.plan import allowed_sizes
 from overlay.patches._dynamic_cp.windows import smallest_size
 
@@ -37,9 +34,6 @@ RANKS, ROOM = 8, 4096
 SHORTEST, LONGEST, MEDIAN, SIGMA = 1024, 16384, 2500, 0.9
 #: Sequences of a step, and how many steps are drawn.
 DRAWN = ((64, 1000), (16, 1000), (256, 100))
-#: Sequences and ranks of which the planner's time is printed.
-PLANNED = (1, 64, 512, 1024, 4096, 8192)
-PLANNED_RANKS = (2, 4, 8, 16, 32, 64)
 #: Sequences and ranks of the planner's time, and its target.
 TIMED = (8192, 64)
 TIMED_MS = 50.0
@@ -255,50 +249,30 @@ def measure(turns: int) -> list[Row]:
     return [_partition.row(name, plain, ours, turns, target=TIMED_MS, held="measured")]
 
 
-def spread(kind: str, count: int) -> list[int]:
-    """Draw the tokens of sequences. What is longer than all ranks hold is cut off later."""
-    draw = random.Random(f"{_partition.SEED}/{kind}/{count}")  # noqa: S311 -- lengths, not secrets
-    one: dict[str, Callable[[], float]] = {
-        "uniform": lambda: draw.randint(1, LONGEST),
-        "lognormal": lambda: draw.lognormvariate(math.log(MEDIAN), SIGMA),
-        "Pareto": lambda: 500 * draw.paretovariate(1.1),
-        "equal": lambda: 2048,
-    }
-    return [max(1, round(one[kind]())) for _ in range(count)]
-
-
-def planning() -> str:
-    """Return a table of what planning takes."""
-    lines = [
-        "Processor time of a plan in ms, the least of three: of a step, and of a micro-batch that is given",
-        f"{'seqs':>5} {'lengths':10}{'step, W =':>10}{PLANNED_RANKS[0]:>4}"
-        + "".join(f"{ranks:6}" for ranks in PLANNED_RANKS[1:])
-        + f"{'given, W =':>14}{PLANNED_RANKS[0]:>4}"
-        + "".join(f"{ranks:6}" for ranks in PLANNED_RANKS[1:]),
-    ]
-    worst = 0.0
-    for count in PLANNED:
-        for kind in ("uniform", "lognormal", "Pareto", "equal"):
-            drawn_lengths = spread(kind, count)
-            found: list[list[float]] = [[], []]
-            for ranks in PLANNED_RANKS:
-                lengths = [min(length, ranks * ROOM) for length in drawn_lengths]
-                for times, call in (
-                    (found[0], lambda: plan_step(lengths, ranks, ROOM, ROOM)),  # noqa: B023 -- called here
-                    (found[1], lambda: plan_mixed(lengths, ranks, ROOM)),  # noqa: B023
-                ):
-                    times.append(1e3 * min(_partition.timed(call) for _ in range(3)))
-            worst = max(worst, *found[0], *found[1])
-            step, given = ("".join(f"{value:6.1f}" for value in times) for times in found)
-            lines.append(f"{count:5,} {kind:10}{'':8}{step}{'':12}{given}")
-    return "\n".join([*lines, f"The most: {worst:.1f} ms."])
-
-
 def shown() -> tuple[dict[str, list[Plan]], list[int]]:
     """Return the steps that are drawn, by name, and the tokens of their sequences."""
     lengths = drawn(64, 0)
     names = ("fixed CP 4", "verl 0.8.0", "mixed")
     return {name: METHODS[name](lengths, RANKS, ROOM) for name in names}, lengths
+
+
+def spans(step: Sequence[Plan], lengths: Sequence[int]) -> list[tuple[int, int, float, float]]:
+    """Return rank, size (0 where it waits), and seconds of begin and end.
+
+    All ranks wait for each other after each micro-batch.
+    """
+    begin, found = 0, []
+    for plan in step:
+        ends = {entry: begin + load(lengths, entry[1], entry[2]) for entry in plan}
+        end = max(ends.values())
+        for entry in plan:
+            start, size, _ = entry
+            for rank in range(start, start + size):
+                found.append((rank, size, begin / 1e12, ends[entry] / 1e12))
+                if ends[entry] < end:
+                    found.append((rank, 0, ends[entry] / 1e12, end / 1e12))
+        begin = end
+    return found
 
 
 def main(arguments: list[str]) -> int:
@@ -308,14 +282,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--picture", type=Path, metavar="FILE", help="draw a step of verl 0.8.0 and mixed as SVG"
     )
-    parser.add_argument("--planning", action="store_true", help="print what planning takes instead")
     options = parser.parse_args(arguments)
     _partition.SEED = options.seed
-    if options.planning:
-        print(f"{planning()}\nDrawn with seed {options.seed}.")
-        return 0
     print(f"{table()}\n{dearer()}\n{published()}\nDrawn with seed {options.seed}.")
     if options.picture:
-        steps, lengths = shown()
-        options.picture.write_text(_timelines.draw(steps, lengths, load))
+        from benches import _figures  # which imports this
+
+        _figures.draw(_figures.timelines(), options.picture)
     return 0

@@ -8,13 +8,10 @@ The unit of the table is the input of one layer: stock Megatron keeps it and its
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from benches import _program
 from checks import UPSTREAMS
 
 CHECK = UPSTREAMS / "recompute_check.py"
@@ -24,12 +21,10 @@ def main(arguments: list[str]) -> int:
     """Print the table; exit status 1 if overlay keeps more than verl's patch, or changes a gradient."""
     argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args(arguments)
     verl = find_spec("verl")  # not the patch's own module: finding it would import what is above it
-    command = [sys.executable, str(CHECK)]
+    words = []
     if verl is not None and verl.origin is not None:
-        command.append(f"--verl=verl={Path(verl.origin).parent / 'models' / 'mcore' / 'patch.py'}")
-    env = {**os.environ, "OVERLAY_PATCHES": "none"}
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+        words.append(f"--verl=verl={Path(verl.origin).parent / 'models' / 'mcore' / 'patch.py'}")
+    found = _program.found(CHECK, *words, OVERLAY_PATCHES="none")
     modes = [name for name in ("stock", "verl", "overlay") if name in found]
     print(f"megatron-core {found['version']}, two MoE layers, bytes retained in inputs of a layer")
     print(f"{'dispatcher':<12}{'backward':<10}{'retained':>9}{'of stock':>10}  gradients")

@@ -9,12 +9,10 @@ Releases that make the same of all rollouts share their rows. A rollout is a cas
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 from typing import Any
 
+from benches import _program
 from checks import UPSTREAMS
 from overlay.compat.slime_on_cpu.rollouts import Case, Split, cases, steps_of
 from sources.fetch_source import fetch
@@ -90,15 +88,8 @@ def rows_of_0_3(revision: str) -> list[tuple[str, str, str]]:
 
 def run(program: str, revision: str, *arguments: str) -> dict[str, Any]:
     """Return what a program of `scripts/checks/upstreams` finds on a revision."""
-    path = os.pathsep.join([str(fetch("slime", revision)), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, str(UPSTREAMS / program), *arguments],
-        env={**os.environ, "PYTHONPATH": path, "OVERLAY_LOG": "off"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    release = fetch("slime", revision)
+    return dict(_program.found(UPSTREAMS / program, *arguments, release=release, OVERLAY_LOG="off"))
 
 
 def main(arguments: list[str]) -> int:

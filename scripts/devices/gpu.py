@@ -160,8 +160,8 @@ def _contracts(device: str, seed: int) -> Iterator[Row]:
                 yield "contract", "miles.*", "not run here: ./scripts/matrix does, on a commit of it"
                 continue
             try:
-                path = str(fetch_source.fetch("slime", "v0.3.1")) if project == "slime" else ""
-                ends = outcomes(path, jobs, str(seed))
+                folders = [fetch_source.fetch("slime", "v0.3.1")] if project == "slime" else []
+                ends = outcomes(folders, jobs, str(seed))
             except (FetchError, ContractError) as error:
                 yield "contract", f"{project}.*", f"not run: {error}"
                 continue

@@ -16,15 +16,15 @@ import ast  # below the check, as all that a Python older than that may not have
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[1]
-#: Of each command: what must be installed, the folder of its programs, and the one that needs no name.
+#: Of each command: the folder of its programs, and the one that needs no name.
 DOORS = {
-    "demo": ("demo", "demos", "dynamic_cp"),
-    "test": ("test", "testing", "suite"),
-    "bench": ("demo", "benches", "costs"),
-    "torture": ("test", "tortures", ""),
-    "matrix": ("test", "records", "support"),
-    "release": ("demo", "releasing", "release"),
-    "gpu": ("demo", "devices", "gpu"),
+    "demo": ("demos", "dynamic_cp"),
+    "test": ("testing", "suite"),
+    "bench": ("benches", "costs"),
+    "torture": ("tortures", ""),
+    "matrix": ("records", "support"),
+    "release": ("releasing", "release"),
+    "gpu": ("devices", "gpu"),
 }
 
 
@@ -41,7 +41,7 @@ def documented(path: Path) -> str:
 
 def chosen(name: str, arguments: "list[str]") -> "tuple[str, list[str]]":
     """Return the module that a command line asks for, empty if it asks for none, and the arguments left."""
-    _, folder, default = DOORS[name]
+    folder, default = DOORS[name]
     if arguments and arguments[0] in programs(folder):
         return folder + "." + arguments[0], arguments[1:]
     return (folder + "." + default if default else ""), arguments
@@ -49,7 +49,7 @@ def chosen(name: str, arguments: "list[str]") -> "tuple[str, list[str]]":
 
 def usage(name: str) -> str:
     """Return what a command says of itself, and the programs among which it has a choice."""
-    _, folder, default = DOORS[name]
+    folder, default = DOORS[name]
     lines = [documented(SCRIPTS / name)]
     found = programs(folder)
     if len(found) > 1:
@@ -74,4 +74,4 @@ def enter(path: str) -> None:
         sys.exit(2)
     from environment import setup
 
-    setup.run_in(DOORS[name][0], module, rest)
+    setup.run_in(module, rest)

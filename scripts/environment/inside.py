@@ -21,7 +21,7 @@ def main(name: str, arguments: list[str]) -> int:
 
     sys.path[1:1] = map(str, FOLDERS)
     folder, _, program = name.rpartition(".")
-    commands = {folder: command for command, (_, folder, _) in DOORS.items()}
+    commands = {folder: command for command, (folder, _) in DOORS.items()}
     sys.argv[:] = [f"{commands[folder]} {program}", *arguments]
     status: int = importlib.import_module(name).main(arguments)
     return status

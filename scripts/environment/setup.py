@@ -1,18 +1,17 @@
-"""Make the virtual environment in which the commands run.
+"""Make `.venv`, the virtual environment in which the commands run.
 
-`ensure("demo")` and `ensure("test")` return the environment's Python, and install first whatever is missing.
-One environment, `.venv`, serves both: the test tools are added to it. Nothing is asked of the network, and no
-tool started, when a stamp says that the environment was made from the files as they are now.
+`ensure()` returns its Python, and installs first whatever is missing. Nothing is asked of the network, and no
+tool started, when the record in it says that it was made from the files as they are now.
 
 Only the standard library is used, and nothing newer than Python 3.8: this is what runs before anything is
 installed, with whatever `python3` happens to be. The environment itself is always made with Python 3.11.
 
-What can go wrong while installing, and what is done about it:
+uv or pip install (`installers.py`). What is left to do here is what neither does:
 
 - two calls at once: one installs, the other waits (a lock on a file, which the system releases if the holder
   dies);
-- a call that is killed: half a package may be left that is later taken for a whole one, so a mark is set
-  while packages are installed, and an environment that still carries it is made anew;
+- a call that is killed: half a package may be left that is later taken for a whole one, so there is no record
+  while packages are installed, and an environment without one is made anew;
 - settings meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` …, which training images
   like to set): taken out of the way. Where packages come from (index, proxy, certificates, cache) stays as
   configured.
@@ -22,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -37,13 +35,11 @@ from environment.python import PYTHON, SetupError, find_python, output
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Each is added to those before it.
-PROFILES = ("demo", "test")
 #: Grows when what is done here changes in a way that an existing environment must follow.
-RECIPE = 2
+RECIPE = 3
 #: Settings of the caller that would put packages elsewhere, or other packages in place of the pinned ones.
 FOREIGN = re.compile(
     r"PIP_((BUILD_)?CONSTRAINT|REQUIREMENT|TARGET|PREFIX|ROOT|USER|NO_DEPS|UPGRADE|FORCE_REINSTALL"
@@ -62,14 +58,11 @@ class Layout:
         self.root = root
         self.venv = root / ".venv"
         self.python = self.venv / "bin" / "python"
-        self.state = self.venv / "overlay-environment.json"
+        #: What the environment was made from, empty while it is being made.
+        self.record = self.venv / "overlay-environment.json"
         self.lock = root / ".cache" / "environment.lock"
-        self.requirements = root / "scripts" / "environment" / "requirements"
-
-    @staticmethod
-    def profiles(profile: str) -> tuple[str, ...]:
-        """Return a profile with all that it is added to."""
-        return PROFILES[: PROFILES.index(profile) + 1]
+        folder = root / "scripts" / "environment" / "requirements"
+        self.requirements, self.constraints = folder / "environment.in", folder / "constraints.txt"
 
 
 def say(message: str) -> None:
@@ -98,46 +91,35 @@ def packaging_part(pyproject: str) -> str:
     )
 
 
-def digest(profile: str, layout: Layout) -> str:
-    """Return what the environment for `profile` is made from, as one hash.
+def base(layout: Layout) -> str:
+    """Return what an environment cannot follow a change of, so that it is made anew.
 
     The checkout's path is part of it, because the editable installation points there.
     """
-    parts = [f"recipe {RECIPE}", "python {}.{}".format(*PYTHON), str(layout.root)]
-    names = ["constraints.txt", *(f"{name}.in" for name in layout.profiles(profile))]
-    parts += [(layout.requirements / name).read_text(encoding="utf-8") for name in names]
-    parts.append(packaging_part((layout.root / "pyproject.toml").read_text(encoding="utf-8")))
+    return f"recipe {RECIPE}, Python {PYTHON[0]}.{PYTHON[1]}, {layout.root}"
+
+
+def wanted(layout: Layout) -> str:
+    """Return the record of an environment that is made from the files as they are now."""
     # The editable installation carries the version in its metadata, and copies of the start-up files.
-    parts += [path.read_text(encoding="utf-8") for path in sorted((layout.root / "startup").glob("*"))]
-    parts.append((layout.root / "overlay" / "_version.py").read_text(encoding="utf-8"))
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    paths = [layout.constraints, layout.requirements, layout.root / "overlay" / "_version.py"]
+    paths += sorted((layout.root / "startup").glob("*"))
+    parts = [path.read_text(encoding="utf-8") for path in paths]
+    parts.append(packaging_part((layout.root / "pyproject.toml").read_text(encoding="utf-8")))
+    return f"{base(layout)}\n{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}\n"
 
 
-def read_state(layout: Layout) -> dict[str, Any] | None:
-    """Return what is recorded of the environment, or None if there is no record or no readable one."""
+def recorded(layout: Layout) -> str | None:
+    """Return the record, `None` if there is none or none that can be read."""
     try:
-        state = json.loads(layout.state.read_text(encoding="utf-8"))
+        return layout.record.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
-    return state if isinstance(state, dict) and isinstance(state.get("stamps"), dict) else None
 
 
-def write_state(layout: Layout, state: dict[str, Any]) -> None:
-    """Record `state` so that a reader sees either the old record or the new one."""
-    fresh = layout.state.with_suffix(".new")
-    fresh.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    fresh.replace(layout.state)
-
-
-def is_current(profile: str, layout: Layout) -> bool:
-    """Tell whether the environment already is what `profile` asks for."""
-    state = read_state(layout)
-    return (
-        state is not None
-        and not state.get("installing")
-        and state["stamps"].get(profile) == digest(profile, layout)
-        and layout.python.exists()
-    )
+def is_current(layout: Layout) -> bool:
+    """Tell whether the environment already is what the files ask for."""
+    return recorded(layout) == wanted(layout) and layout.python.exists()
 
 
 @contextlib.contextmanager
@@ -158,37 +140,32 @@ def locked(layout: Layout) -> Iterator[int]:
         os.close(descriptor)
 
 
-def prepare(layout: Layout) -> dict[str, Any]:
-    """Return the record of an environment that packages can be installed into, and make it if need be.
+def prepare(layout: Layout) -> None:
+    """Make an environment that packages can be installed into, unless there is one.
 
     A folder `.venv` that somebody else made is left alone: SetupError.
     """
-    state = read_state(layout)
-    if state is not None:
-        reason = None
-        if state.get("installing"):
+    record = recorded(layout)
+    if record is not None:
+        if not record:
             reason = "an earlier installation did not end"
-        elif state.get("root") != str(layout.root):
-            reason = "the checkout was moved or copied"
-        elif state.get("python") != list(PYTHON) or output([str(layout.python), "-c", "import pip"]) is None:
-            reason = "its Python is gone or is another one"
-        if reason is None:
-            return state
+        elif record.partition("\n")[0] != base(layout):
+            reason = "the checkout was moved or copied, or is made in another way now"
+        elif output([str(layout.python), "-c", "import pip"]) is None:
+            reason = "its Python is gone"
+        else:
+            return
         say(f"making {layout.venv} anew: {reason}")
         _discard(layout)
-    elif layout.venv.is_symlink() or layout.venv.exists():
+    elif layout.venv.is_symlink() or (layout.venv.exists() and any(layout.venv.iterdir())):
         raise SetupError(f"{layout.venv} exists and was not made by this script. Move it away or delete it.")
     python = find_python()
     say(f"making {layout.venv} with {python}")
-    state = {"root": str(layout.root), "python": list(PYTHON), "installing": "venv", "stamps": {}}
-    layout.venv.mkdir()
-    write_state(layout, state)
-    done = subprocess.run(
-        [python, "-m", "venv", str(layout.venv)], stdout=2, env=child_environment(layout), check=False
-    )
-    if done.returncode:
+    layout.venv.mkdir(exist_ok=True)
+    layout.record.touch()
+    command = [python, "-m", "venv", str(layout.venv)]
+    if subprocess.run(command, stdout=2, env=child_environment(layout), check=False).returncode:
         raise SetupError(f"{python} -m venv failed: see above")
-    return state
 
 
 def _discard(layout: Layout) -> None:
@@ -198,43 +175,38 @@ def _discard(layout: Layout) -> None:
         shutil.rmtree(str(old), ignore_errors=True)
 
 
-def ensure(profile: str, layout: Layout | None = None) -> Path:
-    """Make sure that the environment for `profile` exists, and return its Python.
+def ensure(layout: Layout | None = None) -> Path:
+    """Make sure that the environment exists, and return its Python.
 
     Raises SetupError if it cannot be made.
     """
     layout = Layout() if layout is None else layout
-    if is_current(profile, layout):
+    if is_current(layout):
         return layout.python
     with locked(layout) as lock:
-        if is_current(profile, layout):
+        if is_current(layout):
             return layout.python
-        state = prepare(layout)
-        whole = not state["installing"]
-        state["installing"] = profile
-        write_state(layout, state)
+        prepare(layout)
+        before = recorded(layout) or ""
+        layout.record.write_text("")
         try:
-            install(profile, layout, child_environment(layout), lock)
+            install(layout, child_environment(layout), lock)
         except SetupError:
             # A tool that ends by itself has not begun, or has undone it: without a network, what there was
             # before must not be lost. Nothing runs in it until an installation succeeds.
-            if whole:
-                state["installing"] = None
-                write_state(layout, state)
+            layout.record.write_text(before)
             raise
-        state["stamps"].update({name: digest(name, layout) for name in layout.profiles(profile)})
-        state["installing"] = None
-        write_state(layout, state)
+        layout.record.write_text(wanted(layout))
         say(f"the environment is ready: {layout.venv}")
     return layout.python
 
 
-def run_in(profile: str, program: str, arguments: list[str]) -> NoReturn:
-    """Become a program, such as `benches.costs`, in the environment for `profile`. It never returns."""
+def run_in(program: str, arguments: list[str]) -> NoReturn:
+    """Become a program, such as `benches.costs`, in the environment. It never returns."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     layout = Layout()
     try:
-        python = ensure(profile, layout)
+        python = ensure(layout)
     except SetupError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:

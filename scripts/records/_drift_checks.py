@@ -5,17 +5,14 @@ See `overlay.patch.Contract`. A release that is needed beside them is fetched.
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import subprocess
-import sys
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlay.catalogue.registry import load_patches
+from progress import tracked
+from sources.git_sources import git, unpack
 from tortures._contracts import CONTRACTS
 from tortures._run_contracts import HOLDS
 from tortures._start_contracts import ContractError, outcomes
@@ -59,12 +56,11 @@ def run(
     for (patch, commit), key in keys.items():
         if key not in kept:
             by_commit.setdefault(commit, []).append(patch)
-    for place, (commit, patches) in enumerate(by_commit.items(), start=1):
-        print(f"{project} {commit[:9]} ({place} of {len(by_commit)})", file=sys.stderr, flush=True)
+    for commit, patches in tracked(by_commit.items(), lambda one: f"{project} {one[0][:9]}"):
         with tempfile.TemporaryDirectory(prefix="drift-") as folder:
-            _unpack(repository, commit, paths, Path(folder))
-            for patch, outcome, why in _outcomes(folder, patches, seed):
-                print(f"  {patch}: {outcome} {why}", file=sys.stderr, flush=True)
+            here = git("-C", str(repository), "ls-tree", "--name-only", commit, "--", *paths).decode().split()
+            unpack(git("-C", str(repository), "archive", "--format=tar", commit, *here), Path(folder))
+            for patch, (outcome, why) in zip(patches, _outcomes(Path(folder), patches, seed), strict=True):
                 kept[keys[patch, commit]] = [outcome, why]
         KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_text(json.dumps(kept, indent=1), encoding="utf-8")
@@ -79,21 +75,8 @@ def run(
     return told
 
 
-def _outcomes(folder: str, patches: list[str], seed: str) -> list[tuple[str, str, str]]:
-    path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+def _outcomes(folder: Path, patches: list[str], seed: str) -> list[tuple[str, str]]:
     try:
-        found = outcomes(path, [(patch, "", "") for patch in patches], seed)
+        return outcomes([folder], [(patch, "", "") for patch in patches], seed)
     except ContractError as error:
-        found = [("raises", str(error))] * len(patches)
-    return [(patch, *said) for patch, said in zip(patches, found, strict=True)]
-
-
-def _unpack(repository: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
-    """Unpack what of a commit is there."""
-    git = ["git", "-C", str(repository)]
-    there = [*git, "ls-tree", "--name-only", commit, "--", *paths]
-    listed = subprocess.run(there, capture_output=True, check=True, text=True).stdout.split()
-    archive = [*git, "archive", "--format=tar", commit, *listed]
-    packed = subprocess.run(archive, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
-        files.extractall(folder, filter="data")
+        return [("raises", str(error))] * len(patches)

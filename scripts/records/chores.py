@@ -20,8 +20,9 @@ from overlay.authoring import lint, packaging
 from overlay.catalogue.deferred import facts, index_of
 from overlay.catalogue.registry import PACK, load_patches, module_of
 from records import _changes_in_a_run as in_a_run
-from records import _patch_releases, _support_checks, known, patches, retire, support
+from records import _support_checks, known, patches, retire, support
 from releasing import release as releasing
+from sources import releases
 from tortures._contracts import CONTRACTS
 
 if TYPE_CHECKING:
@@ -64,8 +65,7 @@ def on_releases(patch: Patch, *, quick: bool) -> tuple[Chore, Chore]:
     """Return whether the contract holds wherever the patch applies, and whether all of it is recorded."""
     record, missing = support.recorded(), dict[str, str]()
     held, failed, stale = 0, list[str](), list[str]()
-    for release, folder in _patch_releases.of(patch, missing=missing):
-        print(f"{release.name} ...", file=sys.stderr, flush=True)
+    for release, folder in releases.for_patch(patch, missing):
         cell, known = support.audit(release, folder).get(patch.id, {}), record.get(release.name, {})
         kept = dict(known.get(patch.id, {}))
         check = kept.pop("check", "")

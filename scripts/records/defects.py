@@ -11,8 +11,6 @@ page is not what the records say.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +20,9 @@ from overlay.catalogue.registry import load_patches
 from overlay.defect import HARMS, READ
 from overlay.enabling.engine import Engine
 from overlay.reading.source import InstalledTree
-from records import support
+from records import _record, support
 from records.patches import link
 from sources import releases
-from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +61,7 @@ there all the same.
 
 def recorded() -> Map:
     """Return the record, nothing if there is none."""
-    found: Map = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    found: Map = _record.read(RECORD)
     return found
 
 
@@ -161,15 +158,6 @@ def _section(defect: Defect, patches: dict[str, Patch]) -> str:
     return "\n".join([f"### `{defect.id}`", "", defect.summary, "", *facts, ""])
 
 
-def text(record: Map) -> str:
-    """Return a record as it is written: a line for each cell."""
-    blocks = []
-    for release, row in record.items():
-        cells = [f"  {json.dumps(defect)}: {json.dumps(state)}" for defect, state in row.items()]
-        blocks.append(f" {json.dumps(release)}: {{\n" + ",\n".join(cells) + "\n }")
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
-
-
 def main(arguments: list[str]) -> int:
     """Write the record and the page, or compare the page with the records."""
     parser = argparse.ArgumentParser(description="Write docs/defects.md: which release has what.")
@@ -185,13 +173,13 @@ def main(arguments: list[str]) -> int:
         if unknown:
             parser.error(f"{', '.join(unknown)}: not in {support.LIST.name}")
         record = recorded()
-        for name in options.only or listed:
-            print(f"{name} ...", file=sys.stderr, flush=True)
-            try:
-                record[name] = measured(releases.fetch(listed[name]))
-            except FetchError as error:
-                print(f"{name}: not fetched, and left as it is recorded: {error}")
+        missing: dict[str, str] = {}
+        wanted = [listed[name] for name in options.only or listed]
+        for release, folder in releases.available(wanted, missing):
+            record[release.name] = measured(folder)
+        for name, why in missing.items():
+            print(f"{name}: not fetched, and left as it is recorded: {why}")
         record = {name: record[name] for name in listed if name in record}
-        RECORD.write_text(text(record), encoding="utf-8")
+        _record.write(RECORD, record, depth=2)
     PAGE.write_text(page(), encoding="utf-8")
     return 0

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from overlay.catalogue.registry import load_patches, module_of
 from overlay.patch import Known
 from overlay.report.sources import upstream_source
-from records import _patch_releases, _support_checks, _with_digests, _write_digests, support
+from records import _support_checks, _write_digests, support
+from sources import releases
 from tortures._upstreams import Pristine
 
 if TYPE_CHECKING:
@@ -45,23 +46,21 @@ class Source(NamedTuple):
     verdict: str
 
 
-def known(patch: Patch) -> dict[str, list[str]]:
-    """Return the digests of each site that some variant knows by its source."""
+def known(patch: Patch, *verdicts: str) -> dict[str, list[str]]:
+    """Return by site the digests that variants know: all of them, or those with some verdicts."""
     found: dict[str, list[str]] = {}
-    for target in patch.targets:
-        for variant in target.variants:
-            for condition in variant.shape:
-                if isinstance(condition, Known):
-                    digests = found.setdefault(condition.site, [])
-                    digests += [one for one in condition.digests if one not in digests]
+    for variant in (variant for target in patch.targets for variant in target.variants):
+        for condition in variant.shape if not verdicts or variant.verdict in verdicts else ():
+            if isinstance(condition, Known):
+                digests = found.setdefault(condition.site, [])
+                digests += [one for one in condition.digests if one not in digests]
     return found
 
 
 def sources(patch: Patch, missing: dict[str, str]) -> list[Source]:
     """Return what stands at each site on each release, nothing of sites that are not there."""
     found = []
-    for release, folder in _patch_releases.of(patch, missing=missing):
-        print(f"{release.name} ...", file=sys.stderr, flush=True)
+    for release, folder in releases.for_patch(patch, missing):
         verdict = support.audit(release, folder).get(patch.id, {}).get("verdict", "")
         tree = Pristine((folder,))
         for site in known(patch):
@@ -146,16 +145,16 @@ def report(patch: Patch, found: list[Source], only: str, *, contract: bool, writ
         for release in dict.fromkeys(one.release for one in new.values()):
             mine = [(key, one) for key, one in new.items() if one.release == release]
             added = [(one.site, old.digest, one.digest) for key, one in mine if (old := near[key])]
-            outcome = _with_digests.outcome(patch.id, mine[0][1].folder, added)
+            outcome = _support_checks.with_digests(patch.id, mine[0][1].folder, added)
             print(f"contract on {release}: {outcome}")
             if write:
                 written += _written(patch, added, outcome)
     return len(new) - written
 
 
-def _written(patch: Patch, added: _with_digests.Added, outcome: str) -> int:
+def _written(patch: Patch, added: list[tuple[str, str, str]], outcome: str) -> int:
     """Ask of each source of a release, and return how many digests were written."""
-    if outcome != _support_checks.PASSED and not outcome.startswith(_with_digests.NOT_RUN):
+    if outcome != _support_checks.PASSED and not outcome.startswith(_support_checks.LEFT):
         print("nothing is written: the contract has to hold there")
         return 0
     written = 0

@@ -17,9 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,11 +25,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide
 from overlay.verdict import LOUD
-from records import _drift_checks, figures
-from records._drift_history import CommitTree, HistoryError, Repository
+from progress import tracked
+from records import _drift_checks, _record, figures
+from records._drift_history import Commit, CommitTree, HistoryError, Repository
+from sources import git_sources
+from sources.git_sources import UPSTREAMS, FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from overlay.patch import Patch
     from overlay.verdict import Verdict
@@ -40,12 +41,6 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "docs" / "drift.json"
 PAGE = "docs/drift.md"
 HISTORIES = ("slime@main", "verl@main", "megatron@main", "megatron@dev")
-#: Of each project, what of its repository matters, and the variable that names the repository.
-PATHS = {
-    "slime": (("slime", "setup.py"), "SLIME_REPO"),
-    "verl": (("verl",), "VERL_REPO"),
-    "megatron": (("megatron/core",), "MEGATRON_REPO"),
-}
 DAY = 86400
 
 
@@ -100,7 +95,8 @@ def walk(
     files: dict[str, str] = {}
     known: dict[str, tuple[dict[str, str], Verdict]] = {}
     found: dict[str, Drift] = {patch.id: Drift([], []) for patch in patches}
-    for commit, end in zip(commits, ends, strict=True):
+    named = tracked(zip(commits, ends, strict=True), _short, total=len(commits), lines=False)
+    for commit, end in named:
         files.update(commit.changes)
         for path in [path for path, blob in commit.changes.items() if not blob]:
             del files[path]
@@ -111,6 +107,11 @@ def walk(
                 known[patch.id] = tree.asked, decide(patch, tree)
             _note(found[patch.id], known[patch.id][1], commit.name, commit.time, end)
     return found
+
+
+def _short(commit: tuple[Commit, int]) -> str:
+    """Return the first nine digits of a commit."""
+    return commit[0].name[:9]
 
 
 def _note(drift: Drift, verdict: Verdict, commit: str, start: int, end: int) -> None:
@@ -205,64 +206,33 @@ def text(record: dict[str, Any]) -> str:
 
 
 def measured(history: str, options: argparse.Namespace) -> Any:
-    """Return what is found in one history. Raises `HistoryError`."""
+    """Return what is found in one history. Raises `HistoryError` or `FetchError`."""
     project, _, branch = history.partition("@")
-    if project not in PATHS:
-        msg = f"{project!r} is no project with a history: {', '.join(PATHS)}"
+    if project not in UPSTREAMS:
+        msg = f"{project!r} is no project with a history: {', '.join(UPSTREAMS)}"
         raise HistoryError(msg)
-    paths, variable = PATHS[project]
-    given = options.repo or os.environ.get(variable, "")
-    if not given:
-        msg = f"{variable} is not set: a clone (or a bundle) with the whole history of {project}"
-        raise HistoryError(msg)
+    if options.repo:
+        os.environ[UPSTREAMS[project].variable] = options.repo
+    folder = git_sources.repository(project)
     last = datetime.strptime(options.until, "%Y-%m-%d").replace(tzinfo=timezone.utc) + timedelta(days=1)
     period = int(last.timestamp()) - options.days * DAY, int(last.timestamp())
     patches = [
         patch for patch in load_patches().values()
         if patch.id.startswith(f"{project}.") and options.patch in patch.id
     ]  # fmt: skip
-    print(f"{history} ...", file=sys.stderr, flush=True)
-    with _folder(Path(given), variable) as folder:
-        repository = Repository(folder)
-        try:
-            found = walk(repository, branch or "main", paths, patches, period)
-        finally:
-            repository.close()
-        checks = {}
-        if options.contracts:
-            sources = {
-                patch: [(one.commit, one.digests) for one in drift.sources] for patch, drift in found.items()
-            }
-            checks = _drift_checks.run(folder, project, paths, sources, options.seed)
+    paths = UPSTREAMS[project].paths
+    repository = Repository(folder)
+    try:
+        found = walk(repository, branch or "main", paths, patches, period)
+    finally:
+        repository.close()
+    checks = {}
+    if options.contracts:
+        sources = {
+            patch: [(one.commit, one.digests) for one in drift.sources] for patch, drift in found.items()
+        }
+        checks = _drift_checks.run(folder, project, paths, sources, options.seed)
     return described(period, found, checks)
-
-
-class _folder:  # noqa: N801 -- reads as a function
-    """A repository as a folder: a bundle is unpacked for the time."""
-
-    def __init__(self, given: Path, variable: str) -> None:
-        self._given, self._variable = given, variable
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Path:
-        if self._given.is_dir():
-            asked = ["git", "-C", str(self._given), "rev-parse", "--git-dir"]
-            folder = self._given
-        else:
-            self._scratch = tempfile.TemporaryDirectory(prefix="drift-")
-            folder = Path(self._scratch.name)
-            asked = ["git", "clone", "--quiet", "--mirror", str(self._given), str(folder / "repo")]
-            folder /= "repo"
-        done = subprocess.run(asked, capture_output=True, check=False)
-        if done.returncode:
-            self.__exit__()
-            msg = f"{self._variable}: {self._given} is neither a git repository nor a bundle of one"
-            raise HistoryError(msg)
-        return folder
-
-    def __exit__(self, *_: object) -> None:
-        if self._scratch is not None:
-            self._scratch.cleanup()
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -292,7 +262,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 def recorded() -> dict[str, Any]:
     """Return the record, nothing if there is none."""
-    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    found: dict[str, Any] = _record.read(RECORD)
     return found
 
 
@@ -311,11 +281,6 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(result.items(), key=lambda pair: order.get(pair[0], len(order))))
 
 
-def _measured(options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    for history in options.histories:
-        yield history, measured(history, options)
-
-
 def main(arguments: list[str]) -> int:
     """Print the figures; 1 if a contract does not hold, 2 if a history cannot be read."""
     options = parsed(arguments)
@@ -323,8 +288,8 @@ def main(arguments: list[str]) -> int:
         print(text(recorded()))
         return 0
     try:
-        found = dict(_measured(options))
-    except HistoryError as error:
+        found = {history: measured(history, options) for history in tracked(options.histories)}
+    except (FetchError, HistoryError) as error:
         print(f"drift: {error}", file=sys.stderr)
         return 2
     print(text(found))

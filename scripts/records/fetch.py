@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sources import fetch_source, releases
+from sources import fetch_release, releases
 from sources.git_sources import FetchError
 from sources.releases import Release
 
@@ -24,7 +24,10 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Fetch releases without installing them.")
     parser.add_argument("release", nargs="+", help="such as megatron-core==0.17.1 or slime==v0.2.4")
     parser.add_argument(
-        "--cache", type=Path, default=fetch_source.CACHE, help="folder of the releases (default: %(default)s)"
+        "--cache",
+        type=Path,
+        default=fetch_release.CACHE,
+        help="folder of the releases (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     listed = {release.name: release for release in releases.read()}

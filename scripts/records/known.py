@@ -29,6 +29,7 @@ from overlay.patch import Absent, Calls, Fields, Present
 from overlay.reading import known
 from overlay.reading.questions import OF_PYTHON
 from overlay.reading.source import InstalledTree
+from progress import tracked
 from sources import releases
 from sources.git_sources import FetchError
 
@@ -114,7 +115,7 @@ def asked_of(places: Iterable[Path]) -> Asked:
     for module, question in (one for patch in patches for one in questions_of(patch)):
         questions.setdefault(module, set()).add(question)
     trees = [Asking(place) for place in places]
-    for tree in trees:
+    for tree in tracked(trees, lambda tree: tree.name):
         # One by one: what two patches mean for each other asks nothing of a source that this does not.
         found = {patch.id: decide(patch, tree) for patch in patches}
         prints_of(patches, found, tree)
@@ -193,22 +194,26 @@ def _version(path: str) -> str:
     return done.stdout.strip()
 
 
+def packages(folder: Path) -> Path:
+    """Return a folder with overlay and what it needs, into which no Python has built anything."""
+    (folder / "overlay").mkdir(parents=True)
+    inside = [Path(path) for path in overlay.__path__]
+    for part in (entry for path in inside for entry in path.iterdir() if entry.name != "__pycache__"):
+        (folder / "overlay" / part.name).symlink_to(part)
+    for package in NEEDED:
+        (folder / package).symlink_to(Path(str(import_module(package).__file__)).parent)
+    return folder
+
+
 def answered(about: Asked, python: str) -> dict[str, Any]:
     """Return what a Python answers."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        packages = folder / "packages"
-        (packages / "overlay").mkdir(parents=True)
-        inside = [Path(path) for path in overlay.__path__]
-        for part in (entry for path in inside for entry in path.iterdir() if entry.name != "__pycache__"):
-            (packages / "overlay" / part.name).symlink_to(part)
-        for package in NEEDED:
-            (packages / package).symlink_to(Path(str(import_module(package).__file__)).parent)
         (folder / "questions").write_text(json.dumps(about), encoding="utf-8")
         clean = {key: text for key, text in os.environ.items() if not key.startswith(("OVERLAY", "PYTHON"))}
         subprocess.run(
             [python, "-B", str(PROGRAM), str(folder / "questions"), str(folder / "answers")],
-            env={**clean, "PYTHONPATH": str(packages)},
+            env={**clean, "PYTHONPATH": str(packages(folder / "packages"))},
             check=True,
         )
         found: dict[str, Any] = json.loads((folder / "answers").read_text(encoding="utf-8"))
@@ -229,7 +234,8 @@ def main(arguments: list[str]) -> int:
     except FetchError as error:
         print(f"known: {error}", file=sys.stderr)
         return 2
-    wanted = file_of(about, [answered(about, path) for path in there.values()])
+    asked = tracked(there.items(), lambda one: f"Python {one[0]}")
+    wanted = file_of(about, [answered(about, path) for _, path in asked])
     if options.check:
         return int(not FILE.exists() or FILE.read_text(encoding="utf-8") != wanted)
     FILE.write_text(wanted, encoding="utf-8")

@@ -15,36 +15,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benches import _partition, _picture, _timelines, loss, plans
+from benches import _figures, _partition, loss
 
 #: The case of `loss_memory_check.py` whose memory is drawn over time.
 CASE = "temperature 0.8, entropy in the loss"
 MEMORY = ["--tokens=2048", "--vocabulary=8192", "--turns=1", "--trace"]
-
-
-def micro_batches() -> dict[str, Any]:
-    """Return the tokens of each micro-batch of a drawn batch, before and after."""
-    title = f"Tokens of each micro-batch: {_picture.SAMPLES} samples, seed {_partition.SEED}"
-    return {
-        "kind": "micro-batches",
-        "title": title,
-        "budget": _partition.BUDGET,
-        "series": _picture.divided(),
-    }
-
-
-def timelines() -> dict[str, Any]:
-    """Return what each rank does in a drawn step, in seconds of the cost model."""
-    steps, lengths = plans.shown()
-    found = {
-        name: [
-            (rank, size, begin / 1e12, end / 1e12)
-            for rank, size, begin, end in _timelines.spans(step, lengths, plans.load)
-        ]
-        for name, step in steps.items()
-    }
-    title = f"Ranks in a step of {len(lengths)} sequences, by the cost model, seed {_partition.SEED}"
-    return {"kind": "timelines", "title": title, "steps": found}
 
 
 def gradient_error(path: Path) -> dict[str, Any]:
@@ -88,9 +63,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--slime", metavar="REVISION", help="a revision in SLIME_REPO, such as v0.2.4")
     options = parser.parse_args(arguments)
     _partition.SEED = options.seed
-    figures = [micro_batches()]
+    figures = [_figures.micro_batches()]
     figures += [gradient_error(options.demo)] if options.demo else []
     figures += memory(options.slime) if options.slime else []
-    figures.append(timelines())
+    figures.append(_figures.timelines())
     print(json.dumps({"figures": figures}))
     return 0

@@ -69,7 +69,15 @@ def judged(tests: dict[str, str]) -> list[tuple[str, str, str, str]] | None:
     """Run removal tests, given by patch, and return their rows; `None` if they cannot be collected."""
     verdicts = Verdicts()
     os.chdir(ROOT)
-    quiet = ["--quiet", "--no-header", "--no-summary", "--tb=no", "-p", "no:cacheprovider"]
+    quiet = [
+        f"--rootdir={ROOT}",
+        "--quiet",
+        "--no-header",
+        "--no-summary",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+    ]
     status = pytest.main([*quiet, *dict.fromkeys(tests.values())], plugins=[verdicts])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return None

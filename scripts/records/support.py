@@ -16,15 +16,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide
 from overlay.enabling.engine import Engine
-from records import _support_checks, _support_print
+from records import _record, _support_checks, _support_print
 from sources import releases
-from sources.git_sources import FetchError
 from tortures._upstreams import BESIDE_MEGATRON, Pristine
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ Matrix = dict[str, dict[str, dict[str, str]]]
 
 def recorded() -> Matrix:
     """Return the record, nothing if there is none."""
-    found: Matrix = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    found: Matrix = _record.read(RECORD)
     return found
 
 
@@ -84,7 +82,6 @@ def measure(
 
     Those that are `done` are not run again.
     """
-    print(f"{release.name} ...", file=sys.stderr, flush=True)
     found = audit(release, folder)
     applied = [name for name, cell in found.items() if patch in ("", name) and cell["verdict"] == "apply"]
     if checks:
@@ -119,15 +116,6 @@ def kept(found: Matrix, old: Matrix, patch: str, *, checks: bool) -> Matrix:
         if row:
             merged[release] = row
     return merged
-
-
-def text(matrix: Matrix) -> str:
-    """Return a matrix as it is recorded: a line for each cell, so that a difference is one of lines."""
-    blocks = []
-    for release, row in matrix.items():
-        cells = [f"  {json.dumps(patch)}: {json.dumps(cell)}" for patch, cell in row.items()]
-        blocks.append(f" {json.dumps(release)}: {{\n" + ",\n".join(cells) + "\n }")
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
 def difference(old: Matrix, new: Matrix) -> str:
@@ -182,28 +170,22 @@ def main(arguments: list[str]) -> int:
     found: Matrix = {}
     missing: dict[str, str] = {}
     new = kept(found, old, options.patch, checks=options.checks)
-    for release in options.only or listed:
-        try:
-            folder = releases.fetch(listed[release])
-        except FetchError as error:
-            missing[release] = str(error)
-            continue
-        done = passed(old.get(release, {})) if options.missing else ()
-        found[release] = measure(listed[release], folder, options.patch, checks=options.checks, done=done)
+    wanted = [listed[name] for name in options.only or listed]
+    for release, folder in releases.available(wanted, missing):
+        done = passed(old.get(release.name, {})) if options.missing else ()
+        found[release.name] = measure(release, folder, options.patch, checks=options.checks, done=done)
         # As it is by now: somebody may be writing other releases.
         new = kept(found, recorded() if options.write else old, options.patch, checks=options.checks)
         if options.write:  # now: what was found on this release took long, and may be interrupted
-            written = RECORD.with_suffix(".json.new")
-            written.write_text(text(new), encoding="utf-8")
-            written.replace(RECORD)
+            _record.write(RECORD, new, depth=2)
     different, wrong = difference(old, new), failed(found)
     print(
         "\n\n".join(
             filter(None, [_support_print.tables({name: new[name] for name in found}, listed), different])
         )
     )
-    for release, why in missing.items():
-        print(f"{release}: not fetched, and left as it is recorded: {why}")
+    for name, why in missing.items():
+        print(f"{name}: not fetched, and left as it is recorded: {why}")
     for line in wrong:
         print(f"check failed: {line}")
     return int(bool(wrong) or (bool(different) and not options.write))

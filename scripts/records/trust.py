@@ -9,16 +9,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlay.catalogue.registry import load_patches
-from overlay.patch import Known
 from overlay.proving import strength
 from overlay.reading.source import InstalledTree
+from records import _record, digests
 from sources import releases
-from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +30,7 @@ Record = dict[str, dict[str, Any]]
 
 def recorded() -> Record:
     """Return the record, empty if there is none."""
-    found: Record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    found: Record = _record.read(RECORD)
     return found
 
 
@@ -40,11 +38,8 @@ def write(found: Mapping[str, Mapping[str, Any]]) -> None:
     """Write what was found of patches, and keep all else."""
     record = recorded()
     for patch, entry in found.items():
-        record[patch] = {**record.get(patch, {}), **entry}
-    lines = (
-        f" {json.dumps(patch)}: {json.dumps(row, sort_keys=True)}" for patch, row in sorted(record.items())
-    )
-    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+        record[patch] = dict(sorted({**record.get(patch, {}), **entry}.items()))
+    _record.write(RECORD, dict(sorted(record.items())), depth=1)
 
 
 def known() -> Record:
@@ -52,14 +47,11 @@ def known() -> Record:
     found: dict[str, dict[str, dict[str, set[str]]]] = {
         name: {"parameters": {}, "reads": {}} for name in load_patches()
     }
-    for release in releases.read():
-        try:
-            tree = InstalledTree(str(releases.fetch(release)))
-        except FetchError as error:
-            print(f"left out: {release.name}: {error}")
-            continue
+    missing: dict[str, str] = {}
+    for _, folder in releases.available(releases.read(), missing):
+        tree = InstalledTree(str(folder))
         for name, patch in load_patches().items():
-            known = _known(patch)
+            known = digests.known(patch, "apply")
             for site in _replaced(patch):
                 # What an import stands for is to be known as well, if the patch asks for it.
                 if (
@@ -74,6 +66,8 @@ def known() -> Record:
                     parameters |= set() if taken is None else {taken}
                     marks = map(strength.mark, strength.reads(site, tree))
                     found[name]["reads"].setdefault(site, set()).update(marks)
+    for name, why in missing.items():
+        print(f"left out: {name}: {why}")
     return {
         name: {
             "parameters": {site: sorted(said) for site, said in sorted(entry["parameters"].items())},
@@ -86,17 +80,6 @@ def known() -> Record:
 def _replaced(patch: Patch) -> set[str]:
     variants = [variant for target in patch.targets for variant in target.variants]
     return {item.site for variant in variants for item in variant.replacements if not item.new}
-
-
-def _known(patch: Patch) -> dict[str, list[str]]:
-    """Return the digests of each site by which a patch knows where it applies."""
-    found: dict[str, list[str]] = {}
-    for target in patch.targets:
-        for variant in target.variants:
-            for one in variant.shape if variant.verdict == "apply" else ():
-                if isinstance(one, Known):
-                    found.setdefault(one.site, []).extend(one.digests)
-    return found
 
 
 def table() -> str:

@@ -12,9 +12,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
+
+from sources.git_sources import FetchError, whole
+
+__all__ = ["FetchError", "fetch"]
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "releases"
 
@@ -37,10 +40,6 @@ _ATTEMPTS: tuple[tuple[str, ...], ...] = (
 )
 
 
-class FetchError(RuntimeError):
-    """A release that could not be had, with what pip said about it."""
-
-
 def folder_of(requirement: str, cache: Path = CACHE) -> Path:
     """Where `name==version` lies once it has been fetched.
 
@@ -61,23 +60,12 @@ def fetch(requirement: str, cache: Path = CACHE, *, timeout_s: float = 300.0) ->
     Raises:
         FetchError: it is not there and pip does not find it, or cannot reach an index.
     """
-    folder = folder_of(requirement, cache)
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    # On the same file system, so that the last step is one rename: a release is there whole or not at all,
-    # also when two runs fetch it at once.
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as scratch:
-        wheel = _download(requirement, Path(scratch) / "wheel", timeout_s)
-        unpacked = Path(scratch) / "unpacked"
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(unpacked)
-        try:
-            unpacked.rename(folder)
-        except OSError:
-            if not folder.is_dir():
-                raise
-    return folder
+
+    def fill(into: Path) -> None:
+        with zipfile.ZipFile(_download(requirement, into.with_name("wheel"), timeout_s)) as archive:
+            archive.extractall(into)
+
+    return whole(folder_of(requirement, cache), fill)
 
 
 def _download(requirement: str, into: Path, timeout_s: float) -> Path:

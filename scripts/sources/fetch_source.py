@@ -6,14 +6,14 @@ The upstream is one of slime, which is in no package index, megatron (Megatron-L
 
 from __future__ import annotations
 
-import io
-import tarfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sources import git_sources
+from sources.fetch_release import CACHE
 from sources.git_sources import UPSTREAMS
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache" / "releases"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def fetch(project: str, revision: str, cache: Path = CACHE) -> Path:
@@ -25,9 +25,7 @@ def fetch(project: str, revision: str, cache: Path = CACHE) -> Path:
     """
 
     def unpack(into: Path, *paths: str) -> None:
-        packed = git_sources.archive(project, revision, *paths)
-        with tarfile.open(fileobj=io.BytesIO(packed)) as files:
-            files.extractall(into, filter="data")
+        git_sources.unpack(git_sources.archive(project, revision, *paths), into)
 
     def unpack_one(made: Path) -> None:
         unpack(made.parent, path)

@@ -8,9 +8,11 @@ itself: a branch `at-3714d81d` that holds its tree does as well.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import re
 import subprocess
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -118,7 +120,7 @@ def _cloned(project: str, bundle: Path) -> Path:
     key = hashlib.sha256(f"{bundle} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
     return whole(
         CLONES / f"{project}-{key}.git",
-        lambda into: git("clone", "--quiet", "--bare", str(bundle), str(into)),
+        lambda into: git("clone", "--quiet", "--mirror", str(bundle), str(into)),
     )
 
 
@@ -173,6 +175,12 @@ def _trees(where: Path, revision: str) -> list[str]:
 def archive(project: str, revision: str, *paths: str) -> bytes:
     """Return paths of a revision as a tar archive. Raises `FetchError`."""
     return _of(project, revision, "archive", "--format=tar", commit(project, revision), *paths)
+
+
+def unpack(packed: bytes, folder: Path) -> None:
+    """Unpack a tar archive into a folder."""
+    with tarfile.open(fileobj=io.BytesIO(packed)) as files:
+        files.extractall(folder, filter="data")
 
 
 def show(project: str, revision: str, path: str) -> bytes:

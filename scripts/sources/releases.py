@@ -17,10 +17,16 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from progress import tracked
 from sources import fetch_release, fetch_source, git_sources
 from sources.git_sources import UPSTREAMS, FetchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from overlay.patch import Patch
 
 LIST = Path(__file__).resolve().parents[2] / "compat" / "releases.txt"
 
@@ -75,7 +81,7 @@ def _is_part(part: str) -> bool:
     return bool(_DIFF.fullmatch(part)) or (bool(version) and " " not in version)
 
 
-def fetch(release: Release, cache: Path = fetch_source.CACHE) -> Path:
+def fetch(release: Release, cache: Path = fetch_release.CACHE) -> Path:
     """Return the folder that a release lies in; an image lies in one, as in a site-packages.
 
     Raises:
@@ -103,6 +109,28 @@ def fetch(release: Release, cache: Path = fetch_source.CACHE) -> Path:
     return git_sources.whole(cache / f"{name}-{key}", fill)
 
 
+def available(listed: Sequence[Release], missing: dict[str, str]) -> Iterator[tuple[Release, Path]]:
+    """Yield releases with the folder of each. `missing` gets those that cannot be had, and why."""
+    for release in tracked(listed, lambda release: release.name):
+        try:
+            yield release, fetch(release)
+        except FetchError as error:  # noqa: PERF203 -- each may be had or not
+            missing[release.name] = str(error)
+
+
+def for_patch(patch: Patch, missing: dict[str, str]) -> Iterator[tuple[Release, Path]]:
+    """Yield the listed releases of a patch's projects, as `available` does."""
+    wanted = {_short(target.project.name) for target in patch.targets}
+    # An image is of its parts; a head of one project has one.
+    listed = [one for one in read() if wanted & {_short(part) for part in one.parts or (one.name,)}]
+    return available(listed, missing)
+
+
+def _short(name: str) -> str:
+    """Return the first word of a project's name, as patch ids and commits of git have it."""
+    return re.split(r"==|[ -]", name)[0]
+
+
 def _paths(part: str) -> tuple[str, ...]:
     """Return what is unpacked of a part from git, nothing if it is of a package index."""
     project, _, version = part.partition(" ")
@@ -115,10 +143,7 @@ def _fetch(part: str, cache: Path) -> Path:
     project, _, version = part.partition(" ")
     if _paths(part):
         return fetch_source.fetch(project, version, cache)
-    try:
-        return fetch_release.fetch(f"{project}=={version}", cache)
-    except fetch_release.FetchError as error:
-        raise FetchError(str(error)) from error
+    return fetch_release.fetch(f"{project}=={version}", cache)
 
 
 def _apply(release: Release, diff: str, folder: Path) -> None:

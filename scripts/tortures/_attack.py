@@ -6,19 +6,19 @@ import ast
 import itertools
 import pickle
 import random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.deciding.decide import decide
-from overlay.patch import Calls, Fields, Known
 from overlay.reading.shape import split_site
-from tortures import _breaking, _breaking_fields, _mutations
+from records import digests
+from tortures import _breaking, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from overlay.patch import Patch
+    from overlay.patch import Calls, Fields, Patch
     from overlay.reading.source import Tree
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
@@ -52,18 +52,6 @@ class Mutant(NamedTuple):
     def text(self, pristine: Tree) -> str:
         """Return the source of the module as it is now."""
         return spliced(pristine.source(self.module) or "", self.old, self.new, self.comment)
-
-
-def digests_of(patch: Patch, site: str) -> set[str]:
-    """Return the digests of all sources of a site that a patch knows."""
-    return {
-        digest
-        for target in patch.targets
-        for variant in target.variants
-        for condition in variant.shape
-        if isinstance(condition, Known) and condition.site == site
-        for digest in condition.digests
-    }
 
 
 class Attack(NamedTuple):
@@ -114,7 +102,7 @@ class Attack(NamedTuple):
         same = changed == self.pristine.digest(site)
         if same and not made.breaks and made.kind not in _mutations.HARMLESS:
             return
-        if half and changed in digests_of(self.patch, site):
+        if half and changed in digests.known(self.patch).get(site, ()):
             # Half of a fix may be what upstream had between two releases: a source that is known.
             where = RELIED
         verdict = decide(self.patch, tree)
@@ -155,10 +143,7 @@ def breaking(condition: Calls | Fields, tree: Tree) -> Iterator[Made]:
     assert isinstance(bound, ast.stmt)
     assert parsed is not None
     kept = pickle.dumps(bound)
-    changes: dict[str, Any] = {}
-    changes |= _breaking.breaking(condition) if isinstance(condition, Calls) else {}
-    changes |= _breaking_fields.breaking(condition) if isinstance(condition, Fields) else {}
-    for kind, change in changes.items():
+    for kind, change in _breaking.breaking(condition).items():
         new = change(pickle.loads(kept), condition)  # noqa: S301 -- as below
         yield Made(kind, parsed, bound, new, "", breaks=True)
 

@@ -1,25 +1,51 @@
 """Mutants that take away exactly what a condition asks for: none of them may be applied to.
 
-Each takes a copy of the function that is relied on, and the condition, and changes the function in place. It
-returns what takes its place in its suite.
+Each takes a copy of the function or data class that is relied on, and the condition, and changes the former
+in place. It returns what takes its place in its suite.
 """
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from overlay.patch import Calls
 from tortures._mutations import DECORATOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from overlay.patch import Calls
+    from overlay.patch import Fields
 
-    Breaking = Callable[[ast.FunctionDef, Calls], list[ast.stmt]]
+    #: Takes an `ast.FunctionDef` with `Calls`, or an `ast.ClassDef` with `Fields`.
+    Breaking = Callable[[Any, Any], list[ast.stmt]]
 
 
-def _place(function: ast.FunctionDef, condition: Calls) -> int:
+# Of both ---------------------------------------------------------------------------------------------------
+
+
+def _beside(before: str, after: str) -> Breaking:
+    """Return a mutation that puts statements of the module above what is relied on, and below it."""
+
+    def breaking(node: Any, condition: Any) -> list[ast.stmt]:
+        words = {"name": node.name, "field": "" if isinstance(condition, Calls) else condition.names[-1]}
+        return [*ast.parse(before.format(**words)).body, node, *ast.parse(after.format(**words)).body]
+
+    return breaking
+
+
+def _guarded(node: Any, _condition: Any) -> list[ast.stmt]:
+    return [ast.If(ast.Constant(True), [node], [])]  # noqa: FBT003
+
+
+_BOUND_AGAIN = _beside("", f"{{name}} = {DECORATOR}({{name}})")
+_STAR = _beside("", "from builtins import *")
+
+
+# Of `Calls` ------------------------------------------------------------------------------------------------
+
+
+def _call_at(function: ast.FunctionDef, condition: Calls) -> int:
     """Return the place of the statement that calls what is asked for."""
     return next(
         place
@@ -29,11 +55,11 @@ def _place(function: ast.FunctionDef, condition: Calls) -> int:
     )
 
 
-def _around(text: str) -> Breaking:
+def _around_call(text: str) -> Breaking:
     """Return a mutation that puts the statement of the call where `call` stands in a text."""
 
     def breaking(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
-        place = _place(function, condition)
+        place = _call_at(function, condition)
         made = ast.parse(text).body
         for node in made:
             for part in ast.walk(node):
@@ -48,11 +74,11 @@ def _around(text: str) -> Breaking:
     return breaking
 
 
-def _before(text: str) -> Breaking:
+def _before_call(text: str) -> Breaking:
     """Return a mutation that puts statements before the one of the call."""
 
     def breaking(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
-        place = _place(function, condition)
+        place = _call_at(function, condition)
         function.body[place:place] = ast.parse(text.format(callee=condition.callee)).body
         return [function]
 
@@ -60,7 +86,7 @@ def _before(text: str) -> Breaking:
 
 
 def _removed(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
-    function.body[_place(function, condition)] = ast.Pass()
+    function.body[_call_at(function, condition)] = ast.Pass()
     return [function]
 
 
@@ -78,7 +104,7 @@ def _later(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
 
 
 def _again(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
-    function.body.append(function.body[_place(function, condition)])
+    function.body.append(function.body[_call_at(function, condition)])
     return [function]
 
 
@@ -86,21 +112,6 @@ def _decorated(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
     del condition
     function.decorator_list.append(ast.Name(DECORATOR, ast.Load()))
     return [function]
-
-
-def _bound_again(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
-    del condition
-    return [function, *ast.parse(f"{function.name} = {DECORATOR}({function.name})").body]
-
-
-def _star(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
-    del condition
-    return [function, *ast.parse("from builtins import *").body]
-
-
-def _guarded(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
-    del condition
-    return [ast.If(ast.Constant(True), [function], [])]  # noqa: FBT003
 
 
 def _parameter(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
@@ -113,24 +124,126 @@ def _parameter(function: ast.FunctionDef, condition: Calls) -> list[ast.stmt]:
 CALLS: dict[str, Breaking] = {
     "call removed": _removed,
     "call of another": _other,
-    "call under if": _around("if 1 > 0:\n    call"),
-    "call in a loop": _around("for _ in ():\n    call"),
-    "call in a try": _around("try:\n    call\nexcept Exception:\n    pass"),
-    "call in a function": _around("def _mutant():\n    call\n_mutant()"),
-    "return before": _before("if print() is None:\n    return None"),
-    "return in finally": _before("try:\n    print()\nfinally:\n    if 1 > 0:\n        return None"),
-    "name bound inside": _before("{callee} = print"),
-    "name imported": _before("from builtins import print as {callee}"),
+    "call under if": _around_call("if 1 > 0:\n    call"),
+    "call in a loop": _around_call("for _ in ():\n    call"),
+    "call in a try": _around_call("try:\n    call\nexcept Exception:\n    pass"),
+    "call in a function": _around_call("def _mutant():\n    call\n_mutant()"),
+    "return before": _before_call("if print() is None:\n    return None"),
+    "return in finally": _before_call("try:\n    print()\nfinally:\n    if 1 > 0:\n        return None"),
+    "name bound inside": _before_call("{callee} = print"),
+    "name imported": _before_call("from builtins import print as {callee}"),
     "name a parameter": _parameter,
-    "made a generator": _before("yield None"),
+    "made a generator": _before_call("yield None"),
     "relied on, decorated": _decorated,
-    "relied on, bound again": _bound_again,
+    "relied on, bound again": _BOUND_AGAIN,
     "relied on, under if": _guarded,
-    "star import below": _star,
+    "star import below": _STAR,
 }
 LAST: dict[str, Breaking] = {"statement after": _later, "call repeated": _again}
 
 
-def breaking(condition: Calls) -> dict[str, Breaking]:
+# Of `Fields` -----------------------------------------------------------------------------------------------
+
+
+def _field_at(made: ast.ClassDef, condition: Fields) -> int:
+    """Return the place of the last field that is asked for."""
+    return next(
+        place
+        for place, node in enumerate(made.body)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == condition.names[-1]
+    )
+
+
+def _instead(text: str) -> Breaking:
+    """Return a mutation that puts something else in the place of the field `field`, annotated with `kind`."""
+
+    def breaking(made: ast.ClassDef, condition: Fields) -> list[ast.stmt]:
+        place = _field_at(made, condition)
+        field = made.body[place]
+        assert isinstance(field, ast.AnnAssign)
+        text_of = {"field": condition.names[-1], "kind": ast.unparse(field.annotation)}
+        made.body[place : place + 1] = ast.parse(text.format(**text_of)).body
+        return [made]
+
+    return breaking
+
+
+def _below(text: str) -> Breaking:
+    """Return a mutation that puts statements at the end of the class."""
+
+    def breaking(made: ast.ClassDef, condition: Fields) -> list[ast.stmt]:
+        made.body += ast.parse(text.format(field=condition.names[-1])).body
+        return [made]
+
+    return breaking
+
+
+def _with_decorators(*texts: str) -> Breaking:
+    """Return a mutation that gives the class other decorators: `made` stands for those that it has."""
+
+    def breaking(made: ast.ClassDef, condition: Fields) -> list[ast.stmt]:
+        del condition
+        had = made.decorator_list
+        made.decorator_list = []
+        for text in texts:
+            made.decorator_list += had if text == "made" else [ast.parse(text, mode="eval").body]
+        return [made]
+
+    return breaking
+
+
+def _with_base(made: ast.ClassDef, condition: Fields) -> list[ast.stmt]:
+    del condition
+    made.bases.append(ast.Name("dict", ast.Load()))
+    return [made]
+
+
+def _with_metaclass(made: ast.ClassDef, condition: Fields) -> list[ast.stmt]:
+    del condition
+    made.keywords.append(ast.keyword("metaclass", ast.Name("type", ast.Load())))
+    return [made]
+
+
+_POST = "def __post_init__(self):\n    "
+
+#: Kinds of mutants that break any `Fields`, and those that break one that asks for a default.
+FIELDS: dict[str, Breaking] = {
+    "field removed": _instead("pass"),
+    "field renamed": _instead("_mutant: {kind} = None"),
+    "field not annotated": _instead("{field} = None"),
+    "field of the class": _instead("{field}: ClassVar[{kind}] = None"),
+    "field not given": _instead("{field}: {kind} = field(default=None, init=False)"),
+    "field a property": _instead("@property\ndef {field}(self):\n    return None"),
+    "field under if": _instead("if 1 > 0:\n    {field}: {kind} = None"),
+    "field bound below": _below("{field} = property(print)"),
+    "field set later": _below(f"{_POST}self.{{field}} = None"),
+    "field set by name": _below(f"{_POST}setattr(self, '{{field}}', None)"),
+    "field set by object": _below(f"{_POST}object.__setattr__(self, '{{field}}', None)"),
+    "field set in the dictionary": _below(f"{_POST}self.__dict__['{{field}}'] = None"),
+    "field read otherwise": _below("def __getattribute__(self, name):\n    return None"),
+    "constructor of its own": _below("def __init__(self, *args, **kwargs):\n    pass"),
+    "another instance": _below("def __new__(cls, *args, **kwargs):\n    return None"),
+    "no constructor": _with_decorators("dataclass(init=False)"),
+    "no data class": _with_decorators(),
+    "class decorated": _with_decorators(DECORATOR, "made"),
+    "class with a base": _with_base,
+    "class with a metaclass": _with_metaclass,
+    "class under if": _guarded,
+    "class bound again": _BOUND_AGAIN,
+    "field set from outside": _beside("", "{name}.{field} = property(print)"),
+    "dataclass bound again": _beside("dataclass = print", ""),
+    "star import below the class": _STAR,
+}
+DEFAULT: dict[str, Breaking] = {
+    "another default": _instead("{field}: {kind} = 1"),
+    "default removed": _instead("{field}: {kind}"),
+}
+
+
+def breaking(condition: Calls | Fields) -> dict[str, Breaking]:
     """Return the kinds of mutants that break a condition."""
-    return {**CALLS, **(LAST if condition.last else {})}
+    if isinstance(condition, Calls):
+        return {**CALLS, **(LAST if condition.last else {})}
+    return {**FIELDS, **(DEFAULT if condition.default else {})}

@@ -5,10 +5,11 @@ A run of all takes long, so patches are run at different times, and each row say
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from records import _record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +21,7 @@ Record = dict[str, dict[str, Any]]
 
 def recorded() -> Record:
     """Return the record, empty if there is none."""
-    if not RECORD.exists():
-        return {}
-    record: Record = json.loads(RECORD.read_text(encoding="utf-8"))
+    record: Record = _record.read(RECORD)
     return record
 
 
@@ -32,8 +31,7 @@ def write(counts: Mapping[str, Mapping[str, int]], seed: str, beside: int) -> No
     record = recorded()
     for patch, count in counts.items():
         record[patch] = {"run": day, "seed": seed, "beside": beside, "outcomes": dict(sorted(count.items()))}
-    lines = (f" {json.dumps(patch)}: {json.dumps(row)}" for patch, row in sorted(record.items()))
-    RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    _record.write(RECORD, dict(sorted(record.items())), depth=1)
 
 
 def table(patches: Iterable[str], columns: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 RUNNER = Path(__file__).with_name("_run_contracts.py")
 #: Seconds for one contract, on a machine that is busy.
@@ -21,11 +21,11 @@ class ContractError(RuntimeError):
     """The process in which contracts are run did not end well."""
 
 
-def outcomes(path: str, jobs: Sequence[tuple[str, ...]], seed: str) -> list[tuple[str, str]]:
+def outcomes(folders: Iterable[Path], jobs: Sequence[tuple[str, ...]], seed: str) -> list[tuple[str, str]]:
     """Return the outcome of each job of `_run_contracts`, and what was said.
 
     Args:
-        path: Folders as `PYTHONPATH` has them, the release first.
+        folders: What comes first on the path, the release before what stands beside it.
         jobs: Of `_run_contracts`: patch, module and text, at least; without a module nothing is changed.
         seed: Of what the contracts draw.
 
@@ -34,6 +34,7 @@ def outcomes(path: str, jobs: Sequence[tuple[str, ...]], seed: str) -> list[tupl
 
     """
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    path = os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
     # Each has its time, and what they import first has that of one.
     seconds = PATIENCE * (len(jobs) + 1)
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
-import os
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay.reading.source import InstalledTree, Tree
-from sources import fetch_release, fetch_source
+from sources import releases as listed
+from sources.git_sources import FetchError
 from tortures._mutations import with_helpers
 
 if TYPE_CHECKING:
@@ -60,18 +60,15 @@ def releases(only: str = "") -> Iterator[Release]:
             folders = [fetch(name)]
             if name in beside:
                 folders.append(fetch(beside[name]))
-        except RuntimeError as error:
+        except FetchError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
         yield Release(name, tuple(folders))
 
 
 def fetch(name: str) -> Path:
-    """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises a `RuntimeError` if there is none."""
-    if "==" in name:
-        return fetch_release.fetch(name)
-    project, revision = name.split(" ")
-    return fetch_source.fetch(project, revision)
+    """Return the folder of `NAME==VERSION` or `NAME REVISION`. Raises `FetchError` if there is none."""
+    return listed.fetch(listed.Release(name))
 
 
 class Pristine(Tree):
@@ -186,8 +183,3 @@ def spliced(text: str, old: ast.stmt, new: list[ast.stmt], comment: str = "") ->
     said = "".join(f"# {line}\n" for line in comment.splitlines())
     block = textwrap.indent(f"{said}{made}\n", " " * old.col_offset)
     return with_helpers("".join([*lines[: first - 1], block, *lines[old.end_lineno :]]))
-
-
-def path_of(pythonpath: tuple[Path, ...]) -> str:
-    """Return folders as PYTHONPATH has them."""
-    return os.pathsep.join(map(str, pythonpath))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
+
+from overlay.pinning.lockfile import quoted
 
 if TYPE_CHECKING:
     import random
@@ -85,19 +86,14 @@ def edited(draw: random.Random, whole: Any) -> Any:
 def toml(value: Any) -> str:
     """Return a value as TOML has it, on one line. What TOML has not is a text of its own."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(key)} = {toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{quoted(key)} = {toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(toml, value)) + "]"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) or (isinstance(value, int) and value < 0):
         return repr(value)
-    return hex(value) if isinstance(value, int) else _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    escaped = json.dumps(text, ensure_ascii=False)  # a surrogate stays, and is no TOML
-    return escaped.replace("\x7f", "\\u007f")
+    return hex(value) if isinstance(value, int) else quoted(str(value))
 
 
 def lengths(draw: random.Random) -> list[int]:

@@ -16,13 +16,14 @@ from typing import Any
 
 from checks import ENGINE
 from overlay.catalogue.registry import load_patches
+from progress import tracked
 from tortures._torches import environment
 from tortures._upstreams import fetch
 
 INSIDE = Path(__file__).resolve().parents[1] / "environment" / "inside.py"
 SITES = ENGINE / "compiler_sites.py"
 #: For the patches whose ids begin so, the releases that they apply to, as what is installed here they do not.
-RELEASES = {"slime.": ("v0.3.1", "v0.2.4"), "verl.offload-": ("verl==0.9.1",)}
+RELEASES = {"slime.": ("slime v0.3.1", "slime v0.2.4"), "verl.offload-": ("verl==0.9.1",)}
 #: What is printed of each site, under which heads.
 COLUMNS = {
     "eager": ("eager",),
@@ -94,7 +95,8 @@ def _look_at_all(*, brief: bool) -> int:
     wrong, sites = [], 0
     heads = "" if brief else f"\n\n{'':48}" + "".join(f"{head:>9}" for head in COLUMNS)
     print(f"torch {torch.__version__}{heads}", end=": " if brief else "\n")
-    for patch in sorted(load_patches()):
+    patches = sorted(load_patches())
+    for patch in tracked(patches, lines=False):
         for release in _releases(patch):
             found = look(patch, release)
             where = f"{patch} on {release.name}" if release is not None else patch

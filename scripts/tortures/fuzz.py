@@ -24,6 +24,7 @@ from overlay.errors import LockError, OverlayError, SuiteError
 from overlay.pinning import lock as _lock
 from overlay.pinning import lockfile
 from overlay.suite import recipe
+from progress import tracked
 from tortures import _values
 
 if TYPE_CHECKING:
@@ -351,7 +352,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", default=str(secrets.randbelow(2**31)), help="default: a new one")
     parser.add_argument("--count", type=int, default=10_000, help="inputs of each kind (default: 10,000)")
     options = parser.parse_args(arguments)
-    rows = [fuzzer(options.seed, options.count) for fuzzer in FUZZERS]
+    shown = tracked(FUZZERS, lambda fuzzer: fuzzer.__name__, lines=False)
+    rows = [fuzzer(options.seed, options.count) for fuzzer in shown]
     by_coverage = [guided(options.seed, options.count, kind) for kind in ("lock", "recipe")]
     rows += [row for row in by_coverage if isinstance(row, Row)]
     print(f"seed {options.seed}\n\n{'':36}{'inputs':>8}{'refused':>9}{'accepted':>10}{'wrong':>7}")

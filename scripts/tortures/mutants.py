@@ -9,6 +9,7 @@ an error. Mutants that change no meaning have to be applied to.
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
 import secrets
 import sys
@@ -17,13 +18,14 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.catalogue.registry import load_patches
+from progress import tracked
 from tortures import _mutant_record
 from tortures._attack import INSIDE, Attack, Mutant, relabelled
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
 from tortures._start_contracts import outcomes
-from tortures._upstreams import COUNT, Pristine, Release, path_of, releases
+from tortures._upstreams import COUNT, Pristine, Release, releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,22 +41,18 @@ COLUMNS = (LOUD, SAME, HOLDS, RAISES, NOT_RUN, WRONG)
 class Row(NamedTuple):
     """A mutant, and what became of it."""
 
-    patch: str
-    release: Release
-    kind: str
-    site: str
-    where: str
+    #: Without what was changed in it, which other processes would have to be sent.
+    mutant: Mutant
     #: Empty as long as its contract has to be run.
     outcome: str
     why: str
-    #: What tells it from mutants of other releases that came to the same.
-    identity: tuple[str, ...]
     #: The source of the module, of one whose contract has to be run.
     text: str
 
     def __str__(self) -> str:
         """Return all that a person wants to know of it."""
-        where = f"{self.patch}, {self.release.name}, {self.site} ({self.where}), {self.kind}"
+        one = self.mutant
+        where = f"{one.patch}, {one.release.name}, {one.site} ({one.where}), {one.kind}"
         return f"{self.outcome:7} {where}: {self.why}"
 
 
@@ -91,32 +89,20 @@ def attacked(place: int, given: list[Release], options: argparse.Namespace) -> l
         for one in Attack(patch, given[place], tree, others, options.seed).mutants(options.beside):
             outcome = judged(one)
             text = "" if outcome else one.text(tree)
-            rows.append(
-                Row(
-                    one.patch,
-                    one.release,
-                    one.kind,
-                    one.site,
-                    one.where,
-                    outcome,
-                    one.reason,
-                    one.identity,
-                    text,
-                )
-            )
+            rows.append(Row(one._replace(old=ast.Pass(), new=[]), outcome, one.reason, text))
     return rows
 
 
-def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
-    """Return the outcome of each mutant's contract, all of one release, and what was said.
+def run(rows: list[Row], seed: str) -> list[Row]:
+    """Return mutants, all of one release, with the outcome of each one's contract.
 
     The release as it is comes first, for each patch: a contract that does not hold there says nothing.
     """
-    release = rows[0].release
-    patches = list(dict.fromkeys(one.patch for one in rows))
+    release = rows[0].mutant.release
+    patches = applied(rows)
     jobs = [(patch, "", "") for patch in patches]
-    jobs += [(one.patch, one.site.partition(":")[0], one.text) for one in rows]
-    said = outcomes(path_of(release.folders), jobs, seed)
+    jobs += [(row.mutant.patch, row.mutant.module, row.text) for row in rows]
+    said = outcomes(release.folders, jobs, seed)
     unfit = {
         patch: f"its contract cannot be run on {release.name}: {why or outcome}"
         for patch, (outcome, why) in zip(patches, said, strict=False)
@@ -126,7 +112,8 @@ def run(rows: list[Row], seed: str) -> list[tuple[str, str]]:
     for row, (outcome, why) in zip(rows, said[len(patches) :], strict=True):
         # What does not end is not silent, and not right either.
         ended = WRONG if outcome == NO_END else outcome
-        found.append((NOT_RUN, unfit[row.patch]) if row.patch in unfit else (ended, why))
+        here = unfit.get(row.mutant.patch)
+        found.append(row._replace(outcome=NOT_RUN if here else ended, why=here or why))
     return found
 
 
@@ -144,7 +131,7 @@ def table(rows: Iterable[tuple[str, str]], name: str) -> str:
 
 def applied(rows: Iterable[Row]) -> list[str]:
     """Return the patches that have mutants."""
-    return list(dict.fromkeys(row.patch for row in rows))
+    return list(dict.fromkeys(row.mutant.patch for row in rows))
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -187,36 +174,35 @@ def main(arguments: list[str]) -> int:
     count = len(given)
     with ProcessPoolExecutor(options.jobs) as pool:
         lists = pool.map(attacked, range(count), [given] * count, [options] * count)
-        rows = [row for found in lists for row in found]
+        named = zip(given, lists, strict=True)
+        rows = [row for _, found in tracked(named, lambda pair: pair[0].name, total=count) for row in found]
         print(f"{len(rows)} mutants", file=sys.stderr, flush=True)
-        waiting = {row.identity: row for row in rows if not row.outcome}
+        waiting = {row.mutant.identity: row for row in rows if not row.outcome}
         by_release: dict[str, list[Row]] = defaultdict(list)
         for row in waiting.values():
-            by_release[row.release.name].append(row)
+            by_release[row.mutant.release.name].append(row)
         batches = list(by_release.values())
         answers = pool.map(run, batches, [options.seed] * len(batches))
-        known = {
-            row.identity: outcome
-            for batch, found in zip(batches, answers, strict=True)
-            for row, outcome in zip(batch, found, strict=True)
-        }
-    done = [
-        row if row.outcome else row._replace(outcome=known[row.identity][0], why=known[row.identity][1])
-        for row in rows
-    ]
+        ended = tracked(answers, lambda found: found[0].mutant.release.name, total=len(batches))
+        known = {row.mutant.identity: row for found in ended for row in found}
+    done = []
+    for row in rows:
+        same = row if row.outcome else known[row.mutant.identity]
+        done.append(row._replace(outcome=same.outcome, why=same.why))
     wrong = [str(row) for row in done if row.outcome == WRONG]
     if options.all:
-        print("\n".join(str(row) for row in done if row.identity in known))
+        print("\n".join(str(row) for row in done if row.mutant.identity in known))
     print(f"seed {options.seed}, {count} releases, {len(known)} contracts run\n")
-    print(table([(row.patch, row.outcome) for row in done], "patch"), end="\n\n")
-    print(table([(row.kind, row.outcome) for row in done], "kind of mutant"), end="\n\n")
+    print(table([(row.mutant.patch, row.outcome) for row in done], "patch"), end="\n\n")
+    print(table([(row.mutant.kind, row.outcome) for row in done], "kind of mutant"), end="\n\n")
     print("\n".join([f"wrong and silent: {len(wrong)}", *wrong]))
     if options.write:
         counts = {
-            patch: Counter(row.outcome for row in done if row.patch == patch) for patch in applied(done)
+            patch: Counter(row.outcome for row in done if row.mutant.patch == patch)
+            for patch in applied(done)
         }
         _mutant_record.write(counts, options.seed, options.beside)
-    without = [row for row in done if row.outcome == NOT_RUN and row.patch in CONTRACTS]
-    unfit = sorted({f"{row.patch}: {row.why}" for row in without})
+    without = [row for row in done if row.outcome == NOT_RUN and row.mutant.patch in CONTRACTS]
+    unfit = sorted({f"{row.mutant.patch}: {row.why}" for row in without})
     print("\n".join(unfit), end="\n" if unfit else "")
     return int(bool(wrong or unfit) or not rows)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -37,23 +36,21 @@ def main(arguments: list[str]) -> int:
     os.environ["OVERLAY_TEST_SEED"] = str(options.seed)
     from checks import RANKS
     from overlay.compat.ranks.launcher import run_cases
+    from progress import tracked
     from sources.fetch_release import fetch
 
     print(f"{'megatron-core':<14}{'ranks':>5}  {'kind':<9}{'cases':>5}  {'error of':<18}{'of the loss':>13}")
     right = True
-    for release in options.releases:
+    runs = [(release, world) for release in options.releases for world in options.worlds]
+    for release, world in tracked(runs, lambda run: f"megatron-core {run[0]}, {run[1]} ranks"):
         folder = Path(fetch(f"megatron-core=={release}"))
-        for world in options.worlds:
-            print(f"megatron-core {release}, {world} ranks ...", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory() as name:
-                found = run_cases(world, RANKS / "proof_cases.py", Path(name), release=folder)
-            for kind, what in KINDS.items():
-                cases = {case: rows for case, rows in found.items() if case.partition(",")[0] == kind}
-                error, loss = worst_of(cases)
-                right = right and error < TOLERANCE and loss < TOLERANCE
-                print(
-                    f"{release:<14}{world:>5}  {kind:<9}{len(cases):>5}  {what:<10}{error:>8.1e}{loss:>13.1e}"
-                )
+        with tempfile.TemporaryDirectory() as name:
+            found = run_cases(world, RANKS / "proof_cases.py", Path(name), release=folder)
+        for kind, what in KINDS.items():
+            cases = {case: rows for case, rows in found.items() if case.partition(",")[0] == kind}
+            error, loss = worst_of(cases)
+            right = right and error < TOLERANCE and loss < TOLERANCE
+            print(f"{release:<14}{world:>5}  {kind:<9}{len(cases):>5}  {what:<10}{error:>8.1e}{loss:>13.1e}")
     print(f"\nseed {options.seed}; every error is relative, and float32's.")
     return 0 if right else 1
 

@@ -28,6 +28,7 @@ from overlay.deciding.trusted import as_trusted, candidate
 from overlay.pinning import own_digest, trustfile
 from overlay.proving import strength, trusting
 from overlay.proving.runner import STRICTLY
+from progress import tracked
 from records import trust
 from tortures._attack import INSIDE, Attack
 from tortures._contracts import CONTRACTS
@@ -35,7 +36,7 @@ from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, WRONG
 from tortures._same_meaning import same_meaning
 from tortures._start_contracts import outcomes
-from tortures._upstreams import Changed, Pristine, path_of, releases
+from tortures._upstreams import Changed, Pristine, releases
 
 if TYPE_CHECKING:
     from overlay.patch import Patch
@@ -122,7 +123,7 @@ def tried(patch: str, release: Release, items: list[Trial], seed: str) -> list[t
             # Most do not hold with the patch: for these, upstream alone need not be run.
             for how, who, shown in ((STRICTLY, "with the patch", HOLDS), (ALONE, "upstream alone", WRONG)):
                 jobs = [(patch, items[place].module, items[place].text, how, files[place]) for place in left]
-                said = outcomes(path_of(release.folders), jobs, one) if jobs else []
+                said = outcomes(release.folders, jobs, one) if jobs else []
                 for place, (outcome, why) in zip(left, said, strict=True):
                     if outcome != shown:
                         answers[place] = CAUGHT, f"{who}: {why or outcome}"
@@ -147,7 +148,7 @@ def main(arguments: list[str]) -> int:
         if name not in known or name not in CONTRACTS:
             parser.error(f"there is no patch {name!r} with a contract")
         seen: dict[tuple[str, ...], tuple[Trial, str, str]] = {}
-        for release in given:
+        for release in tracked(given, lambda release: release.name):
             tree = Pristine(release.folders)
             if decide(known[name], tree).verdict != "apply":
                 continue
@@ -168,10 +169,10 @@ def main(arguments: list[str]) -> int:
             day = datetime.now(tz=timezone.utc).date().isoformat()
             entry = {
                 # Of those that reach the contract: what is refused before says nothing of its worth.
-                "tried": len(seen) - counts[REFUSED],
                 "passed": counts[PASSED],
-                "run": day,
                 "revision": known[name].revision,
+                "run": day,
+                "tried": len(seen) - counts[REFUSED],
             }
             trust.write({name: {"mutants": entry}})
     return 0

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-# Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import Upstream, forget
-
 import overlay
 from checks import ENGINE
 from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+    from fake_upstream import Upstream
 
 pytest.importorskip("torch")
 
@@ -64,6 +62,15 @@ def test_another_torch_stands_before_what_is_installed_here(
         monkeypatch.setattr(torches, "_install", None)  # it is there
 
 
+def test_releases_are_named_as_they_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sources.fetch_source.fetch", lambda *asked: asked[:2])
+    monkeypatch.setattr("sources.fetch_release.fetch", lambda *asked: asked[0])
+    looked_at: Any = importlib.import_module("tortures.compilers")._releases
+    assert looked_at("slime.x") == [("slime", "v0.3.1"), ("slime", "v0.2.4")]
+    assert looked_at("verl.offload-x") == ["verl==0.9.1"]
+    assert looked_at("megatron.x") == [None]
+
+
 DATA = """
     import dataclasses
 
@@ -95,20 +102,8 @@ def make_post_init(original: Any, module: Any) -> Any:
     return __post_init__
 
 
-@pytest.fixture
-def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
-    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Upstream(tmp_path)
-    made.write()
-    made.write(core=DATA)
-    yield made
-    forget()
-
-
 def test_a_decorated_data_class_is_replaced_with_its_patched_methods(upstream: Upstream) -> None:
+    upstream.write(core=DATA)
     sites = {"fakeup.core:Batch.total": make_total, "fakeup.core:Batch.__post_init__": make_post_init}
     patch = upstream.patch(sites)
     engine = Engine(lambda: {patch.id: patch})

@@ -15,7 +15,7 @@ import pytest
 import wrapt
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import Upstream, forget
+from fake_upstream import Upstream
 
 from overlay.enabling.engine import Engine
 
@@ -29,19 +29,12 @@ if TYPE_CHECKING:
 ENGINES: list[Engine] = []
 
 
-@pytest.fixture
-def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
-    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Upstream(tmp_path)
-    made.write()
-    yield made
+@pytest.fixture(autouse=True)
+def nobody_patches_afterwards(upstream: Upstream) -> Iterator[None]:
+    yield
     mock.patch.stopall()
     while ENGINES:
         ENGINES.pop().disable()
-    forget()
 
 
 def by_setattr(core: Any) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from fault_steps import ERRORS, SCENES, judge, steps
 from forked import in_a_child
-from order_world import Subject, write_upstream
+
+if TYPE_CHECKING:
+    from order_world import Subject
 
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: What puts in place and takes out. (Deciding is one step to these: whatever it raises is a verdict.)
@@ -25,19 +27,13 @@ FILES = (
 )
 DRAWN = 12
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
-@pytest.fixture
-def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+@pytest.fixture(autouse=True)
+def log(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is logged may raise, too."""
     monkeypatch.setenv("OVERLAY_LOG", "info")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    patch = write_upstream(tmp_path)
-    return Subject({patch.id: patch})
 
 
 def reached(scene: str, subject: Subject) -> list[tuple[str, int, int]]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -79,29 +77,6 @@ def test_a_file_that_may_not_grow(locked: Path) -> None:
     assert "overlay: the lock cannot be written: [Errno 27]" in done.stderr
     assert "Traceback" not in done.stderr
     judge(locked, before)
-
-
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="there is no unshare here")
-def test_a_file_system_that_is_full(locked: Path) -> None:
-    """A real one of 8 KiB in memory, where mounting it is allowed."""
-    folder, before = locked.parent, locked.read_bytes()
-    script = (
-        'mount -t tmpfs -o size=8k none "$1" || exit 77; cp "$2" "$1/overlay.lock"; '
-        'head -c 100000 /dev/zero > "$1/filler" 2>/dev/null; '
-        '"$3" -B -m overlay lock --update --patches megatron.recompute --file "$1/overlay.lock" 1>&2; '
-        "code=$?; "
-        'cat "$1/overlay.lock"; ls "$1" 1>&2; exit $code'
-    )
-    mount = folder.parent / "mounted"
-    mount.mkdir()
-    words = ["unshare", "-rm", "sh", "-c", script, "sh", str(mount), str(locked), sys.executable]
-    done: Any = subprocess.run(words, capture_output=True, timeout=240, check=False)
-    if done.returncode in (1, 77) and b"overlay" not in done.stderr:
-        pytest.skip("mounting is not allowed here")
-    assert done.returncode == 2, done.stderr
-    assert b"the lock cannot be written: [Errno 28]" in done.stderr
-    assert done.stderr.split()[-2:] == [b"filler", b"overlay.lock"]
-    assert done.stdout == before
 
 
 def test_what_is_no_file_is_written_to(locked: Path) -> None:

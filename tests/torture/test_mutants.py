@@ -172,13 +172,12 @@ def test_the_audit_of_a_folder_says_the_same(attack: Any, site: Path, tmp_path: 
 @pytest.mark.parametrize("patch", ["megatron.agreement", "megatron.dynamic-cp-names"])
 def test_whatever_a_condition_asks_for_is_taken_away(attack: Any, patch: str) -> None:
     """A mutant that came to nothing would be left out, and be no attack."""
-    breaking = [importlib.import_module(f"tortures.{name}") for name in ("_breaking", "_breaking_fields")]
+    breaking = importlib.import_module("tortures._breaking").breaking
     asked = importlib.import_module("tortures._neighbours").relied_on(load_patches()[patch], attack.tree)
     assert asked
     kinds = {one.kind for one in attack(patch)}
     for condition in asked:
-        module = breaking[type(condition).__name__ == "Fields"]
-        assert module.breaking(condition).keys() <= kinds
+        assert breaking(condition).keys() <= kinds
 
 
 def test_what_made_the_agreement_silent_is_refused(attack: Any) -> None:

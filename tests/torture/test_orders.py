@@ -9,31 +9,18 @@ import itertools
 import os
 import random
 import secrets
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from order_world import Subject, what_came, write_upstream
+from order_world import what_came
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from order_world import Subject
 
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 LETTERS = "IEDRAX"
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
-]
-
-
-@pytest.fixture
-def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
-    monkeypatch.setenv("OVERLAY_LOG", "off")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    patch = write_upstream(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return Subject({patch.id: patch})
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 def test_every_short_order_and_some_long_ones(subject: Subject) -> None:

@@ -6,53 +6,24 @@ next: Python 3.13 counts the arguments of the question among the answers.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import overlay
 from checks import ENGINE
+from records import known
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
-VERSIONS = ("3.10", "3.11", "3.12", "3.13")
-#: What the engine needs, in plain Python.
-NEEDED = ("packaging", "wrapt")
-
-
-def python(version: str) -> str | None:
-    """Return an interpreter of a version, on the path or of pyenv."""
-    kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    found = [shutil.which(f"python{version}"), *map(str, sorted(kept.glob(f"{version}.*/bin/python")))]
-    return next((path for path in found if path and _is(path, version)), None)
-
-
-def _is(path: str, version: str) -> bool:
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    done = subprocess.run([path, "-I", "-c", code], capture_output=True, text=True, check=False)
-    return done.stdout.strip() == version
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with overlay and what it needs, which no Python has built anything into."""
-    folder = tmp_path_factory.mktemp("packages")
-    (folder / "overlay").mkdir()
-    inside = [Path(path) for path in overlay.__path__]
-    for part in (entry for path in inside for entry in path.iterdir() if entry.name != "__pycache__"):
-        (folder / "overlay" / part.name).symlink_to(part)
-    for name in ("compat", "patches"):
-        if not (folder / "overlay" / name).exists():
-            (folder / "overlay" / name).symlink_to(ROOT / name)
-    for name in NEEDED:
-        (folder / name).symlink_to(Path(str(importlib.import_module(name).__file__)).parent)
-    return folder
+    return known.packages(tmp_path_factory.mktemp("packages"))
 
 
 def came(path: str, packages: Path, folder: Path) -> dict[str, str]:
@@ -74,12 +45,11 @@ def here(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return came(sys.executable, packages, tmp_path_factory.mktemp("here"))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", known.PYTHONS)
 def test_every_python_comes_to_the_same(
     version: str, packages: Path, here: dict[str, str], tmp_path: Path
 ) -> None:
-    path = python(version)
+    path = known.pythons().get(version)
     if path is None:
         pytest.skip(f"there is no Python {version} on this machine")
     assert "wrong" not in here.values()

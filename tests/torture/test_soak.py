@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from forked import in_a_child
-from order_world import write_upstream
 from soak_cycles import SOAKS
 
 from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from order_world import Subject
 
     from overlay.patch import Patch
 
 #: Blocks of memory each time. Python's own caches, which fill up slowly, take some; a session has hundreds.
 MOST = 25
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here"),
-    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
 
 @pytest.fixture
-def patch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Patch:
-    monkeypatch.setenv("OVERLAY_LOG", "off")
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return write_upstream(tmp_path)
+def patch(subject: Subject) -> Patch:
+    (patch,) = subject.patches.values()
+    return patch
 
 
 @pytest.mark.parametrize("name", SOAKS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import compileall
 import importlib
 import os
 import shutil
@@ -19,24 +18,11 @@ from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
 
     Enable = Callable[[Patch], Engine]
-
-
-@pytest.fixture
-def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
-    for name in [name for name in os.environ if name.startswith("OVERLAY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Upstream(tmp_path)
-    made.write()
-    yield made
-    forget()
 
 
 @pytest.fixture
@@ -111,18 +97,6 @@ def test_a_source_that_is_none_any_more(upstream: Upstream, enable: Enable, inst
     assert told(engine).reason
 
 
-def test_compiled_files_alone_are_refused(upstream: Upstream, enable: Enable) -> None:
-    patch, folder = upstream.patch(), upstream.root / "fakeup"
-    assert compileall.compile_dir(str(folder), quiet=2, legacy=True)
-    (folder / "core.py").unlink()
-    engine = enable(patch)
-    assert upstream.load().scale(1) == 2
-    verdict = told(engine).verdict
-    assert verdict is not None
-    assert verdict.verdict == "unsupported"
-    assert "installed without its source" in verdict.reason
-
-
 def test_a_package_without_init(upstream: Upstream, enable: Enable) -> None:
     (upstream.root / "fakeup/__init__.py").unlink()
     engine = enable(upstream.patch())
@@ -161,21 +135,6 @@ def test_a_cycle_of_imports(upstream: Upstream, enable: Enable) -> None:
         assert core.scale(1) == user.use(1) == 200
         assert told(engine).state == "applied"
         forget()
-
-
-def test_a_target_that_raises_once_is_patched_when_it_does_not(upstream: Upstream, enable: Enable) -> None:
-    text = (upstream.root / "fakeup/core.py").read_text()
-    upstream.write(
-        core=text + "\nimport fakeup\nif not hasattr(fakeup, 'go'):\n    raise OSError('not yet')\n"
-    )
-    engine = enable(upstream.patch())
-    for _ in range(3):
-        with pytest.raises(OSError, match="not yet"):
-            upstream.load()
-        assert told(engine).state == "armed"
-    upstream.load("fakeup").go = True  # type: ignore[attr-defined]
-    assert upstream.load().scale(1) == 200
-    assert told(engine).state == "applied"
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -27,7 +27,6 @@ class Place:
         self.layout = setup.Layout(root / "a checkout")
         self.path = root / "bin"
         self.layout.python.parent.mkdir(parents=True)
-        self.layout.requirements.mkdir(parents=True)
         self.path.mkdir()
         self.program(self.layout.python, "exit 0")
 
@@ -37,11 +36,11 @@ class Place:
         path.write_text(f'#!/bin/sh\n{answers}\n(echo "$0 $*"; env) >> {self.root}/told\n{install}\n')
         path.chmod(0o755)
 
-    def install(self, profile: str = "test", **settings: str) -> list[str]:
+    def install(self, **settings: str) -> list[str]:
         """Install, and return what the programs told: command lines, and variables."""
         with (self.root / "lock").open("w") as lock:
             env = {"PATH": f"{self.path}:{os.defpath}", **settings}
-            installers.install(profile, self.layout, env, lock.fileno())
+            installers.install(self.layout, env, lock.fileno())
         return self.told()
 
     def told(self) -> list[str]:
@@ -67,14 +66,13 @@ def test_uv_installs_what_is_pinned_from_where_pip_would(place: Place) -> None:
     told = place.install()
     assert commands(told) == ["uv", "uv"]
     first, second = (line for line in told if " install " in line)
-    for name in ("constraints.txt", "demo.in", "test.in"):
-        assert f" {place.layout.requirements / name}" in first
+    for path in (place.layout.constraints, place.layout.requirements):
+        assert f" {path}" in first
     assert second.endswith(f"--no-build-isolation --editable {place.layout.root}")
     assert "UV_DEFAULT_INDEX=file:///mine" in told
     assert "UV_INDEX=file:///more file:///others" in told
     assert "UV_FIND_LINKS=/wheels,/more,wheels" in told
-    assert f"UV_BUILD_CONSTRAINT={place.layout.requirements / 'constraints.txt'}" in told
-    assert "test.in" not in "".join(place.install("demo")[len(told) :])
+    assert f"UV_BUILD_CONSTRAINT={place.layout.constraints}" in told
 
 
 def test_what_uv_is_told_itself_comes_first(place: Place) -> None:
@@ -96,7 +94,7 @@ def test_pip_installs_where_uv_cannot_be_had(place: Place) -> None:
     place.program(place.layout.python, 'case "$*" in *uv) exit 1;; esac')
     told = place.install()
     assert commands(told) == ["python"] * 3
-    address = (place.layout.requirements / "constraints.txt").as_uri()
+    address = place.layout.constraints.as_uri()
     assert " " not in address
     assert told.count(f"PIP_CONSTRAINT={address}") == told.count(f"PIP_BUILD_CONSTRAINT={address}") == 2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -22,8 +21,7 @@ def layout(tmp_path: Path) -> setup.Layout:
     requirements = tmp_path / "scripts" / "environment" / "requirements"
     requirements.mkdir(parents=True)
     (requirements / "constraints.txt").write_text("torch==1.0\n")
-    (requirements / "demo.in").write_text("torch==1.0\nverl==1.0\n")
-    (requirements / "test.in").write_text("pytest\n")
+    (requirements / "environment.in").write_text("torch==1.0\npytest\n")
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n\n[tool.ruff]\nline-length = 110\n")
     (tmp_path / "overlay").mkdir()
     (tmp_path / "overlay" / "_version.py").write_text("__version__ = '0'\n")
@@ -33,9 +31,9 @@ def layout(tmp_path: Path) -> setup.Layout:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace the making of the venv and the installation by a list of the profiles that were asked for."""
-    asked: list[str] = []
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Replace the making of the venv and the installation by a list of the locks that were held."""
+    held: list[int] = []
 
     def make(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
         folder = Path(command[-1])
@@ -43,100 +41,79 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (folder / "bin" / "python").symlink_to(sys.executable)
         return subprocess.CompletedProcess(command, 0, b"")
 
-    def install(profile: str, layout: Any, env: dict[str, str], lock: int) -> None:
-        assert lock > 2
-        asked.append(profile)
+    def install(layout: Any, env: dict[str, str], lock: int) -> None:
+        # Nothing runs after a SIGKILL, so what is on disk now is what would be left.
+        assert setup.recorded(layout) == ""
+        held.append(lock)
 
     monkeypatch.setattr(setup, "find_python", lambda: sys.executable)
     monkeypatch.setattr(setup, "output", lambda command: "")
     monkeypatch.setattr("environment.setup.subprocess.run", make)
     monkeypatch.setattr(setup, "install", install)
-    return asked
+    return held
 
 
-def test_second_call_installs_nothing(layout: Any, installed: list[str]) -> None:
-    assert setup.ensure("demo", layout) == layout.python
-    assert installed == ["demo"]
-    setup.ensure("demo", layout)
-    assert installed == ["demo"]
-
-
-def test_test_tools_are_added_to_the_environment_of_the_demo(layout: Any, installed: list[str]) -> None:
-    setup.ensure("demo", layout)
-    setup.ensure("test", layout)
-    assert installed == ["demo", "test"]
-    assert setup.is_current("demo", layout)
-
-
-def test_environment_of_the_tests_serves_the_demo(layout: Any, installed: list[str]) -> None:
-    setup.ensure("test", layout)
-    setup.ensure("demo", layout)
-    assert installed == ["test"]
+def test_second_call_installs_nothing(layout: Any, installed: list[int]) -> None:
+    for _ in range(2):
+        assert setup.ensure(layout) == layout.python
+    assert len(installed) == 1
 
 
 @pytest.mark.parametrize(
     "changed",
     [
         "scripts/environment/requirements/constraints.txt",
-        "scripts/environment/requirements/demo.in",
+        "scripts/environment/requirements/environment.in",
         "pyproject.toml",
         "overlay/_version.py",
         "startup/overlay-startup.pth",
     ],
 )
-def test_changed_file_installs_again(layout: Any, installed: list[str], changed: str) -> None:
-    setup.ensure("test", layout)
+def test_changed_file_installs_again(layout: Any, installed: list[int], changed: str) -> None:
+    setup.ensure(layout)
+    (layout.venv / "old").write_text("")
     path = layout.root / changed
     path.write_text("# new\n" + path.read_text().replace("[project]", "[project]\ndependencies = ['wrapt']"))
-    assert not setup.is_current("demo", layout)
-    assert not setup.is_current("test", layout)
-    setup.ensure("demo", layout)
-    assert installed == ["test", "demo"]
-    assert not setup.is_current("test", layout)
+    assert not setup.is_current(layout)
+    setup.ensure(layout)
+    assert len(installed) == 2
+    assert (layout.venv / "old").exists()
 
 
-def test_changed_test_tools_leave_the_demo_alone(layout: Any, installed: list[str]) -> None:
-    setup.ensure("test", layout)
-    (layout.requirements / "test.in").write_text("pytest\nmypy\n")
-    assert setup.is_current("demo", layout)
-    setup.ensure("test", layout)
-    assert installed == ["test", "test"]
-
-
-def test_changed_linter_setting_costs_no_installation(layout: Any, installed: list[str]) -> None:
-    setup.ensure("demo", layout)
+def test_changed_linter_setting_costs_no_installation(layout: Any, installed: list[int]) -> None:
+    setup.ensure(layout)
     path = layout.root / "pyproject.toml"
     path.write_text(path.read_text().replace("110", "79"))
-    assert setup.is_current("demo", layout)
+    assert setup.is_current(layout)
 
 
-@pytest.mark.parametrize("state", ["", "{", "[]", '{"stamps": 1}', "null"])
-def test_unreadable_record_is_no_record(layout: Any, state: str) -> None:
-    layout.venv.mkdir()
-    layout.state.write_text(state)
-    assert setup.read_state(layout) is None
-    assert not setup.is_current("demo", layout)
-
-
-def test_foreign_environment_is_left_alone(layout: Any, installed: list[str]) -> None:
+def test_foreign_environment_is_left_alone(layout: Any, installed: list[int]) -> None:
     layout.venv.mkdir()
     (layout.venv / "mine").write_text("")
     with pytest.raises(SetupError, match="was not made by this script"):
-        setup.ensure("demo", layout)
+        setup.ensure(layout)
     assert (layout.venv / "mine").exists()
     assert installed == []
 
 
-def test_moved_checkout_gets_a_new_environment(
-    layout: Any, installed: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("record", ["", "recipe 1, Python 3.11, /elsewhere\n0\n", '{"stamps": {}}'])
+def test_one_that_is_half_made_or_of_another_place_is_made_anew(
+    layout: Any, installed: list[int], capsys: pytest.CaptureFixture[str], record: str
 ) -> None:
-    setup.ensure("demo", layout)
+    setup.ensure(layout)
     (layout.venv / "old").write_text("")
-    setup.write_state(layout, {**(setup.read_state(layout) or {}), "root": "/elsewhere", "stamps": {}})
-    setup.ensure("demo", layout)
+    layout.record.write_text(record)
+    assert not setup.is_current(layout)
+    setup.ensure(layout)
     assert not (layout.venv / "old").exists()
-    assert "moved or copied" in capsys.readouterr().err
+    assert ("moved or copied" if record else "did not end") in capsys.readouterr().err
     assert not list(layout.root.glob(".venv-discarded-*"))
+
+
+def test_a_folder_that_is_empty_was_left_by_a_call_that_was_killed(layout: Any, installed: list[int]) -> None:
+    layout.venv.mkdir()
+    setup.ensure(layout)
+    assert setup.is_current(layout)
 
 
 def ends_with(error: BaseException) -> Any:
@@ -148,61 +125,46 @@ def ends_with(error: BaseException) -> Any:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), SetupError("no network")], ids=repr)
 def test_a_first_installation_that_does_not_end_is_begun_anew(
-    layout: Any, installed: list[str], monkeypatch: pytest.MonkeyPatch, error: BaseException
+    layout: Any, installed: list[int], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(setup, "install", ends_with(error))
         with pytest.raises(type(error)):
-            setup.ensure("demo", layout)
-    assert not setup.is_current("demo", layout)
+            setup.ensure(layout)
+    assert not setup.is_current(layout)
     (layout.venv / "half").write_text("")
-    setup.ensure("demo", layout)
+    setup.ensure(layout)
     assert not (layout.venv / "half").exists()
-    assert setup.is_current("demo", layout)
+    assert setup.is_current(layout)
     assert not list(layout.root.glob(".venv-discarded-*"))
 
 
 @pytest.mark.parametrize(("error", "stays"), [(SetupError("no network"), True), (KeyboardInterrupt(), False)])
 def test_a_later_installation_costs_the_environment_only_if_it_was_interrupted(
-    layout: Any, installed: list[str], monkeypatch: pytest.MonkeyPatch, error: BaseException, stays: bool
+    layout: Any, installed: list[int], monkeypatch: pytest.MonkeyPatch, error: BaseException, stays: bool
 ) -> None:
-    setup.ensure("demo", layout)
+    setup.ensure(layout)
     (layout.venv / "old").write_text("")
+    layout.requirements.write_text("another\n")
     for _ in range(2):
         with monkeypatch.context() as patched:
             patched.setattr(setup, "install", ends_with(error))
             with pytest.raises(type(error)):
-                setup.ensure("test", layout)
-        assert not setup.is_current("test", layout)
+                setup.ensure(layout)
+        assert not setup.is_current(layout)
     assert (layout.venv / "old").exists() == stays
-    setup.ensure("test", layout)
-    assert setup.is_current("test", layout)
+    setup.ensure(layout)
+    assert setup.is_current(layout)
 
 
-def test_a_killed_process_leaves_no_stamp(
-    layout: Any, installed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing runs after a SIGKILL, so what is on disk during the installation is what is left."""
-
-    def install(*_: Any) -> None:
-        assert not setup.is_current("demo", layout)
-        seen.append(json.loads(layout.state.read_text())["installing"])
-
-    seen: list[str] = []
-    monkeypatch.setattr(setup, "install", install)
-    setup.ensure("demo", layout)
-    setup.ensure("test", layout)
-    assert seen == ["demo", "test"]
-
-
-def test_parallel_calls_install_once(layout: Any, installed: list[str]) -> None:
-    threads = [threading.Thread(target=setup.ensure, args=("demo", layout)) for _ in range(4)]
+def test_parallel_calls_install_once(layout: Any, installed: list[int]) -> None:
+    threads = [threading.Thread(target=setup.ensure, args=(layout,)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert installed == ["demo"]
-    assert setup.is_current("demo", layout)
+    assert len(installed) == 1
+    assert setup.is_current(layout)
 
 
 def test_lock_waits_for_another_process_and_survives_its_death(

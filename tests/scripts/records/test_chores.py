@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,8 @@ import pytest
 from overlay.catalogue.deferred import facts
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Contract
-from records import _patch_releases, _support_checks, chores, known, patches, retire, support
+from records import _support_checks, chores, known, patches, retire, support
+from sources import releases
 from sources.git_sources import FetchError
 from sources.releases import Release
 
@@ -41,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cells = {RELEASES[0]: {ID: {"verdict": "apply"}}, RELEASES[1]: {}}
     monkeypatch.setattr(support, "audit", lambda release, _: cells[release.name])
     monkeypatch.setattr(
-        _patch_releases, "of", lambda _, missing: ((Release(name), tmp_path) for name in RELEASES)
+        releases, "for_patch", lambda _, missing: ((Release(name), tmp_path) for name in RELEASES)
     )
     monkeypatch.setattr(_support_checks, "run", lambda _, names: dict.fromkeys(names, "passed"))
     monkeypatch.setattr(
@@ -180,10 +180,9 @@ def test_releases_are_those_of_the_projects_of_a_patch(monkeypatch: pytest.Monke
             raise FetchError("no network")
         return Path(release.name)
 
-    monkeypatch.setattr(
-        _patch_releases, "releases", SimpleNamespace(read=lambda _: lines, LIST="", fetch=fetch)
-    )
+    monkeypatch.setattr(releases, "read", lambda: lines)
+    monkeypatch.setattr(releases, "fetch", fetch)
     gone: dict[str, str] = {}
-    found = [release.name for release, _ in _patch_releases.of(load_patches()[ID], missing=gone)]
+    found = [release.name for release, _ in releases.for_patch(load_patches()[ID], gone)]
     assert found == ["megatron-core==0.16.1", "slime image v1"]
     assert gone == {"verl==0.8.0": "no network"}

@@ -12,8 +12,10 @@ import pytest
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Known, known, replaced, variant
 from overlay.reading.source import InstalledTree
-from records import _patch_releases, _with_digests, _write_digests, digests, support
+from records import _support_checks, _write_digests, digests, support
+from sources import releases
 from sources.releases import Release
+from tortures._run_contracts import with_digests
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -44,7 +46,7 @@ def upstreams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         targets=(patch.targets[0].replace(variants=(variant("1", ">=1", replaced(SITE, make, other, old)),)),)
     )
     monkeypatch.setattr(
-        _patch_releases, "of", lambda _, missing: ((Release(name), folder) for name, folder in found.items())
+        releases, "for_patch", lambda _, missing: ((Release(name), folder) for name, folder in found.items())
     )
     verdicts = {"up==3": "unsupported", "up==4": "unsupported"}
     monkeypatch.setattr(support, "audit", lambda one, _: {ID: {"verdict": verdicts.get(one.name, "apply")}})
@@ -91,7 +93,7 @@ def test_the_place_to_write_is_a_line_of_the_patch(upstreams: Any) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch, outcome: str, *words: str) -> None:
     """Let a contract come out so, and a person say this."""
     said = iter(words)
-    monkeypatch.setattr(_with_digests, "outcome", lambda *_: outcome)
+    monkeypatch.setattr(_support_checks, "with_digests", lambda *_: outcome)
     monkeypatch.setattr("builtins.input", lambda _: next(said))
 
 
@@ -147,7 +149,7 @@ def test_a_new_digest_is_put_beside_the_known_one_alone() -> None:
             variant("2", ">=1", known("m:f", "b")),
         )
     )
-    wider = _with_digests.widened(patch.replace(targets=(target,)), [("m:f", "a", "c")])
+    wider = with_digests(patch.replace(targets=(target,)), [("m:f", "a", "c")])
     assert [condition for one in wider.targets[0].variants for condition in one.shape] == [
         Known(site="m:f", digests=("a", "c")),
         Known(site="m:g", digests=("a",)),
@@ -182,5 +184,5 @@ def test_a_contract_runs_on_a_source_that_is_not_known(tmp_path: Path) -> None:
         (inner / "random.py").write_text(changed)
         new = InstalledTree(str(tmp_path)).digest(site) or ""
         assert new not in ("", digest)
-        assert expected in _with_digests.outcome(ID, tmp_path, [(site, digest, new)])
-    assert "PatchError" in _with_digests.outcome(ID, tmp_path, [])
+        assert expected in _support_checks.with_digests(ID, tmp_path, [(site, digest, new)])
+    assert "PatchError" in _support_checks.with_digests(ID, tmp_path, [])

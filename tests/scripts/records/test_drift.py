@@ -11,6 +11,7 @@ import pytest
 
 from overlay.patch import Calls, Known, Patch, Project, Removal, Replacement, Target, Variant
 from records._drift_history import Repository
+from sources import git_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -176,8 +177,8 @@ def test_a_commit_is_decided_on_again_only_if_it_changed_what_was_read(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["slime", "--repo", "{tmp}/gone"], "neither a git repository nor a bundle"),
-        (["slime", "--repo", "{tmp}/text"], "neither a git repository nor a bundle"),
+        (["slime", "--repo", "{tmp}/gone"], "/gone is not there: give a clone of THUDM/slime"),
+        (["slime", "--repo", "{tmp}/text"], "/text is no git bundle"),
         (["slime@nowhere", "--repo", "{repo}"], "no branch or commit 'nowhere'"),
         (["nobody"], "'nobody' is no project with a history"),
         (["slime"], "SLIME_REPO is not set"),
@@ -193,7 +194,8 @@ def test_bad_input_is_one_line(
     arguments: list[str],
     said: str,
 ) -> None:
-    monkeypatch.delenv("SLIME_REPO", raising=False)
+    monkeypatch.setenv("SLIME_REPO", "")
+    monkeypatch.setattr(git_sources, "CLONES", tmp_path / "clones")
     (tmp_path / "text").write_text("no bundle")
     given = [word.format(tmp=tmp_path, repo=history.folder) for word in arguments]
     assert drift.main(given) == 2
@@ -212,8 +214,14 @@ def test_bad_usage_is_exit_code_2(drift: Any, arguments: list[str]) -> None:
 
 
 def test_a_bundle_will_do(
-    drift: Any, history: History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    drift: Any,
+    history: History,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("SLIME_REPO", "")
+    monkeypatch.setattr(git_sources, "CLONES", tmp_path / "clones")
     bundle = tmp_path / "history.bundle"
     history.git("bundle", "create", "--quiet", str(bundle), "--all")
     assert drift.main(["slime", "--repo", str(bundle), "--until", "2026-01-10", "--days", "5"]) == 0

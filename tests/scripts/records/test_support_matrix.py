@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from records import support
+from sources.git_sources import FetchError
 
 OLD = {
     "verl==0.8.0": {"verl.a": {"verdict": "apply", "check": "passed"}, "verl.b": {"verdict": "not-affected"}},
@@ -25,7 +25,7 @@ def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "RECORD", tmp_path / "support.json")
     monkeypatch.setattr(module, "LIST", tmp_path / "releases.txt")
     module.LIST.write_text("# Releases.\nverl==0.8.0\nverl==0.9.0  # the last\n")
-    module.RECORD.write_text(module.text(OLD))
+    module._record.write(module.RECORD, OLD, depth=2)
     monkeypatch.setattr(module.releases, "fetch", lambda release: Path(release.name))
     monkeypatch.setattr(module, "audit", lambda _, folder: json.loads(json.dumps(OLD[str(folder)])))
     return module
@@ -84,7 +84,7 @@ def test_a_release_that_cannot_be_had_stays_as_recorded(
     matrix: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fetch(release: Any) -> Path:
-        raise matrix.FetchError("no index")
+        raise FetchError("no index")
 
     monkeypatch.setattr(matrix.releases, "fetch", fetch)
     assert matrix.main(["--write"]) == 0
@@ -142,14 +142,14 @@ def test_a_check_is_the_contract_of_a_patch(
 ) -> None:
     checks, asked = matrix._support_checks, []
 
-    def outcomes(path: str, jobs: list[Any], seed: str) -> list[tuple[str, str]]:
-        asked.append((path, jobs))
+    def outcomes(folders: list[Path], jobs: list[Any], seed: str) -> list[tuple[str, str]]:
+        asked.append((folders, jobs))
         return [("holds", ""), ("wrong", "a sample is lost")]
 
     monkeypatch.setattr(checks, "CONTRACTS", {"verl.a": None, "verl.b": None})
     monkeypatch.setattr(checks, "outcomes", outcomes)
     found = checks.run(tmp_path, ["verl.a", "verl.b", "verl.without"])
-    assert asked == [(str(tmp_path), [("verl.a", "", ""), ("verl.b", "", "")])]
+    assert asked == [([tmp_path], [("verl.a", "", ""), ("verl.b", "", "")])]
     assert found == {"verl.a": "passed", "verl.b": f"wrong: a sample is lost (seed {checks.SEED})"}
     assert checks.run(tmp_path, ["verl.without"]) == {}
 
@@ -159,18 +159,17 @@ def test_what_needs_triton_is_checked_with_it(
 ) -> None:
     checks, asked = matrix._support_checks, []
 
-    def outcomes(path: str, jobs: list[Any], seed: str) -> list[tuple[str, str]]:
-        asked.append((path.split(os.pathsep), [patch for patch, _, _ in jobs]))
+    def outcomes(folders: list[Path], jobs: list[Any], seed: str) -> list[tuple[str, str]]:
+        asked.append((folders, [patch for patch, _, _ in jobs]))
         without = [("holds", ""), ("raises", "RuntimeError: No module named 'triton'")]
         return without if len(jobs) > 1 else [("wrong", "a row is lost")]
 
     monkeypatch.setattr(checks, "CONTRACTS", {"verl.a": None, "verl.b": None})
     monkeypatch.setattr(checks, "outcomes", outcomes)
-    monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setattr(checks.fetch_release, "fetch", lambda pin: tmp_path / pin)
     found = checks.run(tmp_path, ["verl.a", "verl.b"])
-    with_triton = [str(tmp_path), str(tmp_path / checks.TRITON)]
-    assert asked == [([str(tmp_path)], ["verl.a", "verl.b"]), (with_triton, ["verl.b"])]
+    with_triton = [tmp_path, tmp_path / checks.TRITON]
+    assert asked == [([tmp_path], ["verl.a", "verl.b"]), (with_triton, ["verl.b"])]
     assert found == {"verl.a": "passed", "verl.b": f"wrong: a row is lost (seed {checks.SEED})"}
 
     def fetch(pin: str) -> Path:
