@@ -1,4 +1,4 @@
-"""The sources of a defect that has other bounds than a patch, or none: three kinds of variants."""
+"""Short forms in which the records are written: conditions that hold together, and three kinds of sources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from overlay.patch import Variant, variant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from overlay.defect import Condition as OnSettings
     from overlay.patch import Condition
+
+
+def all_of(*conditions: OnSettings) -> tuple[tuple[OnSettings, ...], ...]:
+    """Return the one way to meet a defect: all of these conditions hold."""
+    return (conditions,)
 
 
 def present(name: str, versions: str, *conditions: Condition) -> Variant:
