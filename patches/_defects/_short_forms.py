@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from overlay.patch import Variant, variant
 
 TYPE_CHECKING = False
@@ -10,9 +12,14 @@ if TYPE_CHECKING:
     from overlay.patch import Condition
 
 
-def all_of(*conditions: OnSettings) -> tuple[tuple[OnSettings, ...], ...]:
-    """Return the one way to meet a defect: all of these conditions hold."""
-    return (conditions,)
+def all_of(*conditions: OnSettings | tuple[OnSettings, ...]) -> tuple[tuple[OnSettings, ...], ...]:
+    """Return the ways to meet a defect where all of these conditions hold, of `one_of` any one."""
+    return tuple(product(*(one if isinstance(one, tuple) else (one,) for one in conditions)))
+
+
+def one_of(*conditions: OnSettings) -> tuple[OnSettings, ...]:
+    """Return conditions of which one is enough, for `all_of`."""
+    return conditions
 
 
 def present(name: str, versions: str, *conditions: Condition) -> Variant:

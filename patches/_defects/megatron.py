@@ -7,7 +7,7 @@ from functools import partial
 from overlay.compat.projects import MEGATRON
 from overlay.defect import Defect, above, among, beyond, given, other, switched
 from overlay.patch import known
-from overlay.patches._defects._short_forms import all_of, fixed, present
+from overlay.patches._defects._short_forms import all_of, fixed, one_of, present
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -151,12 +151,7 @@ DEFECTS = (
         summary="With a loss per token the gradient of a router's auxiliary losses is too small by the "
         "tensor times the context parallel size. Nobody notices: what is logged does not show it.",
         harm="silent-wrong",
-        when=(
-            (_PER_TOKEN, _EXPERTS, _AUX, _TP),
-            (_PER_TOKEN, _EXPERTS, _AUX, _CP),
-            (_PER_TOKEN, _EXPERTS, _Z, _TP),
-            (_PER_TOKEN, _EXPERTS, _Z, _CP),
-        ),
+        when=all_of(_PER_TOKEN, _EXPERTS, one_of(_AUX, _Z), one_of(_TP, _CP)),
         only=("0.12", "0.14", "before 0.16", "0.16", "0.18"),
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
@@ -169,10 +164,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="aux_loss or seq_aux_loss with a padding mask, calculate_per_token_loss and tensor or context "
         "parallelism.",
-        when=(
-            (_PER_TOKEN, _EXPERTS, _AUX, _TP, beyond("there is a padding mask")),
-            (_PER_TOKEN, _EXPERTS, _AUX, _CP, beyond("there is a padding mask")),
-        ),
+        when=all_of(_PER_TOKEN, _EXPERTS, _AUX, one_of(_TP, _CP), beyond("there is a padding mask")),
         # Before, a factor that is missing makes up for it.
         only=("0.19",),
         upstream=("NVIDIA/Megatron-LM#7481", "NVIDIA/Megatron-LM#7452"),
@@ -198,7 +190,7 @@ DEFECTS = (
         summary="Without a loss per token the gradient of a router's auxiliary losses is too small by the "
         "context parallel size. Nobody notices: what is logged does not show it.",
         harm="silent-wrong",
-        when=((_PER_BATCH, _EXPERTS, _AUX, _CP), (_PER_BATCH, _EXPERTS, _Z, _CP)),
+        when=all_of(_PER_BATCH, _EXPERTS, one_of(_AUX, _Z), _CP),
         only=("0.12", "0.14"),
         fixed="0.16.0",
         patch="megatron.moe-aux-scale",
@@ -327,10 +319,14 @@ DEFECTS = (
         "tensor parallel rank's heads: the down projection and all layers before train on too little. "
         "Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (_TP, switched("multi_latent_attention"), among("sequence_parallel", False)),
-            (_TP, switched("multi_latent_attention"), beyond("mla_down_proj_fusion is set")),
-            (_TP, switched("multi_latent_attention"), beyond("Megatron is before 0.14")),
+        when=all_of(
+            _TP,
+            switched("multi_latent_attention"),
+            one_of(
+                among("sequence_parallel", False),
+                beyond("mla_down_proj_fusion is set"),
+                beyond("Megatron is before 0.14"),
+            ),
         ),
         patch="megatron.mla-rotary-key-over-tp",
     ),

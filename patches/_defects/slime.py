@@ -6,7 +6,7 @@ from functools import partial
 
 from overlay.compat.projects import SLIME
 from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patches._defects._short_forms import all_of
+from overlay.patches._defects._short_forms import all_of, one_of
 
 _PPO = among("advantage_estimator", "ppo")
 _CP = above("context_parallel_size", 1)
@@ -153,9 +153,10 @@ DEFECTS = (
         summary="PPO's advantages run through tokens of tools, whose values no loss has trained. Nobody "
         "notices.",
         harm="silent-wrong",
-        when=(
-            (_PPO, other("lambd", 1), beyond("responses have masked tokens, of tools or observations")),
-            (_PPO, other("gamma", 1), beyond("responses have masked tokens, of tools or observations")),
+        when=all_of(
+            _PPO,
+            one_of(other("lambd", 1), other("gamma", 1)),
+            beyond("responses have masked tokens, of tools or observations"),
         ),
         patch="slime.masked-gae",
     ),
@@ -228,9 +229,11 @@ DEFECTS = (
         summary="With virtual pipeline stages the number of micro-batches is rounded down: they exceed the "
         "budget. One notices by running out of memory, or by Megatron refusing a single one.",
         harm="out-of-memory",
-        when=(
-            (switched("use_dynamic_batch_size"), given("num_layers_per_virtual_pipeline_stage")),
-            (switched("use_dynamic_batch_size"), given("num_virtual_stages_per_pipeline_rank")),
+        when=all_of(
+            switched("use_dynamic_batch_size"),
+            one_of(
+                given("num_layers_per_virtual_pipeline_stage"), given("num_virtual_stages_per_pipeline_rank")
+            ),
         ),
         patch="slime.vpp-ceiling",
     ),

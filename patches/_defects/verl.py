@@ -6,10 +6,9 @@ from functools import partial
 
 from overlay.compat.projects import VERL
 from overlay.defect import Defect, above, among, beyond, other, switched
-from overlay.patches._defects._short_forms import all_of
+from overlay.patches._defects._short_forms import all_of, one_of
 
 _MEGATRON = among("strategy", "megatron")
-_RESUMES = beyond("the job resumes from a checkpoint")
 
 _defect = partial(Defect, project=VERL)
 
@@ -80,12 +79,9 @@ DEFECTS = (
         summary="REINFORCE++ credits the last turn alone: the turns before it have one advantage whether the "
         "rollout succeeded or not. Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (among("algorithm.adv_estimator", "reinforce_plus_plus"), switched("multi_turn.enable")),
-            (
-                among("algorithm.adv_estimator", "reinforce_plus_plus"),
-                beyond("an agent loop calls tools or users"),
-            ),
+        when=all_of(
+            among("algorithm.adv_estimator", "reinforce_plus_plus"),
+            one_of(switched("multi_turn.enable"), beyond("an agent loop calls tools or users")),
         ),
         patch="verl.multi-turn-returns",
     ),
@@ -112,25 +108,15 @@ DEFECTS = (
         summary="On Megatron each resume starts warm-up and decay of the learning rate anew. One notices "
         "only in the curve of the learning rate.",
         harm="silent-wrong",
-        when=(
-            (
-                _MEGATRON,
-                among("use_checkpoint_opt_param_scheduler", False),
+        when=all_of(
+            _MEGATRON,
+            among("use_checkpoint_opt_param_scheduler", False),
+            one_of(
                 other("lr_decay_style", "constant"),
-                _RESUMES,
-            ),
-            (
-                _MEGATRON,
-                among("use_checkpoint_opt_param_scheduler", False),
                 above("lr_warmup_steps_ratio", 0),
-                _RESUMES,
-            ),
-            (
-                _MEGATRON,
-                among("use_checkpoint_opt_param_scheduler", False),
                 above("lr_warmup_steps", 0),
-                _RESUMES,
             ),
+            beyond("the job resumes from a checkpoint"),
         ),
         patch="verl.resume-lr-schedule",
     ),
@@ -155,7 +141,7 @@ DEFECTS = (
         summary="With dynamic batch sizes micro-batches exceed the limit of tokens. One notices by running "
         "out of memory some steps into a run.",
         harm="out-of-memory",
-        when=((switched("use_dynamic_bsz"),), (switched("log_prob_use_dynamic_bsz"),)),
+        when=all_of(one_of(switched("use_dynamic_bsz"), switched("log_prob_use_dynamic_bsz"))),
         patch="verl.strict-token-budget",
     ),
     _defect(
@@ -171,10 +157,7 @@ DEFECTS = (
         summary="LoRA adapters reach vLLM as views of a buffer that is used again: cudaErrorIllegalAddress "
         "is reported.",
         harm="crash",
-        when=(
-            (above("lora_rank", 0), among("lora.merge", False)),
-            (above("lora.rank", 0), among("lora.merge", False)),
-        ),
+        when=all_of(one_of(above("lora_rank", 0), above("lora.rank", 0)), among("lora.merge", False)),
         patch="verl.lora-own-memory",
     ),
     _defect(

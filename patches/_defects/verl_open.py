@@ -7,7 +7,7 @@ from functools import partial
 from overlay.compat.projects import VERL
 from overlay.defect import Defect, above, among, beyond, given, other, switched
 from overlay.patch import Absent, known
-from overlay.patches._defects._short_forms import absent, all_of, fixed, present
+from overlay.patches._defects._short_forms import absent, all_of, fixed, one_of, present
 
 _MOONCAKE = "verl.checkpoint_engine.mooncake_checkpoint_engine:MooncakeCheckpointEngine"
 _ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor.forward_backward_batch"
@@ -144,9 +144,10 @@ DEFECTS = (
         "tensors are taken for others. Nobody notices but by odd rollouts.",
         harm="silent-wrong",
         met="LoRA that is not merged, with vLLM 0.25 or later.",
-        when=(
-            (above("lora_rank", 0), among("lora.merge", False), beyond("vLLM is 0.25 or later")),
-            (above("lora.rank", 0), among("lora.merge", False), beyond("vLLM is 0.25 or later")),
+        when=all_of(
+            one_of(above("lora_rank", 0), above("lora.rank", 0)),
+            among("lora.merge", False),
+            beyond("vLLM is 0.25 or later"),
         ),
         variants=(
             present("0.6", ">=0.6.0.dev0", known(_HIJACK, "22c6fbae58a7", "1d72d9e7e7e4")),
