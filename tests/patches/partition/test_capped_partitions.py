@@ -98,14 +98,6 @@ def test_contract(lengths: list[int], cap: int, data: Any) -> None:
     check(lengths, len(lengths), cap)
 
 
-@pytest.mark.parametrize(("most", "cases"), [(12, 2500), (60, 300), (300, 30)])
-def test_first_fit_counts_as_upstream_does(most: int, cases: int) -> None:
-    draw = drawing(f"first fit/{most}")
-    for _ in range(cases):
-        lengths, cap = drawn_lengths(draw, most)
-        assert first_fit_count(lengths, cap) == len(naive_first_fit(lengths, cap)), (lengths, cap)
-
-
 @pytest.mark.parametrize(("most", "cases"), [(9, 800), (30, 150)])
 def test_the_fewest_parts_and_every_number_above_are_found(most: int, cases: int) -> None:
     draw = drawing(f"fewest/{most}")
