@@ -1,4 +1,4 @@
-"""Something that is tried in a fork, which may raise, crash or never end: its outcome in words."""
+"""Runs something in a fork, which may raise, crash or never end, and says what came of it."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.base.settings import ALONE
 from overlay.catalogue.registry import contract_of
 from overlay.proving.forked import HOLDS, RAISES, WRONG
+from overlay.proving.processes import Outcome, environment, outcomes
 from overlay.proving.runner import NOT_RUN, STRICTLY, WITH
-from overlay.proving.start import Outcome, environment, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

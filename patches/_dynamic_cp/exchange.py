@@ -11,7 +11,7 @@ from bisect import bisect_left
 from heapq import nlargest
 from typing import NamedTuple
 
-from overlay.patches._dynamic_cp.cost import of_sequences
+from overlay.patches._dynamic_cp.cost import sequence_costs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Search:
         for number, members in enumerate(step):
             for member in members:
                 if member.size not in self.costs:
-                    self.costs[member.size] = of_sequences(self.sorted_lengths, member.size)
+                    self.costs[member.size] = sequence_costs(self.sorted_lengths, member.size)
                 for index in member.indices:
                     self.owners[self.places[index]] = (number, member)
         #: Of each micro-batch the three subgroups that take longest.

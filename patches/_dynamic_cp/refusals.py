@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.patches._dynamic_cp.attention import confirm_attention
 from overlay.patches._dynamic_cp.losses import opened
-from overlay.patches._dynamic_cp.model_refusals import of_model
+from overlay.patches._dynamic_cp.model_refusals import refusals_of_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def refuse(engine: Any, data: Any, module: ModuleType) -> None:
             "a vision model, which splits sequences over the static group by itself",
             "dynamic_context_parallel=False",
         ),
-        *of_model(settings, trained=not getattr(config, "forward_only", False)),
+        *refusals_of_model(settings, trained=not getattr(config, "forward_only", False)),
     )
     confirm_attention()
     _raise_first(refusals)

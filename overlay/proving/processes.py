@@ -1,4 +1,4 @@
-"""Starts processes in which contracts are run, and brings back what became of each."""
+"""Starts the processes in which contracts are run, and collects what became of each."""
 
 from __future__ import annotations
 
