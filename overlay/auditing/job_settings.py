@@ -1,4 +1,4 @@
-"""Whether the settings of a job meet a defect: met, not met, or not to be told. Never "safe"."""
+"""The settings of a job, and whether it meets a defect under them: met, not met, or untold. Never "safe"."""
 
 from __future__ import annotations
 
