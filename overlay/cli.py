@@ -140,7 +140,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
     proof = add("prove", lambda *_: EXIT_USAGE, text)
     if prove:
-        from overlay.proving.commands import add_arguments as add_proof
+        from overlay.proving.command import add_arguments as add_proof
 
         add_proof(proof)
     _add_report(commands)

@@ -70,7 +70,7 @@ class Defect(Record):
     #: The first release without it, `None` while there is none; empty for what the patch says.
     fixed: str | None = ""
     #: The test that measures it (a pytest node id), or `read`: in the source, and no run has shown it. Empty
-    #: for the test that upstream alone fails, of the patch.
+    #: for the test that upstream alone fails, of the patch, and without a patch for `read`.
     shown: str = ""
     #: The id of the patch that mends it, empty while there is none.
     patch: str = ""

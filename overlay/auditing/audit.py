@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay.auditing import met
+from overlay.auditing import job_settings, settings_file
 from overlay.auditing.judge import Finding, concerns, judge
 from overlay.base.collector import Paused
 from overlay.base.record import TYPE_CHECKING, Record
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from typing import Any
 
-    from overlay.auditing.met import Answer, Settings
+    from overlay.auditing.job_settings import Answer, Settings
     from overlay.defect import Defect
     from overlay.enabling.engine import Engine
     from overlay.reading.source import InstalledTree
@@ -46,6 +46,10 @@ class Audit(Record):
         found = self.answers.get(finding.defect)
         return found is not None and found.word == "not-met"
 
+    def answered(self, word: str, *states: str) -> list[Finding]:
+        """Return the findings in some states of which the settings say one word."""
+        return [one for one in self.of(*states) if self.answers[one.defect].word == word]
+
     def count(self) -> str:
         """Return how many findings there are in each state."""
         parts = [
@@ -63,37 +67,23 @@ class Audit(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: the plan, and a record for each defect of a project that is there."""
-        return {
-            **self.plan.to_dict(),
-            "defects": [self._entry(one) for one in self.findings],
-        } | self._settings()
+        data = {**self.plan.to_dict(), "defects": [self._entry(one) for one in self.findings]}
+        if self.settings is not None:
+            data["settings"] = {
+                "file": self.settings.file,
+                "dialect": self.settings.dialect.name,
+                "unknown": self.settings.unknown(),
+                "elsewhere": list(self.settings.elsewhere),
+                "missing": list(self.settings.missing),
+            }
+        return data
 
     def _entry(self, finding: Finding) -> dict[str, Any]:
-        defect = self.defects[finding.defect]
-        found: dict[str, Any] = {
-            **finding.to_dict(),
-            "summary": defect.summary,
-            "met": defect.met,
-            "upstream": list(defect.upstream),
-            "fixed": defect.fixed,
-            "shown": defect.shown,
-        }
+        defect = self.defects[finding.defect].to_dict()
+        said = {name: defect[name] for name in ("summary", "met", "upstream", "fixed", "shown")}
         if finding.defect in self.answers:
-            found["settings"] = self.answers[finding.defect].to_dict()
-        return found
-
-    def _settings(self) -> dict[str, Any]:
-        if self.settings is None:
-            return {}
-        said = self.settings
-        what = {
-            "file": said.file,
-            "dialect": said.dialect.name,
-            "unknown": said.unknown(),
-            "elsewhere": list(said.elsewhere),
-            "missing": list(said.missing),
-        }
-        return {"settings": what}
+            said["settings"] = self.answers[finding.defect].to_dict()
+        return {**finding.to_dict(), **said}
 
 
 def make_audit(  # noqa: PLR0913 -- all that an audit is made from
@@ -130,16 +120,16 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
         found = [judge(defect, patches, everything, planned, tree) for defect in defects.values()]
     kept = _sorted(one for one in found if concerns(one, harms or HARMS))
     answers = (
-        {} if settings is None else {one.defect: met.answer(defects[one.defect], settings) for one in kept}
+        {}
+        if settings is None
+        else {one.defect: job_settings.answer(defects[one.defect], settings) for one in kept}
     )
     return Audit(plan=plan, defects=defects, findings=tuple(kept), answers=answers, settings=settings)
 
 
 def read_settings(path: str, tree: InstalledTree) -> Settings:
     """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
-    from overlay.auditing import values
-
-    return met.recognise(path, values.read(path), dialects(), tree.read)
+    return job_settings.recognise(path, settings_file.read(path), dialects(), tree.read)
 
 
 def _sorted(findings: Iterable[Finding]) -> list[Finding]:

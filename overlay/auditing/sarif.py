@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from overlay._version import __version__
+from overlay.auditing.job_settings import ANSWERS
 from overlay.base.record import TYPE_CHECKING
 from overlay.defect import HARMS, READ
 from overlay.errors import OverlayError, SourceError
@@ -66,9 +67,7 @@ def _result(finding: Finding, rule: int, audit: Audit, tree: InstalledTree) -> d
     if finding.reason:
         words.append(f"{finding.reason}.")
     if answer is not None:
-        from overlay.auditing.met import MET
-
-        words.append(f"{MET[answer.word].capitalize()}: {answer.why}.")
+        words.append(f"{ANSWERS[answer.word].capitalize()}: {answer.why}.")
     if finding.way_out:
         words.append(f"Way out: {finding.way_out}.")
     certain = finding.state != "unknown" and (

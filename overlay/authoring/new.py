@@ -86,14 +86,12 @@ def write(wish: Wish, folder: str, tree: Tree) -> Written:
     texts[test] = test_text(ident, module)
     for path in (f"{patch}.py", *texts):
         if os.path.lexists(os.path.join(folder, path)):
-            msg = f"{path} is there already, and nothing was written"
-            raise SelectionError(msg)
+            raise SelectionError(f"{path} is there already, and nothing was written")
     try:
         _put(folder, {**_packages(folder, home, place), **texts})
         listed = packaging.add(os.path.join(folder, "pyproject.toml"), module, write=not home.pack)
     except OSError as error:
-        msg = f"the files cannot be written: {error}"
-        raise SelectionError(msg) from error
+        raise SelectionError(f"the files cannot be written: {error}") from error
     return Written(id=ident, patch=patch, test=test, package=module, listed=listed)
 
 
@@ -103,25 +101,25 @@ def _home(folder: str, name: str) -> Home:
         return Home(pack="", package=PACK, path="patches")
     packs = _entry_points(os.path.join(folder, "pyproject.toml"))
     if not packs:
-        msg = (
+        raise SelectionError(
             f"{folder} is no checkout of overlay, and none of a pack, whose pyproject.toml names it under "
             f'[project.entry-points."{GROUP}"]'
         )
-        raise SelectionError(msg)
     wanted = name.rpartition("/")[0]
     if wanted not in packs and (wanted or len(packs) > 1):
-        msg = f"which pack? {name!r} names none of those of this checkout: {', '.join(sorted(packs))}"
-        raise SelectionError(msg)
+        raise SelectionError(
+            f"which pack? {name!r} names none of those of this checkout: {', '.join(sorted(packs))}"
+        )
     pack = wanted or next(iter(packs))
     if not settings.is_pack_name(pack):
-        msg = f"{pack!r} is not the name of a pack: small letters, digits and hyphens"
-        raise SelectionError(msg)
+        raise SelectionError(f"{pack!r} is not the name of a pack: small letters, digits and hyphens")
     path = packs[pack].replace(".", "/")
     for place in (path, f"src/{path}"):
         if os.path.isdir(os.path.join(folder, place)):
             return Home(pack=pack, package=packs[pack], path=place)
-    msg = f"the pack {pack} is the package {packs[pack]}, and there is no folder {path} or src/{path}"
-    raise SelectionError(msg)
+    raise SelectionError(
+        f"the pack {pack} is the package {packs[pack]}, and there is no folder {path} or src/{path}"
+    )
 
 
 def _entry_points(file: str) -> dict[str, str]:
@@ -131,14 +129,12 @@ def _entry_points(file: str) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, toml.TomlError) as error:
-        msg = f"{file} cannot be read: {error}"
-        raise SelectionError(msg) from error
+        raise SelectionError(f"{file} cannot be read: {error}") from error
     found: object = data
     for name in ("project", "entry-points", GROUP):
         found = found.get(name, {}) if isinstance(found, dict) else None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        msg = f'{file}: project.entry-points."{GROUP}" is not a table of texts'
-        raise SelectionError(msg)
+        raise SelectionError(f'{file}: project.entry-points."{GROUP}" is not a table of texts')
     return found
 
 
@@ -151,25 +147,27 @@ def _identify(name: str, project: str, home: Home) -> tuple[str, str]:
     }
     pack, _, rest = name.rpartition("/")
     if pack and not home.pack:
-        msg = f"{name!r} is the id of a pack's patch, and this is the checkout of overlay itself"
-        raise SelectionError(msg)
+        raise SelectionError(
+            f"{name!r} is the id of a pack's patch, and this is the checkout of overlay itself"
+        )
     short = project.partition("-")[0]
     if "." not in rest and short:
         rest = f"{short}.{rest}"
     ident = f"{home.pack}/{rest}" if home.pack else rest
     if not lint.ID.fullmatch(ident):
-        msg = f"{name!r} is no patch id: say project.words-with-hyphens, in small letters and digits"
-        raise SelectionError(msg)
+        raise SelectionError(
+            f"{name!r} is no patch id: say project.words-with-hyphens, in small letters and digits"
+        )
     of = rest.partition(".")[0]
     if short not in ("", of):
-        msg = f"{name!r} is named after another project than {project!r}"
-        raise SelectionError(msg)
+        raise SelectionError(f"{name!r} is named after another project than {project!r}")
     for constant, distribution in known.items():
         if distribution.partition("-")[0] == of and project in ("", of, distribution):
             return constant, ident
     them = ", ".join(sorted(distribution.partition("-")[0] for distribution in known.values()))
-    msg = f"there is no project {project or of!r} in overlay.compat.projects; there are: {them}"
-    raise SelectionError(msg)
+    raise SelectionError(
+        f"there is no project {project or of!r} in overlay.compat.projects; there are: {them}"
+    )
 
 
 def _reference(upstream: str) -> str:
@@ -178,8 +176,9 @@ def _reference(upstream: str) -> str:
     if address:
         upstream = f"{address[1]}{'@' if address[2] == 'commit' else '#'}{address[3]}"
     if upstream and not lint.UPSTREAM.fullmatch(upstream):
-        msg = f"{upstream!r} is neither owner/repo#number nor owner/repo@commit nor an address on GitHub"
-        raise SelectionError(msg)
+        raise SelectionError(
+            f"{upstream!r} is neither owner/repo#number nor owner/repo@commit nor an address on GitHub"
+        )
     return upstream
 
 

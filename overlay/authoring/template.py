@@ -61,8 +61,9 @@ def read_site(site: str, tree: Tree) -> Site:
     """
     module, qualname = split_site(site)
     if not qualname or tree.source(module) is None or not tree.has(site):
-        msg = f"{site!r} is no function here: name one as module:qualname, and with --site where to look"
-        raise SelectionError(msg)
+        raise SelectionError(
+            f"{site!r} is no function here: name one as module:qualname, and with --site where to look"
+        )
     functions = [node for node in tree.nodes(tree.chain(site)[-1]) if isinstance(node, ast.FunctionDef)]
     wrong = obstacle(site, tree) or ("" if functions else f"{site} is no function that Python code defines")
     if wrong:

@@ -13,7 +13,7 @@ from importlib import import_module
 from overlay.base import settings
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.registry import COMPAT, PACK, modules_in
-from overlay.defect import Defect
+from overlay.defect import READ, Defect
 from overlay.errors import OverlayError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _modules_of(package: ModuleType) -> list[ModuleType]:
 
 def _whole(defect: Defect, patch: Patch | None) -> Defect:
     if patch is None:
-        return defect.replace(fixed=defect.fixed or None)
+        return defect.replace(fixed=defect.fixed or None, shown=defect.shown or READ)
     return defect.replace(
         met=defect.met or patch.met,
         upstream=defect.upstream or patch.upstream,

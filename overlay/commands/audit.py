@@ -82,14 +82,13 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
 def _text(audit: Audit, arguments: argparse.Namespace) -> str:
     if arguments.sites:
         return tables.plan(audit.plan, findings=True)
-    from overlay.auditing.entries import entries
-    from overlay.auditing.screen import screen
+    from overlay.auditing.text import entries, screen
 
     return entries(audit) if arguments.all and audit.findings else screen(audit)
 
 
 def _explain(audit: Audit, arguments: argparse.Namespace) -> int:
-    from overlay.auditing.entries import text
+    from overlay.auditing.text import explanation
     from overlay.base.settings import nearest
 
     name = arguments.explain
@@ -100,7 +99,7 @@ def _explain(audit: Audit, arguments: argparse.Namespace) -> int:
         "defect": audit.defects[name].to_dict(),
         "finding": None if finding is None else finding.to_dict(),
     }
-    show(arguments, data, lambda: text(audit.defects[name], finding))
+    show(arguments, data, lambda: explanation(audit.defects[name], finding))
     return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
 
 

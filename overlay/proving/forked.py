@@ -1,16 +1,16 @@
-"""Something that is tried in a fork, which may raise, crash or never end: its outcome in words."""
+"""Runs something in a fork, which may raise, crash or never end, and says what came of it."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import select
 import signal
-import time
+from multiprocessing import get_context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
 
 #: What became of it: nothing is wrong; it was said what is; an exception; no end within its time; the process
 #: ended without a word.
@@ -31,26 +31,45 @@ def forked(work: Callable[[], str], seconds: float) -> tuple[str, str]:
         seconds: Until it is killed.
 
     """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _be_the_child(work, reader, writer, seconds)
-    os.close(writer)
+    context = get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    child = context.Process(target=_be_the_child, args=(work, writer, seconds))
+    child.start()
+    assert child.pid is not None  # noqa: S101 -- for the type checker
+    writer.close()
+    found = None
     try:
-        said, ended = _answer(reader, seconds)
-        status = _wait(child, _GRACE) if ended else None
+        # An answer is waited for, and not the end of the pipe: what the child has started may hold that.
+        if not reader.poll(seconds):
+            return NO_END, f"not within {seconds:g} s"
+        with contextlib.suppress(EOFError):
+            found = reader.recv()
+        child.join(_GRACE)
     finally:
-        os.close(reader)
-        left = _kill_group(child)
-    if said:
-        outcome, why = json.loads(said)
-        return outcome, why
-    if not ended:
-        return NO_END, f"not within {seconds:g} s"
-    return CRASHED, _how(left if status is None else status)
+        reader.close()
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            child.kill()
+        child.join()
+    return found or (CRASHED, _how(child.exitcode or 0))
 
 
-def tried(work: Callable[[], str]) -> tuple[str, str]:
+def _be_the_child(work: Callable[[], str], writer: Connection, seconds: float) -> None:
+    """Answer, and end without what else this interpreter would do at its end."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setpgid(0, 0)  # so that what it starts is ended with it
+    # Should the parent be gone by then.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds + 2 * _GRACE)
+    try:
+        writer.send(_tried(work))
+    except BaseException:  # noqa: BLE001 -- `SystemExit` for one: the parent sees that nothing was said
+        os._exit(1)
+    os._exit(0)
+
+
+def _tried(work: Callable[[], str]) -> tuple[str, str]:
     """Return the outcome of some work in this process, and what was said."""
     try:
         wrong = work()
@@ -59,72 +78,11 @@ def tried(work: Callable[[], str]) -> tuple[str, str]:
     return (WRONG, wrong[:LONGEST]) if wrong else (HOLDS, "")
 
 
-def _be_the_child(work: Callable[[], str], reader: int, writer: int, seconds: float) -> None:
-    """Answer, and end without what else this interpreter would do at its end."""
-    try:
-        os.close(reader)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setpgid(0, 0)  # so that what it starts is ended with it
-        # Should the parent be gone by then.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, seconds + 2 * _GRACE)
-        data = memoryview((json.dumps(tried(work)) + "\n").encode())
-        while data:
-            data = data[os.write(writer, data) :]
-    except BaseException:  # noqa: BLE001 -- `SystemExit` for one: the parent sees that nothing was said
-        os._exit(1)
-    os._exit(0)
-
-
-def _answer(reader: int, seconds: float) -> tuple[bytes, bool]:
-    """Return the line that the child wrote, and whether that is all or its time is over.
-
-    The line's end is waited for, and not the end of the pipe: what the child has started may hold that.
-    """
-    until, said = time.monotonic() + seconds, b""
-    while not said.endswith(b"\n"):
-        ready, _, _ = select.select([reader], [], [], max(until - time.monotonic(), 0.0))
-        if not ready:
-            return b"", False
-        part = os.read(reader, 1 << 16)
-        if not part:
-            return b"", True
-        said += part
-    return said, True
-
-
-def _wait(child: int, seconds: float) -> int | None:
-    """Return the status of a child that has ended within some seconds, else nothing."""
-    until = time.monotonic() + seconds
-    while True:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
-            return status
-        if time.monotonic() > until:
-            return None
-        time.sleep(0.01)
-
-
-def _kill_group(child: int) -> int:
-    """Kill what is left of a child's group, and return the child's status if it was not asked for yet."""
-    for kill, number in ((os.killpg, child), (os.kill, child)):
-        try:
-            kill(number, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-        break
-    try:
-        return os.waitpid(child, 0)[1]
-    except ChildProcessError:
-        return 0
-
-
 def _how(status: int) -> str:
-    """Say how a process ended that should have answered."""
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"its process ended with status {code}, without an answer"
+    """Say how a process ended that should have answered: its exit status, or minus the signal's number."""
+    if status >= 0:
+        return f"its process ended with status {status}, without an answer"
     try:
-        return f"its process was ended by {signal.Signals(-code).name}"
+        return f"its process was ended by {signal.Signals(-status).name}"
     except ValueError:
-        return f"its process was ended by signal {-code}"
+        return f"its process was ended by signal {-status}"

@@ -6,8 +6,8 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.base.settings import ALONE
 from overlay.catalogue.registry import contract_of
 from overlay.proving.forked import HOLDS, RAISES, WRONG
+from overlay.proving.processes import Outcome, environment, outcomes
 from overlay.proving.runner import NOT_RUN, STRICTLY, WITH
-from overlay.proving.start import Outcome, contract_settings, environment, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +89,7 @@ def prove(
                 progress(done, total, name)
             done += 1
 
-        environ = contract_settings(options.trust, environment(options.device))
+        environ = environment(options.device, options.trust)
         found = outcomes(jobs, options.seed, seconds=options.seconds, environ=environ, tell=tell)
         for (patch, verdict), alone, patched in zip(group, found[::2], found[1::2], strict=True):
             said, why = judge(alone, patched, contract_of(patch.id))

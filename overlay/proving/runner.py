@@ -11,32 +11,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
+import warnings
 from importlib import import_module
 from importlib.util import find_spec
 
 from overlay.base.settings import ALONE, PROVE
-from overlay.proving.forked import CRASHED, HOLDS, NO_END, RAISES, WRONG, forked
+from overlay.catalogue.registry import contract_of
+from overlay.enabling.loading import load_all
+from overlay.proving.forked import RAISES, forked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from overlay.patch import Contract
-
-__all__ = [
-    "CRASHED",
-    "HOLDS",
-    "NOT_RUN",
-    "NO_END",
-    "RAISES",
-    "READY",
-    "STRICTLY",
-    "WITH",
-    "WRONG",
-    "import_before",
-    "main",
-]
 
 #: The contract was not run: a package that it needs is not installed. That is never a pass.
 NOT_RUN = "not run"
@@ -63,7 +53,6 @@ def import_before(contracts: Iterable[Contract]) -> str:
 
 def run(patch: str, how: str, seed: str, seconds: float) -> tuple[str, str]:
     """Return the outcome of one contract, and what was said."""
-    from overlay.catalogue.registry import contract_of
 
     def work() -> str:
         os.environ[PROVE] = ALONE if how == ALONE else ""
@@ -90,18 +79,12 @@ def _is_absent(module: str) -> bool:
 
 def main(seed: str, seconds: str) -> None:
     """Run what comes in."""
-    import signal
-    import warnings
-
     warnings.simplefilter("ignore")
     # So that what is running is ended with this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     # What a module says as it is imported is not an answer.
     answers, sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8"), sys.stderr
     os.dup2(2, 1)
-    from overlay.catalogue.registry import contract_of
-    from overlay.enabling.loading import load_all
-
     load_all()
     jobs = [json.loads(line) for line in sys.stdin]
     found = (contract_of(patch) for patch in dict.fromkeys(patch for patch, _ in jobs))

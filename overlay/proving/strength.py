@@ -7,6 +7,7 @@ reads the parameters from the releases.
 from __future__ import annotations
 
 import ast
+import copy
 import json
 from hashlib import sha256
 
@@ -103,22 +104,12 @@ def parameters(site: str, tree: Tree) -> str | None:
     nodes = tree.nodes(tree.chain(site)[-1])
     if len(nodes) != 1 or not isinstance(nodes[0], (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
-    given = nodes[0].args
-    made = ast.arguments(
-        posonlyargs=list(map(_bare, given.posonlyargs)),
-        args=list(map(_bare, given.args)),
-        vararg=None if given.vararg is None else _bare(given.vararg),
-        kwonlyargs=list(map(_bare, given.kwonlyargs)),
-        kwarg=None if given.kwarg is None else _bare(given.kwarg),
-        defaults=given.defaults,
-        kw_defaults=given.kw_defaults,
-    )
+    given = copy.deepcopy(nodes[0].args)
+    for part in ast.walk(given):
+        if isinstance(part, ast.arg):
+            part.annotation = None
     word = "async " if isinstance(nodes[0], ast.AsyncFunctionDef) else ""
-    return f"{word}({ast.unparse(made)})"
-
-
-def _bare(one: ast.arg) -> ast.arg:
-    return ast.arg(arg=one.arg)
+    return f"{word}({ast.unparse(given)})"
 
 
 def reads(site: str, tree: Tree) -> set[str]:

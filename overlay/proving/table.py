@@ -12,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from overlay.proving.processes import Outcome
     from overlay.proving.prove import Options, Row
-    from overlay.proving.start import Outcome
     from overlay.proving.trusting import Trial
 
 WIDTH = 110

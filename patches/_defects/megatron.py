@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from overlay.compat.projects import MEGATRON
 from overlay.defect import Defect, above, among, beyond, given, other, switched
 from overlay.patch import known
-from overlay.patches._defects._sources import fixed, present
+from overlay.patches._defects._short_forms import all_of, fixed, one_of, present
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -19,51 +21,48 @@ _GROUPED = "megatron.core.extensions.transformer_engine:TEGroupedLinear.__init__
 _INTERLEAVED = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving"
 _LINEAR = "megatron.core.extensions.transformer_engine:TELinear.__init__"
 
+_defect = partial(Defect, project=MEGATRON)
+
 DEFECTS = (
-    Defect(
+    _defect(
         id="megatron.ranks-differ",
-        project=MEGATRON,
         summary="Ranks that run different patches or sources train on together. Nobody notices: upstream "
         "compares nothing.",
         harm="silent-wrong",
-        when=((beyond("the environments of the ranks differ"),),),
+        when=all_of(beyond("the environments of the ranks differ")),
         patch="megatron.agreement",
     ),
-    Defect(
+    _defect(
         id="megatron.async-save-unpinned",
-        project=MEGATRON,
         summary="An asynchronous checkpoint is written from pinned memory that the trainer uses again: it is "
         "corrupt. Nobody notices before it is loaded.",
         harm="silent-wrong",
-        when=((switched("async_save"),),),
+        when=all_of(switched("async_save")),
         patch="megatron.async-checkpoint-pin",
     ),
-    Defect(
+    _defect(
         id="megatron.cp-comm-type-shifted",
-        project=MEGATRON,
         summary="A list of communication types is read one layer too far on: the last layer ends in an "
         "IndexError, and the others have each the type of the next.",
         harm="crash",
-        when=((given("cp_comm_type"), _CP, beyond("cp_comm_type is a list with a type for each layer")),),
+        when=all_of(given("cp_comm_type"), _CP, beyond("cp_comm_type is a list with a type for each layer")),
         patch="megatron.cp-comm-type-by-layer",
     ),
-    Defect(
+    _defect(
         id="megatron.no-dynamic-cp",
-        project=MEGATRON,
         summary="verl's dynamic context parallelism asks for names that this release has not: "
         "AssertionError, or with fused kernels the wrong rotary positions.",
         harm="crash",
-        when=((switched("dynamic_context_parallel"),),),
+        when=all_of(switched("dynamic_context_parallel")),
         patch="megatron.dynamic-cp-names",
     ),
-    Defect(
+    _defect(
         id="megatron.expert-norm-missing",
-        project=MEGATRON,
         summary="Of the gradients of grouped experts (TP-1)/TP is missing from the norm: it is logged too "
         "small, and gradients are clipped too weakly. Nobody notices.",
         harm="silent-wrong",
         met="Grouped experts with tensor parallelism, on Transformer Engine 2.13 or later.",
-        when=((_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later")),),
+        when=all_of(_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later")),
         variants=(
             present(
                 "0.12",
@@ -88,14 +87,13 @@ DEFECTS = (
         fixed="0.19.0",
         patch="megatron.grad-norm",
     ),
-    Defect(
+    _defect(
         id="megatron.mla-norm-repeated",
-        project=MEGATRON,
         summary="The undivided projections of multi-latent attention count TP times in the gradient norm: it "
         "is logged too large, and gradients are clipped too strongly. Nobody notices.",
         harm="silent-wrong",
         met="Multi-latent attention with tensor parallelism on Transformer Engine.",
-        when=((_TP, switched("multi_latent_attention")),),
+        when=all_of(_TP, switched("multi_latent_attention")),
         variants=(
             present(
                 "0.12",
@@ -121,71 +119,59 @@ DEFECTS = (
         fixed="0.17.0",
         patch="megatron.grad-norm",
     ),
-    Defect(
+    _defect(
         id="megatron.sink-norm-missing",
-        project=MEGATRON,
         summary="Only the attention sinks of the first tensor parallel rank count in the gradient norm. "
         "Nobody notices.",
         harm="silent-wrong",
         met="softmax_type=learnable with tensor parallelism.",
-        when=((_TP, among("softmax_type", "learnable")),),
+        when=all_of(_TP, among("softmax_type", "learnable")),
         patch="megatron.grad-norm",
     ),
-    Defect(
+    _defect(
         id="megatron.label-smoothing-local",
-        project=MEGATRON,
         summary="Labels are smoothed over a rank's part of the vocabulary: each rank has another loss, and a "
         "gradient of none of them. Nobody notices.",
         harm="silent-wrong",
-        when=((_TP, beyond("the loss is called with label_smoothing")),),
+        when=all_of(_TP, beyond("the loss is called with label_smoothing")),
         patch="megatron.label-smoothing-over-tp",
     ),
-    Defect(
+    _defect(
         id="megatron.masked-loss-mean-of-means",
-        project=MEGATRON,
         summary="A masked loss is divided by the tokens of a rank's own slices, so that tokens with few "
         "others beside them weigh more. Nobody notices; in 0.14 a slice without any is NaN.",
         harm="silent-wrong",
-        when=((_CP, _PER_BATCH, beyond("the loss function returns a sum, a number of tokens and a report")),),
+        when=all_of(
+            _CP, _PER_BATCH, beyond("the loss function returns a sum, a number of tokens and a report")
+        ),
         patch="megatron.masked-loss-cp",
     ),
-    Defect(
+    _defect(
         id="megatron.aux-loss-per-token-scale",
-        project=MEGATRON,
         summary="With a loss per token the gradient of a router's auxiliary losses is too small by the "
         "tensor times the context parallel size. Nobody notices: what is logged does not show it.",
         harm="silent-wrong",
-        when=(
-            (_PER_TOKEN, _EXPERTS, _AUX, _TP),
-            (_PER_TOKEN, _EXPERTS, _AUX, _CP),
-            (_PER_TOKEN, _EXPERTS, _Z, _TP),
-            (_PER_TOKEN, _EXPERTS, _Z, _CP),
-        ),
+        when=all_of(_PER_TOKEN, _EXPERTS, one_of(_AUX, _Z), one_of(_TP, _CP)),
         only=("0.12", "0.14", "before 0.16", "0.16", "0.18"),
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
     ),
-    Defect(
+    _defect(
         id="megatron.masked-tokens-overcounted",
-        project=MEGATRON,
         summary="With a padding mask an all-reduce overwrites a rank's number of tokens with that of all, "
         "and the gradient of auxiliary losses is too large by the tensor times the context parallel "
         "size. Nobody notices.",
         harm="silent-wrong",
         met="aux_loss or seq_aux_loss with a padding mask, calculate_per_token_loss and tensor or context "
         "parallelism.",
-        when=(
-            (_PER_TOKEN, _EXPERTS, _AUX, _TP, beyond("there is a padding mask")),
-            (_PER_TOKEN, _EXPERTS, _AUX, _CP, beyond("there is a padding mask")),
-        ),
+        when=all_of(_PER_TOKEN, _EXPERTS, _AUX, one_of(_TP, _CP), beyond("there is a padding mask")),
         # Before, a factor that is missing makes up for it.
         only=("0.19",),
         upstream=("NVIDIA/Megatron-LM#7481", "NVIDIA/Megatron-LM#7452"),
         patch="megatron.moe-aux-scale",
     ),
-    Defect(
+    _defect(
         id="megatron.aux-loss-report-of-one-rank",
-        project=MEGATRON,
         summary="What is logged of a router's z-loss is the mean over one rank's tokens, and before 0.14 "
         "that of all auxiliary losses is of one data parallel rank. Nobody notices.",
         harm="silent-wrong",
@@ -199,84 +185,71 @@ DEFECTS = (
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
     ),
-    Defect(
+    _defect(
         id="megatron.aux-loss-cp-scale",
-        project=MEGATRON,
         summary="Without a loss per token the gradient of a router's auxiliary losses is too small by the "
         "context parallel size. Nobody notices: what is logged does not show it.",
         harm="silent-wrong",
-        when=((_PER_BATCH, _EXPERTS, _AUX, _CP), (_PER_BATCH, _EXPERTS, _Z, _CP)),
+        when=all_of(_PER_BATCH, _EXPERTS, one_of(_AUX, _Z), _CP),
         only=("0.12", "0.14"),
         fixed="0.16.0",
         patch="megatron.moe-aux-scale",
     ),
-    Defect(
+    _defect(
         id="megatron.recompute-holds-inputs",
-        project=MEGATRON,
         summary="Full recomputation of MoE layers keeps every layer's input and its gradient after the "
         "backward. One notices by memory that grows with the layers.",
         harm="out-of-memory",
-        when=((among("recompute_granularity", "full"), _EXPERTS),),
+        when=all_of(among("recompute_granularity", "full"), _EXPERTS),
         patch="megatron.recompute",
     ),
-    Defect(
+    _defect(
         id="megatron.reduce-not-returned",
-        project=MEGATRON,
         summary="The sum over tensor parallel ranks of a tensor that is not contiguous is thrown away, and "
         "each rank goes on with its own part. Nobody notices.",
         harm="silent-wrong",
-        when=((_TP, beyond("a module of your own hands in a transposed, sliced or expanded tensor")),),
+        when=all_of(_TP, beyond("a module of your own hands in a transposed, sliced or expanded tensor")),
         patch="megatron.reduce-contiguous",
     ),
-    Defect(
+    _defect(
         id="megatron.reshardable-shifted",
-        project=MEGATRON,
         summary="From the second bucket on, fully reshardable checkpoints hold each parameter's optimizer "
         "state shifted into the next. Nobody notices before the job resumes from nonsense.",
         harm="silent-wrong",
-        when=(
-            (
-                switched("dist_ckpt_optim_fully_reshardable"),
-                switched("overlap_grad_reduce"),
-                beyond("buckets are padded, as with a data parallel size that is no power of two"),
-            ),
+        when=all_of(
+            switched("dist_ckpt_optim_fully_reshardable"),
+            switched("overlap_grad_reduce"),
+            beyond("buckets are padded, as with a data parallel size that is no power of two"),
         ),
         patch="megatron.reshardable-checkpoint",
     ),
-    Defect(
+    _defect(
         id="megatron.resumed-decay-late",
-        project=MEGATRON,
         summary="The first step after a resume decays weights by the new command line's schedule, not by the "
         "checkpoint's. Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (
-                switched("use_checkpoint_opt_param_scheduler"),
-                beyond("the job resumes with another weight decay than it was saved with"),
-            ),
+        when=all_of(
+            switched("use_checkpoint_opt_param_scheduler"),
+            beyond("the job resumes with another weight decay than it was saved with"),
         ),
         patch="megatron.resumed-weight-decay",
     ),
-    Defect(
+    _defect(
         id="megatron.sigmoid-scores-coarse",
-        project=MEGATRON,
         summary="The balancing loss of a sigmoid router is computed from scores in bfloat16, where experts "
         "tie that do not. Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (
-                _EXPERTS,
-                among("moe_router_score_function", "sigmoid"),
-                other("moe_router_load_balancing_type", "none"),
-                _AUX,
-                among("moe_router_dtype", None),
-            ),
+        when=all_of(
+            _EXPERTS,
+            among("moe_router_score_function", "sigmoid"),
+            other("moe_router_load_balancing_type", "none"),
+            _AUX,
+            among("moe_router_dtype", None),
         ),
         patch="megatron.sigmoid-aux-scores",
     ),
-    Defect(
+    _defect(
         id="megatron.sent-while-freed",
-        project=MEGATRON,
         summary="The interleaved schedule frees an activation that is still being sent: the next stage may "
         "receive memory that holds something else. Nobody notices.",
         harm="silent-wrong",
@@ -311,81 +284,78 @@ DEFECTS = (
         ),
         patch="megatron.vpp-send-before-free",
     ),
-    Defect(
+    _defect(
         id="megatron.mtp-mean-of-means",
-        project=MEGATRON,
         summary="Under context parallelism the loss of multi-token prediction is a mean of means of ranks: "
         "tokens with few others beside them weigh more, and a rank without any halves the rest. "
         "Nobody notices.",
         harm="silent-wrong",
-        when=((given("mtp_num_layers"), _CP),),
+        when=all_of(given("mtp_num_layers"), _CP),
         only=("before 0.15", "0.14", "0.17"),
         patch="megatron.mtp-loss-scale",
     ),
-    Defect(
+    _defect(
         id="megatron.param-groups-collide",
-        project=MEGATRON,
         summary="Parameter groups that differ in learning rates or weight decay alone overwrite each other "
         "when a checkpoint is loaded: one gets another's. Nobody notices; some optimizers do not load.",
         harm="silent-wrong",
-        when=((beyond("the job resumes, and parameter groups differ in max_lr or min_lr alone"),),),
+        when=all_of(beyond("the job resumes, and parameter groups differ in max_lr or min_lr alone")),
         patch="megatron.param-groups-by-lr",
     ),
-    Defect(
+    _defect(
         id="megatron.gdn-norm-gradient",
-        project=MEGATRON,
         summary="The norm at the end of Megatron's Gated DeltaNet has on each tensor parallel rank the "
         "gradient of its own heads, which nothing sums without sequence parallelism: copies drift "
         "apart. Nobody notices.",
         harm="silent-wrong",
-        when=((_TP, among("sequence_parallel", False), beyond("the model has Megatron's Gated DeltaNet")),),
+        when=all_of(
+            _TP, among("sequence_parallel", False), beyond("the model has Megatron's Gated DeltaNet")
+        ),
         patch="megatron.gated-norm-over-tp",
     ),
-    Defect(
+    _defect(
         id="megatron.mla-rotary-key-gradient",
-        project=MEGATRON,
         summary="The rotary key that all heads of multi-latent attention share gets the gradient of one "
         "tensor parallel rank's heads: the down projection and all layers before train on too little. "
         "Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (_TP, switched("multi_latent_attention"), among("sequence_parallel", False)),
-            (_TP, switched("multi_latent_attention"), beyond("mla_down_proj_fusion is set")),
-            (_TP, switched("multi_latent_attention"), beyond("Megatron is before 0.14")),
+        when=all_of(
+            _TP,
+            switched("multi_latent_attention"),
+            one_of(
+                among("sequence_parallel", False),
+                beyond("mla_down_proj_fusion is set"),
+                beyond("Megatron is before 0.14"),
+            ),
         ),
         patch="megatron.mla-rotary-key-over-tp",
     ),
-    Defect(
+    _defect(
         id="megatron.mtp-no-token-nan",
-        project=MEGATRON,
         summary="A micro-batch of which multi-token prediction has no token left makes the logged loss and "
         "every gradient NaN.",
         harm="crash",
-        when=((given("mtp_num_layers"), beyond("a micro-batch on a rank has no token to predict")),),
+        when=all_of(given("mtp_num_layers"), beyond("a micro-batch on a rank has no token to predict")),
         patch="megatron.mtp-without-tokens",
     ),
-    Defect(
+    _defect(
         id="megatron.uniform-recompute-index",
-        project=MEGATRON,
         summary="Uniform recomputation ends in an IndexError where the layers of a stage cannot be divided "
         "by recompute_num_layers.",
         harm="crash",
-        when=(
-            (
-                among("recompute_granularity", "full"),
-                among("recompute_method", "uniform"),
-                beyond("the layers of a stage cannot be divided by recompute_num_layers"),
-            ),
+        when=all_of(
+            among("recompute_granularity", "full"),
+            among("recompute_method", "uniform"),
+            beyond("the layers of a stage cannot be divided by recompute_num_layers"),
         ),
         patch="megatron.uniform-recompute",
     ),
-    Defect(
+    _defect(
         id="megatron.attention-logit-kept",
-        project=MEGATRON,
         summary="The greatest attention logit that is logged is never reset: it is that of the whole run, "
         "and the graph of each step stays in memory. One notices by memory.",
         harm="out-of-memory",
-        when=((switched("log_max_attention_logit"), among("qk_clip", False)),),
+        when=all_of(switched("log_max_attention_logit"), among("qk_clip", False)),
         patch="megatron.attention-logit-memory",
     ),
 )

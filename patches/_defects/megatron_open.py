@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from overlay.compat.projects import MEGATRON
-from overlay.defect import READ, Defect, above, among, beyond, given, switched
+from overlay.defect import Defect, above, among, beyond, given, switched
 from overlay.patch import Absent, known
-from overlay.patches._defects._sources import absent, fixed, present
+from overlay.patches._defects._short_forms import absent, all_of, fixed, present
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -26,15 +28,16 @@ _CROSS = "megatron.core.transformer.attention:CrossAttention.__init__"
 _RECOMPUTED = f"{_MTP.partition(':')[0]}:MultiTokenPredictionLayer._checkpointed_forward"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
+_defect = partial(Defect, project=MEGATRON)
+
 DEFECTS = (
-    Defect(
+    _defect(
         id="megatron.mtp-per-token-scale",
-        project=MEGATRON,
         summary="With a loss per token that of multi-token prediction is divided by the tokens of the main "
         "loss, which has more of them: its gradient is too small. Nobody notices.",
         harm="silent-wrong",
         met="mtp_num_layers with calculate_per_token_loss.",
-        when=((given("mtp_num_layers"), switched("calculate_per_token_loss")),),
+        when=all_of(given("mtp_num_layers"), switched("calculate_per_token_loss")),
         variants=(
             present(
                 "0.14",
@@ -62,18 +65,16 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#3159",),
         fixed="0.17.0",
-        shown=READ,
         way_out="scale mtp_loss_scaling_factor",
     ),
-    Defect(
+    _defect(
         id="megatron.instances-stream",
-        project=MEGATRON,
         summary="The reduction of gradients waits for the default stream and not for the one that computes "
         "them: it may read gradients that are not there yet. Nobody notices.",
         harm="silent-wrong",
         met="num_distributed_optimizer_instances above 1 with overlap_grad_reduce, and work on another "
         "stream.",
-        when=((above("num_distributed_optimizer_instances", 1), switched("overlap_grad_reduce")),),
+        when=all_of(above("num_distributed_optimizer_instances", 1), switched("overlap_grad_reduce")),
         variants=(
             present(
                 "before 0.17",
@@ -89,17 +90,15 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#3693",),
         fixed="0.17.0",
-        shown=READ,
         way_out="leave overlap_grad_reduce off",
     ),
-    Defect(
+    _defect(
         id="megatron.main-params-by-substring",
-        project=MEGATRON,
         summary="Master weights are looked up in a checkpoint by a part of their names: a name within "
         "another ends the job in an AssertionError.",
         harm="crash",
         met="--load-main-params-from-ckpt, with a parameter whose name is part of another's.",
-        when=((switched("load_main_params_from_ckpt"), beyond("a name is part of another")),),
+        when=all_of(switched("load_main_params_from_ckpt"), beyond("a name is part of another")),
         variants=(
             present("0.14", ">=0.13.1.dev0", known(_NAMES, "febe2fc88cba")),
             fixed(
@@ -112,24 +111,20 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#3569",),
         fixed="0.17.0",
-        shown=READ,
         way_out="leave --load-main-params-from-ckpt out",
     ),
-    Defect(
+    _defect(
         id="megatron.global-aux-loss-scale",
-        project=MEGATRON,
         summary="The gradient of global_aux_loss is too small by the number of data parallel ranks. With a "
         "padding mask and a loss per token it is not, and from 0.19 on too large by TP times CP. "
         "Nobody notices: the report is right.",
         harm="silent-wrong",
         met="global_aux_loss with data parallelism, or with a padding mask.",
-        when=(
-            (
-                _AUX,
-                given("num_experts"),
-                among("moe_router_load_balancing_type", "global_aux_loss"),
-                beyond("there are several data parallel ranks, or a padding mask"),
-            ),
+        when=all_of(
+            _AUX,
+            given("num_experts"),
+            among("moe_router_load_balancing_type", "global_aux_loss"),
+            beyond("there are several data parallel ranks, or a padding mask"),
         ),
         variants=(
             # 0.15; 0.16, 0.17; 0.18, 0.19; the dev branch of August 2026, which is alike but for the masks
@@ -145,19 +140,16 @@ DEFECTS = (
         "::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
         way_out="multiply moe_aux_loss_coeff by the data parallel size, and pack sequences, not pad them",
     ),
-    Defect(
+    _defect(
         id="megatron.padded-z-loss-report",
-        project=MEGATRON,
         summary="With a padding mask what is logged of a router's z-loss is a mean of means of ranks, which "
         "have different numbers of tokens. Nobody notices.",
         harm="silent-wrong",
         met="moe_z_loss_coeff with a padding mask, on several ranks.",
-        when=(
-            (
-                above("moe_z_loss_coeff", 0),
-                given("num_experts"),
-                beyond("there is a padding mask, and there are several ranks"),
-            ),
+        when=all_of(
+            above("moe_z_loss_coeff", 0),
+            given("num_experts"),
+            beyond("there is a padding mask, and there are several ranks"),
         ),
         variants=(
             present("0.16", ">=0.16.0.dev0", known(_COUNT, "e1f3c743e783")),
@@ -166,22 +158,19 @@ DEFECTS = (
         shown="tests/real/test_megatron_moe_aux.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
         way_out="pack sequences instead of padding them",
     ),
-    Defect(
+    _defect(
         id="megatron.seq-aux-loss-micro-batch-scale",
-        project=MEGATRON,
         summary="With a loss per token the gradient of seq_aux_loss is too small by the number of sequences "
         "in a micro-batch. Nobody notices: what is logged is right.",
         harm="silent-wrong",
         met="seq_aux_loss with calculate_per_token_loss and several sequences in a micro-batch, on the dev "
         "branch.",
-        when=(
-            (
-                given("num_experts"),
-                among("moe_router_load_balancing_type", "seq_aux_loss"),
-                _AUX,
-                switched("calculate_per_token_loss"),
-                above("micro_batch_size", 1),
-            ),
+        when=all_of(
+            given("num_experts"),
+            among("moe_router_load_balancing_type", "seq_aux_loss"),
+            _AUX,
+            switched("calculate_per_token_loss"),
+            above("micro_batch_size", 1),
         ),
         variants=(
             present("dev", ">=0.16.0.dev0", known(_SEQUENCE, "3e433714469a")),
@@ -195,23 +184,19 @@ DEFECTS = (
             absent("before 0.14", "<0.14.0.dev0", Absent(site=_SEQUENCE), reason="there is no such method"),
         ),
         upstream=("NVIDIA/Megatron-LM#5798",),
-        shown=READ,
         way_out="one sequence in a micro-batch",
     ),
-    Defect(
+    _defect(
         id="megatron.masked-loss-before-0-14",
-        project=MEGATRON,
         summary="A masked loss is divided by the tokens of a rank's own slices; one without any makes the "
         "loss NaN. Else nobody notices.",
         harm="silent-wrong",
         met="Context parallelism without calculate_per_token_loss, and a loss function that returns a number "
         "of tokens.",
-        when=(
-            (
-                _CP,
-                among("calculate_per_token_loss", False),
-                beyond("the loss function returns a sum, a number of tokens and a report"),
-            ),
+        when=all_of(
+            _CP,
+            among("calculate_per_token_loss", False),
+            beyond("the loss function returns a sum, a number of tokens and a report"),
         ),
         variants=(
             present(
@@ -227,17 +212,15 @@ DEFECTS = (
             ),
         ),
         upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#1764"),
-        shown=READ,
         way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
     ),
-    Defect(
+    _defect(
         id="megatron.cross-attention-group",
-        project=MEGATRON,
         summary="Cross attention that is given a tensor parallel group of its own makes its projections with "
         "that of Megatron's state: its gradients are summed over the wrong ranks. Nobody notices.",
         harm="silent-wrong",
         met="Cross attention with a tensor parallel group of its own (pg_collection).",
-        when=((_TP, beyond("the model has cross attention, and process groups of its own")),),
+        when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
         variants=(
             present(
                 "0.13",
@@ -252,21 +235,18 @@ DEFECTS = (
         "::test_cross_attention_sums_its_gradients_over_the_group_of_the_state",
         way_out="give the layer the groups of Megatron's state",
     ),
-    Defect(
+    _defect(
         id="megatron.mtp-recompute-group",
-        project=MEGATRON,
         summary="Recomputed in FP8, multi-token prediction splits what it saves over the tensor parallel "
         "group of Megatron's state, not its own, and puts it together from the wrong ranks. Nobody notices.",
         harm="silent-wrong",
         met="mtp_num_layers in FP8 with full recomputation, distribute_saved_activations and process groups "
         "of its own (pg_collection).",
-        when=(
-            (
-                _TP,
-                given("mtp_num_layers"),
-                switched("distribute_saved_activations"),
-                beyond("the model has process groups of its own"),
-            ),
+        when=all_of(
+            _TP,
+            given("mtp_num_layers"),
+            switched("distribute_saved_activations"),
+            beyond("the model has process groups of its own"),
         ),
         variants=(
             present(
@@ -282,39 +262,32 @@ DEFECTS = (
         "::test_multi_token_prediction_splits_activations_over_the_group_of_the_state",
         way_out="leave distribute_saved_activations off",
     ),
-    Defect(
+    _defect(
         id="megatron.reshardable-without-fused-adam",
-        project=MEGATRON,
         summary="A fully reshardable checkpoint cannot be loaded into torch's own Adam: KeyError: 'step'.",
         harm="crash",
         met="A resume with dist_ckpt_optim_fully_reshardable, where neither Transformer Engine nor Apex is "
         "installed.",
-        when=(
-            (
-                switched("dist_ckpt_optim_fully_reshardable"),
-                beyond("the job resumes, with neither Transformer Engine nor Apex"),
-            ),
+        when=all_of(
+            switched("dist_ckpt_optim_fully_reshardable"),
+            beyond("the job resumes, with neither Transformer Engine nor Apex"),
         ),
         variants=(
             present("0.15", ">=0.15.0.dev0", known(_LOAD, "205ab9853a7c", "54793d359f10")),
             absent("before 0.15", "<0.15.0.dev0", reason="there is no such format"),
         ),
-        shown=READ,
         way_out="install Transformer Engine or Apex",
     ),
-    Defect(
+    _defect(
         id="megatron.mxfp8-offsets-unaligned",
-        project=MEGATRON,
         summary="Weights in MXFP8 are copied from their buffer at offsets that leave out its alignment: "
         "behind a size that is no multiple of 64 each is shifted. Nobody notices.",
         harm="silent-wrong",
         met="reuse_grad_buf_for_mxfp8_param_ag with the distributed optimizer, and parameters whose sizes "
         "are no multiples of 64.",
-        when=(
-            (
-                switched("reuse_grad_buf_for_mxfp8_param_ag"),
-                beyond("the size of a parameter is no multiple of 64"),
-            ),
+        when=all_of(
+            switched("reuse_grad_buf_for_mxfp8_param_ag"),
+            beyond("the size of a parameter is no multiple of 64"),
         ),
         variants=(
             present("0.14", ">=0.14.0.dev0", known(_BUCKET, "c45daa222bac")),
@@ -333,7 +306,6 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#3007",),
         fixed="0.17.0",
-        shown=READ,
         way_out="leave --reuse-grad-buf-for-mxfp8-param-ag out",
     ),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from overlay.compat.projects import SLIME
 from overlay.defect import Defect, above, among, beyond, given, other, switched
+from overlay.patches._defects._short_forms import all_of, one_of
 
 _PPO = among("advantage_estimator", "ppo")
 _CP = above("context_parallel_size", 1)
@@ -15,66 +18,61 @@ _GROUPED = (
 )
 _GDN = beyond("the model is Qwen3-Next or Qwen3.5, with slime's own layer")
 
+_defect = partial(Defect, project=SLIME)
+
 DEFECTS = (
-    Defect(
+    _defect(
         id="slime.allgather-cp-scrambled",
-        project=SLIME,
         summary="--allgather-cp is accepted for models whose layers expect zigzag pieces: they attend to the "
         "wrong tokens. Nobody notices but by a reward that does not rise.",
         harm="silent-wrong",
-        when=((switched("allgather_cp"), _CP, beyond("the model has no sparse attention")),),
+        when=all_of(switched("allgather_cp"), _CP, beyond("the model has no sparse attention")),
         patch="slime.allgather-cp-models",
     ),
-    Defect(
+    _defect(
         id="slime.async-groups-dropped",
-        project=SLIME,
         summary="Fully asynchronous rollouts throw finished groups away, those of late prompts first. Nobody "
         "notices: their prompts count as used.",
         harm="silent-wrong",
-        when=((among("rollout_function_path", "*fully_async_rollout*"),),),
+        when=all_of(among("rollout_function_path", "*fully_async_rollout*")),
         patch="slime.async-groups",
     ),
-    Defect(
+    _defect(
         id="slime.bridge-recompute-lost",
-        project=SLIME,
         summary="In bridge mode --recompute-granularity does not reach the model. One notices by running out "
         "of memory.",
         harm="out-of-memory",
-        when=((among("megatron_to_hf_mode", "bridge"), given("recompute_granularity")),),
+        when=all_of(among("megatron_to_hf_mode", "bridge"), given("recompute_granularity")),
         patch="slime.bridge-flags",
     ),
-    Defect(
+    _defect(
         id="slime.bridge-per-token-loss-lost",
-        project=SLIME,
         summary="In bridge mode --calculate-per-token-loss reaches the loss and not the model: the gradient "
         "is a mean of means over micro-batches. Nobody notices.",
         harm="silent-wrong",
-        when=((among("megatron_to_hf_mode", "bridge"), switched("calculate_per_token_loss")),),
+        when=all_of(among("megatron_to_hf_mode", "bridge"), switched("calculate_per_token_loss")),
         patch="slime.bridge-flags",
     ),
-    Defect(
+    _defect(
         id="slime.budget-exceeded",
-        project=SLIME,
         summary="Micro-batches are balanced without regard to max_tokens_per_gpu, and some exceed it. One "
         "notices by running out of memory some steps into a run.",
         harm="out-of-memory",
-        when=((switched("use_dynamic_batch_size"),),),
+        when=all_of(switched("use_dynamic_batch_size")),
         only=("0.1-0.2", "286750aa3"),
         patch="slime.capped-partitions",
     ),
-    Defect(
+    _defect(
         id="slime.budget-exceeded-by-flops",
-        project=SLIME,
         summary="With --balance-by-flops micro-batches exceed max_tokens_per_gpu. One notices by running out "
         "of memory some steps into a run.",
         harm="out-of-memory",
-        when=((switched("use_dynamic_batch_size"), switched("balance_by_flops")),),
+        when=all_of(switched("use_dynamic_batch_size"), switched("balance_by_flops")),
         only=("0.3.1",),
         patch="slime.capped-partitions",
     ),
-    Defect(
+    _defect(
         id="slime.model-of-another-step",
-        project=SLIME,
         summary="The teacher and the old actor are loaded from the step of the reference's checkpoint. "
         "Nobody notices, unless that step is missing and the job stops.",
         harm="silent-wrong",
@@ -85,26 +83,23 @@ DEFECTS = (
         ),
         patch="slime.checkpoint-step",
     ),
-    Defect(
+    _defect(
         id="slime.eps-clip-c-ignored",
-        project=SLIME,
         summary="--eps-clip-c is parsed and never reaches the policy loss: dual clipping is off. Nobody "
         "notices.",
         harm="silent-wrong",
-        when=((given("eps_clip_c"), among("train_backend", "megatron")),),
+        when=all_of(given("eps_clip_c"), among("train_backend", "megatron")),
         patch="slime.eps-clip-c",
     ),
-    Defect(
+    _defect(
         id="slime.partitioner-slow",
-        project=SLIME,
         summary="The partitioner takes time that grows with samples times parts, up to half a minute of each "
         "step, while the device waits. One notices by idle devices between rollout and training.",
         harm="slow",
         patch="slime.fast-partitioner",
     ),
-    Defect(
+    _defect(
         id="slime.group-baseline-lost",
-        project=SLIME,
         summary="Where samples are not n_samples_per_prompt for each prompt, rewards are compared with the "
         "mean of the whole batch: a prompt that is always solved gets a positive advantage. Nobody "
         "notices.",
@@ -119,168 +114,151 @@ DEFECTS = (
         ),
         patch="slime.group-baseline",
     ),
-    Defect(
+    _defect(
         id="slime.group-timeout-lost",
-        project=SLIME,
         summary="After the first offload process groups have torch's timeout of 10 minutes and no NCCL "
         "options. One notices when the watchdog stops a job in a long step or save.",
         harm="crash",
-        when=((switched("offload_train"), other("distributed_timeout_minutes", 10)),),
+        when=all_of(switched("offload_train"), other("distributed_timeout_minutes", 10)),
         patch="slime.group-timeouts",
     ),
-    Defect(
+    _defect(
         id="slime.gdn-gradient-under-cp",
-        project=SLIME,
         summary="Below Gated DeltaNet layers the gradient lacks what tokens on other context parallel ranks "
         "give back. Nobody notices: losses are right, and the gradient is too small.",
         harm="silent-wrong",
-        when=((_CP, _GDN),),
+        when=all_of(_CP, _GDN),
         only=("0.2.4",),
         patch="slime.hf-attention-gradient",
     ),
-    Defect(
+    _defect(
         id="slime.gdn-gradient-under-tp",
-        project=SLIME,
         summary="Each Gated DeltaNet layer multiplies the gradient below it by the tensor parallel size. One "
         "may notice a gradient norm that grows with it.",
         harm="silent-wrong",
-        when=((_TP, switched("sequence_parallel"), _GDN),),
+        when=all_of(_TP, switched("sequence_parallel"), _GDN),
         only=("0.2",),
         patch="slime.hf-attention-gradient",
     ),
-    Defect(
+    _defect(
         id="slime.loss-copies-logits",
-        project=SLIME,
         summary="Log-probabilities and entropy hold two to four times the logits at once. One notices by "
         "running out of memory in the loss.",
         harm="out-of-memory",
-        when=((among("loss_type", "policy_loss", "sft_loss"),),),
+        when=all_of(among("loss_type", "policy_loss", "sft_loss")),
         patch="slime.loss-memory",
     ),
-    Defect(
+    _defect(
         id="slime.gae-through-masked",
-        project=SLIME,
         summary="PPO's advantages run through tokens of tools, whose values no loss has trained. Nobody "
         "notices.",
         harm="silent-wrong",
-        when=(
-            (_PPO, other("lambd", 1), beyond("responses have masked tokens, of tools or observations")),
-            (_PPO, other("gamma", 1), beyond("responses have masked tokens, of tools or observations")),
+        when=all_of(
+            _PPO,
+            one_of(other("lambd", 1), other("gamma", 1)),
+            beyond("responses have masked tokens, of tools or observations"),
         ),
         patch="slime.masked-gae",
     ),
-    Defect(
+    _defect(
         id="slime.ppo-reward-misplaced",
-        project=SLIME,
         summary="Under context parallelism PPO's reward goes to the last token of the first rank: an "
         "IndexError where it has none of the response, and else, unnoticed, the wrong token.",
         harm="crash",
-        when=((_PPO, _CP),),
+        when=all_of(_PPO, _CP),
         patch="slime.masked-gae",
     ),
-    Defect(
+    _defect(
         id="slime.no-log-probs-of-rollout",
-        project=SLIME,
         summary="A rollout of one training step without log-probabilities of its own ends in TypeError: "
         "'NoneType' object is not iterable.",
         harm="crash",
-        when=(
-            (
-                among("loss_type", "policy_loss"),
-                among("kl_coef", 0),
-                beyond("the generate function brings no rollout_log_probs"),
-            ),
+        when=all_of(
+            among("loss_type", "policy_loss"),
+            among("kl_coef", 0),
+            beyond("the generate function brings no rollout_log_probs"),
         ),
         patch="slime.one-step-log-probs",
     ),
-    Defect(
+    _defect(
         id="slime.partial-rollout-overlong",
-        project=SLIME,
         summary="A response that is resumed gets the whole token budget again, and may be several times too "
         "long. One notices by lengths above --rollout-max-response-len.",
         harm="silent-wrong",
-        when=((switched("partial_rollout"),),),
+        when=all_of(switched("partial_rollout")),
         patch="slime.partial-rollout-budget",
     ),
-    Defect(
+    _defect(
         id="slime.schedule-advanced-twice",
-        project=SLIME,
         summary="A resumed run's learning rate schedule is advanced a second time, past warm-up and towards "
         "its end. One notices only in the curve of the learning rate.",
         harm="silent-wrong",
-        when=((other("lr_decay_style", "constant"), beyond("the job resumes with its optimizer")),),
+        when=all_of(other("lr_decay_style", "constant"), beyond("the job resumes with its optimizer")),
         patch="slime.resumed-schedule",
     ),
-    Defect(
+    _defect(
         id="slime.teacher-at-temperature-0",
-        project=SLIME,
         summary="On-policy distillation asks the teacher's server at temperature 0, not at the rollout's: "
         "student and teacher are compared at different temperatures. Nobody notices.",
         harm="silent-wrong",
-        when=((among("opd_type", "sglang"), other("rollout_temperature", 1)),),
+        when=all_of(among("opd_type", "sglang"), other("rollout_temperature", 1)),
         patch="slime.teacher-temperature",
     ),
-    Defect(
+    _defect(
         id="slime.qwen3-tool-results-split",
-        project=SLIME,
         summary="SFT with --loss-mask-type qwen3 gives each of several tool results a turn of its own, which "
         "the model's template never does. Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (
-                among("loss_type", "sft_loss"),
-                among("loss_mask_type", "qwen3"),
-                beyond("results of tools follow each other in the data"),
-            ),
+        when=all_of(
+            among("loss_type", "sft_loss"),
+            among("loss_mask_type", "qwen3"),
+            beyond("results of tools follow each other in the data"),
         ),
         patch="slime.tool-turn-mask",
     ),
-    Defect(
+    _defect(
         id="slime.values-divided",
-        project=SLIME,
         summary="The critic's values are divided by --rollout-temperature. Nobody notices but in a value "
         "loss that depends on the temperature.",
         harm="silent-wrong",
-        when=((_PPO, other("rollout_temperature", 1)),),
+        when=all_of(_PPO, other("rollout_temperature", 1)),
         patch="slime.value-temperature",
     ),
-    Defect(
+    _defect(
         id="slime.vpp-rounds-down",
-        project=SLIME,
         summary="With virtual pipeline stages the number of micro-batches is rounded down: they exceed the "
         "budget. One notices by running out of memory, or by Megatron refusing a single one.",
         harm="out-of-memory",
-        when=(
-            (switched("use_dynamic_batch_size"), given("num_layers_per_virtual_pipeline_stage")),
-            (switched("use_dynamic_batch_size"), given("num_virtual_stages_per_pipeline_rank")),
+        when=all_of(
+            switched("use_dynamic_batch_size"),
+            one_of(
+                given("num_layers_per_virtual_pipeline_stage"), given("num_virtual_stages_per_pipeline_rank")
+            ),
         ),
         patch="slime.vpp-ceiling",
     ),
-    Defect(
+    _defect(
         id="slime.whitening-by-slice",
-        project=SLIME,
         summary="Under context parallelism each rank normalises advantages by its own slices: tokens of one "
         "sample get different means and deviations. Nobody notices.",
         harm="silent-wrong",
-        when=((_WHITENED, _CP),),
+        when=all_of(_WHITENED, _CP),
         patch="slime.whiten-over-cp",
     ),
-    Defect(
+    _defect(
         id="slime.whitening-waits",
-        project=SLIME,
         summary="A rank whose slices hold no response token leaves out the collective of the normalisation, "
         "and the others wait until they time out.",
         harm="hang",
-        when=((_WHITENED, _CP, beyond("some rank has no token of a response")),),
+        when=all_of(_WHITENED, _CP, beyond("some rank has no token of a response")),
         patch="slime.whiten-over-cp",
     ),
-    Defect(
+    _defect(
         id="slime.whitening-cancels",
-        project=SLIME,
         summary="The variance of advantages that are large against it is lost in float32: NaN, at which "
         "Megatron stops.",
         harm="crash",
-        when=((_WHITENED, beyond("advantages are far from 0, as with rewards in the thousands")),),
+        when=all_of(_WHITENED, beyond("advantages are far from 0, as with rewards in the thousands")),
         patch="slime.whiten-over-cp",
     ),
 )

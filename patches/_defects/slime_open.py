@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from overlay.compat.projects import SLIME
-from overlay.defect import READ, Defect, above, among, beyond, given, switched
+from overlay.defect import Defect, above, among, beyond, given, switched
 from overlay.patch import Absent, known
-from overlay.patches._defects._sources import absent, fixed, present
+from overlay.patches._defects._short_forms import absent, all_of, fixed, present
 
 _FSDP = "slime.backends.fsdp_utils.actor:FSDPTrainRayActor._train_step"
 _QWEN = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen"
@@ -14,35 +16,32 @@ _ADVANTAGES = "slime.backends.megatron_utils.loss:compute_advantages_and_returns
 _TRAIN = "slime.backends.megatron_utils.model:train"
 _LOG = "slime.backends.megatron_utils.data:log_rollout_data"
 
+_defect = partial(Defect, project=SLIME)
+
 DEFECTS = (
-    Defect(
+    _defect(
         id="slime.eps-clip-c-ignored-by-fsdp",
-        project=SLIME,
         summary="FSDP's trainer parses --eps-clip-c and never uses it: dual clipping is off. Nobody notices.",
         harm="silent-wrong",
         met="--eps-clip-c with the FSDP backend.",
-        when=((given("eps_clip_c"), among("train_backend", "fsdp")),),
+        when=all_of(given("eps_clip_c"), among("train_backend", "fsdp")),
         variants=(
             present("0.2.0", ">=0.1.0.dev0", known(_FSDP, "85c8cbe36f8f", "aadcaa3f2fe0", "58c82ee57bd9")),
             absent("none", ">=0", Absent(site=_FSDP), reason="there is no such trainer"),
         ),
         upstream=("THUDM/slime#2247",),
-        shown=READ,
         way_out="train on Megatron",
     ),
-    Defect(
+    _defect(
         id="slime.qwen-tool-results-split",
-        project=SLIME,
         summary="SFT with --loss-mask-type qwen gives each of several tool results a turn of its own, which "
         "the model's template never does. Nobody notices.",
         harm="silent-wrong",
         met="SFT with --loss-mask-type qwen on conversations in which results of tools follow each other.",
-        when=(
-            (
-                among("loss_type", "sft_loss"),
-                among("loss_mask_type", "qwen"),
-                beyond("results of tools follow each other in the data"),
-            ),
+        when=all_of(
+            among("loss_type", "sft_loss"),
+            among("loss_mask_type", "qwen"),
+            beyond("results of tools follow each other in the data"),
         ),
         variants=(
             present(
@@ -52,17 +51,15 @@ DEFECTS = (
             ),
         ),
         upstream=("THUDM/slime#2264",),
-        shown=READ,
         way_out="--loss-mask-type qwen3, for a model that has that template",
     ),
-    Defect(
+    _defect(
         id="slime.grad-norm-unbound",
-        project=SLIME,
         summary="A step that is skipped for an infinite gradient ends the job in UnboundLocalError, instead "
         "of being skipped.",
         harm="crash",
         met="--no-check-for-nan-in-loss-and-grad, and gradients that overflow.",
-        when=((switched("no_check_for_nan_in_loss_and_grad"), beyond("a gradient overflows")),),
+        when=all_of(switched("no_check_for_nan_in_loss_and_grad"), beyond("a gradient overflows")),
         variants=(
             present(
                 "0.1",
@@ -78,17 +75,15 @@ DEFECTS = (
         ),
         upstream=("THUDM/slime#1762",),
         fixed="0.3.0",
-        shown=READ,
         way_out="leave --no-check-for-nan-in-loss-and-grad out",
     ),
-    Defect(
+    _defect(
         id="slime.kl-metric-overwritten",
-        project=SLIME,
         summary="PPO makes its rewards in the tensors of the KL: the metric rollout/kl shows rewards. "
         "Training is right; whoever steers by the metric is misled.",
         harm="silent-wrong",
         met="PPO.",
-        when=((among("advantage_estimator", "ppo"),),),
+        when=all_of(among("advantage_estimator", "ppo")),
         variants=(
             present(
                 "0.2",
@@ -109,17 +104,15 @@ DEFECTS = (
             absent("0.1", "<0.1.0.dev0", known(_ADVANTAGES, "227c1383b566"), reason="there is no PPO"),
         ),
         upstream=("THUDM/slime#2114",),
-        shown=READ,
         way_out="do not read rollout/kl",
     ),
-    Defect(
+    _defect(
         id="slime.correct-samples-mispaired",
-        project=SLIME,
         summary="--log-correct-samples pairs the rewards of the whole batch with the samples of one rank: "
         "its metrics are of other samples. Training is right.",
         harm="silent-wrong",
         met="--log-correct-samples with a data parallel size above 1.",
-        when=((switched("log_correct_samples"), beyond("there are several data parallel ranks")),),
+        when=all_of(switched("log_correct_samples"), beyond("there are several data parallel ranks")),
         variants=(
             present(
                 "0.2.2", ">=0.2", known(_LOG, "edf7f555af03", "7d7580b100a9", "426a1cb7faa2", "d3665990505a")
@@ -135,17 +128,15 @@ DEFECTS = (
             ),
         ),
         upstream=("THUDM/slime#2234",),
-        shown=READ,
         way_out="leave --log-correct-samples out",
     ),
-    Defect(
+    _defect(
         id="slime.mtp-heads-not-logged",
-        project=SLIME,
         summary="Training with several layers of multi-token prediction ends in RuntimeError: a Tensor with "
         "2 elements cannot be converted to Scalar.",
         harm="crash",
         met="--enable-mtp-training with --mtp-num-layers above 1.",
-        when=((switched("enable_mtp_training"), above("mtp_num_layers", 1)),),
+        when=all_of(switched("enable_mtp_training"), above("mtp_num_layers", 1)),
         variants=(
             present(
                 "0.2",
@@ -165,7 +156,6 @@ DEFECTS = (
             absent("0.1", "<0.1.0.dev0", known(_TRAIN, "8190307f56c8"), reason="there is no such training"),
         ),
         upstream=("THUDM/slime#2132",),
-        shown=READ,
         way_out="--mtp-num-layers 1",
     ),
 )

@@ -2,241 +2,203 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from overlay.compat.projects import VERL
 from overlay.defect import Defect, above, among, beyond, other, switched
+from overlay.patches._defects._short_forms import all_of, one_of
 
 _MEGATRON = among("strategy", "megatron")
-_RESUMES = beyond("the job resumes from a checkpoint")
+
+_defect = partial(Defect, project=VERL)
 
 DEFECTS = (
-    Defect(
+    _defect(
         id="verl.recompute-frees-aliases",
-        project=VERL,
         summary="verl frees the memory of recomputed inputs by force: whatever else reads it, as under "
         "multi-token prediction, reads garbage. Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (
-                _MEGATRON,
-                among("recompute_granularity", "full"),
-                beyond("something keeps an alias of a layer's input"),
-            ),
+        when=all_of(
+            _MEGATRON,
+            among("recompute_granularity", "full"),
+            beyond("something keeps an alias of a layer's input"),
         ),
         shown="tests/real/test_recompute_verl.py::test_verls_engines_leave_our_backward_in_place",
         patch="megatron.recompute",
     ),
-    Defect(
+    _defect(
         id="verl.critic-scale-by-micro-batches",
-        project=VERL,
         summary="The critic's gradient grows with the number of micro-batches, and a short one counts as "
         "much as a full one: another batch size is another learning rate. Nobody notices.",
         harm="silent-wrong",
-        when=((switched("critic.enable"), beyond("a mini-batch has several micro-batches or ranks")),),
+        when=all_of(switched("critic.enable"), beyond("a mini-batch has several micro-batches or ranks")),
         patch="verl.critic-loss-scale",
     ),
-    Defect(
+    _defect(
         id="verl.distillation-scale-stale",
-        project=VERL,
         summary="The loss of a distillation is divided by the tokens of the mini-batch before. Nobody "
         "notices.",
         harm="silent-wrong",
-        when=((switched("distillation.enabled"),),),
+        when=all_of(switched("distillation.enabled")),
         patch="verl.distillation-loss-scale",
     ),
-    Defect(
+    _defect(
         id="verl.dynamic-cp-gradient",
-        project=VERL,
         summary="Under dynamic context parallelism the gradient is too small by the data parallel size or "
         "its square, and the loss that is reported is wrong by another factor. Nobody notices but by "
         "a job that hardly learns.",
         harm="silent-wrong",
-        when=((switched("dynamic_context_parallel"),),),
+        when=all_of(switched("dynamic_context_parallel")),
         patch="verl.dynamic-cp-loss",
     ),
-    Defect(
+    _defect(
         id="verl.dynamic-cp-empty-subgroup",
-        project=VERL,
         summary="Under dynamic context parallelism a rank that gets no sequence ends the job in an "
         "AssertionError.",
         harm="crash",
-        when=((switched("dynamic_context_parallel"), beyond("a subgroup gets no sequence")),),
+        when=all_of(switched("dynamic_context_parallel"), beyond("a subgroup gets no sequence")),
         patch="verl.dynamic-cp-loss",
     ),
-    Defect(
+    _defect(
         id="verl.partitioner-slow",
-        project=VERL,
         summary="The partitioner takes time that grows with samples times parts, on every rank and in every "
         "step. One notices by idle devices.",
         harm="slow",
         patch="verl.fast-partitioner",
     ),
-    Defect(
+    _defect(
         id="verl.fsdp-keeps-outputs",
-        project=VERL,
         summary="In training the FSDP engine keeps the outputs of each micro-batch with their graph. One "
         "notices by memory that grows with the number of micro-batches.",
         harm="out-of-memory",
-        when=((among("strategy", "fsdp", "fsdp2"), beyond("a mini-batch has several micro-batches")),),
+        when=all_of(among("strategy", "fsdp", "fsdp2"), beyond("a mini-batch has several micro-batches")),
         patch="verl.fsdp-output-memory",
     ),
-    Defect(
+    _defect(
         id="verl.returns-end-at-observations",
-        project=VERL,
         summary="REINFORCE++ credits the last turn alone: the turns before it have one advantage whether the "
         "rollout succeeded or not. Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (among("algorithm.adv_estimator", "reinforce_plus_plus"), switched("multi_turn.enable")),
-            (
-                among("algorithm.adv_estimator", "reinforce_plus_plus"),
-                beyond("an agent loop calls tools or users"),
-            ),
+        when=all_of(
+            among("algorithm.adv_estimator", "reinforce_plus_plus"),
+            one_of(switched("multi_turn.enable"), beyond("an agent loop calls tools or users")),
         ),
         patch="verl.multi-turn-returns",
     ),
-    Defect(
+    _defect(
         id="verl.offload-frees-shared-storage",
-        project=VERL,
         summary="Offloading a reference model frees memory that another parameter shares: it reads what "
         "comes next. Nobody notices.",
         harm="silent-wrong",
-        when=((_MEGATRON, switched("param_offload"), beyond("parameters share storage")),),
+        when=all_of(_MEGATRON, switched("param_offload"), beyond("parameters share storage")),
         patch="verl.offload-shared-storage",
     ),
-    Defect(
+    _defect(
         id="verl.resume-skips-an-epoch",
-        project=VERL,
         summary="A job that is resumed from the last step of an epoch skips the next, or ends at once with "
         "exit code 0. Nobody notices but by the number of steps.",
         harm="silent-wrong",
-        when=(
-            (other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")),
+        when=all_of(
+            other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")
         ),
         patch="verl.resume-epoch-boundary",
     ),
-    Defect(
+    _defect(
         id="verl.resume-restarts-schedule",
-        project=VERL,
         summary="On Megatron each resume starts warm-up and decay of the learning rate anew. One notices "
         "only in the curve of the learning rate.",
         harm="silent-wrong",
-        when=(
-            (
-                _MEGATRON,
-                among("use_checkpoint_opt_param_scheduler", False),
+        when=all_of(
+            _MEGATRON,
+            among("use_checkpoint_opt_param_scheduler", False),
+            one_of(
                 other("lr_decay_style", "constant"),
-                _RESUMES,
-            ),
-            (
-                _MEGATRON,
-                among("use_checkpoint_opt_param_scheduler", False),
                 above("lr_warmup_steps_ratio", 0),
-                _RESUMES,
-            ),
-            (
-                _MEGATRON,
-                among("use_checkpoint_opt_param_scheduler", False),
                 above("lr_warmup_steps", 0),
-                _RESUMES,
             ),
+            beyond("the job resumes from a checkpoint"),
         ),
         patch="verl.resume-lr-schedule",
     ),
-    Defect(
+    _defect(
         id="verl.validation-reseeds",
-        project=VERL,
         summary="Each validation sets NumPy's global generator back: what draws from it draws the same "
         "again. Nobody notices.",
         harm="silent-wrong",
-        when=((beyond("code in the trainer's process draws from np.random"),),),
+        when=all_of(beyond("code in the trainer's process draws from np.random")),
         patch="verl.seeded-validation",
     ),
-    Defect(
+    _defect(
         id="verl.sft-ranks-uneven",
-        project=VERL,
         summary="SFT on Ray gives ranks uneven work, or spends long on sharing it out. One notices by idle "
         "devices.",
         harm="slow",
-        when=((other("trainer.balance_batch", False), beyond("it is SFT on Ray")),),
+        when=all_of(other("trainer.balance_batch", False), beyond("it is SFT on Ray")),
         patch="verl.sft-balance",
     ),
-    Defect(
+    _defect(
         id="verl.budget-exceeded",
-        project=VERL,
         summary="With dynamic batch sizes micro-batches exceed the limit of tokens. One notices by running "
         "out of memory some steps into a run.",
         harm="out-of-memory",
-        when=((switched("use_dynamic_bsz"),), (switched("log_prob_use_dynamic_bsz"),)),
+        when=all_of(one_of(switched("use_dynamic_bsz"), switched("log_prob_use_dynamic_bsz"))),
         patch="verl.strict-token-budget",
     ),
-    Defect(
+    _defect(
         id="verl.budget-error-on-one-rank",
-        project=VERL,
         summary="A rank that cannot split its batch raises alone, and the others wait in their next "
         "collective.",
         harm="hang",
-        when=((switched("use_dynamic_bsz"), beyond("a rank cannot split its batch")),),
+        when=all_of(switched("use_dynamic_bsz"), beyond("a rank cannot split its batch")),
         patch="verl.strict-token-budget",
     ),
-    Defect(
+    _defect(
         id="verl.lora-views-reused",
-        project=VERL,
         summary="LoRA adapters reach vLLM as views of a buffer that is used again: cudaErrorIllegalAddress "
         "is reported.",
         harm="crash",
-        when=(
-            (above("lora_rank", 0), among("lora.merge", False)),
-            (above("lora.rank", 0), among("lora.merge", False)),
-        ),
+        when=all_of(one_of(above("lora_rank", 0), above("lora.rank", 0)), among("lora.merge", False)),
         patch="verl.lora-own-memory",
     ),
-    Defect(
+    _defect(
         id="verl.mooncake-mark-in-weights",
-        project=VERL,
         summary="A rollout worker writes its mark of completion into the first four bytes of a bucket of "
         "weights that the one before it may not have loaded yet. Nobody notices.",
         harm="silent-wrong",
-        when=(
-            (
-                among("checkpoint_engine.backend", "mooncake"),
-                beyond("there are two or more separate rollout workers"),
-            ),
+        when=all_of(
+            among("checkpoint_engine.backend", "mooncake"),
+            beyond("there are two or more separate rollout workers"),
         ),
         patch="verl.mooncake-mark",
     ),
-    Defect(
+    _defect(
         id="verl.weights-read-early",
-        project=VERL,
         summary="Separate rollout workers read the first bucket of weights before NCCL has written it. "
         "Nobody notices but by odd rollouts.",
         harm="silent-wrong",
-        when=((among("checkpoint_engine.backend", "nccl"),),),
+        when=all_of(among("checkpoint_engine.backend", "nccl")),
         patch="verl.weight-transfer-order",
     ),
-    Defect(
+    _defect(
         id="verl.offload-leaves-copies",
-        project=VERL,
         summary="Offloading on Megatron leaves the master weights of a precision-aware optimizer and FP8 "
         "copies of weights on the device. One notices by memory.",
         harm="out-of-memory",
         met="Offloading with Megatron, a precision-aware optimizer or FP8 weights.",
-        when=(
-            (
-                _MEGATRON,
-                switched("optimizer_offload"),
-                beyond("the optimizer is precision-aware, or weights are FP8"),
-            ),
+        when=all_of(
+            _MEGATRON,
+            switched("optimizer_offload"),
+            beyond("the optimizer is precision-aware, or weights are FP8"),
         ),
         patch="verl.megatron-offload-rest",
     ),
-    Defect(
+    _defect(
         id="verl.per-token-loss-untold",
-        project=VERL,
         summary="verl does not tell Megatron how many tokens there are: with a loss per token, data parallel "
         "ranks add gradients up instead of averaging them. One may notice a large gradient norm.",
         harm="silent-wrong",
         met="calculate_per_token_loss in the configuration of Megatron's model.",
-        when=((_MEGATRON, switched("calculate_per_token_loss")),),
+        when=all_of(_MEGATRON, switched("calculate_per_token_loss")),
         patch="verl.moe-aux-scale",
     ),
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from overlay.compat.projects import VERL
-from overlay.defect import READ, Defect, above, among, beyond, given, other, switched
+from overlay.defect import Defect, above, among, beyond, given, other, switched
 from overlay.patch import Absent, known
-from overlay.patches._defects._sources import absent, fixed, present
+from overlay.patches._defects._short_forms import absent, all_of, fixed, one_of, present
 
 _MOONCAKE = "verl.checkpoint_engine.mooncake_checkpoint_engine:MooncakeCheckpointEngine"
 _ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor.forward_backward_batch"
@@ -17,15 +19,16 @@ _MODULE = "verl.utils.megatron_utils:make_megatron_module"
 _RESOLVE = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._resolve_override_ddp_config"
 _SFT = "verl.trainer.sft_trainer_ray:SFTTrainer.fit"
 
+_defect = partial(Defect, project=VERL)
+
 DEFECTS = (
-    Defect(
+    _defect(
         id="verl.mooncake-mark-left",
-        project=VERL,
         summary="After a transfer marks of completion are left over: the next one takes them for its "
         "own, and may write over a bucket that is still being read. Nobody notices.",
         harm="silent-wrong",
         met="The checkpoint engine mooncake, from the second transfer on.",
-        when=((among("checkpoint_engine.backend", "mooncake"),),),
+        when=all_of(among("checkpoint_engine.backend", "mooncake")),
         variants=(
             present("0.9.0", ">=0.9.0.dev0", known(f"{_MOONCAKE}.receive_weights", "838cebf24aa1")),
             fixed(
@@ -51,47 +54,42 @@ DEFECTS = (
         shown="tests/real/test_verl_contracts.py::test_verl_0_9_0_leaves_marks_to_the_next_transfer",
         way_out="another checkpoint engine, or verl 0.9.1",
     ),
-    Defect(
+    _defect(
         id="verl.legacy-workers-weigh-by-samples",
-        project=VERL,
         summary="The legacy workers weigh a micro-batch by its samples: under token-mean a token in a short "
         "response counts for more. Nobody notices.",
         harm="silent-wrong",
         met="The legacy workers: trainer.use_legacy_worker_impl other than disable.",
-        when=((other("trainer.use_legacy_worker_impl", "disable"),),),
+        when=all_of(other("trainer.use_legacy_worker_impl", "disable")),
         variants=(
             present("0.6", "<0.8.0.dev0", known(_ACTOR, "ee3dccdd75f9", "aae27d917ec8", "451a9b165876")),
             fixed("0.8", ">=0.8.0.dev0", Absent(site=_ACTOR), reason="the legacy workers are gone"),
         ),
         upstream=("verl-project/verl#6836",),
         fixed="0.8.0",
-        shown=READ,
         way_out="trainer.use_legacy_worker_impl=disable, from 0.7 on",
     ),
-    Defect(
+    _defect(
         id="verl.distillation-of-nothing",
-        project=VERL,
         summary="A distillation of a micro-batch without any token that counts ends in RuntimeError: min(): "
         "Expected reduction dim.",
         harm="crash",
         met="distillation.enabled=True, and a micro-batch whose tokens are all masked.",
-        when=((switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),),
+        when=all_of(switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),
         variants=(
             present("0.8", ">=0.8.0.dev0", known(_RANGE, "addbe0c1ed1e")),
             absent("before 0.8", "<0.8.0.dev0", Absent(site=_RANGE), reason="there is no distillation"),
         ),
-        shown=READ,
         way_out="drop such samples, or make micro-batches larger",
     ),
-    Defect(
+    _defect(
         id="verl.resume-repeats-order",
-        project=VERL,
         summary="After a resume at the end of an epoch the next one has the order of the first. Each prompt "
         "is seen as often; nobody notices.",
         harm="silent-wrong",
         met="A resume of RL from a checkpoint of the last step of an epoch.",
-        when=(
-            (other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")),
+        when=all_of(
+            other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")
         ),
         variants=(
             present("0.8", ">=0.8.0.dev0", known(_LOAD, "b2f64f076ef9", "d81bba03cbb8")),
@@ -103,21 +101,17 @@ DEFECTS = (
             ),
         ),
         upstream=("verl-project/verl#5725",),
-        shown=READ,
         way_out="save elsewhere than at the end of an epoch",
     ),
-    Defect(
+    _defect(
         id="verl.reward-on-observation-dropped",
-        project=VERL,
         summary="REINFORCE++ drops a reward that stands on a token of an observation: a rollout that ends "
         "with one gets none. Nobody notices.",
         harm="silent-wrong",
         met="algorithm.adv_estimator=reinforce_plus_plus, and rollouts that end with an observation.",
-        when=(
-            (
-                among("algorithm.adv_estimator", "reinforce_plus_plus"),
-                beyond("a rollout ends with an observation, as in user simulations"),
-            ),
+        when=all_of(
+            among("algorithm.adv_estimator", "reinforce_plus_plus"),
+            beyond("a rollout ends with an observation, as in user simulations"),
         ),
         variants=(
             present("0.9", ">=0.9.0.dev0", known(_RETURNS, "c70d2d2ce689")),
@@ -126,21 +120,16 @@ DEFECTS = (
             ),
         ),
         upstream=("verl-project/verl#7300",),
-        shown=READ,
         way_out="let rollouts end with a turn of the policy",
     ),
-    Defect(
+    _defect(
         id="verl.sft-odd-batch",
-        project=VERL,
         summary="SFT on Ray ends in an AssertionError where the data parallel ranks do not divide the batch "
         "size.",
         harm="crash",
         met="SFT on Ray with a data.train_batch_size that is no multiple of the data parallel size.",
-        when=(
-            (
-                given("data.train_batch_size"),
-                beyond("it is SFT on Ray, and the ranks do not divide the batch"),
-            ),
+        when=all_of(
+            given("data.train_batch_size"), beyond("it is SFT on Ray, and the ranks do not divide the batch")
         ),
         variants=(
             present("0.7", ">=0.7.0.dev0", known(_SFT, "664e9ca905f4", "6d8268d0d265", "4d7940aa28e3")),
@@ -149,16 +138,16 @@ DEFECTS = (
         shown="tests/real/test_sft_balance_ray.py::test_a_batch_that_the_ranks_do_not_divide_is_refused_by_verl",
         way_out="make the batch size a multiple of the ranks",
     ),
-    Defect(
+    _defect(
         id="verl.lora-of-stacked-projections",
-        project=VERL,
         summary="vLLM 0.25 and later are handed LoRA adapters with a mapper of stacked projections, by which "
         "tensors are taken for others. Nobody notices but by odd rollouts.",
         harm="silent-wrong",
         met="LoRA that is not merged, with vLLM 0.25 or later.",
-        when=(
-            (above("lora_rank", 0), among("lora.merge", False), beyond("vLLM is 0.25 or later")),
-            (above("lora.rank", 0), among("lora.merge", False), beyond("vLLM is 0.25 or later")),
+        when=all_of(
+            one_of(above("lora_rank", 0), above("lora.rank", 0)),
+            among("lora.merge", False),
+            beyond("vLLM is 0.25 or later"),
         ),
         variants=(
             present("0.6", ">=0.6.0.dev0", known(_HIJACK, "22c6fbae58a7", "1d72d9e7e7e4")),
@@ -166,23 +155,19 @@ DEFECTS = (
         ),
         upstream=("verl-project/verl#7453",),
         fixed="0.9.1",
-        shown=READ,
         way_out="merge the adapters: lora.merge=True",
     ),
-    Defect(
+    _defect(
         id="verl.bridge-gradients-in-bf16",
-        project=VERL,
         summary="With Megatron-Bridge the gradients of a model in bfloat16 are added up and reduced in "
         "bfloat16, where everywhere else verl asks for float32. Nobody notices.",
         harm="silent-wrong",
         met="Megatron with vanilla_mbridge=False, and no grad_reduce_in_fp32 in override_ddp_config.",
-        when=(
-            (
-                among("strategy", "megatron"),
-                among("use_mbridge", True),
-                among("vanilla_mbridge", False),
-                beyond("override_ddp_config sets no grad_reduce_in_fp32"),
-            ),
+        when=all_of(
+            among("strategy", "megatron"),
+            among("use_mbridge", True),
+            among("vanilla_mbridge", False),
+            beyond("override_ddp_config sets no grad_reduce_in_fp32"),
         ),
         variants=(
             present(
@@ -201,7 +186,6 @@ DEFECTS = (
         ),
         upstream=("verl-project/verl#7485", "verl-project/verl#6526"),
         fixed="0.9.1",
-        shown=READ,
         way_out="override_ddp_config.grad_reduce_in_fp32=True",
     ),
 )

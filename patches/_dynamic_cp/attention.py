@@ -145,11 +145,10 @@ def confirm_attention() -> None:
     names = getattr(getattr(forward, "__code__", None), "co_names", ())
     if {"local_cp_size", "cp_group"} <= set(names):
         return
-    msg = (
+    raise NotImplementedError(
         "dynamic_context_parallel=True needs rotary positions in the context parallel group of the "
         "micro-batch, and this Megatron computes them in the static group, which is wrong on each rank. "
         "Select megatron.dynamic-cp-names, call overlay.enable() before anything else patches "
         "Attention.forward, and see `overlay explain megatron.dynamic-cp-names`; or set "
         "dynamic_context_parallel=False."
     )
-    raise NotImplementedError(msg)

@@ -37,7 +37,7 @@ QUADRATIC = LAYERS * 7 * HIDDEN * ATTENTION[0] // (ATTENTION[1] * PEAK)
 EXCHANGE = 3 * LAYERS * 2 * KEYS_AND_VALUES * 1000 // LINK
 
 
-def of_sequence(length: int, size: int) -> int:
+def sequence_cost(length: int, size: int) -> int:
     """Return the picoseconds for which a sequence keeps each of `size` ranks busy.
 
     Args:
@@ -49,13 +49,13 @@ def of_sequence(length: int, size: int) -> int:
     return busy + EXCHANGE * length * (size - 1) // size if size > 1 else busy
 
 
-def of_start(size: int) -> int:
+def start_cost(size: int) -> int:
     """Return the picoseconds that a micro-batch costs each of `size` ranks that share sequences."""
     return MICRO_BATCH + 3 * LAYERS * STEP * (size - 1)
 
 
-def of_sequences(lengths: Sequence[int], size: int) -> list[int]:
-    """Return what `of_sequence` does for each of many lengths."""
+def sequence_costs(lengths: Sequence[int], size: int) -> list[int]:
+    """Return what `sequence_cost` does for each of many lengths."""
     linear, quadratic = LINEAR, QUADRATIC
     if size == 1:
         return [length * (linear + quadratic * length) for length in lengths]

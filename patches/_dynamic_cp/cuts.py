@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from itertools import chain
 
-from overlay.patches._dynamic_cp.even import even
+from overlay.patches._dynamic_cp.equal_parts import equal_parts
 from overlay.patches._dynamic_cp.exchange import improve
 from overlay.patches._dynamic_cp.meter import Meter
-from overlay.patches._dynamic_cp.others import by_number, megatron_rule, one_size_each, replicated
+from overlay.patches._dynamic_cp.other_planners import by_number, megatron_rule, one_size_each, replicated
 from overlay.patches._dynamic_cp.plan import allowed_sizes, plan_uniform
 from overlay.patches._dynamic_cp.windows import smallest_size, subgroup, windows
 
@@ -104,7 +104,7 @@ class Cuts:
     def _even(self, size: int) -> list[Step]:
         if size * self.room < max(self.lengths) or not self.meter.take(EVEN * len(self.lengths)):
             return []
-        return _there(even(self.lengths, self.ranks, size, self.budget))
+        return _there(equal_parts(self.lengths, self.ranks, size, self.budget))
 
     def _others(self) -> Iterator[Step]:
         """Yield parts of equal cost for each size, and what others make."""

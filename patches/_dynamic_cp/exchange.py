@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from heapq import nlargest
+from typing import NamedTuple
 
-from overlay.patches._dynamic_cp.cost import of_sequences
+from overlay.patches._dynamic_cp.cost import sequence_costs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,23 +27,18 @@ ABOVE, BELOW = 24, 8
 GIVEN, TAKERS = 8, 8
 
 
-class Exchange:
+class Exchange(NamedTuple):
     """One sequence of the giver for one of the taker or none, and what both take after it."""
 
-    __slots__ = ("back", "given", "giver", "loads", "numbers", "taker")
-
-    def __init__(
-        self,
-        giver: Subgroup,
-        taker: Subgroup,
-        numbers: tuple[int, int],
-        given: int,
-        back: int | None,
-        loads: tuple[int, int],
-    ) -> None:
-        """Hold all of it: sequences by index, and the numbers of the two micro-batches."""
-        self.giver, self.taker, self.numbers = giver, taker, numbers
-        self.given, self.back, self.loads = given, back, loads
+    giver: Subgroup
+    taker: Subgroup
+    #: Of their micro-batches.
+    numbers: tuple[int, int]
+    #: Places of the sequences among all in rising order.
+    given: int
+    back: int | None
+    #: Picoseconds.
+    loads: tuple[int, int]
 
 
 def improve(step: Step, lengths: Sequence[int], room: int, budget: int, tries: int) -> int:
@@ -90,7 +86,7 @@ class _Search:
         for number, members in enumerate(step):
             for member in members:
                 if member.size not in self.costs:
-                    self.costs[member.size] = of_sequences(self.sorted_lengths, member.size)
+                    self.costs[member.size] = sequence_costs(self.sorted_lengths, member.size)
                 for index in member.indices:
                     self.owners[self.places[index]] = (number, member)
         #: Of each micro-batch the three subgroups that take longest.

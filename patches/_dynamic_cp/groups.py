@@ -121,11 +121,10 @@ def confirm_groups(mpu: ModuleType) -> None:
     """
     missing = missing_sizes(mpu)
     if missing:
-        msg = (
+        raise NotImplementedError(
             f"dynamic_context_parallel=True needs context parallel groups of {missing} ranks, which Megatron "
             "does not have: its groups were laid out anew after this engine was made. Make the engine again."
         )
-        raise NotImplementedError(msg)
 
 
 def check_count(ranks: int) -> None:
@@ -136,12 +135,11 @@ def check_count(ranks: int) -> None:
 
     """
     if ranks & (ranks - 1):
-        msg = (
+        raise ValueError(
             "dynamic_context_parallel=True needs a number of data parallel ranks that is a power of two, not "
             f"{ranks}: Megatron has no context parallel groups for others. Use another number of GPUs, or "
             "other tensor or pipeline parallel sizes."
         )
-        raise ValueError(msg)
 
 
 def warm_up(mpu: ModuleType, ranks: int) -> None:
@@ -164,42 +162,38 @@ def _refuse_layout(config: Any, mpu: ModuleType) -> None:
     import torch.distributed as dist
 
     if not hasattr(mpu, GETTER):
-        msg = (
+        raise NotImplementedError(
             "dynamic_context_parallel=True is not supported by this Megatron, which has no groups of a "
             "micro-batch. Select megatron.dynamic-cp-names, which supplies them on megatron-core 0.16 to "
             "0.19, and see `overlay explain megatron.dynamic-cp-names`; or set "
             "dynamic_context_parallel=False."
         )
-        raise NotImplementedError(msg)
     static = mpu.get_context_parallel_world_size()
     if static != 1:
-        msg = (
+        raise NotImplementedError(
             f"dynamic_context_parallel=True does not work beside context_parallel_size={static}, with which "
             "the engine that was made first has laid out the ranks: colocated engines share their groups. "
             "Set context_parallel_size=1 for the actor, its reference and the critic."
         )
-        raise NotImplementedError(msg)
     tensor, pipeline = (
         mpu.get_tensor_model_parallel_world_size(),
         mpu.get_pipeline_model_parallel_world_size(),
     )
     wanted = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size)
     if wanted != (tensor, pipeline):
-        msg = (
+        raise ValueError(
             "dynamic_context_parallel=True with tensor_model_parallel_size, pipeline_model_parallel_size = "
             f"{wanted}, and the engine that was made first has laid out the ranks with {tensor, pipeline}: "
             "colocated engines share their groups. Set the same sizes for the actor, its reference and the "
             "critic."
         )
-        raise ValueError(msg)
     ranks = mpu.get_data_parallel_world_size(with_context_parallel=True)
     if ranks * tensor * pipeline != dist.get_world_size():
-        msg = (
+        raise NotImplementedError(
             f"dynamic_context_parallel=True: Megatron was laid out over {ranks * tensor * pipeline} of "
             f"{dist.get_world_size()} ranks by someone else, and its dynamic groups are made by all ranks of "
             "a job together. Let verl lay out the ranks, or set dynamic_context_parallel=False."
         )
-        raise NotImplementedError(msg)
 
 
 def _refuse_static(config: Any) -> None:
@@ -208,10 +202,9 @@ def _refuse_static(config: Any) -> None:
     verl would make it without: its groups are those of the first engine.
     """
     if config.context_parallel_size != 1:
-        msg = (
+        raise NotImplementedError(
             f"context_parallel_size={config.context_parallel_size} does not work beside an engine with "
             "dynamic_context_parallel=True: colocated engines share their groups. Set "
             "context_parallel_size=1, or dynamic_context_parallel=False for the actor, its reference and "
             "the critic."
         )
-        raise NotImplementedError(msg)

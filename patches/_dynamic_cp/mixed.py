@@ -47,12 +47,11 @@ def plan_step(lengths: Sequence[int], ranks: int, cap: int, budget: int) -> list
     """
     _check(lengths, ranks, cap)
     if budget < 1 or max(lengths) > ranks * budget:
-        msg = (
+        raise ValueError(
             f"a sequence of {max(lengths)} tokens is too long for a micro-batch: W={ranks} data parallel "
             f"ranks hold max_token_len_per_gpu={budget} tokens each. Raise max_token_len_per_gpu, use more "
             "data parallel ranks, or shorten or drop the sequence."
         )
-        raise ValueError(msg)
     cuts = Cuts(lengths, ranks, min(cap, budget), budget)
     cuts.of_step()
     return _placed(cuts.best(), ranks)
@@ -87,13 +86,11 @@ def plan_mixed(lengths: Sequence[int], ranks: int, cap: int, budget: int | None 
 
 def _check(lengths: Sequence[int], ranks: int, cap: int) -> None:
     if not lengths:
-        msg = "a micro-batch without sequences cannot be split"
-        raise ValueError(msg)
+        raise ValueError("a micro-batch without sequences cannot be split")
     if ranks & (ranks - 1):
-        msg = (
+        raise ValueError(
             f"OVERLAY_DCP=mixed takes a power of two of data parallel ranks, not W={ranks}: set it to uniform"
         )
-        raise ValueError(msg)
     check_longest(lengths, ranks, cap)
 
 

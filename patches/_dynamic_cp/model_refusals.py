@@ -16,7 +16,7 @@ _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 _PAIR = 2
 
 
-def of_model(settings: Any, *, trained: bool) -> tuple[Refusal, ...]:
+def refusals_of_model(settings: Any, *, trained: bool) -> tuple[Refusal, ...]:
     """Return the refusals of a model.
 
     Args:

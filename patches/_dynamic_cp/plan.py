@@ -46,15 +46,13 @@ def check_longest(lengths: Sequence[int], ranks: int, cap: int) -> None:
 
     """
     if cap < 1:
-        msg = f"max_seqlen_per_dp_cp_rank must be a positive number of tokens, not {cap}"
-        raise ValueError(msg)
+        raise ValueError(f"max_seqlen_per_dp_cp_rank must be a positive number of tokens, not {cap}")
     if max(lengths) > ranks * cap:
-        msg = (
+        raise ValueError(
             f"a sequence of {max(lengths)} tokens is too long for dynamic context parallelism: W={ranks} "
             f"data parallel ranks hold max_seqlen_per_dp_cp_rank={cap} tokens each, {ranks * cap} together. "
             "Raise max_seqlen_per_dp_cp_rank, use more data parallel ranks, or shorten or drop the sequence."
         )
-        raise ValueError(msg)
 
 
 def check_plan(plan: Plan, count: int, ranks: int) -> None:
@@ -73,12 +71,10 @@ def check_plan(plan: Plan, count: int, ranks: int) -> None:
     following = 0
     for start, size, indices in plan:
         if start != following or size not in sizes or start % size or not indices:
-            msg = f"{plan} is no plan for {ranks} ranks: wrong at rank {following}"
-            raise ValueError(msg)
+            raise ValueError(f"{plan} is no plan for {ranks} ranks: wrong at rank {following}")
         following += size
     if following != ranks or sorted(index for _, _, part in plan for index in part) != list(range(count)):
-        msg = f"{plan} does not have each of {ranks} ranks and {count} sequences once"
-        raise ValueError(msg)
+        raise ValueError(f"{plan} does not have each of {ranks} ranks and {count} sequences once")
 
 
 def part_of(plan: Plan, rank: int) -> tuple[int, int, tuple[int, ...]]:
@@ -106,8 +102,7 @@ def plan_uniform(lengths: Sequence[int], ranks: int, cap: int, budget: int | Non
 
     """
     if not lengths:
-        msg = "a micro-batch without sequences cannot be split"
-        raise ValueError(msg)
+        raise ValueError("a micro-batch without sequences cannot be split")
     check_longest(lengths, ranks, cap)
     longest, tokens = max(lengths), sum(lengths)
     falling = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.patches._dynamic_cp.attention import confirm_attention
 from overlay.patches._dynamic_cp.losses import opened
-from overlay.patches._dynamic_cp.model_refusals import of_model
+from overlay.patches._dynamic_cp.model_refusals import refusals_of_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def refuse(engine: Any, data: Any, module: ModuleType) -> None:
             "a vision model, which splits sequences over the static group by itself",
             "dynamic_context_parallel=False",
         ),
-        *of_model(settings, trained=not getattr(config, "forward_only", False)),
+        *refusals_of_model(settings, trained=not getattr(config, "forward_only", False)),
     )
     confirm_attention()
     _raise_first(refusals)
@@ -108,11 +108,10 @@ def refuse_settings(config: Any, is_value_model: bool) -> None:
     )
     _raise_first(refusals)
     if config.max_seqlen_per_dp_cp_rank is None:
-        msg = (
+        raise ValueError(
             "dynamic_context_parallel=True needs max_seqlen_per_dp_cp_rank. Set it to the number of tokens "
             "of one sequence that a rank can hold."
         )
-        raise ValueError(msg)
 
 
 def refuse_loss(loss_function: Any) -> None:
@@ -138,17 +137,17 @@ def refuse_loss(loss_function: Any) -> None:
     normalised = bypassed and told(correction, "rollout_is_batch_normalize")
     stages = mpu.get_pipeline_model_parallel_world_size()
     if normalised and stages > 1:
-        msg = (
+        raise NotImplementedError(
             "dynamic_context_parallel=True does not work with loss_mode=bypass_mode and "
             f"rollout_is_batch_normalize=True in {stages} pipeline stages: verl averages over all ranks, and "
             "only those of the last stage have a loss. Set rollout_is_batch_normalize=False."
         )
-        raise NotImplementedError(msg)
 
 
 def _raise_first(refusals: Iterable[tuple[Any, str, str]]) -> None:
     """Raise the first refusal whose condition is true: (condition, what does not work, way out)."""
     for refused, why, way_out in refusals:
         if refused:
-            msg = f"dynamic_context_parallel=True does not work with {why}. Set {way_out}."
-            raise NotImplementedError(msg)
+            raise NotImplementedError(
+                f"dynamic_context_parallel=True does not work with {why}. Set {way_out}."
+            )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from heapq import heapify, heappop, heapreplace
 
-from overlay.patches._dynamic_cp.cost import of_sequence, of_sequences, of_start
+from overlay.patches._dynamic_cp.cost import sequence_cost, sequence_costs, start_cost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Subgroup:
 def subgroup(size: int, indices: list[int], lengths: Sequence[int]) -> Subgroup:
     """Make a subgroup of some sequences, and work out what they cost."""
     taken = [lengths[index] for index in indices]
-    return Subgroup(size, indices, sum(taken), of_start(size) + sum(of_sequences(taken, size)))
+    return Subgroup(size, indices, sum(taken), start_cost(size) + sum(sequence_costs(taken, size)))
 
 
 def smallest_size(length: int, room: int) -> int:
@@ -71,7 +71,7 @@ def windows(
         while rising and free:
             index, length = rising.pop(), sorted_lengths.pop()
             size = max(least, smallest_size(length, room))
-            load = of_start(size) + of_sequence(length, size)
+            load = start_cost(size) + sequence_cost(length, size)
             members.append(Subgroup(size, [index], length, load))
             free -= size
         if free:
@@ -131,7 +131,7 @@ def _fill(
         size = member.size
         most = min(size * budget - member.tokens, size * room)
         fitting = bisect_right(sorted_lengths, most) - 1
-        if limit is not None and fitting >= 0 and load + of_sequence(sorted_lengths[fitting], size) > limit:
+        if limit is not None and fitting >= 0 and load + sequence_cost(sorted_lengths[fitting], size) > limit:
             fitting = _cheap_enough(sorted_lengths, fitting, size, limit - load)
         if fitting < 0 or (
             least is not None and size > max(least, smallest_size(sorted_lengths[fitting], room))
@@ -143,10 +143,10 @@ def _fill(
         length = sorted_lengths.pop(fitting)
         member.indices.append(rising.pop(fitting))
         member.tokens += length
-        member.load = load = load + of_sequence(length, size)
+        member.load = load = load + sequence_cost(length, size)
         heapreplace(heap, (load, place))
 
 
 def _cheap_enough(sorted_lengths: Sequence[int], stop: int, size: int, most: int) -> int:
     """Return the place of the longest sequence before `stop` that takes no longer than `most`, or -1."""
-    return bisect_right(sorted_lengths, most, 0, stop, key=lambda length: of_sequence(length, size)) - 1
+    return bisect_right(sorted_lengths, most, 0, stop, key=lambda length: sequence_cost(length, size)) - 1

@@ -89,9 +89,8 @@ def is_contiguous(args: Any, mpu: Any) -> bool:
     if not getattr(args, "allgather_cp", False) or mpu.get_context_parallel_world_size() == 1:
         return False
     if getattr(args, "qkv_format", "thd") != "thd":
-        msg = (
+        raise ValueError(
             f"allgather_cp splits packed sequences, and qkv_format is {args.qkv_format!r}: the rows of a "
             "response could not be told. Set --qkv-format thd, or do without --allgather-cp."
         )
-        raise ValueError(msg)
     return True

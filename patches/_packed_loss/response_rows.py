@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay.patches._packed_loss.captured import numbers
+from overlay.patches._packed_loss.cuda_graph import numbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def response_rows(
         count = sum(stop - start for start, stop in found)
         # Where there is no row, releases disagree on the tokens: of a response of none, `tokens[-0:]` is all.
         if count not in (0, len(tokens)):
-            msg = f"{len(tokens)} response tokens, and {count} rows of logits for them"
-            raise ValueError(msg)
+            raise ValueError(f"{len(tokens)} response tokens, and {count} rows of logits for them")
         runs.append(found)
         targets.append(tokens[:count])
     return runs, targets

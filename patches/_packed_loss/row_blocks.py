@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay.patches._packed_loss.captured import numbers
+from overlay.patches._packed_loss.cuda_graph import numbers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ by block, in the rows of the gradient:
 
 from __future__ import annotations
 
-from overlay.patches._packed_loss.captured import capturing
+from overlay.patches._packed_loss.cuda_graph import capturing
 from overlay.patches._packed_loss.row_kernels import rows_of
 from overlay.patches._packed_loss.sole_holder import make_sole_holder
 

@@ -66,7 +66,7 @@ def drawn(count: int, number: int) -> list[int]:
 
 def load(lengths: Sequence[int], size: int, indices: Sequence[int]) -> int:
     """Return the picoseconds of a subgroup."""
-    return cost.of_start(size) + sum(cost.of_sequence(lengths[index], size) for index in indices)
+    return cost.start_cost(size) + sum(cost.sequence_cost(lengths[index], size) for index in indices)
 
 
 def in_turns(step: Sequence[Plan], lengths: Sequence[int]) -> int:
@@ -92,8 +92,8 @@ def bound(lengths: Sequence[int], ranks: int = RANKS, room: int = ROOM) -> float
     work, alone = 0, 0
     for length in lengths:
         sizes = [size for size in allowed_sizes(ranks) if size >= smallest_size(length, room)]
-        work += min(size * cost.of_sequence(length, size) for size in sizes)
-        alone = max(alone, min(cost.of_sequence(length, size) for size in sizes))
+        work += min(size * cost.sequence_cost(length, size) for size in sizes)
+        alone = max(alone, min(cost.sequence_cost(length, size) for size in sizes))
     return max(work / ranks, alone)
 
 
@@ -131,7 +131,7 @@ def tail(values: list[float]) -> float:
 def table() -> str:
     """Return everything that is printed but for the published set-up."""
     linear, quadratic, exchange = cost.LINEAR / 1e6, cost.QUADRATIC / 1e3, cost.EXCHANGE / 1e6
-    alone, further = cost.of_start(1) / 1e9, (cost.of_start(2) - cost.of_start(1)) / 1e9
+    alone, further = cost.start_cost(1) / 1e9, (cost.start_cost(2) - cost.start_cost(1)) / 1e9
     head = f"""\
 Model: Qwen3-8B on H100 SXM, forward and backward, what a sequence of s tokens costs each of C ranks:
   {linear:.1f} us/token s/C + {quadratic:.2f} ns/token^2 s^2/C + {exchange:.2f} us/token s (C-1)/C

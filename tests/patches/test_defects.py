@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from overlay.auditing.met import names
-from overlay.auditing.options import options
+from overlay.auditing.job_settings import names
+from overlay.auditing.upstream_options import options
 from overlay.authoring.lint import ID, UPSTREAM
 from overlay.catalogue.known_defects import dialects, load_defects
 from overlay.catalogue.registry import load_patches

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 
 from overlay import log
 from overlay.base.settings import dynamic_cp
+from overlay.patches._dynamic_cp.agreement import agree
 from overlay.patches._dynamic_cp.groups import confirm_groups
 from overlay.patches._dynamic_cp.losses import is_sum, name_of, with_width
 from overlay.patches._dynamic_cp.plan import check_longest, check_plan, part_of, plan_uniform
 from overlay.patches._dynamic_cp.refusals import refuse, refuse_loss
-from overlay.patches._dynamic_cp.same_way import agree
 from overlay.patches._dynamic_cp.whole import collect, on_whole
 
 TYPE_CHECKING = False

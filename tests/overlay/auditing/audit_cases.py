@@ -91,7 +91,7 @@ def a_defect(folder: Path) -> Defect:
 DIALECT = Dialect(
     name="settings of lib",
     projects=("lib",),
-    marks=("ranks", "fast", "other"),
+    marks=("ranks", "*.ranks", "fast", "other"),
     defaults={"ranks": 1, "fast": False},
     sources=("lib/arguments.py",),
 )

@@ -80,9 +80,14 @@ class Workplace:
         (inside / "compat").symlink_to(ROOT / "compat")
         (inside / "patches").symlink_to(patches)
 
-    def new(self, ident: str = "verl.exact-mean", *sites: str) -> Written:
+    def new(
+        self, ident: str = "verl.exact-mean", *sites: str, project: str = "", upstream: str = ""
+    ) -> Written:
         """Write a patch and its test."""
-        wish = Wish(id=ident, sites=sites or (SITE,))
+        return self.write(Wish(id=ident, sites=sites or (SITE,), project=project, upstream=upstream))
+
+    def write(self, wish: Wish) -> Written:
+        """Write what somebody wishes for."""
         return write(wish, str(self.checkout), InstalledTree(str(self.upstream)))
 
     def answers(self) -> dict[str, str]:

@@ -57,19 +57,13 @@ def test_what_is_written_parses_and_fails_with_all_that_is_missing(place: Workpl
     assert written.patch == "patches/verl/exact_mean"
     assert written.package == "overlay.patches.verl.exact_mean"
     assert written.test == "tests/patches/verl/test_exact_mean.py"
-    assert [path.name for path in place.files(written)] == [
-        *("__init__.py", "contract.py", "fix.py"),
-        "test_exact_mean.py",
-    ]
+    names = [path.name for path in place.files(written)]
+    assert names == ["__init__.py", "contract.py", "fix.py", "test_exact_mean.py"]
     for path in place.files(written):
         ast.parse(path.read_text())
     said = place.test(written)[written.id]
-    for test in (
-        "test_upstream_alone_is_right",
-        "test_with_the_patch_it_is_right",
-        "test_the_patch_is_of_the_form",
-    ):
-        assert f"{test}: " in said
+    for test in ("upstream_alone_is_right", "with_the_patch_it_is_right", "the_patch_is_of_the_form"):
+        assert f"test_{test}: " in said
     for text in (*ANSWERS, DIGEST):
         assert missing(text) in said
 
@@ -145,13 +139,8 @@ def test_it_is_in_the_style_of_the_house(place: Workplace) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
     text = (place.checkout / "patches/verl/many/fix.py").read_text()
-    for parameter in (
-        "        /,",
-        "third: Any = module.math.pi",
-        "*more: Any",
-        "fifth: Any = (1, 2)",
-        "**rest: Any",
-    ):
+    pi = "third: Any = module.math.pi"
+    for parameter in ("        /,", pi, "*more: Any", "fifth: Any = (1, 2)", "**rest: Any"):
         assert parameter in text
     for factory in ("make_mean", "make_engine_mean", "make_many_mean"):
         assert f"def {factory}(" in text
@@ -159,17 +148,10 @@ def test_it_is_in_the_style_of_the_house(place: Workplace) -> None:
 
 def test_types_are_right(place: Workplace) -> None:
     written = place.new()
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--follow-imports=silent",
-        "--explicit-package-bases",
-    ]
-    command += ["--cache-dir", str(place.imported / ".mypy"), str(place.imported / "overlay/patches/verl")]
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    command += ["--explicit-package-bases", "--cache-dir", str(place.imported / ".mypy")]
     done = subprocess.run(
-        [*command, str(place.checkout / written.test)],
+        [*command, str(place.imported / "overlay/patches/verl"), str(place.checkout / written.test)],
         cwd=place.imported, env={**place.environ(), "MYPYPATH": str(place.imported), "PYTHONPATH": ""},
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
@@ -193,8 +175,7 @@ def test_a_pack_gets_it_where_its_patches_are(tmp_path: Path) -> None:
 
 def test_the_project_may_be_said_apart(place: Workplace) -> None:
     for project in ("verl", "megatron-core"):
-        wish = Wish(id="mean", project=project)
-        found = write(wish, str(place.checkout), InstalledTree(str(place.upstream)))
+        found = place.new("mean", project=project)
         assert found.id == f"{project.partition('-')[0]}.mean"
     # Of the second, the file is called otherwise: pytest tells files apart by their names.
     assert found.test == "tests/patches/megatron/test_megatron_mean.py"
@@ -211,8 +192,7 @@ def test_the_project_may_be_said_apart(place: Workplace) -> None:
     ],
 )
 def test_the_reference_stands_in_the_patch(place: Workplace, given: str, meant: str) -> None:
-    wish = Wish(id="verl.mean", upstream=given)
-    written = write(wish, str(place.checkout), InstalledTree(str(place.upstream)))
+    written = place.new("verl.mean", upstream=given)
     assert f'upstream=("{meant}",)' in (place.checkout / written.patch / "__init__.py").read_text()
 
 
@@ -243,7 +223,7 @@ def test_the_reference_stands_in_the_patch(place: Workplace, given: str, meant: 
 def test_what_cannot_be_understood_writes_nothing(place: Workplace, wish: Wish, words: str) -> None:
     before = sorted(place.checkout.rglob("*"))
     with pytest.raises(SelectionError, match=words.replace("(", r"\(")):
-        write(wish, str(place.checkout), InstalledTree(str(place.upstream)))
+        place.write(wish)
     assert sorted(place.checkout.rglob("*")) == before
 
 
@@ -330,8 +310,7 @@ def test_overlays_own_list_gets_the_package_in_its_place(place: Workplace) -> No
     assert place.new().listed
     verl = "overlay.patches.verl"
     assert packages(place) == ["overlay", "overlay.patches", verl, f"{verl}.exact_mean", f"{verl}.zeroes"]
-    wish = Wish(id="megatron.mean")
-    assert write(wish, str(place.checkout), InstalledTree(str(place.upstream))).listed
+    assert place.new("megatron.mean").listed
     # A project's first patch brings the package of the project.
     megatron = "overlay.patches.megatron"
     assert packages(place)[2:4] == [megatron, f"{megatron}.mean"]
@@ -380,13 +359,8 @@ def test_the_commands_of_the_guide_run(place: Workplace) -> None:
         r"^```console\n(.*?)^```$", (ROOT / "docs/authoring.md").read_text(), re.DOTALL | re.MULTILINE
     )
     lines = [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
-    assert [program.rpartition("/")[2] for program, *_ in lines] == [
-        "matrix",
-        "overlay",
-        "pytest",
-        "overlay",
-        "matrix",
-    ]
+    programs = [program.rpartition("/")[2] for program, *_ in lines]
+    assert programs == ["matrix", "overlay", "pytest", "overlay", "matrix"]
     assert (ROOT / lines[0][0]).is_file()
     for _, *words in (lines[1], lines[3]):
         done = place.overlay(*words, PYTHONPATH=str(place.imported))

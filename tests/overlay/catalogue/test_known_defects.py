@@ -12,6 +12,7 @@ import pytest
 from overlay.catalogue import known_defects
 from overlay.catalogue.known_defects import load_defects
 from overlay.catalogue.registry import load_patches
+from overlay.defect import READ
 from overlay.errors import OverlayError
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def test_a_pack_brings_defects_once_it_is_named(pack: Path, monkeypatch: pytest.
     assert found.upstream == patches["verl.fast-partitioner"].upstream
     assert found.shown == patches["verl.fast-partitioner"].remove.test
     assert found.met == patches["verl.fast-partitioner"].met
+
+
+def test_one_without_a_patch_that_names_no_test_was_read(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack.write_text(RECORD.format(name="acme/verl.slow", patch=""))
+    monkeypatch.setenv("OVERLAY_PACKS", "acme")
+    assert load_defects(load_patches())["acme/verl.slow"].shown == READ
 
 
 @pytest.mark.parametrize(

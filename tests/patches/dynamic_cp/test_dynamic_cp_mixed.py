@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from overlay.patches._dynamic_cp import cost
 from overlay.patches._dynamic_cp.cuts import takes
-from overlay.patches._dynamic_cp.even import even
+from overlay.patches._dynamic_cp.equal_parts import equal_parts
 from overlay.patches._dynamic_cp.exchange import ABOVE, BELOW, GIVEN, TAKERS, improve
 from overlay.patches._dynamic_cp.meter import Meter
 from overlay.patches._dynamic_cp.mixed import plan_mixed, plan_step
-from overlay.patches._dynamic_cp.others import by_number, megatron_rule, one_size_each, replicated
+from overlay.patches._dynamic_cp.other_planners import by_number, megatron_rule, one_size_each, replicated
 from overlay.patches._dynamic_cp.plan import check_plan, plan_uniform
 from overlay.patches._dynamic_cp.windows import smallest_size, windows
 
@@ -44,7 +44,7 @@ def fitting(lengths: list[int], ranks: int, room: int = CAP) -> list[int]:
 def slowest(plan: Plan, lengths: Sequence[int]) -> int:
     """Return the picoseconds of the slowest subgroup of a micro-batch."""
     return max(
-        cost.of_start(size) + sum(cost.of_sequence(lengths[index], size) for index in indices)
+        cost.start_cost(size) + sum(cost.sequence_cost(lengths[index], size) for index in indices)
         for _, size, indices in plan
     )
 
@@ -155,8 +155,8 @@ def test_exchanges_only_gain_and_keep_count(lengths: list[int], ranks: int) -> N
     for member in itertools.chain.from_iterable(step):
         taken = [lengths[index] for index in member.indices]
         assert member.tokens == sum(taken) <= 2 * CAP * member.size
-        assert member.load == cost.of_start(member.size) + sum(
-            cost.of_sequence(length, member.size) for length in taken
+        assert member.load == cost.start_cost(member.size) + sum(
+            cost.sequence_cost(length, member.size) for length in taken
         )
 
 
@@ -168,7 +168,7 @@ def test_an_exchange_is_found_where_there_is_one() -> None:
     members[0].indices, members[1].indices = [0, 1, 2], [3]
     for member in members:
         member.tokens = sum(lengths[index] for index in member.indices)
-        member.load = cost.of_start(1) + sum(cost.of_sequence(lengths[i], 1) for i in member.indices)
+        member.load = cost.start_cost(1) + sum(cost.sequence_cost(lengths[i], 1) for i in member.indices)
     improve(step, lengths, 10_000, 10_000, 1000)
     assert sorted(member.tokens for member in members) == [600, 601]
 
@@ -181,8 +181,8 @@ def test_the_smallest_size_is_the_smallest(length: int, room: int) -> None:
 
 
 def test_a_step_of_equal_subgroups_is_none_of_too_few_sequences() -> None:
-    assert even([5, 5, 5], 8, 2, 100) is None
-    step = even([5, 5, 5, 5], 8, 2, 100)
+    assert equal_parts([5, 5, 5], 8, 2, 100) is None
+    step = equal_parts([5, 5, 5, 5], 8, 2, 100)
     assert step is not None
     assert [[member.size for member in members] for members in step] == [[2, 2, 2, 2]]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from overlay.patches._dynamic_cp.model_refusals import of_model
+from overlay.patches._dynamic_cp.model_refusals import refusals_of_model
 
 PAIR = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
 
 
 def refused(*, trained: bool = True, **settings: Any) -> list[str]:
     """Return why a model with these settings is refused."""
-    return [why for found, why, _ in of_model(SimpleNamespace(**settings), trained=trained) if found]
+    return [why for found, why, _ in refusals_of_model(SimpleNamespace(**settings), trained=trained) if found]
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,6 @@ def plan_split(
     return size, tuple(indices for _, _, indices in plan)
 
 
-def fits(lengths: list[int], ranks: int, cap: int) -> bool:
-    return max(lengths) <= ranks * cap
-
-
 @given(RANKS)
 def test_allowed_sizes_are_the_dividing_powers_of_two_and_all_ranks(ranks: int) -> None:
     sizes = allowed_sizes(ranks)
@@ -60,64 +56,32 @@ def test_allowed_sizes(ranks: int, sizes: tuple[int, ...]) -> None:
 @given(LENGTHS, RANKS, CAPS, BUDGETS)
 @example([5, 4, 3, 4, 2], 4, 6, None)
 @example([0, 0, 0], 2, 1, None)
-def test_every_sequence_goes_to_one_subgroup_and_none_stays_empty(
-    lengths: list[int], ranks: int, cap: int, budget: int | None
-) -> None:
-    if not fits(lengths, ranks, cap):
+@example([8] * 5, 4, 10, 10)
+def test_a_plan_of_one_size(lengths: list[int], ranks: int, cap: int, budget: int | None) -> None:
+    if max(lengths) > ranks * cap:
         with pytest.raises(ValueError, match="too long"):
             plan_split(lengths, ranks, cap, budget)
         return
     size, groups = plan_split(lengths, ranks, cap, budget)
     assert size in allowed_sizes(ranks)
     assert size * cap >= max(lengths)
+    # Every sequence goes to one subgroup, and no subgroup stays empty.
     assert len(groups) == ranks // size
     assert all(groups)
     assert sorted(chain.from_iterable(groups)) == list(range(len(lengths)))
     assert all(list(group) == sorted(group) for group in groups)
-
-
-@given(LENGTHS, RANKS, CAPS)
-def test_the_size_is_the_smallest_that_holds_the_longest_and_leaves_no_subgroup_empty(
-    lengths: list[int], ranks: int, cap: int
-) -> None:
-    if not fits(lengths, ranks, cap):
-        return
-    size, _ = plan_split(lengths, ranks, cap)
-    for smaller in allowed_sizes(ranks):
-        if smaller < size:
-            assert smaller * cap < max(lengths) or ranks // smaller > len(lengths)
-
-
-@given(LENGTHS, RANKS, CAPS)
-def test_subgroups_are_balanced_within_the_longest_sequence(lengths: list[int], ranks: int, cap: int) -> None:
-    if not fits(lengths, ranks, cap):
-        return
-    _, groups = plan_split(lengths, ranks, cap)
     loads = [sum(lengths[index] for index in group) for group in groups]
     assert max(loads) - min(loads) <= max(lengths)
-
-
-@given(LENGTHS, RANKS, CAPS, st.integers(min_value=1, max_value=5000))
-@example([8] * 5, 4, 10, 10)
-def test_a_budget_that_all_ranks_together_hold_is_held_by_each(
-    lengths: list[int], ranks: int, cap: int, budget: int
-) -> None:
-    if not fits(lengths, ranks, cap):
-        return
-    size, groups = plan_split(lengths, ranks, cap, budget)
-    loads = [sum(lengths[index] for index in group) for group in groups]
-    if sum(lengths) <= ranks * budget:
+    if budget is None:
+        # It is the smallest that holds the longest and leaves no subgroup empty.
+        for smaller in allowed_sizes(ranks):
+            if smaller < size:
+                assert smaller * cap < max(lengths) or ranks // smaller > len(lengths)
+    elif sum(lengths) <= ranks * budget:
         assert max(loads) <= size * budget
     elif max(loads) > size * budget:
         assert size == ranks
-
-
-@given(LENGTHS, RANKS, CAPS, BUDGETS)
-def test_equal_lengths_give_an_equal_plan(
-    lengths: list[int], ranks: int, cap: int, budget: int | None
-) -> None:
-    if fits(lengths, ranks, cap):
-        assert plan_split(lengths, ranks, cap, budget) == plan_split(tuple(lengths), ranks, cap, budget)
+    assert plan_split(tuple(lengths), ranks, cap, budget) == (size, groups)
 
 
 def test_plans_of_the_cases_that_were_measured() -> None:

@@ -63,10 +63,18 @@ def environment(folder: Path, **options: Any) -> dict[str, str]:
 def run(*words: str, env: dict[str, str]) -> Any:
     """Return what a program printed as JSON in its last line."""
     done = subprocess.run(
-        [sys.executable, *words], env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+        [sys.executable, "-W", "ignore", *words], env=env, cwd=ROOT,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:], f"seed {SEED}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_text(folder: Path, text: str, *words: str, **options: Any) -> Any:
+    """Return what the text of a program printed: of a kernel Triton reads the file that it is in."""
+    file = folder / "program.py"
+    file.write_text(text)
+    return run(str(file), *words, env=environment(folder, **options))
 
 
 def test_what_holds_of_the_blocks_holds_of_the_kernels(tmp_path: Path) -> None:
@@ -142,11 +150,10 @@ print(json.dumps({"errors": errors, "others": bool(flat[39_992:39_997].any() or 
 
 def test_rows_beyond_what_32_bits_can_count(tmp_path: Path) -> None:
     """Of 2.4e9 logits, in a file of which only four rows are ever written."""
-    file, logits = tmp_path / "far.py", tmp_path / "logits"
-    file.write_text(FAR)
+    logits = tmp_path / "logits"
     with logits.open("wb") as sparse:
         sparse.truncate(40_000 * 60_000 * 2)
-    found = run("-W", "ignore", str(file), str(logits), SEED, env=environment(tmp_path))
+    found = run_text(tmp_path, FAR, str(logits), SEED)
     assert max(found["errors"][:3]) < 1e-5
     assert found["errors"][3] < TOLERANCE["torch.bfloat16"]
     assert not found["others"]
@@ -172,9 +179,7 @@ print(json.dumps({"ends": found[:5].tolist(), "off": float(off)}))
 
 
 def test_the_exponential(tmp_path: Path) -> None:
-    file = tmp_path / "exponentials.py"
-    file.write_text(EXPONENTIALS)
-    found = run("-W", "ignore", str(file), env=environment(tmp_path))
+    found = run_text(tmp_path, EXPONENTIALS)
     assert found["ends"][:4] == [1, 1, 0, 0]
     assert found["ends"][4] != found["ends"][4]
     assert found["off"] < 3e-7
@@ -210,9 +215,7 @@ def test_they_compile_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     """The interpreter takes what a compiler does not, and does not see what fits into no register."""
     if sys.platform != "linux":
         pytest.skip("the assembler is Linux's")
-    file = tmp_path / "compiled.py"
-    file.write_text(COMPILED)
-    found = run(str(file), env=environment(tmp_path, interpreted=False))
+    found = run_text(tmp_path, COMPILED, interpreted=False)
     assert len(found) == 8
     assert all(size > 0 and spilled == 0 for size, spilled in found)
 
@@ -267,9 +270,7 @@ print(json.dumps({"said": said, "taken": taken}))
 
 
 def test_when_the_kernels_are_taken_and_when_not(tmp_path: Path) -> None:
-    file = tmp_path / "ways_out.py"
-    file.write_text(WAYS_OUT)
-    found = run("-W", "ignore", str(file), env=environment(tmp_path))
+    found = run_text(tmp_path, WAYS_OUT)
     taken = found["taken"]
     own = ["loss by Triton kernels on cpu, torch.float32: as float64 has it on 8 rows"]
     assert taken.pop("own") == 2 * own

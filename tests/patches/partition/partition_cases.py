@@ -39,7 +39,7 @@ def drawn_values(draw: random.Random, most: int) -> list[Any]:
     kinds: list[Callable[[], Any]] = [
         lambda: few[0],
         lambda: draw.choice([0, 7]),
-        lambda: draw.randint(0, 2),
+        lambda: draw.randint(0, draw.choice([2, 12])),
         lambda: draw.choice(few),
         lambda: 10**40 + draw.randint(0, 3),
         draw.random,

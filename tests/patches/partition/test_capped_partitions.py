@@ -6,8 +6,6 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from partition_cases import drawing, drawn_costs, drawn_lengths, grown, naive_first_fit, totals
 
 from overlay.patches._partition import (
@@ -76,41 +74,24 @@ def test_contract_on_drawn_lengths(most: int, cases: int) -> None:
     assert repaired > cases / 50
 
 
-@settings(max_examples=400, deadline=None)
-@given(
-    st.lists(st.integers(min_value=0, max_value=40), min_size=1, max_size=30),
-    st.integers(min_value=1, max_value=30),
-    st.data(),
-)
-@example([7] * 8, 8, None)
-@example([30720] * 16, 32768, None)
-@example([0], 1, None)
-@example([9], 8, None)
-@example([0, 0, 0, 0], 1, None)
-@example([9, 0, 0, 0], 8, None)
-@example([8] * 5, 8, None)
-@example([9] * 5, 8, None)
-@example([1, 2, 3, 1, 1, 1, 7], 8, None)
-def test_contract(lengths: list[int], cap: int, data: Any) -> None:
-    needed = first_fit_count(lengths, cap)
-    spare = data.draw(st.integers(min_value=0, max_value=len(lengths) - needed)) if data else 0
-    check(lengths, needed + spare, cap)
-    check(lengths, len(lengths), cap)
-
-
-@pytest.mark.parametrize(("most", "cases"), [(12, 2500), (60, 300), (300, 30)])
-def test_first_fit_counts_as_upstream_does(most: int, cases: int) -> None:
-    draw = drawing(f"first fit/{most}")
-    for _ in range(cases):
-        lengths, cap = drawn_lengths(draw, most)
-        assert first_fit_count(lengths, cap) == len(naive_first_fit(lengths, cap)), (lengths, cap)
+#: Where an off-by-one shows: ties, zeros, what fills the cap to the last token, and what is over it alone.
+EDGES = [
+    ([7] * 8, 8),
+    ([30720] * 16, 32768),
+    ([0], 1),
+    ([9], 8),
+    ([0, 0, 0, 0], 1),
+    ([9, 0, 0, 0], 8),
+    ([8] * 5, 8),
+    ([9] * 5, 8),
+    ([1, 2, 3, 1, 1, 1, 7], 8),
+]
 
 
 @pytest.mark.parametrize(("most", "cases"), [(9, 800), (30, 150)])
 def test_the_fewest_parts_and_every_number_above_are_found(most: int, cases: int) -> None:
     draw = drawing(f"fewest/{most}")
-    for _ in range(cases):
-        lengths, cap = drawn_lengths(draw, most)
+    for lengths, cap in [*EDGES, *(drawn_lengths(draw, most) for _ in range(cases))]:
         costs = drawn_costs(draw, lengths)
         fewest = fewest_parts(lengths, cap, costs=costs)
         assert max(1, least_parts(lengths, cap)) <= fewest <= first_fit_count(lengths, cap)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from partition_cases import divisors, drawing, drawn_values, functions
 
 from overlay.patches._partition import is_exact, karmarkar_karp
@@ -34,15 +32,6 @@ def test_same_partitions_on_drawn_values(most: int, cases: int, equal_size: bool
         assert is_exact(values)
         found = karmarkar_karp(values, parts, equal_size=equal_size)
         assert found == UPSTREAM(values, parts, equal_size), (values, parts)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(min_value=0, max_value=12), min_size=1, max_size=24), st.data())
-def test_same_partitions_where_nearly_all_is_a_tie(values: list[int], data: Any) -> None:
-    parts = data.draw(st.integers(min_value=1, max_value=len(values) + 1))
-    assert karmarkar_karp(values, parts, equal_size=False) == UPSTREAM(values, parts, False)
-    parts = data.draw(st.sampled_from([*divisors(len(values))]))
-    assert karmarkar_karp(values, parts, equal_size=True) == UPSTREAM(values, parts, True)
 
 
 def test_same_partitions_of_hundreds_of_samples_in_nearly_as_many_parts() -> None:

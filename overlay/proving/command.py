@@ -13,12 +13,15 @@ from overlay.deciding.decide import version_of
 from overlay.errors import SelectionError, TrustError
 from overlay.pinning import trustfile
 from overlay.proving import prove, table, trusting
+from overlay.reading.source import InstalledTree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
     from overlay.enabling.engine import Engine
+    from overlay.patch import Patch
+    from overlay.verdict import Plan, Verdict
 
 #: Seconds for one run of a contract, on a machine that is busy.
 PATIENCE = 240.0
@@ -73,73 +76,69 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _prove(engine: Engine, arguments: argparse.Namespace, options: prove.Options) -> int:
-    named = arguments.patches
-    plan = engine.plan(named) if named else engine.plan_each()
-    # Companions come along with whatever is selected, and were not asked for.
-    known, chosen = engine.known(), {*plan.selection} - {*(plan.companions if named else ())}
+    _, asked = _asked_for(engine, arguments.patches, ("apply", "conflict"))
+    # Two patches that claim one site are each proven by itself.
     wanted = [
-        # Two patches that claim one site are each proven by itself.
-        (known[one.patch], one.replace(verdict="apply") if one.verdict == "conflict" else one)
-        for one in plan.verdicts
-        if one.patch in chosen and (named or one.verdict in ("apply", "conflict"))
+        (patch, one.replace(verdict="apply") if one.verdict == "conflict" else one) for patch, one in asked
     ]
     rows = prove.prove(wanted, options, arguments.progress)
-    data = {**_said(options), "rows": [row.to_dict() for row in rows]}
+    data = {**_how(options), "rows": [row.to_dict() for row in rows]}
     show(arguments, data, lambda: table.table(rows, options))
-    return EXIT_LOUD if prove.fails(rows, named) else EXIT_OK
+    return EXIT_LOUD if prove.fails(rows, arguments.patches) else EXIT_OK
 
 
 def _trust(engine: Engine, arguments: argparse.Namespace, options: prove.Options) -> int:
-    from overlay.reading.source import InstalledTree
-
     path = settings.trust()
     if not path:
         raise SelectionError(
             "--trust writes to the file that OVERLAY_TRUST names: set OVERLAY_TRUST to a file beside the lock"
         )
+    before = []
     if os.path.exists(path):
         before = trustfile.read(path)
     else:
-        before = []
         del os.environ["OVERLAY_TRUST"]  # it is about to be written
-    named = arguments.patches
-    plan = engine.plan(named) if named else engine.plan_each()
-    known, chosen = engine.known(), {*plan.selection} - {*(plan.companions if named else ())}
-    wanted = [
-        (known[verdict.patch], verdict)
-        for verdict in plan.verdicts
-        if verdict.patch in chosen and (named or verdict.verdict == "unsupported")
-    ]
+    plan, wanted = _asked_for(engine, arguments.patches, ("unsupported",))
     trials = trusting.trust(wanted, InstalledTree(), options, before, arguments.progress)
-    proofs = {one.patch: one for one in before} | {
-        one.patch: one.proof for one in trials if one.proof is not None
-    }
-    written = sorted(one.patch for one in trials if one.proof is not None)
-    if written:
+    proofs = {one.patch: one.proof for one in trials if one.proof is not None}
+    if proofs:
         try:
-            trustfile.write(path, proofs.values())
+            trustfile.write(path, ({one.patch: one for one in before} | proofs).values())
         except OSError as error:
             raise TrustError(f"OVERLAY_TRUST={path!r} cannot be written: {error}") from error
     data = {
-        **_said(options),
+        **_how(options),
         "seeds": trusting.seeds(options.seed),
         "file": path,
-        "written": written,
+        "written": sorted(proofs),
         "trials": [{**one.to_dict(), "why": one.why} for one in trials],
     }
     show(arguments, data, lambda: table.trials(trials, path, options))
     applies = {verdict.patch for verdict in plan.verdicts if verdict.verdict == "apply"}
-    refused = named and any(one.proof is None and one.patch not in applies for one in trials)
+    refused = arguments.patches and any(one.patch not in proofs.keys() | applies for one in trials)
     return EXIT_LOUD if refused or trusting.failed(trials) else EXIT_OK
 
 
-def _said(options: prove.Options) -> dict[str, object]:
+def _asked_for(
+    engine: Engine, named: list[str], verdicts: tuple[str, ...]
+) -> tuple[Plan, list[tuple[Patch, Verdict]]]:
+    """Return what is decided here, and the patches that are meant: those named, or else of some verdicts."""
+    plan = engine.plan(named) if named else engine.plan_each()
+    # Companions come along with whatever is selected, and were not asked for.
+    known, chosen = engine.known(), {*plan.selection} - {*(plan.companions if named else ())}
+    return plan, [
+        (known[one.patch], one)
+        for one in plan.verdicts
+        if one.patch in chosen and (named or one.verdict in verdicts)
+    ]
+
+
+def _how(options: prove.Options) -> dict[str, object]:
+    """Return how contracts are run, as data."""
     return {"seed": options.seed, "device": options.device, "environment": options.beside}
 
 
 def beside() -> dict[str, str]:
     """Return the versions of what a lock records beside the patched projects. None of it is imported."""
-    from overlay.reading.source import InstalledTree
-
     tree = InstalledTree()
     return {project.name: version_of(project, tree) for project in recorded_projects()}

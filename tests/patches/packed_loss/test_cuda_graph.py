@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from overlay.patches._packed_loss import captured, response_rows, vocab_parallel
+from overlay.patches._packed_loss import cuda_graph, response_rows, vocab_parallel
 from overlay.patches._packed_loss.row_blocks import Rows
 
 torch: Any = pytest.importorskip("torch")
@@ -36,8 +36,8 @@ class Across(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
 @pytest.fixture
 def capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have it look as if a graph were being captured."""
-    for module in (captured, vocab_parallel):
+    """Have it look as if a graph were being cuda_graph."""
+    for module in (cuda_graph, vocab_parallel):
         monkeypatch.setattr(module, "capturing", lambda _device: True)
 
 
@@ -90,15 +90,15 @@ def test_what_zigzag_ranks_put_together_keeps_to_the_device(monkeypatch: pytest.
 
 def test_numbers_are_the_same_on_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
     here = torch.device("cpu")
-    copied = captured.numbers(SPANS, here)
-    monkeypatch.setattr(captured, "capturing", lambda _device: True)
-    made = captured.numbers(iter(SPANS), here)
+    copied = cuda_graph.numbers(SPANS, here)
+    monkeypatch.setattr(cuda_graph, "capturing", lambda _device: True)
+    made = cuda_graph.numbers(iter(SPANS), here)
     assert copied.tolist() == made.tolist() == [0, 1, 2, 4, 5, 6]
     assert made.dtype == copied.dtype == torch.long
-    assert captured.numbers([], here).tolist() == []
+    assert cuda_graph.numbers([], here).tolist() == []
 
 
 def test_who_captures_is_asked_of_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert not captured.capturing(torch.device("cpu"))
-    assert captured.capturing(torch.device("cuda", 0))
+    assert not cuda_graph.capturing(torch.device("cpu"))
+    assert cuda_graph.capturing(torch.device("cuda", 0))

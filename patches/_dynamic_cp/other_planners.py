@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from heapq import heapreplace
 
-from overlay.patches._dynamic_cp.cost import of_sequences
+from overlay.patches._dynamic_cp.cost import sequence_costs
 from overlay.patches._dynamic_cp.plan import allowed_sizes
 from overlay.patches._dynamic_cp.windows import Subgroup, smallest_size, subgroup
 from overlay.patches._partition import karmarkar_karp
@@ -130,7 +130,7 @@ def _dealt_out(lengths: Sequence[int], part: Sequence[int], count: int, size: in
     """Return subgroups of one size; the longest sequence came first, each to who had least to do."""
     falling = sorted(part, key=lambda index: (-lengths[index], index))
     heap, dealt = [(0, place) for place in range(count)], [list[int]() for _ in range(count)]
-    for index, load in zip(falling, of_sequences([lengths[index] for index in falling], size), strict=True):
+    for index, load in zip(falling, sequence_costs([lengths[index] for index in falling], size), strict=True):
         least, place = heap[0]
         dealt[place].append(index)
         heapreplace(heap, (least + load, place))

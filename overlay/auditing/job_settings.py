@@ -1,12 +1,12 @@
-"""Whether the settings of a job meet a defect: met, not met, or not to be told. Never "safe"."""
+"""The settings of a job, and whether it meets a defect under them: met, not met, or untold. Never "safe"."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
-from overlay.auditing.options import UNSAID, options
-from overlay.auditing.values import Open
+from overlay.auditing.settings_file import Open
+from overlay.auditing.upstream_options import options
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.defect import Beyond, Setting
 from overlay.errors import SettingsError
@@ -19,13 +19,11 @@ if TYPE_CHECKING:
     from overlay.patch import ReadFile
 
 #: What settings can say of a defect.
-MET = {
+ANSWERS = {
     "met": "met by these settings",
     "untold": "cannot be told from these settings",
     "not-met": "not met by these settings",
 }
-
-
 #: Said of a value that the file leaves out.
 DEFAULT = ", upstream's default"
 
@@ -33,7 +31,7 @@ DEFAULT = ", upstream's default"
 class Answer(Record):
     """What settings say of a defect, or of one condition."""
 
-    #: One of `MET`.
+    #: One of `ANSWERS`.
     word: str
     #: The settings that decide it, and what is not known.
     why: str = ""
@@ -46,7 +44,7 @@ class Settings(Record):
     file: str
     dialect: Dialect
     values: dict[str, Any]
-    #: The options of the upstreams that are there, each with its default.
+    #: The options of the upstreams that are there, each with its default, which may be `Open`.
     options: dict[str, Any] = {}  # noqa: RUF012 -- a record is never changed
     #: What the file takes from elsewhere: what it does not say itself may stand there.
     elsewhere: tuple[str, ...] = ()
@@ -82,7 +80,7 @@ class Settings(Record):
         found = {
             full: one
             for full, one in self.options.items()
-            if one is not UNSAID and full not in self.values and _means(full, key, aside)
+            if not isinstance(one, Open) and full not in self.values and _means(full, key, aside)
         }
         alike = {repr(one): (full, one, DEFAULT) for full, one in reversed(found.items())}
         return list(alike.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay.patches._dynamic_cp.cost import of_sequences
+from overlay.patches._dynamic_cp.cost import sequence_costs
 from overlay.patches._dynamic_cp.windows import Subgroup, subgroup
 from overlay.patches._partition.packing import worst_fit
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 NUMBERS = 3
 
 
-def even(lengths: Sequence[int], ranks: int, size: int, budget: int) -> list[list[Subgroup]] | None:
+def equal_parts(lengths: Sequence[int], ranks: int, size: int, budget: int) -> list[list[Subgroup]] | None:
     """Cut a mini-batch into micro-batches of W / C subgroups; `None` if no way was found.
 
     Args:
@@ -24,7 +24,7 @@ def even(lengths: Sequence[int], ranks: int, size: int, budget: int) -> list[lis
         budget: Tokens of a micro-batch that a rank holds.
 
     """
-    costs = of_sequences(lengths, size)
+    costs = sequence_costs(lengths, size)
     beside = ranks // size
     fewest = max(1, -(-sum(lengths) // (beside * size * budget)))
     for number in range(fewest, fewest + NUMBERS):

@@ -1,12 +1,25 @@
-"""The sources of a defect that has other bounds than a patch, or none: three kinds of variants."""
+"""Short forms in which the records are written: conditions that hold together, and three kinds of sources."""
 
 from __future__ import annotations
+
+from itertools import product
 
 from overlay.patch import Variant, variant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from overlay.defect import Condition as OnSettings
     from overlay.patch import Condition
+
+
+def all_of(*conditions: OnSettings | tuple[OnSettings, ...]) -> tuple[tuple[OnSettings, ...], ...]:
+    """Return the ways to meet a defect where all of these conditions hold, of `one_of` any one."""
+    return tuple(product(*(one if isinstance(one, tuple) else (one,) for one in conditions)))
+
+
+def one_of(*conditions: OnSettings) -> tuple[OnSettings, ...]:
+    """Return conditions of which one is enough, for `all_of`."""
+    return conditions
 
 
 def present(name: str, versions: str, *conditions: Condition) -> Variant:

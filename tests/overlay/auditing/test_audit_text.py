@@ -8,10 +8,9 @@ import pytest
 from audit_cases import DIALECT, a_defect
 
 from overlay.auditing.audit import Audit
-from overlay.auditing.entries import entries
+from overlay.auditing.job_settings import Answer, Settings
 from overlay.auditing.judge import Finding
-from overlay.auditing.met import Answer, Settings
-from overlay.auditing.screen import HEIGHT, screen
+from overlay.auditing.text import HEIGHT, entries, screen
 from overlay.verdict import Plan
 
 if TYPE_CHECKING:

@@ -45,6 +45,7 @@ def agree(group: Any) -> None:
     if wrong is not None:
         raise wrong
     if len(set(ways)) > 1:
-        msg = f"OVERLAY_DCP differs between ranks ({', '.join(ways)}): set it to one value on all of them"
-        raise ValueError(msg)
+        raise ValueError(
+            f"OVERLAY_DCP differs between ranks ({', '.join(ways)}): set it to one value on all of them"
+        )
     _asked.add(group)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ast
 
-from overlay.auditing import values
+from overlay.auditing.settings_file import Open, in_yaml
 from overlay.base.record import TYPE_CHECKING
-from overlay.errors import OverlayError, SettingsError
+from overlay.errors import OverlayError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,16 +18,12 @@ if TYPE_CHECKING:
     from overlay.defect import Dialect
     from overlay.patch import ReadFile
 
-
-class Unsaid:
-    """Stands for a default that the source has no constant for."""
-
-
-UNSAID = Unsaid()
+#: Stands for a default that the source has no constant for.
+_COMPUTED = Open("computed")
 
 
 def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], list[str]]:
-    """Return the options by key, each with its default or `UNSAID`, and the files that are not there."""
+    """Return the options by key, each with its default or an `Open`, and the files that are not there."""
     found: dict[str, Any] = {}
     missing = []
     for path in dialect.sources:
@@ -44,13 +40,7 @@ def options(dialect: Dialect, read: ReadFile) -> tuple[dict[str, Any], list[str]
 
 
 def _in_file(path: str, text: str) -> dict[str, Any]:
-    if path.endswith(".py"):
-        return dict(_declared(ast.parse(text)))
-    try:
-        found = values.in_yaml(text, path)
-        return {key: UNSAID if isinstance(one, values.Open) else one for key, one in found.items()}
-    except SettingsError as error:
-        raise OverlayError(str(error)) from error
+    return dict(_declared(ast.parse(text))) if path.endswith(".py") else in_yaml(text, path)
 
 
 def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:
@@ -62,7 +52,7 @@ def _declared(tree: ast.Module) -> Iterator[tuple[str, Any]]:
             for inner in node.body:
                 if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
                     # An upstream may set it otherwise where it makes its configuration.
-                    yield inner.target.id, UNSAID
+                    yield inner.target.id, _COMPUTED
 
 
 def _added(call: ast.Call) -> Iterator[tuple[str, Any]]:
@@ -90,5 +80,5 @@ def _constant(node: ast.AST | None) -> Any:
         and isinstance(node.op, ast.USub)
         and isinstance(node.operand, ast.Constant)
     ):
-        return -node.operand.value if isinstance(node.operand.value, (int, float)) else UNSAID
-    return UNSAID
+        return -node.operand.value if isinstance(node.operand.value, (int, float)) else _COMPUTED
+    return _COMPUTED

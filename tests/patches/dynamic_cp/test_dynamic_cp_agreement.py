@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from overlay.errors import SelectionError
-from overlay.patches._dynamic_cp.same_way import agree
+from overlay.patches._dynamic_cp.agreement import agree
 
 dist = pytest.importorskip("torch.distributed")
 
