@@ -23,7 +23,6 @@ from overlay.deciding.decide import decide, settle, variant_of
 from overlay.deciding.keeping import Folder, usual
 from overlay.errors import SourceError
 from overlay.reading import known
-from overlay.reading.compiled import of_definition
 from overlay.reading.source import InstalledTree
 from overlay.verdict import SiteFinding, TargetVerdict, Verdict
 
@@ -191,7 +190,7 @@ def prints_of(
                 if not replacement.new:
                     with suppress(SourceError):  # it is met, and told, where the site is looked at
                         origin = tree.chain(replacement.site)[-1]
-                        prints[replacement.site] = (origin, of_definition(origin, tree))
+                        prints[replacement.site] = (origin, tree.ask("prints", origin))
     return prints
 
 

@@ -11,8 +11,7 @@ from types import FunctionType
 
 from overlay.base.marks import OWNER, is_wrapper
 from overlay.errors import OverlayError
-from overlay.reading.compiled import of_source
-from overlay.reading.fingerprint import fingerprint
+from overlay.reading.fingerprint import fingerprint, of_source
 from overlay.reading.shape import split_site
 
 TYPE_CHECKING = False

@@ -131,9 +131,8 @@ class _Scope:
         return self._names.get(name, [])
 
 
-def find(tree: ast.Module | Module, qualname: str) -> list[Found]:
+def find(module: Module, qualname: str) -> list[Found]:
     """Return what binds a qualified name in a module, and what bears on that. Nothing if nothing binds it."""
-    module = tree if isinstance(tree, Module) else Module(tree)
     *path, last = qualname.split(".")
     scopes = [module.scope(module.tree.body, None)]
     bearing: list[Found] = []

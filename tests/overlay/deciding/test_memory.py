@@ -13,6 +13,7 @@ import pytest
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.keeping import Folder
 from overlay.deciding.memory import Witness, _own_files, decide_all
+from overlay.enabling.loading import know_sources
 from overlay.patch import Present
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    know_sources()  # as an engine does: the table is part of what the kept file is named by
     place = tmp_path / "kept" / "here"
     monkeypatch.setenv("OVERLAY_CACHE", str(place))
     return place

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.reading.compiled import of_definition, of_source
+from overlay.reading.fingerprint import of_source
 
 HERE = Path(__file__).resolve().parents[3]
 #: Long modules of different kinds, with methods, closures, decorators and calls of what is imported.
@@ -59,7 +59,7 @@ def test_it_is_the_same(text: str) -> None:
     names = sites(text)
     assert names
     for name in names:
-        assert of_definition(f"m:{name}", tree) == of_source(f"m:{name}", tree) != [], name
+        assert tree.ask("prints", f"m:{name}") == of_source(f"m:{name}", tree) != [], name
 
 
 TRIED = """
@@ -92,6 +92,6 @@ def test_kinds_of_parameters_are_told_apart(one: str, other: str) -> None:
 
 def test_what_is_not_there_or_does_not_compile_has_none() -> None:
     tree = MemoryTree({"m.py": "def f():\n    return 1\ndef g():\n    nonlocal x\n"})
-    assert of_definition("m:h", tree) == []
-    assert of_definition("m:g", tree) == []
-    assert len(of_definition("m:f", tree)) == 1
+    assert tree.ask("prints", "m:h") == []
+    assert tree.ask("prints", "m:g") == []
+    assert len(tree.ask("prints", "m:f")) == 1

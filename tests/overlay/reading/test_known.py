@@ -15,7 +15,7 @@ from overlay.deciding.memory import Witness, decide_all
 from overlay.patch import Absent, Calls, Fields, Known, Present, Replacement
 from overlay.reading import known
 from overlay.reading.bindings import Module
-from overlay.reading.compiled import of_source
+from overlay.reading.fingerprint import of_source
 from overlay.reading.questions import answer
 from overlay.reading.source import InstalledTree
 
