@@ -216,7 +216,7 @@ class Session:
         self._install(entry, name, module)
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
-        from overlay.base.collector import Paused
+        from overlay.base.collector import paused
         from overlay.installing.live_site import ConflictError
         from overlay.installing.sites import prepare, put
 
@@ -229,7 +229,7 @@ class Session:
         try:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
-            with Paused():
+            with paused():
                 sites = prepare(entry.label, module, missing, tree)
                 tree.let_go()
             with self._lock:
@@ -364,7 +364,7 @@ class Session:
         """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
         found = self._verdicts
         if patch.id not in found:
-            from overlay.base.collector import Paused
+            from overlay.base.collector import paused
             from overlay.deciding.memory import decide_all
 
             chosen, found = [], {}
@@ -375,7 +375,7 @@ class Session:
                     found[entry.patch.id] = _undecided(entry.patch, error)
             try:
                 tree = self._source()
-                with Paused():
+                with paused():
                     found |= decide_all(chosen, tree, self._trusted)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure

@@ -5,10 +5,6 @@ from __future__ import annotations
 import ast
 from types import CodeType
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from overlay.reading.source import Tree
-
 #: Length of a fingerprint in hexadecimal digits.
 LENGTH = 32
 
@@ -23,21 +19,12 @@ def fingerprint(code: CodeType) -> str:
     return sha256(_written(code).encode()).hexdigest()[:LENGTH]
 
 
-def of_source(site: str, tree: Tree) -> list[str]:
-    """Return the fingerprints of what a source compiles to at a site that is defined there.
-
-    More than one if the source defines it more than once. Raises `SourceError`.
-    """
-    module, _, qualname = site.partition(":")
-    return inside(tree.code(module), qualname)
-
-
 def of_parsed(parsed: ast.Module, qualname: str) -> list[str]:
     """Return the fingerprints of what the definition of a name compiles to, none where that cannot be done.
 
     What is compiled is the imports of the module, on which the code of a call depends, and the definition:
     less than the whole module takes. What has one of these fingerprints was made from that definition; what
-    has not may still have one that `of_source` returns.
+    has not may still have one that the whole module gives.
     """
     outer, *inner = qualname.split(".")
     body = [cut for node in parsed.body for cut in _cut(node, outer, inner)]

@@ -16,6 +16,7 @@ from overlay.errors import SourceError
 from overlay.reading import known
 from overlay.reading.bindings import Module
 from overlay.reading.editable import Links, module_file
+from overlay.reading.fingerprint import inside
 from overlay.reading.locate import (
     ask_finders,
     ask_path,
@@ -116,11 +117,16 @@ class Tree:
             return []
         return bindings(tree, qualname) if qualname else [tree.tree]
 
-    def code(self, module: str) -> list[CodeType]:
-        """Return what a module compiles to, nothing if there is no such module. Raises `SourceError`.
+    def fingerprints(self, site: str) -> list[str]:
+        """Return the fingerprints of what the source compiles to at a site that is defined there.
 
-        The whole of it: how a call is compiled depends on what its module imports.
+        More than one if the source defines it more than once. Raises `SourceError`.
         """
+        module, qualname = split_site(site)
+        return inside(self._code(module), qualname)
+
+    def _code(self, module: str) -> list[CodeType]:
+        """Return what all of a module compiles to: how a call is compiled depends on what is imported."""
         if module not in self._compiled:
             text = self._text(module)
             try:

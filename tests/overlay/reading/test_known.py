@@ -15,7 +15,6 @@ from overlay.deciding.memory import Witness, decide_all
 from overlay.patch import Absent, Calls, Fields, Known, Present, Replacement
 from overlay.reading import known
 from overlay.reading.bindings import Module
-from overlay.reading.fingerprint import of_source
 from overlay.reading.questions import answer
 from overlay.reading.source import InstalledTree
 
@@ -114,7 +113,7 @@ def test_what_is_known_is_not_parsed_and_is_decided_on_alike(
     parsed.clear()
     assert decide_all([patch], tree) == before
     assert before[patch.id].verdict == "apply"
-    assert tree.prints == {"fakeup.core:scale": ("fakeup.core:scale", of_source("fakeup.core:scale", tree))}
+    assert tree.prints == {"fakeup.core:scale": ("fakeup.core:scale", tree.fingerprints("fakeup.core:scale"))}
     assert engines(patch).enable(strict=True).patches[0].state == "armed"
     assert upstream.load().scale(1) == 200
     assert parsed == []
@@ -272,7 +271,7 @@ def test_what_another_python_has_compiled_is_compiled_here(
     tree = Witness()
     decide_all([patch], tree)
     site = "fakeup.core:scale"
-    assert tree.prints == {site: (site, of_source(site, tree))}
+    assert tree.prints == {site: (site, tree.fingerprints(site))}
     assert engines(patch).enable(strict=True).patches[0].state == "armed"
     assert upstream.load().scale(1) == 200
 
