@@ -26,7 +26,7 @@ from overlay.errors import OverlayError, PatchError, PinError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from overlay.deciding.memory import Witness
+    from overlay.deciding.cache import Witness
     from overlay.deciding.selection import Selection
     from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
@@ -365,7 +365,7 @@ class Session:
         found = self._verdicts
         if patch.id not in found:
             from overlay.base.collector import paused
-            from overlay.deciding.memory import decide_all
+            from overlay.deciding.cache import decide_all
 
             chosen, found = [], {}
             for entry in self.entries.values():
@@ -384,7 +384,7 @@ class Session:
         return found[patch.id]
 
     def _source(self) -> Witness:
-        from overlay.deciding.memory import Witness
+        from overlay.deciding.cache import Witness
 
         tree = self._tree
         if tree is None:

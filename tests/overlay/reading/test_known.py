@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.deciding.memory import Witness, decide_all
+from overlay.deciding.cache import Witness, decide_all
 from overlay.patch import Absent, Calls, Fields, Known, Present, Replacement
 from overlay.reading import known
 from overlay.reading.bindings import Module

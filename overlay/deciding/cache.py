@@ -1,4 +1,4 @@
-"""Memory: what was decided on a source, for the next process that meets the very same one.
+"""The cache of decisions: what was decided on a source, for the next process that meets the very same one.
 
 The ranks of a node decide on the same files, in each start of a job again. The first of them writes down
 what it decided, each question that it asked of the installation, and a digest of each answer: in the folder
@@ -19,8 +19,8 @@ from contextlib import suppress
 from overlay import log
 from overlay._version import __version__
 from overlay.base import settings
+from overlay.deciding.cache_folder import Folder, usual
 from overlay.deciding.decide import decide, settle, variant_of
-from overlay.deciding.keeping import Folder, usual
 from overlay.errors import SourceError
 from overlay.reading import known
 from overlay.reading.source import InstalledTree

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overlay.catalogue.registry import load_patches
-from overlay.deciding.keeping import Folder
-from overlay.deciding.memory import Witness, _own_files, decide_all
+from overlay.deciding.cache import Witness, _own_files, decide_all
+from overlay.deciding.cache_folder import Folder
 from overlay.enabling.loading import know_sources
 from overlay.patch import Present
 
