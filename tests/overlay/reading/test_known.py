@@ -82,20 +82,6 @@ def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], P
     return write
 
 
-@pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows by each source that is parsed."""
-    found: list[str] = []
-    plain = ast.parse
-
-    def parse(text: str, *more: Any, **named: Any) -> Any:
-        found.append(text)
-        return plain(text, *more, **named)
-
-    monkeypatch.setattr(ast, "parse", parse)
-    return found
-
-
 def core(upstream: Upstream) -> str:
     return (upstream.root / "fakeup/core.py").read_text()
 
