@@ -103,5 +103,5 @@ def answer(question: tuple[str, ...], module: Module | None) -> Answer:
     """
     kind, name, *more = question
     if module is None:
-        return None if kind == "digest" else answer(question, Module(ast.Module([], []), ""))
+        return None if kind == "digest" else answer(question, Module(ast.Module([], [])))
     return _QUESTIONS[kind](module, name, *more)

@@ -171,7 +171,7 @@ class Tree:
             return None
         found = self._walked.get(module)
         if found is None or found.tree is not tree:
-            found = self._walked[module] = Module(tree, self._texts.get(module))
+            found = self._walked[module] = Module(tree)
         return found
 
     def _parse(self, module: str) -> ast.Module | None:

@@ -42,7 +42,7 @@ def table(texts: dict[str, str], asked: list[tuple[str, ...]] = ASKED, **changes
     pool: list[Any] = []
     modules = {}
     for module, text in texts.items():
-        parsed = Module(ast.parse(text), text)
+        parsed = Module(ast.parse(text))
         found = [answer(question, parsed) for question in asked]
         row = range(len(pool), len(pool) + len(found))
         pool += [
@@ -301,7 +301,7 @@ def test_answers_name_no_neighbour_and_are_plain_data() -> None:
         "    @staticmethod\n    def f():\n        h()\n"
     )
     more = {"calls": ("h", "last"), "fields": ("x", "0")}
-    module = Module(ast.parse(text), text)
+    module = Module(ast.parse(text))
     found = {
         (kind, name): answer((kind, name, *more.get(kind, ())), module)
         for kind in ("calls", "decorators", "digest", "doubt", "fields", "has", "imported", "prints", "star")

@@ -21,7 +21,7 @@ def f(x, y=1):
 
 
 def parsed(source: str) -> Module:
-    return Module(ast.parse(source), source)
+    return Module(ast.parse(source))
 
 
 def of(source: str, name: str = "f") -> str:
