@@ -105,9 +105,7 @@ def test_a_requirement_that_does_not_apply() -> None:
 
 
 def test_an_optional_target_counts_only_if_it_is_there() -> None:
-    shape = (
-        Known(site="other:h", digests=(MemoryTree({"other.py": "def h(): pass\n"}).digest("other:h") or "",)),
-    )
+    shape = (known("other:h", {"other.py": "def h(): pass\n"}),)
     target = Target(
         project=OTHER,
         optional=True,
@@ -231,15 +229,13 @@ CLASS = "class A:\n    {}\n    def g(self):\n        return 1\n"
 )
 def test_what_is_no_plain_function_at_run_time_is_unsupported(core: str, site: str, words: str) -> None:
     files = {**FILES, "lib/core.py": core, "lib/other.py": "@deco\ndef f(x): pass\n"}
-    digest = MemoryTree(files).digest(site)
-    assert digest
-    shape = (Known(site=site, digests=(digest,)),)
+    shape = (known(site, files),)
     verdict = decide(patch(variant(site=site, shape=shape)), MemoryTree(files))
     assert verdict.verdict == ("unsupported" if words else "apply")
     assert words in verdict.reason
     if words:
         assert site in verdict.reason
-        only_known = variant(site="lib.core:k", shape=(*shape, Known(site="lib.core:k", digests=(digest,))))
+        only_known = variant(site="lib.core:k", shape=(*shape, shape[0].replace(site="lib.core:k")))
         assert words not in decide(patch(only_known), MemoryTree(files)).reason
 
 
@@ -257,8 +253,10 @@ def test_a_name_that_is_imported_and_what_it_is_imported_from_are_one_site() -> 
     }
 
     def claim(site: str) -> Patch:
-        shape = (Known(site=site, digests=(MemoryTree(files).digest(site) or "",)),)
-        return patch(variant(site=site, shape=shape), name=f"lib.{site.replace(':', '-').replace('.', '-')}")
+        return patch(
+            variant(site=site, shape=(known(site, files),)),
+            name=f"lib.{site.replace(':', '-').replace('.', '-')}",
+        )
 
     core, user, far, near = (claim(f"lib.{site}") for site in ("core:f", "user:f", "far:h", "near:f"))
     for one, two in ((core, user), (core, far), (user, far)):
