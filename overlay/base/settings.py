@@ -83,23 +83,20 @@ def select(
     if patches is None and not wanted and not _variable("OVERLAY_PATCHES", environ):
         wanted = ["all"]
     if not wanted:
-        msg = f"{source} is empty: say 'all', 'none', or name patches"
-        raise SelectionError(msg)
+        raise SelectionError(f"{source} is empty: say 'all', 'none', or name patches")
     if wanted == ["none"]:
         return ()
     chosen = set(ids) - by_id if wanted[0].startswith("-") else set()
     dropped: set[str] = set()
     for term in wanted:
         if term == "none":
-            msg = f"{source}: 'none' does not go with other terms, got {', '.join(wanted)!r}"
-            raise SelectionError(msg)
+            raise SelectionError(f"{source}: 'none' does not go with other terms, got {', '.join(wanted)!r}")
         drop = term.startswith("-")
         matched = _matches(term[1:] if drop else term, ids, source)
         if not drop and term not in by_id:
             if matched and matched <= by_id:
                 named = ", ".join(sorted(matched))
-                msg = f"{source}: {term!r} matches only what is selected by its id: {named}"
-                raise SelectionError(msg)
+                raise SelectionError(f"{source}: {term!r} matches only what is selected by its id: {named}")
             matched -= by_id
         chosen = chosen - matched if drop else chosen | matched
         dropped = dropped | matched if drop else dropped - matched
@@ -129,8 +126,7 @@ def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) 
     """Return whether strict mode is asked for. Raises `SelectionError` for a value that is neither."""
     if value is not None:
         if type(value) is not bool:
-            msg = f"strict must be True, False or None, got {value!r}"
-            raise SelectionError(msg)
+            raise SelectionError(f"strict must be True, False or None, got {value!r}")
         return value
     return is_on("OVERLAY_STRICT", environ)
 
@@ -243,8 +239,7 @@ def terms(patches: Iterable[str]) -> list[str]:
         given = [patches]  # type: ignore[list-item]
     for term in given:
         if type(term) is not str or _split(term) != [term.strip()]:
-            msg = f"patches must be patch ids, got {term!r}"
-            raise SelectionError(msg)
+            raise SelectionError(f"patches must be patch ids, got {term!r}")
     return [term.strip() for term in given]
 
 
@@ -262,8 +257,7 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
     if ";" in term:
         msg = f"{source}: {term!r}: a ';' separates nothing; write commas or spaces between patches"
         raise SelectionError(msg)
-    msg = f"{source}: {term!r} names no patch; {nearest(term, ids)}"
-    raise SelectionError(msg)
+    raise SelectionError(f"{source}: {term!r} names no patch; {nearest(term, ids)}")
 
 
 #: Ids in a line, at most.

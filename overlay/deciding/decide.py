@@ -185,8 +185,7 @@ def _versions_of(project: Project, tree: Tree) -> tuple[str | None, str | None]:
             tree.versions[project] = project.read_version(tree.read), tree.metadata_version(project)
         return tree.versions[project]
     except Exception as error:
-        msg = f"the version of {project.name} cannot be read: {_told(error)}"
-        raise OverlayError(msg) from error
+        raise OverlayError(f"the version of {project.name} cannot be read: {_told(error)}") from error
 
 
 def _is_there(module: str, tree: Tree) -> bool:

@@ -202,8 +202,7 @@ class InstalledTree(Tree):
         given = [site] if isinstance(site, str) else site
         for one in given or ():
             if not importable(one):
-                msg = f"{one!r} is neither a folder nor an archive that Python can import from"
-                raise SourceError(msg)
+                raise SourceError(f"{one!r} is neither a folder nor an archive that Python can import from")
         self.sites = None if given is None else list(map(os.path.abspath, given))
         #: What was given, as a plan names it.
         self.name = os.pathsep.join(given or ())
@@ -231,8 +230,7 @@ class InstalledTree(Tree):
             msg = f"the source of {module} cannot be read: {str(error) or type(error).__name__}"
             raise SourceError(msg) from error
         if text is None:
-            msg = f"{module} is installed without its source ({spec.origin})"
-            raise SourceError(msg)
+            raise SourceError(f"{module} is installed without its source ({spec.origin})")
         return text
 
     def is_package(self, module: str) -> bool:

@@ -78,11 +78,9 @@ def test_what_a_link_leads_to_is_written_and_keeps_its_mode(tmp_path: Path) -> N
     kept.write_text("before")
     kept.chmod(0o640)
     link.symlink_to(kept)
-    lock = {"format": _lock.FORMAT, "overlay": {"version": "1", "content": "c"}, "python": "3"}
-    locked = _lock.with_digest({**lock, "environment": {}, "pack": [], "patch": []})
-    lockfile.save(str(link), locked)
+    lockfile.save(str(link), example())
     assert link.is_symlink()
-    assert lockfile.read(str(kept)) == locked
+    assert lockfile.read(str(kept)) == example()
     assert kept.stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept.lock", "link.lock"]
 
