@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 
-from overlay.base.place import is_first, place
+from overlay.base.rank import is_first, rank_and_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ _ORDER = {"debug": 10, "info": 20, "warning": 30, "error": 40, "off": 100}
 
 
 def _with_place(message: str) -> str:
-    return f"{message} {place()}".rstrip()
+    return f"{message} {rank_and_host()}".rstrip()
 
 
 def _write(level: str, message: str) -> None:

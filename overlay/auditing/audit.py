@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.auditing import job_settings, settings_file
 from overlay.auditing.judge import Finding, concerns, judge
-from overlay.base.collector import Paused
+from overlay.base.collector import paused
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.catalogue.known_defects import dialects, load_defects
 from overlay.defect import HARMS
@@ -116,7 +116,7 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
     elif any(verdict.verdict == "not-selected" for verdict in plan.verdicts):
         everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
     defects = load_defects(patches)
-    with Paused():
+    with paused():
         found = [judge(defect, patches, everything, planned, tree) for defect in defects.values()]
     kept = _sorted(one for one in found if concerns(one, harms or HARMS))
     answers = (

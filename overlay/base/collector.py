@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import gc
+from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Iterator
 
 
-class Paused:
-    """Keeps the collector from running: `with Paused():`.
+@contextmanager
+def paused() -> Iterator[None]:
+    """Keep the collector from running for as long as a `with` lasts.
 
     A syntax tree is a hundred thousand objects, and after so many the collector looks through the whole heap,
     of a trainer again and again, to find nothing: trees have no circles. Where somebody else has switched it
     off it stays off. Two threads that pause it at once may get it back a little early, which costs time only.
     """
-
-    def __init__(self) -> None:
-        self._was = False
-
-    def __enter__(self) -> None:
-        self._was = gc.isenabled()
-        gc.disable()
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        if self._was:
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
             gc.enable()

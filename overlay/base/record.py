@@ -41,17 +41,14 @@ class Record:
             if name in values:
                 own[name] = values.pop(name)
             elif not hasattr(type(self), name):
-                msg = f"{type(self).__name__}() is missing the field {name!r}"
-                raise TypeError(msg)
+                raise TypeError(f"{type(self).__name__}() is missing the field {name!r}")
             else:
                 own[name] = getattr(type(self), name)
         if values:
-            msg = f"{type(self).__name__}() has no field {', '.join(map(repr, sorted(values)))}"
-            raise TypeError(msg)
+            raise TypeError(f"{type(self).__name__}() has no field {', '.join(map(repr, sorted(values)))}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        msg = f"{type(self).__name__} is immutable"
-        raise AttributeError(msg)
+        raise AttributeError(f"{type(self).__name__} is immutable")
 
     __delattr__ = None  # type: ignore[assignment]
 

@@ -58,7 +58,7 @@ DCP_MODES = ("uniform", "mixed")
 LOSS_KERNELS = ("blocks", "triton")
 
 _TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off", "")
+_FALSE = ("0", "false", "no", "off")
 
 
 def select(
@@ -80,26 +80,23 @@ def select(
     by_id = set(opt_in)
     wanted = asked(patches, environ)
     source = "OVERLAY_PATCHES" if patches is None else "patches"
-    if patches is None and not wanted and not _variable(environ):
+    if patches is None and not wanted and not _variable("OVERLAY_PATCHES", environ):
         wanted = ["all"]
     if not wanted:
-        msg = f"{source} is empty: say 'all', 'none', or name patches"
-        raise SelectionError(msg)
+        raise SelectionError(f"{source} is empty: say 'all', 'none', or name patches")
     if wanted == ["none"]:
         return ()
     chosen = set(ids) - by_id if wanted[0].startswith("-") else set()
     dropped: set[str] = set()
     for term in wanted:
         if term == "none":
-            msg = f"{source}: 'none' does not go with other terms, got {', '.join(wanted)!r}"
-            raise SelectionError(msg)
+            raise SelectionError(f"{source}: 'none' does not go with other terms, got {', '.join(wanted)!r}")
         drop = term.startswith("-")
         matched = _matches(term[1:] if drop else term, ids, source)
         if not drop and term not in by_id:
             if matched and matched <= by_id:
                 named = ", ".join(sorted(matched))
-                msg = f"{source}: {term!r} matches only what is selected by its id: {named}"
-                raise SelectionError(msg)
+                raise SelectionError(f"{source}: {term!r} matches only what is selected by its id: {named}")
             matched -= by_id
         chosen = chosen - matched if drop else chosen | matched
         dropped = dropped | matched if drop else dropped - matched
@@ -109,42 +106,40 @@ def select(
 def asked(patches: str | Iterable[str] | None = None, environ: Mapping[str, str] | None = None) -> list[str]:
     """Return the terms of a selection as they were given, none if nothing was. Raises `SelectionError`."""
     if patches is None:
-        return _split(_variable(environ))
+        return _split(_variable("OVERLAY_PATCHES", environ))
     return _split(patches) if isinstance(patches, str) else terms(patches)
 
 
-def _variable(environ: Mapping[str, str] | None) -> str:
-    return (os.environ if environ is None else environ).get("OVERLAY_PATCHES", "")
+def _variable(name: str, environ: Mapping[str, str] | None) -> str:
+    return (os.environ if environ is None else environ).get(name, "")
+
+
+def _one_of(name: str, values: tuple[str, ...], environ: Mapping[str, str] | None, wrong: str) -> str | None:
+    """Return which of some values a variable has, `None` for nothing. Raises `SelectionError` for another."""
+    text = _variable(name, environ).strip().lower()
+    if text and text not in values:
+        raise SelectionError(f"{name}={text!r} {wrong}")
+    return text or None
 
 
 def strict(value: bool | None = None, environ: Mapping[str, str] | None = None) -> bool:
     """Return whether strict mode is asked for. Raises `SelectionError` for a value that is neither."""
     if value is not None:
-        if value not in (True, False) or type(value) is not bool:
-            msg = f"strict must be True, False or None, got {value!r}"
-            raise SelectionError(msg)
+        if type(value) is not bool:
+            raise SelectionError(f"strict must be True, False or None, got {value!r}")
         return value
-    return _switch("OVERLAY_STRICT", environ)
+    return is_on("OVERLAY_STRICT", environ)
 
 
 def armed(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether processes are to be armed as they start. Raises `SelectionError` for what is neither."""
-    return _switch("OVERLAY", environ)
+    return is_on("OVERLAY", environ)
 
 
 def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
     """Return what a variable says that is yes or no. Raises `SelectionError` for what is neither."""
-    return _switch(name, environ)
-
-
-def _switch(name: str, environ: Mapping[str, str] | None) -> bool:
-    text = (os.environ if environ is None else environ).get(name, "").strip().lower()
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    msg = f"{name}={text!r} is neither yes ({', '.join(_TRUE)}) nor no ({', '.join(_FALSE[:-1])})"
-    raise SelectionError(msg)
+    wrong = f"is neither yes ({', '.join(_TRUE)}) nor no ({', '.join(_FALSE)})"
+    return _one_of(name, (*_TRUE, *_FALSE), environ, wrong) in _TRUE
 
 
 def pin(environ: Mapping[str, str] | None = None) -> str:
@@ -152,7 +147,7 @@ def pin(environ: Mapping[str, str] | None = None) -> str:
 
     Raises `SelectionError` for a digest that is none.
     """
-    text = (os.environ if environ is None else environ).get("OVERLAY_PIN", "").strip()
+    text = _variable("OVERLAY_PIN", environ).strip()
     if text.startswith(DIGEST_PREFIX):
         digest = text.removeprefix(DIGEST_PREFIX)
         if len(digest) != DIGEST_LENGTH or not set(digest) <= set("0123456789abcdef"):
@@ -163,23 +158,23 @@ def pin(environ: Mapping[str, str] | None = None) -> str:
 
 def trust(environ: Mapping[str, str] | None = None) -> str:
     """Return the path of the file of what was proven here, or nothing."""
-    return (os.environ if environ is None else environ).get("OVERLAY_TRUST", "").strip()
+    return _variable("OVERLAY_TRUST", environ).strip()
 
 
 def is_alone(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether this process tries a contract on upstream alone, where no patch is to be enabled."""
-    return (os.environ if environ is None else environ).get(PROVE, "") == ALONE
+    return _variable(PROVE, environ) == ALONE
 
 
 def cache(environ: Mapping[str, str] | None = None) -> str | None:
     """Return the folder in which is kept what was decided on a source: empty for the usual one, or none."""
-    text = (os.environ if environ is None else environ).get("OVERLAY_CACHE", "").strip()
-    return None if text and text.lower() in _FALSE else text
+    text = _variable("OVERLAY_CACHE", environ).strip()
+    return None if text.lower() in _FALSE else text
 
 
 def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
-    names = _split((os.environ if environ is None else environ).get("OVERLAY_PACKS", ""))
+    names = _split(_variable("OVERLAY_PACKS", environ))
     for name in names:
         if ";" in name:
             msg = f"OVERLAY_PACKS: {name!r}: a ';' separates nothing; write commas or spaces between packs"
@@ -197,11 +192,8 @@ def is_pack_name(name: str) -> bool:
 
 def log_level(environ: Mapping[str, str] | None = None) -> str:
     """Return the level of the log. Raises `SelectionError` for one that does not exist."""
-    text = (os.environ if environ is None else environ).get("OVERLAY_LOG", "").strip().lower() or "info"
-    if text not in LOG_LEVELS:
-        msg = f"OVERLAY_LOG={text!r} is not a level: say {', '.join(LOG_LEVELS)}"
-        raise SelectionError(msg)
-    return text
+    wrong = f"is not a level: say {', '.join(LOG_LEVELS)}"
+    return _one_of("OVERLAY_LOG", LOG_LEVELS, environ, wrong) or "info"
 
 
 def dynamic_cp(environ: Mapping[str, str] | None = None) -> str:
@@ -209,20 +201,14 @@ def dynamic_cp(environ: Mapping[str, str] | None = None) -> str:
 
     Raises `SelectionError` for a way that does not exist.
     """
-    text = (os.environ if environ is None else environ).get("OVERLAY_DCP", "").strip().lower() or "uniform"
-    if text not in DCP_MODES:
-        msg = f"OVERLAY_DCP={text!r} is no way to split a micro-batch: say {' or '.join(DCP_MODES)}"
-        raise SelectionError(msg)
-    return text
+    wrong = f"is no way to split a micro-batch: say {' or '.join(DCP_MODES)}"
+    return _one_of("OVERLAY_DCP", DCP_MODES, environ, wrong) or DCP_MODES[0]
 
 
 def loss_kernel(environ: Mapping[str, str] | None = None) -> str:
     """Return what goes over rows of logits. Raises `SelectionError` for what does not exist."""
-    text = (os.environ if environ is None else environ).get("OVERLAY_LOSS_KERNEL", "").strip().lower()
-    if text not in ("", *LOSS_KERNELS):
-        msg = f"OVERLAY_LOSS_KERNEL={text!r} does not exist: say {' or '.join(LOSS_KERNELS)}"
-        raise SelectionError(msg)
-    return text or LOSS_KERNELS[0]
+    wrong = f"does not exist: say {' or '.join(LOSS_KERNELS)}"
+    return _one_of("OVERLAY_LOSS_KERNEL", LOSS_KERNELS, environ, wrong) or LOSS_KERNELS[0]
 
 
 def unknown(environ: Mapping[str, str] | None = None) -> list[str]:
@@ -253,8 +239,7 @@ def terms(patches: Iterable[str]) -> list[str]:
         given = [patches]  # type: ignore[list-item]
     for term in given:
         if type(term) is not str or _split(term) != [term.strip()]:
-            msg = f"patches must be patch ids, got {term!r}"
-            raise SelectionError(msg)
+            raise SelectionError(f"patches must be patch ids, got {term!r}")
     return [term.strip() for term in given]
 
 
@@ -272,8 +257,7 @@ def _matches(term: str, ids: list[str], source: str) -> set[str]:
     if ";" in term:
         msg = f"{source}: {term!r}: a ';' separates nothing; write commas or spaces between patches"
         raise SelectionError(msg)
-    msg = f"{source}: {term!r} names no patch; {nearest(term, ids)}"
-    raise SelectionError(msg)
+    raise SelectionError(f"{source}: {term!r} names no patch; {nearest(term, ids)}")
 
 
 #: Ids in a line, at most.

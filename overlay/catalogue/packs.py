@@ -39,8 +39,7 @@ def named() -> list[Pack]:
     for name in wanted:
         if name not in by_name:
             known = ", ".join(pack.name for pack in installed()) or "none"
-            msg = f"OVERLAY_PACKS: no pack {name!r} is installed; there are: {known}"
-            raise SelectionError(msg)
+            raise SelectionError(f"OVERLAY_PACKS: no pack {name!r} is installed; there are: {known}")
     return [by_name[name] for name in wanted]
 
 

@@ -159,10 +159,8 @@ def _load(module: str, expected: str) -> Patch:
     import_module(module)
     patch = getattr(sys.modules[module], "PATCH", None)
     if not isinstance(patch, Patch):
-        msg = f"{module} defines no PATCH"
-        raise OverlayError(msg)
+        raise OverlayError(f"{module} defines no PATCH")
     if patch.id != expected:
-        msg = f"{module} defines the patch {patch.id!r}; its place asks for {expected!r}"
-        raise OverlayError(msg)
+        raise OverlayError(f"{module} defines the patch {patch.id!r}; its place asks for {expected!r}")
     _modules[patch.id] = module
     return patch

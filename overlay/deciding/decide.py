@@ -167,9 +167,9 @@ def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> Ta
     parsed = versions.parse(version)
     if parsed is None:
         return blank.replace(reason=f"the version of {project.name} cannot be told (found {version!r})")
-    from overlay.deciding.match import match
+    from overlay.deciding.variant_choice import choose_variant
 
-    return match(patch, target, tree, blank, parsed)
+    return choose_variant(patch, target, tree, blank, parsed)
 
 
 def version_of(project: Project, tree: Tree) -> str:
@@ -185,8 +185,7 @@ def _versions_of(project: Project, tree: Tree) -> tuple[str | None, str | None]:
             tree.versions[project] = project.read_version(tree.read), tree.metadata_version(project)
         return tree.versions[project]
     except Exception as error:
-        msg = f"the version of {project.name} cannot be read: {_told(error)}"
-        raise OverlayError(msg) from error
+        raise OverlayError(f"the version of {project.name} cannot be read: {_told(error)}") from error
 
 
 def _is_there(module: str, tree: Tree) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay.base.collector import Paused
+from overlay.base.collector import paused
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.decide import decide, settle
 from overlay.deciding.selection import in_order
@@ -31,7 +31,7 @@ def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is
     """
     by_id = {patch.id: patch for patch in patches}
     chosen = {}
-    with Paused():
+    with paused():
         for done, name in enumerate(selection):
             if progress is not None:
                 progress(done, len(selection), name)

@@ -26,7 +26,7 @@ from overlay.errors import OverlayError, PatchError, PinError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from overlay.deciding.memory import Witness
+    from overlay.deciding.cache import Witness
     from overlay.deciding.selection import Selection
     from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
@@ -216,7 +216,7 @@ class Session:
         self._install(entry, name, module)
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
-        from overlay.base.collector import Paused
+        from overlay.base.collector import paused
         from overlay.installing.live_site import ConflictError
         from overlay.installing.sites import prepare, put
 
@@ -229,7 +229,7 @@ class Session:
         try:
             load_effect(module_of(entry.patch.id))
             tree = self._source()
-            with Paused():
+            with paused():
                 sites = prepare(entry.label, module, missing, tree)
                 tree.let_go()
             with self._lock:
@@ -364,8 +364,8 @@ class Session:
         """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
         found = self._verdicts
         if patch.id not in found:
-            from overlay.base.collector import Paused
-            from overlay.deciding.memory import decide_all
+            from overlay.base.collector import paused
+            from overlay.deciding.cache import decide_all
 
             chosen, found = [], {}
             for entry in self.entries.values():
@@ -375,7 +375,7 @@ class Session:
                     found[entry.patch.id] = _undecided(entry.patch, error)
             try:
                 tree = self._source()
-                with Paused():
+                with paused():
                     found |= decide_all(chosen, tree, self._trusted)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
@@ -384,7 +384,7 @@ class Session:
         return found[patch.id]
 
     def _source(self) -> Witness:
-        from overlay.deciding.memory import Witness
+        from overlay.deciding.cache import Witness
 
         tree = self._tree
         if tree is None:

@@ -15,7 +15,7 @@ import os
 
 from overlay import log
 from overlay.base import settings
-from overlay.base.place import is_first, rank
+from overlay.base.rank import is_first, rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

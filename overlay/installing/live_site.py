@@ -11,7 +11,6 @@ from types import FunctionType
 
 from overlay.base.marks import OWNER, is_wrapper
 from overlay.errors import OverlayError
-from overlay.reading.compiled import of_source
 from overlay.reading.fingerprint import fingerprint
 from overlay.reading.shape import split_site
 
@@ -96,7 +95,7 @@ def check_original(site: str, original: object, tree: Tree) -> None:
         raise ConflictError(msg)
     own = fingerprint(original.__code__)
     origin, prints = tree.prints.get(site) or (tree.chain(site)[-1], [])
-    if original.__module__ == split_site(origin)[0] and (own in prints or own in of_source(origin, tree)):
+    if original.__module__ == split_site(origin)[0] and (own in prints or own in tree.fingerprints(origin)):
         return
     msg = (
         f"{site} was replaced by someone else, or its file has changed since it was imported "

@@ -17,7 +17,7 @@ import os
 from contextlib import suppress
 
 from overlay import log
-from overlay.base.place import rank
+from overlay.base.rank import rank
 from overlay.base.record import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from overlay.base.place import is_first
+from overlay.base.rank import is_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -41,8 +41,7 @@ def of_package(package: str) -> str:
     """Return the digest of all files of a package. Raises `OverlayError` if there is no such package."""
     files = _files(package)
     if not files:
-        msg = f"the package {package} cannot be found"
-        raise OverlayError(msg)
+        raise OverlayError(f"the package {package} cannot be found")
     return _digest(files)
 
 

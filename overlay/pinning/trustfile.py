@@ -6,36 +6,32 @@ tells that nobody has edited it, not who wrote it.
 
 from __future__ import annotations
 
-from overlay.base import toml
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.trusted import Trusted, TrustedTarget
 from overlay.errors import TrustError
-from overlay.pinning import own_digest
+from overlay.pinning import own_digest, schema
 from overlay.pinning.lock import digest_of
-from overlay.pinning.lockfile import LARGEST, quoted, save_text, tables_in, wrong_form
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from typing import Any
 
     from overlay.patch import Patch
 
 #: Grows when an older overlay could not read what is written.
 FORMAT = 1
-_DOTS = 64
-_TABLE = {"": str}
 _TARGET = {
     **dict.fromkeys(("project", "version", "verdict", "variant"), str),
-    "sites": _TABLE,
-    "trusted": _TABLE,
+    "sites": schema.TEXTS,
+    "trusted": schema.TEXTS,
 }
 _PROOF = {
     **dict.fromkeys(("patch", "content", "shared", "date", "seeds", "overlay"), str),
     "revision": int,
-    "environment": _TABLE,
+    "environment": schema.TEXTS,
     "target": [_TARGET],
 }
-_FORM = {"format": int, "digest": str, "proof": [_PROOF]}
+_SCHEMA = {"format": int, "digest": str, "proof": [_PROOF]}
 _HEAD = "# Written by `overlay prove --trust`, named by OVERLAY_TRUST. Not to be edited: it has a digest.\n"
 _WAY_OUT = "`overlay prove --trust` writes it anew once it is moved away; without it, unset OVERLAY_TRUST"
 
@@ -97,21 +93,13 @@ def _void(proof: Proof, patch: Patch) -> str:
 def read(path: str) -> list[Proof]:
     """Return what a file says was proven. Raises `TrustError`."""
     try:
-        data = toml.read(path, largest=LARGEST, dots=_DOTS)
+        data = schema.read(path, _SCHEMA, FORMAT)
     except OSError as error:
         raise TrustError(f"OVERLAY_TRUST={path!r} cannot be read: {error} ({_WAY_OUT})") from error
-    except toml.TomlError as error:
-        raise TrustError(f"OVERLAY_TRUST={path!r} is damaged: {error} ({_WAY_OUT})") from error
-    if isinstance(data.get("format"), int) and data["format"] > FORMAT:
-        newer = f"format {data['format']!r:.20}, this one reads {FORMAT}"
-        raise TrustError(f"OVERLAY_TRUST={path!r} was written by a newer overlay ({newer}): upgrade overlay")
-    data.setdefault("proof", [])
-    for target in (target for proof in tables_in(data["proof"]) for target in tables_in(proof.get("target"))):
-        for name in ("sites", "trusted"):
-            target.setdefault(name, {})
-    wrong = wrong_form(data, _FORM, "the file")
-    if wrong:
-        raise TrustError(f"OVERLAY_TRUST={path!r} is damaged: {wrong} ({_WAY_OUT})")
+    except schema.NewerError as error:
+        raise TrustError(f"OVERLAY_TRUST={path!r} {error}") from error
+    except schema.DamagedError as error:
+        raise TrustError(f"OVERLAY_TRUST={path!r} {error} ({_WAY_OUT})") from error
     names = [proof["patch"] for proof in data["proof"]]
     if len({*names}) < len(names) or _digest(data["proof"]) != data["digest"]:
         what = "is damaged, or was edited: it is not what its digest says"
@@ -135,33 +123,8 @@ def _proof(item: dict[str, Any]) -> Proof:
 def write(path: str, proofs: Iterable[Proof]) -> None:
     """Write what was proven: the whole of it, or what was there before stays. Raises `OSError`."""
     items = [_item(proof) for proof in sorted(proofs, key=lambda proof: proof.patch)]
-    lines = [f"{_HEAD}", f"format = {FORMAT}", f"digest = {quoted(_digest(items))}"]
-    for item in items:
-        lines += [
-            "",
-            "[[proof]]",
-            *_pairs({key: item[key] for key in item if key not in ("target", "environment")}),
-        ]
-        lines += [
-            "",
-            "[proof.environment]",
-            *_pairs({quoted(key): value for key, value in item["environment"].items()}),
-        ]
-        for target in item["target"]:
-            tables = {key: target[key] for key in ("sites", "trusted")}
-            lines += ["", "[[proof.target]]"]
-            lines += _pairs({key: value for key, value in target.items() if key not in tables})
-            for name, table in tables.items():
-                lines += [
-                    "",
-                    f"[proof.target.{name}]",
-                    *_pairs({quoted(key): value for key, value in table.items()}),
-                ]
-    save_text(path, "\n".join(lines) + "\n")
-
-
-def _pairs(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {value if isinstance(value, int) else quoted(value)}" for key, value in table.items()]
+    data = {"format": FORMAT, "digest": _digest(items), "proof": items}
+    schema.save(path, schema.write(_HEAD, data, _SCHEMA))
 
 
 def _item(proof: Proof) -> dict[str, Any]:

@@ -71,12 +71,8 @@ class Found:
 class Module:
     """The syntax tree of a module, walked once for all that is asked of it."""
 
-    def __init__(self, tree: ast.Module, text: str | None = None) -> None:
-        """Take a tree, and the text that it was parsed from: a word that is not in it is not looked for."""
+    def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
-        self._has_global = text is None or "global" in text
-        self._has_calls = text is None or "setattr" in text or "delattr" in text
-        self._has_captures = text is None or ":=" in text or "match" in text
         self._scopes: dict[int, _Scope] = {}
         self._globals: dict[str, list[list[ast.stmt]]] | None = None
         self._outside: list[_Outside] | None = None
@@ -85,7 +81,7 @@ class Module:
         """Return a suite of this module, walked."""
         found = self._scopes.get(id(body))
         if found is None:
-            found = self._scopes[id(body)] = _Scope(body, context, captures=self._has_captures)
+            found = self._scopes[id(body)] = _Scope(body, context)
         return found
 
     def star_imports(self) -> list[ast.ImportFrom]:
@@ -95,9 +91,9 @@ class Module:
     def by_functions(self, name: str) -> Iterator[Found]:
         """Return what functions do to a name that they declare `global`."""
         if self._globals is None:
-            self._globals = _declared(self.tree) if self._has_global else {}
+            self._globals = _declared(self.tree)
         for body in self._globals.get(name, ()):
-            for item in _Scope(body, ([_GLOBAL], None), captures=self._has_captures).named(name):
+            for item in _Scope(body, ([_GLOBAL], None)).named(name):
                 yield Found(item.node, item.context, binds=False)
 
     def outside(self) -> list[_Outside]:
@@ -106,7 +102,7 @@ class Module:
             self._outside = []
             for node, where in self.scope(self.tree.body, None).statements:
                 written = _attributes(node)
-                called = [*_attribute_calls(node)] if self._has_calls else []
+                called = [*_attribute_calls(node)]
                 if written or called or is_star(node):
                     self._outside.append((node, where, written, called))
         return self._outside
@@ -115,10 +111,9 @@ class Module:
 class _Scope:
     """The suite of a module, class or function."""
 
-    def __init__(self, body: list[ast.stmt], context: Context, *, captures: bool) -> None:
+    def __init__(self, body: list[ast.stmt], context: Context) -> None:
         #: The statements, handlers and cases in it, in the order of the source, without scopes inside it.
         self.statements = [*_statements(body, context)]
-        self._captures = captures
         self._names: dict[str, list[Found]] | None = None
 
     def named(self, name: str) -> list[Found]:
@@ -126,14 +121,13 @@ class _Scope:
         if self._names is None:
             self._names = {}
             for node, where in self.statements:
-                for bound, found in _names_of(node, where, captures=self._captures).items():
+                for bound, found in _names_of(node, where).items():
                     self._names.setdefault(bound, []).extend(found)
         return self._names.get(name, [])
 
 
-def find(tree: ast.Module | Module, qualname: str) -> list[Found]:
+def find(module: Module, qualname: str) -> list[Found]:
     """Return what binds a qualified name in a module, and what bears on that. Nothing if nothing binds it."""
-    module = tree if isinstance(tree, Module) else Module(tree)
     *path, last = qualname.split(".")
     scopes = [module.scope(module.tree.body, None)]
     bearing: list[Found] = []
@@ -230,7 +224,7 @@ def _blocks(node: ast.AST) -> list[tuple[list[object], list[Any]]]:
     return [([f"try {name}"], getattr(node, name)) for name in names if getattr(node, name, None)]
 
 
-def _names_of(node: ast.AST, where: Context, *, captures: bool) -> dict[str, list[Found]]:
+def _names_of(node: ast.AST, where: Context) -> dict[str, list[Found]]:
     """Return the names that a statement binds in its scope, each with what does so."""
     found = _named_by(node, where)
     for target in _targets(node):
@@ -240,7 +234,7 @@ def _names_of(node: ast.AST, where: Context, *, captures: bool) -> dict[str, lis
             name = _writes(leaf)
             if name is not None and name not in found:
                 found[name] = [Found(node, where, binds=not removes and not bare, removes=removes)]
-    for part in _own_expressions(node) if captures else ():
+    for part in _own_expressions(node):
         for name in _captures(part):
             if name not in found:
                 found[name] = [Found(node, where, binds=True)]

@@ -99,7 +99,7 @@ class Links:
         for module, places in found.items() if isinstance(found, dict) else ():
             if isinstance(module, str) and isinstance(places, str):
                 link = self._link(file, module, places, site)
-                if _module_file(link.path):
+                if module_file(link.path):
                     self.modules.setdefault(module, link)
                 else:
                     self.missing.append(link)
@@ -147,16 +147,14 @@ def _literal(node: ast.expr) -> object:
     return found
 
 
-def _module_file(path: str) -> str:
-    """Return the file of a module that a finder says to lie at a path, empty if there is none."""
+def module_file(path: str) -> str:
+    """Return the file of a module that a finder says to lie at a path, empty if there is none.
+
+    It is `__init__.py` for a package.
+    """
     places = (os.path.join(path, "__init__.py"), f"{path}.py", path)
     return next((place for place in places if os.path.isfile(place)), "")
 
 
 def _is_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-def module_file(link: Link) -> str:
-    """Return the file of the module that a link leads to, which is `__init__.py` for a package."""
-    return _module_file(link.path)

@@ -12,7 +12,8 @@ from overlay.reading.definition import defined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from overlay.patch import Fields
+    from collections.abc import Sequence
+
     from overlay.reading.bindings import Found, Module
 
 _MAKER = "dataclass"
@@ -33,26 +34,18 @@ _SETTING = frozenset(
 _NO_FIELD = ("ClassVar", "InitVar")
 
 
-def lacks_fields(condition: Fields, module: Module) -> str:
-    """Return why a class of a module does not have fields as `condition` asks, empty if it does."""
-    name = condition.site.partition(":")[2]
+def lacks_fields(module: Module, name: str, fields: Sequence[str], default: str) -> str:
+    """Return why a class of a module does not have fields with a default (any if empty), empty if it does."""
     made = defined(find(module, name), ast.ClassDef, "class")
     if isinstance(made, str):
         return made
-    decorated = _not_made_by_dataclass(made, module)
-    if decorated:
+    if decorated := _not_made_by_dataclass(made, module):
         return decorated
     deciding = sorted(names_bound(made) & _DECIDING)
     if deciding:
         return f"has a {deciding[0]} of its own"
-    wrong = _sets(made, condition.names)
-    if wrong:
-        return wrong
-    for field in condition.names:
-        wrong = _no_field(field, find(module, f"{name}.{field}"), condition.default, module)
-        if wrong:
-            return wrong
-    return ""
+    wrong = (_no_field(field, find(module, f"{name}.{field}"), default, module) for field in fields)
+    return _sets(made, fields) or next(filter(None, wrong), "")
 
 
 def _not_made_by_dataclass(node: ast.ClassDef, module: Module) -> str:
@@ -79,7 +72,7 @@ def _not_made_by_dataclass(node: ast.ClassDef, module: Module) -> str:
     return f"is decorated with something else than {_MAKER} (@{text})"
 
 
-def _sets(node: ast.ClassDef, names: tuple[str, ...]) -> str:
+def _sets(node: ast.ClassDef, names: Sequence[str]) -> str:
     """Return why something in a class may set one of its fields anew, empty if nothing does."""
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute) and part.attr in names and not isinstance(part.ctx, ast.Load):

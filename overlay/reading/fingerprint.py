@@ -22,7 +22,9 @@ def fingerprint(code: CodeType) -> str:
 def of_parsed(parsed: ast.Module, qualname: str) -> list[str]:
     """Return the fingerprints of what the definition of a name compiles to, none where that cannot be done.
 
-    What is compiled is the imports of the module, on which the code of a call depends, and the definition.
+    What is compiled is the imports of the module, on which the code of a call depends, and the definition:
+    less than the whole module takes. What has one of these fingerprints was made from that definition; what
+    has not may still have one that the whole module gives.
     """
     outer, *inner = qualname.split(".")
     body = [cut for node in parsed.body for cut in _cut(node, outer, inner)]

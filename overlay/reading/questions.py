@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ast
 
-from overlay.patch import Calls, Fields
 from overlay.reading.bindings import Module, find
+from overlay.reading.calls import does_not_call
 from overlay.reading.digest import digest
 from overlay.reading.fields import lacks_fields
 from overlay.reading.fingerprint import of_parsed
-from overlay.reading.reliance import does_not_call
 from overlay.reading.shape import bindings, doubt, exists, shape, star_of
 
 TYPE_CHECKING = False
@@ -31,7 +30,7 @@ CODE = (
     "overlay.reading.digest",
     "overlay.reading.fields",
     "overlay.reading.fingerprint",
-    "overlay.reading.reliance",
+    "overlay.reading.calls",
     "overlay.reading.shape",
 )
 
@@ -40,16 +39,6 @@ def _digest(module: Module, name: str) -> Answer:
     """Return the digest of a site, `None` if there is no such site."""
     parts = shape(module, name) if name else [module.tree]
     return digest(parts) if parts else None
-
-
-def _has(module: Module, name: str) -> Answer:
-    """Return whether a name has a value."""
-    return exists(module, name)
-
-
-def _doubt(module: Module, name: str) -> Answer:
-    """Return why a name that has no value may have one all the same."""
-    return doubt(module, name)
 
 
 def _star(module: Module, name: str) -> Answer:
@@ -79,14 +68,12 @@ def _imported(module: Module, name: str) -> Answer:
 
 def _calls(module: Module, name: str, callee: str, last: str) -> Answer:
     """Return why a function does not call another one, empty if it does."""
-    condition = Calls(site=f":{name}", callee=callee, last=bool(last))
-    return does_not_call(condition, find(module, name))
+    return does_not_call(find(module, name), callee, last=bool(last))
 
 
 def _fields(module: Module, name: str, names: str, default: str) -> Answer:
     """Return why a class does not have fields, empty if it does."""
-    condition = Fields(site=f":{name}", names=tuple(names.split(",")), default=default)
-    return lacks_fields(condition, module)
+    return lacks_fields(module, name, names.split(","), default)
 
 
 def _prints(module: Module, name: str) -> Answer:
@@ -98,9 +85,9 @@ _QUESTIONS: dict[str, Callable[..., Answer]] = {
     "calls": _calls,
     "decorators": _decorators,
     "digest": _digest,
-    "doubt": _doubt,
+    "doubt": doubt,
     "fields": _fields,
-    "has": _has,
+    "has": exists,
     "imported": _imported,
     "prints": _prints,
     "star": _star,
@@ -116,5 +103,5 @@ def answer(question: tuple[str, ...], module: Module | None) -> Answer:
     """
     kind, name, *more = question
     if module is None:
-        return None if kind == "digest" else answer(question, Module(ast.Module([], []), ""))
+        return None if kind == "digest" else answer(question, Module(ast.Module([], [])))
     return _QUESTIONS[kind](module, name, *more)

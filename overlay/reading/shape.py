@@ -9,23 +9,13 @@ from __future__ import annotations
 
 import ast
 
-from overlay.reading.bindings import Module, find, is_star
-from overlay.reading.digest import DIGEST_LENGTH, digest
+from overlay.reading.bindings import find, is_star
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "DIGEST_LENGTH",
-    "bindings",
-    "digest",
-    "doubt",
-    "exists",
-    "shape",
-    "split_site",
-    "star_of",
-]
+    from overlay.reading.bindings import Module
 
 
 def split_site(site: str) -> tuple[str, str]:
@@ -34,7 +24,7 @@ def split_site(site: str) -> tuple[str, str]:
     return module, qualname
 
 
-def bindings(tree: ast.Module | Module, qualname: str) -> list[ast.AST]:
+def bindings(module: Module, qualname: str) -> list[ast.AST]:
     """Return what binds `qualname` in a module or bears on it, nothing if nothing binds it.
 
     That is every definition, import, assignment or deletion of the name, at any depth of `if`, `try`,
@@ -42,17 +32,17 @@ def bindings(tree: ast.Module | Module, qualname: str) -> list[ast.AST]:
     (`Class.method = f`, `setattr`, `f.__code__ = c`); a second life of its class (`Class = deco(Class)`); and
     star imports below it. More than one means that it is decided at run time, so all belong to the shape.
     """
-    return [found.node for found in find(tree, qualname)]
+    return [found.node for found in find(module, qualname)]
 
 
-def shape(tree: ast.Module | Module, qualname: str) -> list[object]:
+def shape(module: Module, qualname: str) -> list[object]:
     """Return what the digest of a site is made of, nothing if there is no such site.
 
     Beside the bindings that is what they stand in: the decorators and keywords of their classes, which can
     put something else there, and if there are several bindings, what decides between them. The bases of a
     class change nothing about what it defines itself.
     """
-    found = find(tree, qualname)
+    found = find(module, qualname)
     parts: list[object] = []
     for item in found:
         parts.append(item.node)
@@ -62,10 +52,10 @@ def shape(tree: ast.Module | Module, qualname: str) -> list[object]:
     return parts
 
 
-def exists(tree: ast.Module | Module, qualname: str) -> bool:
+def exists(module: Module, qualname: str) -> bool:
     """Return whether a site has a value once the module has been executed, as far as its source tells."""
     there = False
-    for item in sorted(find(tree, qualname), key=lambda item: item.line):
+    for item in sorted(find(module, qualname), key=lambda item: item.line):
         if item.binds:
             there = True
         elif item.removes and not item.conditional:
@@ -73,19 +63,18 @@ def exists(tree: ast.Module | Module, qualname: str) -> bool:
     return there
 
 
-def doubt(tree: ast.Module | Module, qualname: str) -> str:
+def doubt(module: Module, qualname: str) -> str:
     """Return why a site that does not exist may do so all the same, empty if it cannot."""
-    module = tree if isinstance(tree, Module) else Module(tree)
     stars = star_of(module.star_imports())
     if stars:
         return f"may come from `{stars}`"
     outer = qualname.partition(".")[0]
     others = [
-        item.node for item in find(tree, outer) if item.binds and not isinstance(item.node, ast.ClassDef)
+        item.node for item in find(module, outer) if item.binds and not isinstance(item.node, ast.ClassDef)
     ]
     if outer != qualname and others:
         return f"may exist: {outer} is more than a class of this module"
-    if any(item.by_function for item in find(tree, qualname)):
+    if any(item.by_function for item in find(module, qualname)):
         return "may be set by a function that declares it global"
     return ""
 

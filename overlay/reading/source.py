@@ -14,8 +14,9 @@ from importlib.machinery import ModuleSpec
 
 from overlay.errors import SourceError
 from overlay.reading import known
-from overlay.reading.bindings import Module, find
+from overlay.reading.bindings import Module
 from overlay.reading.editable import Links, module_file
+from overlay.reading.fingerprint import inside
 from overlay.reading.locate import (
     ask_finders,
     ask_path,
@@ -25,7 +26,6 @@ from overlay.reading.locate import (
     source_text,
     stated_version,
 )
-from overlay.reading.origin import origin
 from overlay.reading.questions import answer
 from overlay.reading.shape import bindings, split_site
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from overlay.patch import Project
-    from overlay.reading.bindings import Found
 
 
 class Tree:
@@ -102,11 +101,8 @@ class Tree:
         module, name = split_site(site)
         question = (kind, name, *more)
         remembered = self._known(module)
-        if remembered is not None:
-            found = remembered(question)
-            if found is not known.UNKNOWN:
-                return found
-        return answer(question, self._walk(module))
+        found = known.UNKNOWN if remembered is None else remembered(question)
+        return answer(question, self._walk(module)) if found is known.UNKNOWN else found
 
     def _known(self, module: str) -> Callable[[tuple[str, ...]], object] | None:
         """Return what answers questions about a module without parsing it, `None` if nothing does."""
@@ -121,17 +117,16 @@ class Tree:
             return []
         return bindings(tree, qualname) if qualname else [tree.tree]
 
-    def found(self, site: str) -> list[Found]:
-        """Return what binds a site or bears on it, with what that stands in. Raises `SourceError`."""
-        module, qualname = split_site(site)
-        tree = self._walk(module)
-        return [] if tree is None else find(tree, qualname)
+    def fingerprints(self, site: str) -> list[str]:
+        """Return the fingerprints of what the source compiles to at a site that is defined there.
 
-    def code(self, module: str) -> list[CodeType]:
-        """Return what a module compiles to, nothing if there is no such module. Raises `SourceError`.
-
-        The whole of it: how a call is compiled depends on what its module imports.
+        More than one if the source defines it more than once. Raises `SourceError`.
         """
+        module, qualname = split_site(site)
+        return inside(self._code(module), qualname)
+
+    def _code(self, module: str) -> list[CodeType]:
+        """Return what all of a module compiles to: how a call is compiled depends on what is imported."""
         if module not in self._compiled:
             text = self._text(module)
             try:
@@ -152,7 +147,7 @@ class Tree:
             while chain[-1]:
                 module = split_site(chain[-1])[0]
                 imported = self.ask("imported", chain[-1])
-                found = origin(imported, module, is_package=self.is_package(module))
+                found = _imported_from(imported, module, is_package=self.is_package(module))
                 chain.append("" if found in chain else found)  # two modules may import it from each other
             self._chains[site] = chain[:-1]
         return self._chains[site]
@@ -176,7 +171,7 @@ class Tree:
             return None
         found = self._walked.get(module)
         if found is None or found.tree is not tree:
-            found = self._walked[module] = Module(tree, self._texts.get(module))
+            found = self._walked[module] = Module(tree)
         return found
 
     def _parse(self, module: str) -> ast.Module | None:
@@ -207,8 +202,7 @@ class InstalledTree(Tree):
         given = [site] if isinstance(site, str) else site
         for one in given or ():
             if not importable(one):
-                msg = f"{one!r} is neither a folder nor an archive that Python can import from"
-                raise SourceError(msg)
+                raise SourceError(f"{one!r} is neither a folder nor an archive that Python can import from")
         self.sites = None if given is None else list(map(os.path.abspath, given))
         #: What was given, as a plan names it.
         self.name = os.pathsep.join(given or ())
@@ -236,8 +230,7 @@ class InstalledTree(Tree):
             msg = f"the source of {module} cannot be read: {str(error) or type(error).__name__}"
             raise SourceError(msg) from error
         if text is None:
-            msg = f"{module} is installed without its source ({spec.origin})"
-            raise SourceError(msg)
+            raise SourceError(f"{module} is installed without its source ({spec.origin})")
         return text
 
     def is_package(self, module: str) -> bool:
@@ -347,7 +340,7 @@ class InstalledTree(Tree):
         link = self.links.modules.get(module)
         if link is None:
             return None
-        file = module_file(link)
+        file = module_file(link.path)
         inside = [link.path] if os.path.isdir(link.path) else None
         return spec_from_file_location(module, file, submodule_search_locations=inside)
 
@@ -368,6 +361,26 @@ class InstalledTree(Tree):
         spec = self._spec(package)
         found += [] if spec is None else portions(spec.submodule_search_locations)
         return list(dict.fromkeys(found))
+
+
+def _imported_from(imported: tuple[int, str, str] | None, module: str, *, is_package: bool) -> str:
+    """Return the site that a name of a module is imported from, empty if it is not, or by more than that.
+
+    Args:
+        imported: The level of the `from` import that alone binds the name, the module in it, and the name.
+        module: The module.
+        is_package: Whether it is a package, which decides on what its relative imports mean.
+    """
+    if imported is None:
+        return ""
+    level, base, name = imported
+    if level:
+        package = module.split(".")
+        if not is_package:
+            package.pop()
+        package = package[: len(package) - level + 1]
+        base = ".".join([*package, base] if base else package)
+    return f"{base}:{name}"
 
 
 def _holds(folder: str, module: str) -> bool:

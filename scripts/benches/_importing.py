@@ -41,7 +41,7 @@ def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def watch() -> None:
     """Time the parts of overlay from here on."""
     from overlay.catalogue import deferred
-    from overlay.deciding import memory
+    from overlay.deciding import cache
     from overlay.enabling import engine, session
     from overlay.installing import sites
     from overlay.pinning import own_digest
@@ -52,10 +52,10 @@ def watch() -> None:
         (deferred, "whole", "patches"),
         (own_digest, "import_module", "patches"),
         (engine.Engine, "_lock_of", "lock"),
-        (memory.Witness, "source", "reading"),
-        (memory.Witness, "read", "reading"),
-        (memory, "decide_all", "deciding"),
-        (memory.Witness, "let_go", "deciding"),
+        (cache.Witness, "source", "reading"),
+        (cache.Witness, "read", "reading"),
+        (cache, "decide_all", "deciding"),
+        (cache.Witness, "let_go", "deciding"),
         (sites, "rebind", "searching"),
         (sites, "is_alone", "searching"),
         (session, "with_functions", "searching"),

@@ -22,7 +22,7 @@ from overlay.reading.questions import answer
 def answered(asked: list[list[str]], text: str) -> list[Any] | None:
     """Return the answers for one text."""
     try:
-        module = Module(ast.parse(text), text)
+        module = Module(ast.parse(text))
         return [answer(tuple(question), module) for question in asked]
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

@@ -20,6 +20,7 @@ READERS = [
     "overlay.base.toml",
     "overlay.pinning.lockfile",
     "overlay.pinning.lock",
+    "overlay.pinning.schema",
     "overlay.suite.recipe",
     "tomllib",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fake_upstream import Upstream, forget
@@ -50,3 +51,17 @@ def engines() -> Iterator[Callable[..., Engine]]:
     yield make
     for engine in made:
         engine.disable()
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by each source that is parsed."""
+    found: list[str] = []
+    plain = ast.parse
+
+    def parse(text: str, *more: Any, **named: Any) -> Any:
+        found.append(text)
+        return plain(text, *more, **named)
+
+    monkeypatch.setattr(ast, "parse", parse)
+    return found

@@ -60,6 +60,22 @@ PROJECT = Project(
 )
 
 
+#: A file that holds a patch of nothing, to be given its id.
+PATCH_FILE = """
+from overlay.patch import Patch, Removal
+PATCH = Patch(id="{id}", revision=1, summary="s", why="w", upstream=(), targets=(),
+              remove=Removal(version=None, when="w", test="t"))
+"""
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    """Write texts into files below a folder, by their paths in it."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
 def triple(original: Any, module: ModuleType) -> Any:
     """Make the replacement of `fakeup.core:scale`."""
 
@@ -78,10 +94,7 @@ class Upstream:
     def write(self, **files: str) -> None:
         """Write modules given as `core="source"`, or all default files."""
         given = {f"fakeup/{name}.py": text for name, text in files.items()} or FILES
-        for name, text in given.items():
-            path = self.root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(textwrap.dedent(text))
+        write_files(self.root, {name: textwrap.dedent(text) for name, text in given.items()})
         importlib.invalidate_caches()
 
     def version(self, text: str) -> None:
@@ -128,10 +141,11 @@ class Upstream:
         )
 
 
-def forget() -> None:
-    """Forget every module of the fake upstream."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+def forget(package: str = PACKAGE) -> None:
+    """Forget every module of a package."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         del sys.modules[name]
+    importlib.invalidate_caches()
 
 
 class MemoryTree(Tree):

@@ -44,6 +44,7 @@ def test_selection(text: str, expected: list[str]) -> None:
         ("verl.x*", "'verl.x*' names no patch"),
         ("none,verl.*", "'none' does not go with other terms"),
         ("-", "names no patch"),
+        *[(text, "OVERLAY_PATCHES is empty") for text in (",", " ", " ,, ", "\n")],
     ],
 )
 def test_a_term_that_names_nothing_is_an_error_with_a_way_out(text: str, words: str) -> None:
@@ -75,50 +76,38 @@ def test_a_selection_of_the_wrong_kind_is_an_error(patches: Any) -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("", False), ("off", False)])
-def test_strict(text: str, value: bool) -> None:
+def test_yes_and_no(text: str, value: bool) -> None:
+    assert settings.armed({"OVERLAY": text}) is value
+    assert settings.armed({}) is False
     assert settings.strict(None, {"OVERLAY_STRICT": text}) is value
     assert settings.strict(not value, {"OVERLAY_STRICT": text}) is not value
 
 
-def test_values_that_mean_nothing_are_errors() -> None:
+def test_what_is_neither_yes_nor_no_is_an_error() -> None:
     with pytest.raises(SelectionError, match="OVERLAY_STRICT='maybe'"):
         settings.strict(None, {"OVERLAY_STRICT": "maybe"})
     with pytest.raises(SelectionError, match="strict must be"):
         settings.strict(1)  # type: ignore[arg-type]
-    with pytest.raises(SelectionError, match="OVERLAY_LOG='loud'"):
-        settings.log_level({"OVERLAY_LOG": "loud"})
-    assert settings.log_level({}) == "info"
-    with pytest.raises(SelectionError, match=r"OVERLAY_DCP='best'.*uniform or mixed"):
-        settings.dynamic_cp({"OVERLAY_DCP": "best"})
-    assert settings.dynamic_cp({}) == "uniform"
-    assert settings.dynamic_cp({"OVERLAY_DCP": " Mixed "}) == "mixed"
-    with pytest.raises(SelectionError, match=r"OVERLAY_LOSS_KERNEL='cuda'.*blocks or triton"):
-        settings.loss_kernel({"OVERLAY_LOSS_KERNEL": "cuda"})
-    assert settings.loss_kernel({}) == "blocks"
-    assert settings.loss_kernel({"OVERLAY_LOSS_KERNEL": " Triton "}) == "triton"
 
 
-@pytest.mark.parametrize("text", [",", " ", " ,, ", "\n"])
-def test_a_selection_of_separators_only_is_an_error(text: str) -> None:
-    with pytest.raises(SelectionError, match="OVERLAY_PATCHES is empty"):
-        settings.select(IDS, environ={"OVERLAY_PATCHES": text})
+@pytest.mark.parametrize(
+    ("ask", "name", "usual", "other", "words"),
+    [
+        (settings.log_level, "OVERLAY_LOG", "info", "off", "say debug, info, warning, error, off"),
+        (settings.dynamic_cp, "OVERLAY_DCP", "uniform", "mixed", "say uniform or mixed"),
+        (settings.loss_kernel, "OVERLAY_LOSS_KERNEL", "blocks", "triton", "say blocks or triton"),
+    ],
+)
+def test_one_of_some_values(ask: Any, name: str, usual: str, other: str, words: str) -> None:
+    assert ask({}) == ask({name: " "}) == usual
+    assert ask({name: f" {other.title()} "}) == other
+    with pytest.raises(SelectionError, match=f"{name}='none such'.*{words}"):
+        ask({name: "none such"})
 
 
 def test_variables_that_are_no_settings_are_named() -> None:
-    known = (
-        "OVERLAY_PATCHES",
-        "OVERLAY_STRICT",
-        "OVERLAY_LOG",
-        "OVERLAY",
-        "OVERLAY_PIN",
-        "OVERLAY_PACKS",
-        "OVERLAY_TRUST",
-        "OVERLAY_CACHE",
-        "OVERLAY_DCP",
-        "OVERLAY_LOSS_KERNEL",
-        "OVERLAY_TEST_SEED",
-    )
-    assert settings.unknown(dict.fromkeys((*known, "OVERLAYFS", "PATH", "overlay_root"), "1")) == []
+    known = (*settings.VARIABLES, "OVERLAY_TEST_SEED", "OVERLAYFS", "PATH", "overlay_root")
+    assert settings.unknown(dict.fromkeys(known, "1")) == []
     found = settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
     assert [line.split()[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
     assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG"]
@@ -136,12 +125,6 @@ def test_companions_go_with_whatever_is_selected() -> None:
     ):
         ids = ("megatron.a", "verl.b", "verl.c")
         assert settings.select(ids, text, companions=["megatron.a"]) == chosen, text
-
-
-@pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("", False), ("off", False)])
-def test_armed(text: str, value: bool) -> None:
-    assert settings.armed({"OVERLAY": text}) is value
-    assert settings.armed({}) is False
 
 
 def test_pin() -> None:

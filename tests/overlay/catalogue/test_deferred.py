@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_upstream import PATCH_FILE, write_files
 
 from overlay.catalogue import registry
 from overlay.catalogue.deferred import Deferred, facts, index_of, whole
@@ -104,13 +105,6 @@ def test_it_is_pickled_as_the_patch() -> None:
     assert found == registry.load_patches()[NAME]
 
 
-PACK = """
-from overlay.patch import Patch, Removal
-PATCH = Patch(id="lib.{id}", revision=1, summary="s", why="w", upstream=(), targets=(),
-              remove=Removal(version=None, when="w", test="t"))
-"""
-
-
 def test_what_is_not_indexed_is_imported_at_once(tmp_path: Path) -> None:
     """A branch may have a patch that the index lacks, or lack one that it has."""
     files = {
@@ -118,13 +112,11 @@ def test_what_is_not_indexed_is_imported_at_once(tmp_path: Path) -> None:
         "half/_index.py": "INDEX = {name: {'id': name, 'revision': 1, 'modules': ()} for name in"
         " ('lib.known', 'lib.gone')}",
         "half/lib/__init__.py": "",
-        "half/lib/known/__init__.py": PACK.format(id="known"),
-        "half/lib/other/__init__.py": PACK.format(id="other"),
+        "half/lib/known/__init__.py": PATCH_FILE.format(id="lib.known"),
+        "half/lib/other/__init__.py": PATCH_FILE.format(id="lib.other"),
         "half/lib/gone.txt": "",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path, files)
     code = (
         "import json, sys; sys.path.insert(0, sys.argv[1])\n"
         "from overlay.catalogue.registry import deferred_patches\n"

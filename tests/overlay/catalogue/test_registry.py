@@ -5,10 +5,10 @@ from __future__ import annotations
 import compileall
 import importlib
 import shutil
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_upstream import PATCH_FILE, forget, write_files
 
 from overlay.catalogue.registry import load_patches
 from overlay.errors import OverlayError
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATCH = """
-from overlay.patch import Patch, Removal
-PATCH = Patch(id="lib.two-words", revision=1, summary="s", why="w", upstream=(), targets=(),
-              remove=Removal(version=None, when="w", test="t"))
-"""
+PATCH = PATCH_FILE.format(id="lib.two-words")
 FOUND = ["lib.in-a-folder", "lib.two-words"]
 
 
@@ -43,13 +39,10 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "fakepack/lib/notes.txt": "",
         "fakepack/.hidden/x.py": "raise AssertionError",
     }
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    write_files(root, files)
     monkeypatch.syspath_prepend(str(root))
     yield root
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fakepack"]:
-        del sys.modules[name]
+    forget("fakepack")
 
 
 def test_sources(pack: Path) -> None:
@@ -87,8 +80,6 @@ def test_a_file_that_is_no_patch_or_not_in_its_place_is_an_error(pack: Path) -> 
     with pytest.raises(OverlayError, match="other defines no PATCH"):
         load_patches("fakepack")
     (pack / "fakepack/lib/other.py").write_text(PATCH)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fakepack"]:
-        del sys.modules[name]
-    importlib.invalidate_caches()
+    forget("fakepack")
     with pytest.raises(OverlayError, match="its place asks for"):
         load_patches("fakepack")

@@ -26,8 +26,9 @@ def tree(**changes: str) -> MemoryTree:
     return MemoryTree({**FILES, **{names[key]: text for key, text in changes.items()}})
 
 
-def known(site: str = "lib.core:f") -> Known:
-    return Known(site=site, digests=(tree().digest(site) or "",))
+def known(site: str = "lib.core:f", files: dict[str, str] = FILES) -> Known:
+    """Return the condition that a site is as it is in some files."""
+    return Known(site=site, digests=(MemoryTree(files).digest(site) or "",))
 
 
 def never(original: Any, module: Any) -> Any:
@@ -36,10 +37,11 @@ def never(original: Any, module: Any) -> Any:
 
 def variant(**fields: Any) -> Variant:
     site = fields.pop("site", "lib.core:f")
-    defaults: dict[str, Any] = {"name": "1", "versions": ">=1,<2", "shape": (known(site),)}
+    if "shape" not in fields:
+        fields["shape"] = (known(site),)
     if fields.get("verdict", "apply") == "apply":
-        defaults["replacements"] = (Replacement(site=site, make=never),)
-    return Variant(**{**defaults, **fields})
+        fields.setdefault("replacements", (Replacement(site=site, make=never),))
+    return Variant(**{"name": "1", "versions": ">=1,<2", **fields})
 
 
 def patch(*variants: Variant, name: str = "lib.f", others: tuple[Target, ...] = (), **fields: Any) -> Patch:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from decide_cases import GONE, PROJECT, known, never, patch, tree, variant
-from fake_upstream import MemoryTree
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
@@ -175,10 +174,3 @@ def test_what_is_decided_is_what_the_rule_says(given_: list[Variant], major: int
         assert later.verdict == "apply" or any(
             major + 1 >= bounds(one.versions)[0] for one in fits if one.name != verdict.targets[0].variant
         )
-
-
-def test_a_version_that_is_none_is_no_label_to_look_past() -> None:
-    for version in ("", "main", "2.x", "v"):
-        assert decide(
-            patch(), MemoryTree({"lib/core.py": "def f(x):\n    return x\n", "lib/VERSION": version})
-        ).loud

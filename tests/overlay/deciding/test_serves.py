@@ -6,13 +6,13 @@ import importlib
 from typing import TYPE_CHECKING
 
 import pytest
-from decide_cases import FILES, OTHER, PROJECT, patch, variant
-from fake_upstream import MemoryTree
+from decide_cases import FILES, OTHER, PROJECT, known, patch, variant
+from fake_upstream import MemoryTree, write_files
 
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide
 from overlay.enabling.engine import Engine
-from overlay.patch import Absent, Known, Patch, Target
+from overlay.patch import Absent, Patch, Replacement, Target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,14 +24,12 @@ HOME = "def h():\n    pass\n"
 
 def serving() -> Patch:
     """Return a patch of `lib`, for the sake of `other` 1."""
-    digest = MemoryTree({"other/__init__.py": HOME}).digest("other:h") or ""
+    shape = (known("other:h", {"other/__init__.py": HOME}),)
     client = Target(
         project=OTHER,
         optional=True,
         variants=(
-            variant(
-                name="o", site="other:h", versions=">=1,<2", shape=(Known(site="other:h", digests=(digest,)),)
-            ),
+            variant(name="o", site="other:h", versions=">=1,<2", shape=shape),
             variant(
                 name="p",
                 versions=">=2",
@@ -95,21 +93,11 @@ def test_it_is_left_out_until_the_one_it_serves_is_there(
 ) -> None:
     """In the order in which a worker gets it: Megatron, a folder more on the path, verl."""
     home = tmp_path / "later"
-    (home / "other").mkdir(parents=True)
-    (home / "other/__init__.py").write_text("def h():\n    return 'theirs'\n")
-    (home / "other/VERSION").write_text("1.0")
-    digest = MemoryTree({"other/__init__.py": "def h():\n    return 'theirs'\n"}).digest("other:h") or ""
-    client = Target(
-        project=OTHER,
-        variants=(
-            variant(name="o", site="other:h", shape=(Known(site="other:h", digests=(digest,)),)).replace(
-                replacements=(
-                    variant(site="other:h").replacements[0].replace(make=lambda _o, _m: lambda: "ours"),
-                )
-            ),
-        ),
-        optional=True,
-    )
+    files = {"other/__init__.py": "def h():\n    return 'theirs'\n", "other/VERSION": "1.0"}
+    write_files(home, files)
+    ours = Replacement(site="other:h", make=lambda _original, _module: lambda: "ours")
+    wanted = variant(name="o", shape=(known("other:h", files),), replacements=(ours,))
+    client = Target(project=OTHER, variants=(wanted,), optional=True)
     made = upstream.patch(others=(client,))
     made = made.replace(targets=(made.targets[0].replace(serves="other"), *made.targets[1:]))
     engine = Engine(lambda: {made.id: made})

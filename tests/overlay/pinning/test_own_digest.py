@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_upstream import PATCH_FILE, forget, write_files
 
 from overlay.catalogue.registry import load_patches
 from overlay.pinning import own_digest
@@ -17,27 +17,21 @@ from overlay.reading.known import NAME
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATCH = """
-from overlay.patch import Patch, Removal
-PATCH = Patch(id="lib.it", revision=1, summary="s", why="w", upstream=(), targets=(),
-              remove=Removal(version=None, when="w", test="t"))
-"""
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    place = tmp_path / "digestpack" / "lib" / "it"
-    (place / "contract").mkdir(parents=True)
-    for path in (place.parent.parent, place.parent):
-        (path / "__init__.py").touch()
-    (place / "__init__.py").write_text(PATCH)
-    (place / "fix.py").write_text("a = 1\n")
-    (place / "contract.py").write_text("b = 1\n")
-    (place / "contract" / "cases.py").write_text("c = 1\n")
+    files = {
+        "__init__.py": "",
+        "lib/__init__.py": "",
+        "lib/it/__init__.py": PATCH_FILE.format(id="lib.it"),
+        "lib/it/fix.py": "a = 1\n",
+        "lib/it/contract.py": "b = 1\n",
+        "lib/it/contract/cases.py": "c = 1\n",
+    }
+    write_files(tmp_path / "digestpack", files)
     monkeypatch.syspath_prepend(str(tmp_path))
-    yield place
-    for name in [name for name in sys.modules if name.partition(".")[0] == "digestpack"]:
-        del sys.modules[name]
+    yield tmp_path / "digestpack/lib/it"
+    forget("digestpack")
 
 
 def test_what_runs_is_counted_and_what_proves_it_is_not(folder: Path) -> None:
@@ -73,9 +67,8 @@ def test_what_is_known_of_sources_is_counted_of_all_but_not_of_one_patch(
 
 def test_all_code_below_a_folder_is_counted_and_nothing_else(folder: Path) -> None:
     pack = folder.parent.parent
-    for name in ("a.pyc", "b.so", "c.txt", "__pycache__/d.pyc", "deep/e/f.py", "x.py/g.py"):
-        (pack / name).parent.mkdir(parents=True, exist_ok=True)
-        (pack / name).touch()
+    names = ("a.pyc", "b.so", "c.txt", "__pycache__/d.pyc", "deep/e/f.py", "x.py/g.py")
+    write_files(pack, dict.fromkeys(names, ""))
     (pack / "linked").symlink_to(pack / "deep")
     (pack / "linked.py").symlink_to(pack / "a.pyc")
     (pack / "gone.py").symlink_to(pack / "nowhere")

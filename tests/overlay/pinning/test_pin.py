@@ -37,6 +37,15 @@ class Pinned:
         self._path.write_text(lockfile.write(lock))
         self.digest = lock["digest"]
 
+    def edit(self, *keys: str) -> None:
+        """Say in the lock that something was of version 0.0.1."""
+        lock = lockfile.read(str(self._path))
+        table: dict[str, Any] = lock
+        for key in keys[:-1]:
+            table = table[key]
+        table[keys[-1]] = "0.0.1"
+        self._path.write_text(lockfile.write(_lock.with_digest(lock)))
+
     def enable(self, *patches: Patch, digest: bool = False) -> Engine:
         self._patch.setenv("OVERLAY_PIN", f"sha256:{self.digest}" if digest else str(self._path))
         engine = self._engines(*patches)
@@ -124,29 +133,19 @@ def test_other_patches_stop_the_start(upstream: Upstream, pinned: Pinned) -> Non
         pinned.enable(another)
 
 
-def change(lock: dict[str, Any], *keys: str) -> None:
-    for key in keys[:-1]:
-        lock = lock[key]
-    lock[keys[-1]] = "0.0.1"
-
-
 @pytest.mark.parametrize("keys", [("overlay", "version"), ("overlay", "content"), ("python",)])
 def test_another_overlay_or_python_stops_the_start(
-    upstream: Upstream, pinned: Pinned, tmp_path: Path, keys: tuple[str, ...]
+    upstream: Upstream, pinned: Pinned, keys: tuple[str, ...]
 ) -> None:
     pinned.lock(upstream.patch())
-    lock = lockfile.read(str(tmp_path / "overlay.lock"))
-    change(lock, *keys)
-    (tmp_path / "overlay.lock").write_text(lockfile.write(_lock.with_digest(lock)))
+    pinned.edit(*keys)
     with pytest.raises(PinError, match=f"{' '.join(keys)}: locked 0.0.1, here "):
         pinned.enable(upstream.patch())
 
 
-def test_another_torch_stops_the_import(upstream: Upstream, pinned: Pinned, tmp_path: Path) -> None:
+def test_another_torch_stops_the_import(upstream: Upstream, pinned: Pinned) -> None:
     pinned.lock(upstream.patch())
-    lock = lockfile.read(str(tmp_path / "overlay.lock"))
-    change(lock, "environment", "torch")
-    (tmp_path / "overlay.lock").write_text(lockfile.write(_lock.with_digest(lock)))
+    pinned.edit("environment", "torch")
     pinned.enable(upstream.patch())
     assert "torch version: locked 0.0.1, here " in must_fail(upstream)
 

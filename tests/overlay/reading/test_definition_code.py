@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.reading.compiled import of_definition, of_source
-
 HERE = Path(__file__).resolve().parents[3]
 #: Long modules of different kinds, with methods, closures, decorators and calls of what is imported.
 FILES = ("overlay/reading/source.py", "overlay/enabling/session.py", "scripts/records/support.py")
@@ -59,7 +57,7 @@ def test_it_is_the_same(text: str) -> None:
     names = sites(text)
     assert names
     for name in names:
-        assert of_definition(f"m:{name}", tree) == of_source(f"m:{name}", tree) != [], name
+        assert tree.ask("prints", f"m:{name}") == tree.fingerprints(f"m:{name}") != [], name
 
 
 TRIED = """
@@ -78,20 +76,20 @@ ONE_LESS = TRIED.replace(
 
 
 def test_what_is_tried_is_told_apart() -> None:
-    first, second = (of_source("m:f", MemoryTree({"m.py": text})) for text in (TRIED, ONE_LESS))
+    first, second = (MemoryTree({"m.py": text}).fingerprints("m:f") for text in (TRIED, ONE_LESS))
     assert first != second
 
 
 @pytest.mark.parametrize(("one", "other"), [("*a", "**a"), ("a, b, /", "a, /, b"), ("a, /", "a")])
 def test_kinds_of_parameters_are_told_apart(one: str, other: str) -> None:
     first, second = (
-        of_source("m:f", MemoryTree({"m.py": f"def f({given}):\n    return a\n"})) for given in (one, other)
+        MemoryTree({"m.py": f"def f({given}):\n    return a\n"}).fingerprints("m:f") for given in (one, other)
     )
     assert first != second
 
 
 def test_what_is_not_there_or_does_not_compile_has_none() -> None:
     tree = MemoryTree({"m.py": "def f():\n    return 1\ndef g():\n    nonlocal x\n"})
-    assert of_definition("m:h", tree) == []
-    assert of_definition("m:g", tree) == []
-    assert len(of_definition("m:f", tree)) == 1
+    assert tree.ask("prints", "m:h") == []
+    assert tree.ask("prints", "m:g") == []
+    assert len(tree.ask("prints", "m:f")) == 1

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from fake_upstream import write_files
 
 from overlay.reading.source import InstalledTree
 
@@ -26,10 +27,8 @@ MARKERS = {"up.core", "space.core.info"}
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    for name in ("up/__init__.py", "up/core.py", "space/core/__init__.py", "space/core/info.py"):
-        path = tmp_path / "root" / "src" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("def f(): ...\n")
+    names = ("up/__init__.py", "up/core.py", "space/core/__init__.py", "space/core/info.py")
+    write_files(tmp_path / "root/src", dict.fromkeys(names, "def f(): ...\n"))
     return tmp_path / "root" / "src"
 
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.deciding.memory import Witness, decide_all
-from overlay.patch import Absent, Calls, Fields, Known, Present, Replacement
+from overlay.deciding.cache import Witness, decide_all
+from overlay.patch import Absent, Calls, Fields, Known, Present
 from overlay.reading import known
 from overlay.reading.bindings import Module
-from overlay.reading.compiled import of_source
 from overlay.reading.questions import answer
 from overlay.reading.source import InstalledTree
 
@@ -43,7 +42,7 @@ def table(texts: dict[str, str], asked: list[tuple[str, ...]] = ASKED, **changes
     pool: list[Any] = []
     modules = {}
     for module, text in texts.items():
-        parsed = Module(ast.parse(text), text)
+        parsed = Module(ast.parse(text))
         found = [answer(question, parsed) for question in asked]
         row = range(len(pool), len(pool) + len(found))
         pool += [
@@ -84,17 +83,10 @@ def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], P
 
 
 @pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that grows by each source that is parsed."""
-    found: list[str] = []
-    plain = ast.parse
-
-    def parse(text: str, *more: Any, **named: Any) -> Any:
-        found.append(text)
-        return plain(text, *more, **named)
-
-    monkeypatch.setattr(ast, "parse", parse)
-    return found
+def patch(upstream: Upstream, ship: Callable[[bytes], Path]) -> Patch:
+    """A patch, of whose source the answers come along."""
+    ship(table({"fakeup.core": core(upstream)}))
+    return upstream.patch()
 
 
 def core(upstream: Upstream) -> str:
@@ -114,67 +106,60 @@ def test_what_is_known_is_not_parsed_and_is_decided_on_alike(
     parsed.clear()
     assert decide_all([patch], tree) == before
     assert before[patch.id].verdict == "apply"
-    assert tree.prints == {"fakeup.core:scale": ("fakeup.core:scale", of_source("fakeup.core:scale", tree))}
+    assert tree.prints == {"fakeup.core:scale": ("fakeup.core:scale", tree.fingerprints("fakeup.core:scale"))}
     assert engines(patch).enable(strict=True).patches[0].state == "armed"
     assert upstream.load().scale(1) == 200
     assert parsed == []
 
 
-#: What is done to a table that was right, and to what lies beside it.
-DAMAGE: dict[str, Callable[[Any, Any], object]] = {
-    "nothing there": lambda _, file: file.unlink(),
-    "empty": lambda _, file: file.write_bytes(b""),
-    "cut off": lambda _, file: file.write_bytes(file.read_bytes()[:-40]),
-    "cut off at the seal": lambda _, file: file.write_bytes(file.read_bytes()[: known.LENGTH]),
-    "a byte": lambda _, file: file.write_bytes(
-        file.read_bytes().replace(b"[0,", b"[1,").replace(b"[0, ", b"[1, ")
+#: What is made of a table that was right, of the source with a text.
+DAMAGE: dict[str, Callable[[bytes, str], bytes]] = {
+    "empty": lambda data, text: b"",
+    "cut off": lambda data, text: data[:-40],
+    "cut off at the seal": lambda data, text: data[: known.LENGTH],
+    "a byte": lambda data, text: data.replace(b"[0,", b"[1,").replace(b"[0, ", b"[1, "),
+    "no text": lambda data, text: b"\xff\xfe\x00" * 99,
+    "a list": lambda data, text: sealed("[]"),
+    "no JSON": lambda data, text: sealed("{"),
+    "very deep": lambda data, text: sealed("[" * 100_000),
+    "other code": lambda data, text: table({"fakeup.core": text}, code="0" * known.LENGTH),
+    "no code": lambda data, text: sealed('{"answers": [], "modules": {}}'),
+    "no answers": lambda data, text: table({"fakeup.core": text}, answers=[]),
+    "odd modules": lambda data, text: table({}, modules={"fakeup.core": {"texts": 3}}),
+    "a row too short": lambda data, text: table(
+        {},
+        answers=[None],
+        modules={
+            "fakeup.core": {
+                "asked": ["digest scale", "has scale"],
+                "texts": {known.digest_of(text.encode()): [0]},
+            }
+        },
     ),
-    "no text": lambda _, file: file.write_bytes(b"\xff\xfe\x00" * 99),
-    "a list": lambda _, file: file.write_bytes(sealed("[]")),
-    "no JSON": lambda _, file: file.write_bytes(sealed("{")),
-    "very deep": lambda _, file: file.write_bytes(sealed("[" * 100_000)),
-    "other code": lambda up, file: file.write_bytes(
-        table({"fakeup.core": core(up)}, code="0" * known.LENGTH)
-    ),
-    "no code": lambda _, file: file.write_bytes(sealed('{"answers": [], "modules": {}}')),
-    "no answers": lambda up, file: file.write_bytes(table({"fakeup.core": core(up)}, answers=[])),
-    "odd modules": lambda up, file: file.write_bytes(table({}, modules={"fakeup.core": {"texts": 3}})),
-    "a row too short": lambda up, file: file.write_bytes(
-        table(
-            {},
-            answers=[None],
-            modules={
-                "fakeup.core": {
-                    "asked": ["digest scale", "has scale"],
-                    "texts": {known.digest_of(core(up).encode()): [0]},
-                }
-            },
-        )
-    ),
-    "another module": lambda up, file: file.write_bytes(table({"fakeup.other": core(up)})),
-    "another text": lambda up, file: file.write_bytes(table({"fakeup.core": core(up) + "\n"})),
-    "a folder": lambda _, file: (file.unlink(), file.mkdir()),
+    "another module": lambda data, text: table({"fakeup.other": text}),
+    "another text": lambda data, text: table({"fakeup.core": f"{text}\n"}),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", [*DAMAGE, "nothing there", "a folder"])
 def test_a_table_that_is_not_right_is_not_asked(
     upstream: Upstream, ship: Callable[[bytes], Path], parsed: list[str], damage: str
 ) -> None:
-    patch = upstream.patch()
-    text = core(upstream)
-    DAMAGE[damage](upstream, ship(table({"fakeup.core": text})))
+    patch, text = upstream.patch(), core(upstream)
+    file = ship(table({"fakeup.core": text}))
+    if damage in DAMAGE:
+        file.write_bytes(DAMAGE[damage](file.read_bytes(), text))
+    else:
+        file.unlink()
+        if damage == "a folder":
+            file.mkdir()
     parsed.clear()
     assert verdict(patch) == "apply"
     assert parsed == [text]
 
 
-def test_a_byte_of_a_source_is_another_source(
-    upstream: Upstream, ship: Callable[[bytes], Path], parsed: list[str]
-) -> None:
-    patch = upstream.patch()
+def test_a_byte_of_a_source_is_another_source(upstream: Upstream, patch: Patch, parsed: list[str]) -> None:
     text = core(upstream)
-    ship(table({"fakeup.core": text}))
     file = upstream.root / "fakeup/core.py"
     for changed, expected in ((text + "#", "apply"), (text.replace("factor=2", "factor=3"), "unsupported")):
         parsed.clear()
@@ -184,11 +169,9 @@ def test_a_byte_of_a_source_is_another_source(
 
 
 def test_a_patch_that_asks_for_something_else_is_answered_by_the_source(
-    upstream: Upstream, ship: Callable[[bytes], Path], parsed: list[str]
+    upstream: Upstream, patch: Patch, parsed: list[str]
 ) -> None:
     """What a table holds is of sources, and not of patches: what a patch does not know stays unknown."""
-    patch = upstream.patch()
-    ship(table({"fakeup.core": core(upstream)}))
     (target,) = patch.targets
     (variant,) = target.variants
     parsed.clear()
@@ -227,13 +210,10 @@ def test_what_a_name_is_imported_from_is_asked_of_what_lies_there_now(
 
 
 def test_a_source_that_is_edited_after_it_was_read_is_what_was_read(
-    upstream: Upstream, ship: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, patch: Patch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The digest and the answers are of one text. What runs is compared where it is replaced."""
-    patch = upstream.patch()
-    text = core(upstream)
-    ship(table({"fakeup.core": text}))
-    plain = known.answers
+    text, plain = core(upstream), known.answers
 
     def edited(module: str, given: str) -> Any:
         (upstream.root / "fakeup/core.py").write_text("def scale(value, factor=2):\n    return 0\n")
@@ -247,10 +227,8 @@ def test_a_source_that_is_edited_after_it_was_read_is_what_was_read(
 
 
 def test_code_that_is_not_that_of_the_source_is_refused(
-    upstream: Upstream, ship: Callable[[bytes], Path], engines: Callable[..., Engine]
+    upstream: Upstream, patch: Patch, engines: Callable[..., Engine]
 ) -> None:
-    patch = upstream.patch()
-    ship(table({"fakeup.core": core(upstream)}))
     upstream.load().scale.__code__ = (lambda value, factor=2: value).__code__
     found = engines(patch).enable().patches[0].verdict
     assert found is not None
@@ -258,10 +236,7 @@ def test_code_that_is_not_that_of_the_source_is_refused(
 
 
 def test_what_another_python_has_compiled_is_compiled_here(
-    upstream: Upstream,
-    ship: Callable[[bytes], Path],
-    engines: Callable[..., Engine],
-    monkeypatch: pytest.MonkeyPatch,
+    upstream: Upstream, ship: Callable[[bytes], Path], engines: Callable[..., Engine]
 ) -> None:
     patch = upstream.patch()
     data = json.loads(table({"fakeup.core": core(upstream)}).partition(b"\n")[2])
@@ -272,7 +247,7 @@ def test_what_another_python_has_compiled_is_compiled_here(
     tree = Witness()
     decide_all([patch], tree)
     site = "fakeup.core:scale"
-    assert tree.prints == {site: (site, of_source(site, tree))}
+    assert tree.prints == {site: (site, tree.fingerprints(site))}
     assert engines(patch).enable(strict=True).patches[0].state == "armed"
     assert upstream.load().scale(1) == 200
 
@@ -316,7 +291,7 @@ def test_answers_name_no_neighbour_and_are_plain_data() -> None:
         "    @staticmethod\n    def f():\n        h()\n"
     )
     more = {"calls": ("h", "last"), "fields": ("x", "0")}
-    module = Module(ast.parse(text), text)
+    module = Module(ast.parse(text))
     found = {
         (kind, name): answer((kind, name, *more.get(kind, ())), module)
         for kind in ("calls", "decorators", "digest", "doubt", "fields", "has", "imported", "prints", "star")
@@ -354,4 +329,3 @@ def test_a_condition_is_asked_in_words(upstream: Upstream) -> None:
         look(condition, Asking(str(upstream.root)))
     kinds = [question for question in asked if question[0] in ("calls", "fields")]
     assert len({" ".join(question) for question in kinds}) == len(kinds) == 6
-    assert Replacement._fields  # what is replaced asks for its digest, decorators and prints alone

@@ -8,7 +8,9 @@ import textwrap
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.reading.shape import bindings, digest, doubt, exists, shape
+from overlay.reading.bindings import Module
+from overlay.reading.digest import digest
+from overlay.reading.shape import bindings, doubt, exists, shape
 
 BASE = '''
 def f(x, y=1):
@@ -18,8 +20,12 @@ def f(x, y=1):
 '''
 
 
+def parsed(source: str) -> Module:
+    return Module(ast.parse(source))
+
+
 def of(source: str, name: str = "f") -> str:
-    return digest(shape(ast.parse(textwrap.dedent(source)), name))
+    return digest(shape(parsed(textwrap.dedent(source)), name))
 
 
 @pytest.mark.parametrize(
@@ -66,8 +72,8 @@ def test_methods_and_assignments_from_outside() -> None:
     source = "class A:\n    def f(self):\n        return 1\n    class B:\n        def f(self): return 2\n"
     assert of(source, "A.f") != of(source, "A.B.f")
     assert of(source + "A.f = g\n", "A.f") != of(source, "A.f")
-    assert bindings(ast.parse(source), "A.g") == []
-    assert bindings(ast.parse(source), "f") == []
+    assert bindings(parsed(source), "A.g") == []
+    assert bindings(parsed(source), "f") == []
 
 
 def test_imported_names_are_shapes_of_their_own() -> None:
@@ -181,22 +187,22 @@ def test_decorators_and_keywords_of_a_class_count_and_its_bases_do_not() -> None
     ],
 )
 def test_whether_a_name_exists(source: str, there: bool) -> None:
-    assert exists(ast.parse(source), "f") is there
+    assert exists(parsed(source), "f") is there
     inside = "class A:\n" + textwrap.indent(source, "    ")
-    assert exists(ast.parse(inside), "A.f") is (there and "global" not in source)
+    assert exists(parsed(inside), "A.f") is (there and "global" not in source)
 
 
 def test_what_is_done_to_a_method_from_outside_decides_whether_it_exists() -> None:
     for after, there in (('delattr(A, "f")\n', False), ("del A.f\n", False), ('setattr(A, "f", g)\n', True)):
-        assert exists(ast.parse(METHOD + after), "A.f") is there
+        assert exists(parsed(METHOD + after), "A.f") is there
 
 
 def test_a_name_that_may_come_from_anywhere_is_not_absent_for_sure() -> None:
-    assert doubt(ast.parse("from .a import *\n"), "f") == "may come from `from .a import *`"
-    assert "global" in doubt(ast.parse("def g():\n    global f\n    f = 1\n"), "f")
-    assert "more than a class" in doubt(ast.parse("from a import A\n"), "A.f")
-    assert not doubt(ast.parse("class A: pass\ndef f(): pass\ndel f\n"), "A.f")
-    assert not doubt(ast.parse("def f(): pass\ndel f\n"), "f")
+    assert doubt(parsed("from .a import *\n"), "f") == "may come from `from .a import *`"
+    assert "global" in doubt(parsed("def g():\n    global f\n    f = 1\n"), "f")
+    assert "more than a class" in doubt(parsed("from a import A\n"), "A.f")
+    assert not doubt(parsed("class A: pass\ndef f(): pass\ndel f\n"), "A.f")
+    assert not doubt(parsed("def f(): pass\ndel f\n"), "f")
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def test_digests_that_depended_on_the_python_are_pinned() -> None:
 
 def test_no_source_is_too_deep() -> None:
     chain = "if a: pass\n" + "elif b: f = 1\n" * 900
-    assert exists(ast.parse(chain), "f")
+    assert exists(parsed(chain), "f")
     node: ast.expr = ast.Name(id="x", ctx=ast.Load())
     for _ in range(5000):
         node = ast.UnaryOp(op=ast.Not(), operand=node)

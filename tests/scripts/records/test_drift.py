@@ -8,6 +8,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_upstream import MemoryTree
 
 from overlay.patch import Calls, Known, Patch, Project, Removal, Replacement, Target, Variant
 from records._drift_history import Repository
@@ -103,11 +104,7 @@ def walked(drift: Any, history: History, days: float = 10) -> Any:
 
 
 def _digest(source: str) -> str:
-    import ast
-
-    from overlay.reading.shape import digest, shape
-
-    return digest(shape(ast.parse(source), "f"))
+    return MemoryTree({"m.py": source}).digest("m:f") or ""
 
 
 def test_the_share_of_days_and_what_ended_them(drift: Any, history: History) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from overlay.base import settings
-from overlay.deciding import keeping
-from overlay.deciding.keeping import Folder, usual
-from overlay.deciding.memory import Witness, decide_all
+from overlay.deciding import cache_folder
+from overlay.deciding.cache import Witness, decide_all
+from overlay.deciding.cache_folder import Folder, usual
 from overlay.errors import OverlayError
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_what_is_old_is_thrown_away_and_nothing_else(place: Path) -> None:
 
 
 def test_only_the_newest_are_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "MOST", 3)
+    monkeypatch.setattr(cache_folder, "MOST", 3)
     folder = Folder(str(place), private=True)
     for number in range(5):
         folder.write(f"{number}.json", "x")
@@ -154,11 +154,11 @@ def test_one_works_and_the_others_wait_but_not_for_ever(place: Path, monkeypatch
     with folder.alone("key"):
         thread = threading.Thread(target=other)
         thread.start()
-        time.sleep(10 * keeping.PAUSE)
+        time.sleep(10 * cache_folder.PAUSE)
         done.append("first")
     thread.join()
     assert done == ["first", "other"]
-    monkeypatch.setattr(keeping, "PATIENCE", 0.0)
+    monkeypatch.setattr(cache_folder, "PATIENCE", 0.0)
     with folder.alone("key"):
         other()
     assert done[2:] == ["other"]
@@ -166,14 +166,14 @@ def test_one_works_and_the_others_wait_but_not_for_ever(place: Path, monkeypatch
 
 RANK = """
 import ast, sys
-from overlay.deciding import keeping
-from overlay.deciding.memory import Witness, decide_all
+from overlay.deciding import cache_folder
+from overlay.deciding.cache import Witness, decide_all
 from overlay.catalogue.registry import load_patches
 parsed, plain = [], ast.parse
 def parse(*arguments, **keywords):
     parsed.append(arguments)
     return plain(*arguments, **keywords)
-ast.parse, keeping.PATIENCE = parse, 100.0
+ast.parse, cache_folder.PATIENCE = parse, 100.0
 patches = list(load_patches().values())
 sys.stdout.write("ready\\n"); sys.stdout.flush(); sys.stdin.readline()
 decide_all(patches, Witness())

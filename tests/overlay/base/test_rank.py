@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from overlay.base.place import is_first, place, rank
+from overlay.base.rank import is_first, rank, rank_and_host
 
 RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
@@ -47,7 +47,7 @@ def test_a_worker_of_ray_is_not_the_task_that_started_its_node(clean: pytest.Mon
 
 
 def test_a_place_is_one_word_with_a_digit(clean: pytest.MonkeyPatch) -> None:
-    assert place() == ""
+    assert rank_and_host() == ""
     clean.setenv("RANK", "2")
-    assert place().startswith("[rank=2,host=")
-    assert len(place().split()) == 1
+    assert rank_and_host().startswith("[rank=2,host=")
+    assert len(rank_and_host().split()) == 1

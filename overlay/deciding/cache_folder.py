@@ -1,4 +1,4 @@
-"""A folder of files that nobody but this user can have written.
+"""The folder of the cache: no one but this user can have written the files in it.
 
 What lies there says what is applied, so each step goes by descriptors: the folder is opened once and looked
 at as it was opened, and so is each file in it. Nothing that is put in its place in between is ever read.

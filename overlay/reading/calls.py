@@ -15,7 +15,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overlay.patch import Calls
     from overlay.reading.bindings import Found
 
 #: What has statements of its own that do not run with those around them.
@@ -28,17 +27,15 @@ _YIELDS = (ast.Yield, ast.YieldFrom)
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)
 
 
-def does_not_call(condition: Calls, found: list[Found]) -> str:
-    """Return why a function does not call another one as `condition` asks, empty if it does."""
+def does_not_call(found: list[Found], callee: str, *, last: bool) -> str:
+    """Return why a function does not call another one (as the last that it does), empty if it does."""
     function = defined(found, ast.FunctionDef, "function")
     if isinstance(function, str):
         return function
     decorators = [text for text in map(ast.unparse, function.decorator_list) if text not in _PLAIN]
     if decorators:
         return f"is decorated (@{decorators[0]})"
-    return _no_call(function, condition.callee) or (
-        _not_last(function, condition.callee) if condition.last else ""
-    )
+    return _no_call(function, callee) or (_not_last(function, callee) if last else "")
 
 
 def _no_call(function: ast.FunctionDef, name: str) -> str:

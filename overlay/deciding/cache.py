@@ -1,4 +1,4 @@
-"""Memory: what was decided on a source, for the next process that meets the very same one.
+"""The cache of decisions: what was decided on a source, for the next process that meets the very same one.
 
 The ranks of a node decide on the same files, in each start of a job again. The first of them writes down
 what it decided, each question that it asked of the installation, and a digest of each answer: in the folder
@@ -19,11 +19,10 @@ from contextlib import suppress
 from overlay import log
 from overlay._version import __version__
 from overlay.base import settings
+from overlay.deciding.cache_folder import Folder, usual
 from overlay.deciding.decide import decide, settle, variant_of
-from overlay.deciding.keeping import Folder, usual
 from overlay.errors import SourceError
 from overlay.reading import known
-from overlay.reading.compiled import of_definition
 from overlay.reading.source import InstalledTree
 from overlay.verdict import SiteFinding, TargetVerdict, Verdict
 
@@ -191,7 +190,7 @@ def prints_of(
                 if not replacement.new:
                     with suppress(SourceError):  # it is met, and told, where the site is looked at
                         origin = tree.chain(replacement.site)[-1]
-                        prints[replacement.site] = (origin, of_definition(origin, tree))
+                        prints[replacement.site] = (origin, tree.ask("prints", origin))
     return prints
 
 

@@ -1,4 +1,4 @@
-"""Which process of a job this is, as its launcher says in the environment.
+"""Which rank this process is, by what its launcher says in the environment.
 
 It is asked each time that it is needed: an actor may be told its rank after it has started.
 """
@@ -37,7 +37,7 @@ def is_worker() -> bool:
     return any(os.path.basename(word) == _WORKER for word in sys.orig_argv)
 
 
-def place() -> str:
+def rank_and_host() -> str:
     """Return the rank and the host of this process, empty if it is no rank.
 
     It is one word with a digit in it: Ray leaves such words out when it looks for lines that are the same.

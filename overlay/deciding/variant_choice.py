@@ -30,7 +30,9 @@ class _Fit(Record):
         return [finding for finding in self.findings if not finding.holds]
 
 
-def match(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, version: Version) -> TargetVerdict:
+def choose_variant(
+    patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, version: Version
+) -> TargetVerdict:
     """Return the verdict, made from `blank`, of the variant whose version and shape are those of the tree.
 
     The variants whose range has the version come first. If the source is of none of them, those are asked of
