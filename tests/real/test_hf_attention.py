@@ -80,14 +80,6 @@ still_wrong = pytest.mark.xfail(
 )
 
 
-@pytest.mark.parametrize(
-    "revision",
-    [pytest.param(revision, marks=still_wrong) for revision in ("v0.2.3", "v0.2.4", "v0.3.1")],
-)
-def test_upstream_alone_has_the_gradient_of_one_process(revision: str, slime: Callable[[str], Path]) -> None:
-    assert not plain(slime(revision))
-
-
 def test_upstream_alone_is_wrong_where_the_patch_says(slime: Callable[[str], Path]) -> None:
     old, new = (plain(slime(revision)) for revision in ("v0.2.3", "v0.3.1"))
     assert old == [name for name in old if "sequence parallel" in name]

@@ -66,23 +66,6 @@ def plain(folder: Path) -> dict[str, list[Any]]:
 
 
 @by_the_last
-@pytest.mark.parametrize(
-    "revision",
-    [
-        pytest.param(
-            revision,
-            marks=pytest.mark.xfail(strict=True, reason="once this passes, slime.masked-gae has had its day"),
-        )
-        for revision in ("v0.2.4", "v0.3.1")
-    ],
-)
-def test_upstream_alone_leaves_masked_tokens_out(revision: str, slime: Callable[[str], Path]) -> None:
-    found = plain(slime(revision))
-    errors = [rank["error"] for name, ranks in found.items() if name.endswith("cp1") for rank in ranks]
-    assert max(errors) <= TOLERANCE
-
-
-@by_the_last
 @pytest.mark.parametrize("revision", ["v0.2.4", "v0.3.1"])
 def test_upstream_alone_has_no_token_for_a_reward_under_context_parallelism(
     revision: str, slime: Callable[[str], Path]

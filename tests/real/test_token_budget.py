@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from token_budget_check import PATCHES
 
-from overlay.patches.verl.strict_token_budget.contract import draw_case, keeps
+from overlay.patches.verl.strict_token_budget.contract import draw_case
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,14 +34,6 @@ BUDGETS = (8, 32768)
 
 on_all = pytest.mark.parametrize("version", [*AFFECTED, JUDGE])
 on_affected = pytest.mark.parametrize("version", AFFECTED)
-
-
-def expected_to_fail(versions: tuple[str, ...]) -> list[Any]:
-    """Return the releases as parameters of a test that passes once a patch has had its day."""
-    why = "once this passes, the patch has had its day there"
-    # Nothing else than what the test itself says counts as this failure.
-    mark = pytest.mark.xfail(strict=True, reason=why, raises=pytest.fail.Exception)
-    return [pytest.param(version, marks=mark) for version in versions]
 
 
 @pytest.fixture
@@ -87,21 +79,6 @@ def test_upstream_exceeds_the_bound(find: Callable[[str], dict[str, Any]], versi
     assert max(map(len, large["indices"])) * 30720 == 61440
 
 
-@pytest.mark.parametrize("version", [*expected_to_fail(AFFECTED), JUDGE])
-def test_upstream_alone_keeps_the_bound(find: Callable[[str], dict[str, Any]], version: str) -> None:
-    small, large = find(version)["released"]["issue"]
-    if max(map(len, small["indices"])) * 7 > 8 or max(map(len, large["indices"])) * 30720 > 32768:
-        pytest.fail("a micro-batch is over max_token_len")
-
-
-@pytest.mark.parametrize("version", expected_to_fail((*AFFECTED, JUDGE)))
-def test_upstream_alone_does_not_grow_with_both(find: Callable[[str], dict[str, Any]], version: str) -> None:
-    # Twice the samples in twice the partitions: four times the calls, if the time is that of the product.
-    fewer, more = find(version)["released"]["calls"]
-    if more > 3 * fewer:
-        pytest.fail(f"{fewer} calls become {more}")
-
-
 # --- with overlay ---
 
 
@@ -110,50 +87,6 @@ def test_the_patches_were_in_place(find: Callable[[str], dict[str, Any]], versio
     strict = "skipped" if version == JUDGE else "applied"
     states = find(version)["states"]
     assert [states[patch] for patch in PATCHES] == [strict, "applied"]
-
-
-@on_affected
-def test_what_can_be_divided_is(find: Callable[[str], dict[str, Any]], version: str) -> None:
-    found = find(version)["overlay"]
-    for lengths, result, cap in zip(([7] * 8, [30720] * 16), found["issue"], BUDGETS, strict=True):
-        assert keeps({"lengths": lengths, "arguments": {"max_token_len": cap}}, result)
-    kept = 0
-    for case, result, _ in pairs(found["results"], found["results"]):
-        if "error" not in result:
-            assert keeps(case, result), (case, result)
-            kept += 1
-    assert kept > COUNT // 3
-
-
-@on_affected
-def test_there_are_as_many_micro_batches_as_with_the_judge_or_fewer(
-    find: Callable[[str], dict[str, Any]], version: str
-) -> None:
-    compared = 0
-    for case, result, judged in pairs(
-        find(version)["overlay"]["results"], find(JUDGE)["released"]["results"]
-    ):
-        if "error" in judged:
-            continue
-        assert "indices" in result, (case, result)
-        assert len(result["indices"]) <= len(judged["indices"]), case
-        if len(result["indices"]) == len(judged["indices"]):
-            assert result == judged, case
-        compared += 1
-    assert compared > COUNT // 3
-
-
-@on_affected
-def test_where_upstream_keeps_the_bound_its_very_result_comes_out(
-    find: Callable[[str], dict[str, Any]], version: str
-) -> None:
-    found = find(version)
-    same = 0
-    for case, result, released in pairs(found["overlay"]["results"], found["released"]["results"]):
-        if keeps(case, released):
-            assert result == released, case
-            same += 1
-    assert same > COUNT // 6
 
 
 @on_affected
@@ -212,24 +145,3 @@ def test_the_workers_of_the_release_get_it(find: Callable[[str], dict[str, Any]]
 def test_static_batch_sizes_are_left_alone(find: Callable[[str], dict[str, Any]], version: str) -> None:
     ours, released = (find(version)[mode]["workers"] for mode in ("overlay", "released"))
     assert ours["static rows"] == released["static rows"] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
-@on_all
-def test_partitions_are_verls_own(find: Callable[[str], dict[str, Any]], version: str) -> None:
-    ours, released = (find(version)[mode]["partitions"] for mode in ("overlay", "released"))
-    assert len(ours) == COUNT // 3 * 2
-    assert ours == released
-
-
-@on_all
-def test_the_partitioner_does_not_grow_with_samples_times_partitions(
-    find: Callable[[str], dict[str, Any]], version: str
-) -> None:
-    fewer, more = find(version)["overlay"]["calls"]
-    assert more <= 3 * fewer
-    assert fewer < find(version)["released"]["calls"][0] / 10
-
-
-def test_the_judge_is_as_released_but_for_the_time(find: Callable[[str], dict[str, Any]]) -> None:
-    found = find(JUDGE)
-    assert found["overlay"]["results"] == found["released"]["results"]

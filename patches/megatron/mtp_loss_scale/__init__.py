@@ -38,7 +38,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="Megatron divides by the tokens of all context parallel ranks",
-        test="tests/real/test_megatron_mtp.py::test_upstream_alone_divides_by_the_tokens_of_all_ranks",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(

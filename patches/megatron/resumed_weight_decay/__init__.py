@@ -36,7 +36,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="a release reads all fields of the schedule before it applies it",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_decays_by_the_checkpoint",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(

@@ -31,7 +31,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="miles keeps max_tokens_per_gpu with --balance-by-flops too",
-        test="tests/real/test_miles_micro_batches.py::test_upstream_alone_keeps_the_budget",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(

@@ -24,7 +24,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="miles' own partitioner is as fast",
-        test="tests/real/test_miles_micro_batches.py::test_upstream_alone_is_fast",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(

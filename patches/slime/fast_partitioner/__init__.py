@@ -24,7 +24,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="slime's own partitioner is as fast",
-        test="tests/real/test_slime_partitioner.py::test_upstream_alone_is_fast",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(

@@ -44,7 +44,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="a release groups rewards by the prompt",
-        test="tests/real/test_group_baseline.py::test_upstream_alone_normalises_by_prompt",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(

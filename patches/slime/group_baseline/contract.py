@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from overlay.patch import Contract
 from overlay.patches.slime.group_baseline import PATCH
-from overlay.testing import assert_applied, enable
+from overlay.testing import assert_applied, enable, without
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def check(seed: str) -> str:
     """Give it whole, trimmed and uneven groups, and rollouts of several samples."""
-    import overlay.compat.megatron_on_cpu  # noqa: F401 -- before Megatron
-    from overlay.compat.cuda_on_cpu import cuda_on_cpu
-    from overlay.compat.no_triton import no_triton
-    from overlay.compat.slime_on_cpu import stand_in
-
     enable(PATCH.id)
-    with no_triton(), cuda_on_cpu():
-        stand_in()
+    with _slime():
         from overlay.compat.slime_on_cpu.reward_groups import wrong
 
         found = wrong(seed)
@@ -24,4 +24,26 @@ def check(seed: str) -> str:
         return found
 
 
-CONTRACT = Contract(check=check, before=("megatron.core", "ray", "tensordict"))
+def alike(seed: str) -> str:
+    """Normalise as slime does where it groups rightly, where there is nothing else to go by, and for a user."""
+    with _slime():
+        from overlay.compat.slime_on_cpu.reward_groups import left_as_it_is
+
+        ours, theirs = without(lambda: left_as_it_is(seed))
+        return "" if ours == theirs else f"{ours}, and without the patch {theirs}"
+
+
+@contextlib.contextmanager
+def _slime() -> Iterator[None]:
+    """Let slime be imported and called."""
+    import overlay.compat.megatron_on_cpu  # noqa: F401 -- before Megatron
+    from overlay.compat.cuda_on_cpu import cuda_on_cpu
+    from overlay.compat.no_triton import no_triton
+    from overlay.compat.slime_on_cpu import stand_in
+
+    with no_triton(), cuda_on_cpu():
+        stand_in()
+        yield
+
+
+CONTRACT = Contract(check=check, alike=alike, before=("megatron.core", "ray", "tensordict"))

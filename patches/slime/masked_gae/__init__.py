@@ -57,7 +57,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="a release estimates advantages over trained tokens alone, and rewards the last of them",
-        test="tests/real/test_masked_gae.py::test_upstream_alone_leaves_masked_tokens_out",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     requires=("slime.whiten-over-cp",),
     targets=(

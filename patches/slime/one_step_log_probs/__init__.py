@@ -37,7 +37,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="a release computes advantages without log-probabilities",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_needs_no_log_probs_of_the_rollout",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(

@@ -27,7 +27,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="overlay is not used",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_logs_what_patches_changed",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(

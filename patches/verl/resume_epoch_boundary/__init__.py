@@ -37,7 +37,7 @@ PATCH = Patch(
     remove=Removal(
         version=None,
         when="a release begins the next epoch for SFT as well, as #7974 does",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_trains_on_the_next_epoch",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=(
         Target(
