@@ -52,8 +52,9 @@ def releases_of(patch: str, verdict: str) -> list[str]:
 
 
 NEEDED = [(patch, name) for patch in PATCHES for name in releases_of(patch, "apply")]
-#: Of these the contract asks more than the cure gives: its words in an error, or the memory of a device.
+#: Of these the contract asks more than the cure gives, such as the patch's own words, or memory of a device.
 ASKS_MORE = (
+    "megatron.param-groups-by-lr",
     "megatron.reshardable-checkpoint",
     "slime.partial-rollout-budget",
     "verl.lora-own-memory",

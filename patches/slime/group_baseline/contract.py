@@ -25,7 +25,7 @@ def check(seed: str) -> str:
 
 
 def alike(seed: str) -> str:
-    """Normalise as slime does where it groups rightly, where there is nothing else to go by, and for a user."""
+    """Normalise as slime does where it groups rightly or has nothing to go by, and leave it to its user."""
     with _slime():
         from overlay.compat.slime_on_cpu.reward_groups import left_as_it_is
 
