@@ -94,7 +94,7 @@ def test_unless_that_is_asked_for_all_of_them_run(skipped: Callable[..., list[st
 
 def test_wherever_something_is_left_to_the_nightly_run_it_is_left() -> None:
     """The marks mean something below a `conftest.py` alone that takes the hook in."""
-    marks = ("mark.nightly(", "mark.by_source(", "RankContract(", "Contracts(")
+    marks = ("mark.nightly(", "mark.by_source(")
     hooked = {
         path.parent for path in TESTS_HERE.rglob("conftest.py") if "pytest_runtest_setup" in path.read_text()
     }

@@ -169,3 +169,21 @@ TOLERANCE = 1e-4
 def wrong(seed: str) -> str:
     """Return what is wrong, empty if nothing is."""
     return next(faults(seed), "")
+
+
+def left_as_it_is(seed: str) -> list[Any]:
+    """Return what becomes of rewards that slime groups rightly, has no group of, or hands to its user."""
+    groups = drawn(random.Random(seed))
+    whole, nameless, trimmed = (samples(groups[name]) for name in ("whole", "whole", "trimmed"))
+    nameless[3].group_index = None
+    for sample in trimmed:
+        sample.group_index = None
+    with manager() as one:
+        found = [one._post_process_rewards(given)[1] for given in (whole, nameless, trimmed)]
+    with manager(custom_reward_post_process_path=f"{__name__}.theirs") as one:
+        return [*found, one._post_process_rewards(samples(groups["trimmed"]))]
+
+
+def theirs(_args: Any, given: list[Any]) -> Any:
+    """Stand for the function of a user."""
+    return [sample.reward for sample in given], [sample.reward + 1 for sample in given]

@@ -136,8 +136,7 @@ DEFECTS = (
             absent("before", "<0.16.0.dev0", Absent(site=_GLOBAL), reason="there is no such loss"),
         ),
         upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
-        shown="tests/real/test_megatron_moe_aux.py"
-        "::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
+        shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
         way_out="multiply moe_aux_loss_coeff by the data parallel size, and pack sequences, not pad them",
     ),
     _defect(
@@ -155,7 +154,7 @@ DEFECTS = (
             present("0.16", ">=0.16.0.dev0", known(_COUNT, "e1f3c743e783")),
             absent("before", "<0.17.0.dev0", Absent(site=_COUNT), reason="routers know no padding mask"),
         ),
-        shown="tests/real/test_megatron_moe_aux.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
+        shown="tests/real/test_megatron_ranks.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
         way_out="pack sequences instead of padding them",
     ),
     _defect(
@@ -231,8 +230,8 @@ DEFECTS = (
             absent("before", "<0.13.0.dev0", reason="layers have no groups of their own"),
         ),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
-        shown="tests/real/test_megatron_own_groups.py"
-        "::test_cross_attention_sums_its_gradients_over_the_group_of_the_state",
+        shown="tests/real/test_megatron_ranks.py"
+        "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
         way_out="give the layer the groups of Megatron's state",
     ),
     _defect(
@@ -258,8 +257,8 @@ DEFECTS = (
             absent("before", "<0.17.0.dev0", reason="these layers have no group of their own"),
         ),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#6760"),
-        shown="tests/real/test_megatron_own_groups.py"
-        "::test_multi_token_prediction_splits_activations_over_the_group_of_the_state",
+        shown="tests/real/test_megatron_ranks.py"
+        "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
         way_out="leave distribute_saved_activations off",
     ),
     _defect(

@@ -51,7 +51,7 @@ DEFECTS = (
             ),
         ),
         fixed="0.9.1",
-        shown="tests/real/test_verl_contracts.py::test_verl_0_9_0_leaves_marks_to_the_next_transfer",
+        shown="tests/real/test_verl_left.py::test_verl_0_9_0_leaves_marks_to_the_next_transfer",
         way_out="another checkpoint engine, or verl 0.9.1",
     ),
     _defect(

@@ -32,9 +32,14 @@ BROKEN, UNKNOWN = "fails otherwise", "not run"
 class Verdicts:
     """A pytest plugin that keeps what removal tests say, by node id."""
 
-    def __init__(self) -> None:
-        """Begin without any."""
+    def __init__(self, patches: Iterable[str]) -> None:
+        """Begin without any, of some patches."""
         self.found: dict[str, tuple[str, str]] = {}
+        self._patches = set(patches)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out what a test of many patches does for others."""
+        items[:] = [item for item in items if _patch_of(item) in (None, *self._patches)]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the verdict of a test: its call, or its set-up if it did not come to that."""
@@ -55,19 +60,35 @@ def verdict(report: pytest.TestReport) -> tuple[str, str]:
     return BROKEN, said.strip().rpartition("\n")[2]
 
 
+def _patch_of(item: pytest.Item) -> str | None:
+    """Return the patch that a test of many patches is run for."""
+    called = getattr(item, "callspec", None)
+    return None if called is None else called.params.get("patch")
+
+
 def rows(tests: dict[str, str], found: dict[str, tuple[str, str]]) -> Iterable[tuple[str, str, str, str]]:
     """Yield patch, release, verdict and reason, for each release that a removal test ran on."""
     for patch, test in tests.items():
-        mine = [name for name in found if name.partition("[")[0] == test]
-        for name in mine:
-            yield patch, name.partition("[")[2].removesuffix("]") or "the one of its test", *found[name]
+        mine = {
+            name.partition("[")[2].removesuffix("]"): said
+            for name, said in found.items()
+            if name.partition("[")[0] == test
+        }
+        # A test of many patches names the patch before the release.
+        own = {
+            what.removeprefix(f"{patch}-"): said
+            for what, said in mine.items()
+            if what.startswith(f"{patch}-")
+        }
+        for release, said in (own or mine).items():
+            yield patch, release or "the one of its test", *said
         if not mine:
             yield patch, "-", UNKNOWN, f"{test} was not collected"
 
 
 def judged(tests: dict[str, str]) -> list[tuple[str, str, str, str]] | None:
     """Run removal tests, given by patch, and return their rows; `None` if they cannot be collected."""
-    verdicts = Verdicts()
+    verdicts = Verdicts(tests)
     os.chdir(ROOT)
     quiet = [
         f"--rootdir={ROOT}",

@@ -22,7 +22,7 @@ from overlay.compat.comparison import Talk
 from overlay.compat.store_keys import Keys
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 INSIDE = Path(__file__).parents[2] / "scripts" / "environment" / "inside.py"
 
@@ -31,50 +31,82 @@ def lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def simulated(world: int, odd: dict[int, dict[str, str]], silent: tuple[int, ...] = ()) -> list[str]:
-    """Compare ranks that are threads, and return what each raised."""
+FACTS = {"overlay": "enabled"}
+ALIKE = dict.fromkeys(range(3), FACTS)
+
+
+@pytest.fixture
+def store() -> Any:
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-    store, found = HashStore(), ["did not come back"] * world
+    return HashStore()
 
-    def rank(me: int) -> None:
-        try:
-            talk = Talk(store, "test", range(world))
-            facts = {"overlay": "enabled", "a: content": "1", **odd.get(me, {})}
-            files = {"up.core": f"/rank{me}/up/core.py"}
-            found[me] = talk.lead(facts, files, 1.0) if me == 0 else talk.follow(me, facts, files, 1.0)
-        except AgreementError as error:
-            found[me] = f"raised {error}"
-        except RuntimeError as error:
-            found[me] = f"raised {error!r}"
 
-    threads = [threading.Thread(target=rank, args=(me,)) for me in range(world) if me not in silent]
+def together(threads: Iterable[threading.Thread]) -> None:
+    """Start threads, and wait for all of them."""
+    threads = list(threads)
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
+
+
+def compared(
+    store: Any,
+    ranks: dict[int, dict[str, str]],
+    world: int = 3,
+    timeout: float = 20.0,
+    starts: dict[int, float] | None = None,
+) -> dict[int, str]:
+    """Compare ranks that are threads and share nothing but a store, and return what each says or raises.
+
+    Args:
+        store: That.
+        ranks: What is so on each rank that takes part.
+        world: How many are in the group.
+        timeout: Seconds that a rank waits.
+        starts: Seconds after which ranks come that do not come at once.
+
+    """
+    found = dict.fromkeys(ranks, "did not come back")
+
+    def take_part(me: int, facts: dict[str, str]) -> None:
+        time.sleep((starts or {}).get(me, 0.0))
+        talk, files = Talk(store, "test", range(world)), {"up.core": f"/rank{me}/up/core.py"}
+        part = talk.follow if me else lambda _me, *given: talk.lead(*given)
+        try:
+            found[me] = part(me, facts, files, timeout)
+        except (AgreementError, RuntimeError) as error:
+            found[me] = f"raised {error!r}"
+
+    together(threading.Thread(target=take_part, args=rank, name=str(rank[0])) for rank in ranks.items())
     return found
 
 
-def test_if_the_first_rank_cannot_compare_all_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulated(
+    store: Any, world: int, odd: dict[int, dict[str, str]], silent: Sequence[int] = (), timeout: float = 60.0
+) -> list[str]:
+    """Compare ranks that have the same but for some, and return what each says that is not silent."""
+    alike = {**FACTS, "a: content": "1"}
+    ranks = {rank: {**alike, **odd.get(rank, {})} for rank in range(world) if rank not in silent}
+    return list(compared(store, ranks, world, timeout).values())
+
+
+def test_if_the_first_rank_cannot_compare_all_are_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> list[str]:
         raise RuntimeError("no more")
 
     monkeypatch.setattr(Talk, "_differences", broken)
     began = time.monotonic()
-    first, *others = simulated(4, {})
+    first, *others = simulated(store, 4, {}, timeout=1.0)
     assert first == "raised RuntimeError('no more')"
     assert set(others) == {"rank 0 could not compare: RuntimeError: no more"}
     assert time.monotonic() - began < 5
 
 
-def test_many_ranks_agree() -> None:
-    assert simulated(64, {}) == [""] * 64
-
-
-def test_three_kinds_of_ranks() -> None:
+def test_three_kinds_of_ranks(store: Any) -> None:
     odd = {5: {"a: up source of up.core:f": "x"}, 9: {"a: content": "2"}}
-    found = simulated(64, odd)
+    found = simulated(store, 64, odd)
     assert len(set(found)) == 1
     assert lines(found[0]) == [
         "the ranks do not run the same:",
@@ -87,10 +119,9 @@ def test_three_kinds_of_ranks() -> None:
     ]
 
 
-def test_silent_ranks_are_all_named() -> None:
-    found = simulated(16, {}, silent=(3, 4, 9))
-    assert {text for rank, text in enumerate(found) if rank not in (3, 4, 9)} == {found[0]}
-    assert found[0].startswith("ranks 3-4,9 did not take part within 1 s")
+def test_silent_ranks_are_all_named(store: Any) -> None:
+    (said,) = set(simulated(store, 16, {}, silent=(3, 4, 9), timeout=1.0))
+    assert said.startswith("ranks 3-4,9 did not take part within 1 s")
 
 
 def test_spans() -> None:
@@ -126,64 +157,32 @@ def test_two_groups_of_the_same_ranks_do_not_hear_each_other(store: Any) -> None
         except AgreementError as error:
             found[me] = str(error)
 
-    threads = [threading.Thread(target=rank, args=(me,)) for me in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    together(threading.Thread(target=rank, args=(me,)) for me in range(2))
     assert [text.partition(" did")[0] for text in found] == ["rank 1", "rank 0"]
 
 
 # -- one after the other, through one store ----------------------------------------------------------
 
-FACTS = {"overlay": "enabled"}
-
-
-def at_once(store: Any, ranks: dict[int, dict[str, str]], timeout: float = 20.0) -> dict[int, str]:
-    """Compare ranks that are threads and share nothing but a store, and return what each says."""
-    found: dict[int, str] = {}
-
-    def take_part(me: int, facts: dict[str, str]) -> None:
-        talk = Talk(store, "test", [0, 1, 2])
-        found[me] = talk.lead(facts, {}, timeout) if me == 0 else talk.follow(me, facts, {}, timeout)
-
-    threads = [threading.Thread(target=take_part, args=rank) for rank in ranks.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return found
-
-
-@pytest.fixture
-def store() -> Any:
-    from torch.distributed import HashStore  # type: ignore[attr-defined]
-
-    return HashStore()
-
-
-ALIKE = dict.fromkeys(range(3), FACTS)
-
 
 def test_what_differed_before_differs_no_more(store: Any) -> None:
     # Other processes, in the same places: what the earlier ones said is not taken for their answer.
     for _ in range(3):
-        assert set(at_once(store, ALIKE).values()) == {""}
-        (said,) = set(at_once(store, {**ALIKE, 2: {"overlay": "enabled", "a": "1"}}).values())
+        assert set(compared(store, ALIKE).values()) == {""}
+        (said,) = set(compared(store, {**ALIKE, 2: {"overlay": "enabled", "a": "1"}}).values())
         assert "rank 2" in said
 
 
 def test_a_silent_rank_is_silent_once(store: Any) -> None:
     for silent in range(3):
         there = {rank: FACTS for rank in ALIKE if rank != silent}
-        (said,) = set(at_once(store, there, 0.3).values())
+        (said,) = set(compared(store, there, timeout=0.3).values())
         assert said.startswith(f"rank {silent} did not take part within 0.3 s: ")
-        assert set(at_once(store, ALIKE).values()) == {""}
+        assert set(compared(store, ALIKE).values()) == {""}
 
 
 def test_nobody_waits_for_a_first_rank_that_has_ended_when_another_comes(store: Any) -> None:
     Talk(store, "test", [0, 1, 2])._call(agreement.digest_of(FACTS))  # and dies
-    assert set(at_once(store, ALIKE).values()) == {""}
+    assert set(compared(store, ALIKE).values()) == {""}
 
 
 def test_whoever_has_answered_a_first_rank_that_has_ended_answers_the_next(store: Any) -> None:
@@ -197,7 +196,7 @@ def test_whoever_has_answered_a_first_rank_that_has_ended_answers_the_next(store
     for thread in threads:
         thread.start()
     store.wait(["test/1/rank 1", "test/1/rank 2"])
-    assert at_once(store, {0: FACTS}) == {0: ""}
+    assert compared(store, {0: FACTS}) == {0: ""}
     for thread in threads:
         thread.join(60)
     assert found == {1: "", 2: ""}
@@ -206,53 +205,39 @@ def test_whoever_has_answered_a_first_rank_that_has_ended_answers_the_next(store
 def test_a_first_rank_that_asks_and_ends_is_named(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlay.compat.comparison.SLACK", 0.2)
     Talk(store, "test", [0, 1, 2])._call(agreement.digest_of(FACTS))
-    said = at_once(store, {1: FACTS, 2: FACTS}, 0.3)
+    said = compared(store, {1: FACTS, 2: FACTS}, timeout=0.3)
     assert set(said.values()) == {
         "rank 0 asked, and has not said what came of it within 0.5 s: it hangs or has ended\n"
     }
 
 
 def test_all_that_are_silent_are_named_where_the_first_is_among_them(store: Any) -> None:
-    said = at_once(store, {2: FACTS}, 0.3)[2]
+    said = compared(store, {2: FACTS}, timeout=0.3)[2]
     assert said.startswith("ranks 0-1 did not take part within 0.3 s: ")
 
 
 def test_a_first_rank_that_comes_when_the_others_have_given_up_says_so(store: Any) -> None:
-    said = at_once(store, {1: FACTS, 2: FACTS}, 0.3)
+    said = compared(store, {1: FACTS, 2: FACTS}, timeout=0.3)
     assert all(text.startswith("rank 0 did not take part within 0.3 s: ") for text in said.values())
-    assert at_once(store, {0: FACTS}, 0.3) == {
+    assert compared(store, {0: FACTS}, timeout=0.3) == {
         0: "ranks 1-2 had given up waiting for rank 0, which came later\n"
     }
-    assert set(at_once(store, ALIKE).values()) == {""}
+    assert set(compared(store, ALIKE).values()) == {""}
 
 
 def test_a_rank_that_comes_when_the_others_have_given_up_is_told_what_they_said(store: Any) -> None:
-    (earlier,) = set(at_once(store, {0: FACTS, 1: FACTS}, 0.3).values())
-    said = at_once(store, {2: FACTS}, 0.3)[2]
+    (earlier,) = set(compared(store, {0: FACTS, 1: FACTS}, timeout=0.3).values())
+    said = compared(store, {2: FACTS}, timeout=0.3)[2]
     assert f"a comparison had ended before rank 2 came, and said: {earlier}" in said
-    assert set(at_once(store, ALIKE).values()) == {""}
+    assert set(compared(store, ALIKE).values()) == {""}
 
 
 # -- ranks that come at other times, a first rank that ends, a store that is slow -----------------------
 
 
-def come_at(
-    store: Any, starts: dict[int, float], world: int, timeout: float = 0.5, **first: Any
-) -> dict[int, str]:
+def come_at(store: Any, starts: dict[int, float], world: int, timeout: float = 0.5) -> dict[int, str]:
     """Compare ranks that come after so many seconds each, and return what each says."""
-    found: dict[int, str] = {}
-
-    def take_part(me: int, start: float) -> None:
-        time.sleep(start)
-        talk = Talk(first.get("store", store) if me == 0 else store, "late", range(world))
-        found[me] = talk.lead(FACTS, {}, timeout) if me == 0 else talk.follow(me, FACTS, {}, timeout)
-
-    threads = [threading.Thread(target=take_part, args=rank) for rank in starts.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return found
+    return compared(store, dict.fromkeys(starts, FACTS), world, timeout, starts)
 
 
 def test_ranks_that_come_one_after_the_other_are_told_the_same(store: Any) -> None:
@@ -300,7 +285,7 @@ def test_who_comes_when_others_have_given_up_a_first_rank_that_ended_says_so(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("overlay.compat.comparison.SLACK", 0.2)
-    Talk(store, "late", range(4))._call(agreement.digest_of(FACTS))  # and dies
+    Talk(store, "test", range(4))._call(agreement.digest_of(FACTS))  # and dies
     found = come_at(store, {1: 0.0, 2: 0.1, 3: 1.6}, 4, 0.6)
     assert found[1] == found[2]
     assert found[1].startswith("rank 3 did not take part within 0.6 s: ")
@@ -342,7 +327,7 @@ def test_what_the_first_rank_asks_does_not_grow_with_the_ranks_that_agree() -> N
     asked = {}
     for world in (8, MANY):
         store = Counted()
-        found = many(store, world, {})
+        found = simulated(store, world, {})
         assert found == [""] * world
         asked[world] = store.of_first
     assert asked[8] == asked[MANY] < 10
@@ -352,7 +337,7 @@ def test_what_the_first_rank_asks_hardly_grows_with_the_ranks_that_are_silent() 
     asked = {}
     for world in (8, MANY):
         store = Counted()
-        said = many(store, world, {}, silent=range(1, world, 2), timeout=1.0)[0]
+        said = simulated(store, world, {}, silent=range(1, world, 2), timeout=1.0)[0]
         assert said.startswith("ranks 1,3,5,7" if world == MANY else "ranks 1,3,5,7 did not take part")
         asked[world] = store.of_first
     assert asked[MANY] <= asked[8] < 20
@@ -387,11 +372,11 @@ def test_many_ranks_through_a_real_store(world: int) -> None:
     ],
 )
 def test_whoever_differs_is_named_among_many(odd: set[int], rows: list[str] | None) -> None:
-    (said,) = set(many(Counted(), MANY, dict.fromkeys(odd, "2")))
+    (said,) = set(simulated(Counted(), MANY, {rank: {"a: content": "2"} for rank in odd}))
     if rows is None:
         first = ",".join(map(str, range(0, 2 * agreement.RUNS, 2)))
         rows = [f"ranks {first} and 64 more 2", f"ranks {odd_numbers()} and 64 more 1"]
-    assert lines(said) == ["the ranks do not run the same:", "a", *rows]
+    assert lines(said) == ["the ranks do not run the same:", "a: content", *rows]
 
 
 def odd_numbers() -> str:
@@ -426,23 +411,3 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         self.of_first += threading.current_thread().name == "0"
         return getattr(self._store, name)
-
-
-def many(
-    store: Any, world: int, odd: dict[int, str], silent: Sequence[int] = (), timeout: float = 60.0
-) -> list[str]:
-    """Compare ranks that are threads and share a store, and return what each is told."""
-    found = ["nothing"] * world
-
-    def rank(me: int) -> None:
-        talk, facts = Talk(store, "many", range(world)), {"overlay": "enabled", "a": odd.get(me, "1")}
-        found[me] = talk.lead(facts, {}, timeout) if me == 0 else talk.follow(me, facts, {}, timeout)
-
-    threads = [
-        threading.Thread(target=rank, args=(me,), name=str(me)) for me in range(world) if me not in silent
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    return found

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
-import secrets
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from rank_rows import SEED, rows_of, run_once
 
 from checks import RANKS
 from overlay.compat.ranks.launcher import run_cases
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.distributed,
@@ -26,26 +26,19 @@ RELEASES = (
     ("0.16.1", "0.17.1", "0.18.2", "0.19.2") if os.environ.get("EVERY_RELEASE") else ("0.16.1", "0.19.2")
 )
 TOLERANCE = 1e-5
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 ORDERS = [" ".join(order) for order in itertools.permutations(("actor", "ref", "critic"))]
 
 on_releases = pytest.mark.parametrize("megatron", RELEASES, indirect=True)
 
 
-@functools.cache
 def results(world: int, megatron: Path) -> dict[str, list[Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        return run_cases(world, RANKS / "colocated_cases.py", Path(folder), release=megatron)
+    """Return what the ranks found on a release."""
+    return run_once(world, RANKS / "colocated_cases.py", release=megatron)
 
 
 def found(world: int, megatron: Path, case: str) -> list[dict[str, Any]]:
     """Return what each rank found, where nothing may raise."""
-    rows = results(world, megatron).get(case)
-    assert rows is not None, f"the ranks did not come as far as {case!r} (seed {SEED})"
-    assert None not in rows, (SEED, case, rows)
-    for row in rows:
-        assert not isinstance(row.get("error"), str), (SEED, case, row)
-    return rows
+    return rows_of(results(world, megatron), case)
 
 
 def neighbours(world: int) -> list[dict[str, list[int]]]:

@@ -5,17 +5,12 @@ Every run is held against one process in float64. The tolerance is that of float
 
 from __future__ import annotations
 
-import functools
-import os
-import secrets
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_rows import SEED, rows_of, run_once
 
 from checks import RANKS
-from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [
     pytest.mark.distributed,
@@ -25,7 +20,6 @@ pytestmark = [
 
 WORLDS = (2, 4, 6, 8)
 TOLERANCE = 1e-6
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 FRESH = [f"fresh/{index}" for index in range(4)]
 SFT = [
@@ -61,23 +55,15 @@ SIZES = {2: {1, 2}, 4: {1, 2, 4}, 6: {1, 2, 6}, 8: {1, 2, 4, 8}}
 UPSTREAM = {"table/C 2": 1 / 16, "table/C 1": 1 / 16, "table/C 2 and 1": 1 / 16, "table/few": 1 / 4}
 
 
-@functools.cache
 def results(world: int, module: str = "dynamic_cp_cases", *, overlay: bool = True) -> dict[str, list[Any]]:
-    """Return what the ranks of a world found. They are started once; it is their start that takes time."""
-    with tempfile.TemporaryDirectory() as folder:
-        # The smallest world is started as a real job is, each rank importing for itself.
-        cases = RANKS / f"{module}.py"
-        return run_cases(world, cases, Path(folder), overlay=overlay, torchrun=world == min(WORLDS))
+    """Return what the ranks of a world found."""
+    # The smallest world is started as a real job is, each rank importing for itself.
+    return run_once(world, RANKS / f"{module}.py", overlay=overlay, torchrun=world == min(WORLDS))
 
 
 def on_ranks(world: int, case: str, **run: Any) -> list[dict[str, Any]]:
     """Return what each rank found in a case that all of them must have come back from."""
-    found = results(world, **run).get(case)
-    assert found is not None, f"the ranks did not come as far as {case!r} (seed {SEED})"
-    assert None not in found, f"rank {found.index(None)} did not come back from {case!r} (seed {SEED})"
-    for rank, result in enumerate(found):
-        assert not isinstance(result.get("error"), str), f"rank {rank}, {case!r}, seed {SEED}: {result}"
-    return found
+    return rows_of(results(world, **run), case)
 
 
 def loss_of(result: dict[str, Any]) -> Any:

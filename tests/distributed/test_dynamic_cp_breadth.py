@@ -5,41 +5,25 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import secrets
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_rows import SEED, rows_of, run_once
 
 from checks import RANKS
-from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 #: Relative, of every parameter's gradient or weight, of every output, and of the loss: float32's.
 TOLERANCE = 1e-5
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 MIXED = {4: [2, 1, 1], 8: [4, 1, 1, 1, 1]}
 
 
-@functools.cache
-def results(world: int) -> dict[str, list[Any]]:
-    """Return what the ranks found."""
-    with tempfile.TemporaryDirectory() as folder:
-        return run_cases(world, RANKS / "breadth_cases.py", Path(folder))
-
-
 def on_ranks(case: str, world: int = 4) -> list[dict[str, Any]]:
     """Return what each rank found in a case that all of them must have come back from."""
-    found = results(world).get(case)
-    assert found is not None, f"the ranks did not come as far as {case!r} (seed {SEED})"
-    assert None not in found, f"rank {found.index(None)} did not come back from {case!r} (seed {SEED})"
-    for rank, result in enumerate(found):
-        assert not isinstance(result.get("error"), str), f"rank {rank}, {case!r}, seed {SEED}: {result}"
+    found = rows_of(run_once(world, RANKS / "breadth_cases.py"), case)
+    for result in found:
         if "plans" in result:
             assert all(plan == MIXED[world] for plan in result["plans"])
             assert result["plans"]

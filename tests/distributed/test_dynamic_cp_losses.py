@@ -6,18 +6,13 @@ sum among the metrics.
 
 from __future__ import annotations
 
-import functools
-import os
-import secrets
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 from loss_layouts import OTHERS, PLANNED, layouts_of
+from rank_rows import SEED, answers, rows_of, run_once
 
 from checks import RANKS
-from overlay.compat.ranks.launcher import run_cases
 
 pytestmark = [
     pytest.mark.distributed,
@@ -27,7 +22,6 @@ pytestmark = [
 
 #: Relative: float32's.
 TOLERANCE = 3e-6
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 WORLDS = (2, 4)
 SUMS = ["vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "cispo"]
 BYPASSES = ["bypass_mode clipped", "bypass_mode reinforce", "bypass_mode normalised"]
@@ -52,27 +46,14 @@ KINDS = [
 ]
 
 
-@functools.cache
 def results(world: int) -> dict[str, list[Any]]:
     """Return what the ranks of a world found, in all cases."""
-    with tempfile.TemporaryDirectory() as folder:
-        return run_cases(world, RANKS / "loss_cases.py", Path(folder), timeout=900.0)
-
-
-def answers_in(world: int, case: str) -> list[dict[str, Any]]:
-    """Return what each rank found in a case, or what it raised."""
-    found = results(world).get(case)
-    assert found is not None, f"the ranks did not come as far as {case!r} (seed {SEED})"
-    assert None not in found, f"rank {found.index(None)} did not come back from {case!r} (seed {SEED})"
-    return found
+    return run_once(world, RANKS / "loss_cases.py", timeout=900.0)
 
 
 def found_in(world: int, case: str) -> list[dict[str, Any]]:
     """Return what each rank found in a case in which none of them may raise."""
-    found = answers_in(world, case)
-    for rank, result in enumerate(found):
-        assert not isinstance(result.get("error"), str), f"rank {rank}, {case!r}, seed {SEED}: {result}"
-    return found
+    return rows_of(results(world), case)
 
 
 def assert_right(found: list[dict[str, Any]]) -> None:
@@ -154,7 +135,7 @@ def test_with_model_parallelism_a_loss_is_that_of_one_process(parallel: str, kin
 
 
 def test_an_average_over_all_ranks_is_refused_where_not_all_of_them_have_a_loss() -> None:
-    for result in answers_in(4, "pipeline/normalised"):
+    for result in answers(results(4), "pipeline/normalised"):
         assert result["error"] == "NotImplementedError"
         assert "rollout_is_batch_normalize=False" in result["message"]
 
@@ -189,7 +170,7 @@ def test_a_loss_that_is_not_known_is_called_once_for_each_whole_micro_batch(worl
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_ranks_that_have_different_losses_all_say_so(world: int) -> None:
-    for result in answers_in(world, "losses that differ"):
+    for result in answers(results(world), "losses that differ"):
         assert result["error"] == "ValueError"
         assert "rank 0: loss_cases._differing.<locals>.one, not known" in result["message"]
         assert f"rank {world - 1}: loss_cases._differing.<locals>.other, not known" in result["message"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import secrets
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from rank_rows import SEED, answers, rows_of, run_once
 
-from overlay.compat.ranks.launcher import run_cases
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.distributed,
@@ -23,39 +20,22 @@ pytestmark = [
 
 RELEASES = ("0.16.1", "0.17.1", "0.18.2", "0.19.2")
 TOLERANCE = 1e-5
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 on_releases = pytest.mark.parametrize("megatron", RELEASES, indirect=True)
 
 
-@functools.cache
-def results(megatron: Path, *, overlay: bool) -> dict[str, list[Any]]:
-    """Return what two ranks found on a release, on which Transformer Engine is stood in for."""
-    with tempfile.TemporaryDirectory() as folder:
-        return run_cases(
-            2,
-            "overlay.patches.megatron.dynamic_cp_names.contract.cases",
-            Path(folder),
-            overlay=overlay,
-            release=megatron,
-            te=True,
-        )
+#: On which Transformer Engine is stood in for.
+CASES = "overlay.patches.megatron.dynamic_cp_names.contract.cases"
 
 
 def found(megatron: Path, case: str, *, overlay: bool) -> list[dict[str, Any]]:
-    """Return what each rank found, or raised."""
-    rows = results(megatron, overlay=overlay).get(case)
-    assert rows is not None, f"the ranks did not come as far as {case!r} (seed {SEED})"
-    assert None not in rows, (SEED, case, rows)
-    return rows
+    """Return what each of two ranks found on a release, or raised."""
+    return answers(run_once(2, CASES, overlay=overlay, release=megatron, te=True), case)
 
 
 def closed(megatron: Path, case: str) -> list[dict[str, Any]]:
     """Return what each rank found with overlay, where nothing may raise."""
-    rows = found(megatron, case, overlay=True)
-    for row in rows:
-        assert not isinstance(row.get("error"), str), (SEED, case, row)
-    return rows
+    return rows_of(run_once(2, CASES, overlay=True, release=megatron, te=True), case)
 
 
 def assert_right(rows: list[dict[str, Any]]) -> None:

@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import secrets
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_rows import SEED, run_once
 
 from checks import RANKS
-from overlay.compat.ranks.launcher import PATCHES, run_cases
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 TOLERANCE = 1e-5
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 #: As in `generation_cases`, which imports an upstream. The last is told two things.
 WORLDS = {"0": (0, 1), "1": (0, 2), "2": (0, 1, 2, 3), "3": (1, 3), "4": (1,), "5": (0, 1), "6": (0, 2)}
 
 
-@functools.cache
 def results() -> dict[str, list[Any]]:
-    with tempfile.TemporaryDirectory() as folder:
-        return run_cases(
-            4,
-            RANKS / "generation_cases.py",
-            Path(folder),
-            patches=PATCHES,
-            program=str(RANKS / "generations_main.py"),
-            timeout=240,
-        )
+    program = str(RANKS / "generations_main.py")
+    return run_once(4, RANKS / "generation_cases.py", program=program, timeout=240)
 
 
 @pytest.mark.parametrize("number", list(WORLDS)[:-1])

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import secrets
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from checks import UPSTREAMS
-from overlay.compat.ranks.launcher import run_cases
+from slime_ranks import SEED, folder, on_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["folder"]
 
 pytestmark = [
     pytest.mark.distributed,
@@ -23,7 +18,6 @@ pytestmark = [
     pytest.mark.by_source("slime.hf-attention-gradient", revision="slime"),
 ]
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 RELEASES = (
     "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1",
     "624b824a8",
@@ -34,63 +28,34 @@ ONE_MODEL = ("v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2")
 TOLERANCES = {"mixing": 1e-10, "qwen3_next": 1e-4, "qwen3_5": 1e-4, "bfloat16": 0.0}
 
 
-def on_ranks(folder: Path, **options: Any) -> dict[str, list[Any]]:
-    """Return what the ranks found, by case, after a look at whether each came back."""
-    with tempfile.TemporaryDirectory() as scratch:
-        program = str(UPSTREAMS / "slime_loss_main.py")
-        found = run_cases(
-            4, "hf_attention_cases", Path(scratch), timeout=200, program=program, release=folder, **options
-        )
+def wrong(found: dict[str, list[Any]]) -> list[str]:
+    """Return the cases in which some rank's gradient is not that of one process; the output always is."""
+    off = []
     for name, ranks in found.items():
         # No `AssertionError`: a layer that cannot be run is no gradient that is wrong.
         if not all(rank is not None and "message" not in rank for rank in ranks):
             raise RuntimeError(f"seed {SEED}: {name}: {ranks}")
-    return found
-
-
-def wrong(found: dict[str, list[Any]]) -> list[str]:
-    """Return the cases in which some rank's gradient is not that of one process; the output always is."""
-    for name, ranks in found.items():
-        if not max(rank["output"] for rank in ranks) <= TOLERANCES[name.split(",")[0]]:
+        tolerance = TOLERANCES[name.split(",")[0]]
+        if not max(rank["output"] for rank in ranks) <= tolerance:
             raise RuntimeError(f"seed {SEED}: {name}: another output: {ranks}")
-    return [
-        name
-        for name, ranks in found.items()
-        if not max(rank["gradient"] for rank in ranks) <= TOLERANCES[name.split(",")[0]]
-    ]
+        if not max(rank["gradient"] for rank in ranks) <= tolerance:
+            off.append(name)
+    return off
 
 
 @pytest.mark.parametrize("revision", RELEASES)
-def test_gradients_are_those_of_one_process(revision: str, slime: Callable[[str], Path]) -> None:
-    found = on_ranks(slime(revision), patches="slime.hf-attention-gradient")
+def test_gradients_are_those_of_one_process(folder: Path, revision: str) -> None:
+    found = on_ranks(folder, "hf_attention_cases", "hf-attention-gradient")
     assert len(found) == (13 if revision in ONE_MODEL else 19)
     assert not wrong(found), (SEED, found)
 
 
-@functools.cache
-def plain(folder: Path) -> list[str]:
-    """Return the cases in which upstream alone is wrong."""
-    return wrong(on_ranks(folder, overlay=False))
-
-
-still_wrong = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="once this passes, slime.hf-attention-gradient has had its day",
-)
-
-
 @pytest.mark.parametrize(
-    "revision",
-    [pytest.param(revision, marks=still_wrong) for revision in ("v0.2.3", "v0.2.4", "v0.3.1")],
+    ("revision", "count", "words"), [("v0.2.3", 9, ("sequence parallel",)), ("v0.3.1", 13, ("cp2", "cp4"))]
 )
-def test_upstream_alone_has_the_gradient_of_one_process(revision: str, slime: Callable[[str], Path]) -> None:
-    assert not plain(slime(revision))
-
-
-def test_upstream_alone_is_wrong_where_the_patch_says(slime: Callable[[str], Path]) -> None:
-    old, new = (plain(slime(revision)) for revision in ("v0.2.3", "v0.3.1"))
-    assert old == [name for name in old if "sequence parallel" in name]
-    assert len(old) == 9
-    assert new == [name for name in new if "cp1" not in name]
-    assert len(new) == 13
+def test_upstream_alone_is_wrong_where_the_patch_says(
+    folder: Path, count: int, words: tuple[str, ...]
+) -> None:
+    off = wrong(on_ranks(folder, "hf_attention_cases"))
+    assert off == [name for name in off if any(word in name for word in words)]
+    assert len(off) == count

@@ -1,24 +1,19 @@
-"""slime.loss-memory on gloo ranks: slime's own loss, in every release, under each kind of parallelism."""
+"""loss-memory on gloo ranks: slime's own loss, and its fork's, under each kind of parallelism."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from checks import UPSTREAMS
-from overlay.compat.ranks.launcher import run_cases
+from slime_ranks import MILES, SEED, folder, on_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    Run = Callable[..., dict[str, list[Any]]]
-    Sound = Callable[[str], dict[str, list[Any]]]
     Measured = Callable[[str], dict[str, Any]]
+
+__all__ = ["folder"]
 
 pytestmark = [
     pytest.mark.distributed,
@@ -27,9 +22,7 @@ pytestmark = [
     pytest.mark.nightly("another release of its variant stands for it", revision=("v0.2.1",)),
 ]
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 TOLERANCE = 1e-6
-PATCH = "slime.loss-memory"
 
 RELEASES = ("v0.2.0", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "v0.3.0", "v0.3.1")
 #: The one of them that takes least time and memory.
@@ -39,44 +32,22 @@ COMMITS = ("2a89c169c", "2928bba9d")
 by_the_second = pytest.mark.nightly("2928bba9d stands for it", revision=COMMITS[:1])
 #: A commit after 0.3.1, whose policy loss is another one.
 LATER = "624b824a8"
-
-_FOUND: dict[tuple[str, ...], Any] = {}
-
-
-@pytest.fixture
-def run(slime: Callable[[str], Path]) -> Callable[..., dict[str, list[Any]]]:
-    """Return the function that gets what four ranks of a revision found. They are started once."""
-
-    def get(revision: str, module: str = "loss_memory_cases", patches: str = PATCH) -> dict[str, list[Any]]:
-        folder, key = slime(revision), (revision, module, patches)
-        if key not in _FOUND:
-            with tempfile.TemporaryDirectory() as scratch:
-                _FOUND[key] = run_cases(
-                    4,
-                    module,
-                    Path(scratch),
-                    timeout=300,
-                    program=str(UPSTREAMS / "slime_loss_main.py"),
-                    patches=patches,
-                    release=folder,
-                )
-        found: dict[str, list[Any]] = _FOUND[key]
-        return found
-
-    return get
+EACH = (*RELEASES, *COMMITS, LATER, MILES)
 
 
 @pytest.fixture
-def sound(run: Callable[..., dict[str, list[Any]]]) -> Callable[[str], dict[str, list[Any]]]:
-    """Return the function that gets the cases that are not meant to be refused, back from all ranks."""
+def found(folder: Path) -> dict[str, list[Any]]:
+    """What the ranks found with the patch."""
+    return on_ranks(folder, "loss_memory_cases", "loss-memory")
 
-    def get(revision: str) -> dict[str, list[Any]]:
-        found = {name: ranks for name, ranks in run(revision).items() if not name.endswith("refused")}
-        lost = {name: ranks for name, ranks in found.items() if any(not r or "error" in r for r in ranks)}
-        assert not lost, f"seed {SEED}: {lost}"
-        return found
 
-    return get
+@pytest.fixture
+def sound(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The cases that are not meant to be refused, back from all ranks."""
+    wanted = {name: ranks for name, ranks in found.items() if not name.endswith("refused")}
+    lost = {name: ranks for name, ranks in wanted.items() if any(not r or "error" in r for r in ranks)}
+    assert not lost, f"seed {SEED}: {lost}"
+    return wanted
 
 
 @pytest.fixture
@@ -95,12 +66,12 @@ def measured(
 
 
 @by_the_second
-@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
-def test_values_losses_and_gradients_are_those_of_one_process_in_float64(revision: str, sound: Sound) -> None:
+@pytest.mark.parametrize("revision", EACH)
+def test_values_losses_and_gradients_are_those_of_one_process_in_float64(sound: dict[str, list[Any]]) -> None:
     """For TP 1, 2, 4 and CP 1, 2, 4 of each kind, with ranks and samples that have no response token."""
     errors = [
         (error, name, key)
-        for name, ranks in sound(revision).items()
+        for name, ranks in sound.items()
         for rank in ranks
         for key, error in rank.get("errors", {}).items()
     ]
@@ -109,42 +80,41 @@ def test_values_losses_and_gradients_are_those_of_one_process_in_float64(revisio
     # A NaN is no maximum.
     assert all(error >= 0 for error, _, _ in errors)
     # And without a gradient the values are the same ones.
-    assert all(rank.get("same", True) for ranks in sound(revision).values() for rank in ranks)
+    assert all(rank.get("same", True) for ranks in sound.values() for rank in ranks)
 
 
 @by_the_second
-@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
-def test_some_ranks_had_nothing_to_do(revision: str, sound: Sound) -> None:
-    rows = {
-        name: [rank["rows"] for rank in ranks if "rows" in rank] for name, ranks in sound(revision).items()
-    }
+@pytest.mark.parametrize("revision", EACH)
+def test_some_ranks_had_nothing_to_do(sound: dict[str, list[Any]]) -> None:
+    rows = {name: [rank["rows"] for rank in ranks if "rows" in rank] for name, ranks in sound.items()}
     assert rows["tp1 cp4 packed one token coef 0.0"].count(0) == 3
     assert rows["tp1 cp4 packed only none coef 0.0"] == [0] * 4
     assert 0 in rows["tp2 cp2 packed late coef 0.1"] + rows["tp1 cp4 packed late coef 0.1"]
 
 
 @by_the_second
-@pytest.mark.parametrize("revision", [*RELEASES, *COMMITS, LATER])
-def test_a_step_needs_no_more_than_the_gradient_on_any_rank(revision: str, sound: Sound) -> None:
-    peaks = {
-        name: [rank["peak"] for rank in ranks] for name, ranks in sound(revision).items() if "memory" in name
-    }
+@pytest.mark.parametrize("revision", EACH)
+def test_a_step_needs_no_more_than_the_gradient_on_any_rank(sound: dict[str, list[Any]]) -> None:
+    peaks = {name: [rank["peak"] for rank in ranks] for name, ranks in sound.items() if "memory" in name}
     assert len(peaks) >= 4
     assert {name: ranks for name, ranks in peaks.items() if max(ranks) > 1.1} == {}
 
 
 @by_the_second
-@pytest.mark.parametrize("revision", ["v0.2.3", "v0.2.4", "v0.3.0", *COMMITS])
-def test_allgather_of_padded_sequences_is_refused_on_every_rank(revision: str, run: Run) -> None:
-    found = {name: ranks for name, ranks in run(revision).items() if name.endswith("refused")}
-    assert len(found) == 4
-    for ranks in found.values():
+@pytest.mark.parametrize("revision", ["v0.2.3", "v0.2.4", "v0.3.0", *COMMITS, MILES])
+def test_allgather_of_padded_sequences_is_refused_on_every_rank(
+    revision: str, found: dict[str, list[Any]]
+) -> None:
+    refused = {name: ranks for name, ranks in found.items() if name.endswith("refused")}
+    assert len(refused) == (2 if revision == MILES else 4)
+    for ranks in refused.values():
         assert {rank["error"] for rank in ranks} == {"ValueError"}
         assert all("qkv_format" in rank["message"] for rank in ranks)
 
 
-def test_top_p_sets_are_left_to_upstream(sound: Sound) -> None:
-    found = {name: ranks for name, ranks in sound("v0.3.1").items() if name.endswith("top p")}
+@pytest.mark.parametrize("revision", ["v0.3.1"])
+def test_top_p_sets_are_left_to_upstream(sound: dict[str, list[Any]]) -> None:
+    found = {name: ranks for name, ranks in sound.items() if name.endswith("top p")}
     assert len(found) >= 4
     assert all(rank["equal"] for ranks in found.values() for rank in ranks)
 
@@ -155,12 +125,9 @@ def test_top_p_sets_are_left_to_upstream(sound: Sound) -> None:
 @pytest.mark.parametrize(
     ("revision", "raised"), [("2a89c169c", "AttributeError"), ("2928bba9d", "TypeError")]
 )
-def test_the_first_cures_stop_the_job(
-    revision: str, raised: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_cures_stop_the_job(folder: Path, raised: str) -> None:
     """The ranks without a response token raise, and the one that has it waits for them in its collective."""
-    monkeypatch.setenv("COLLECTIVE_TIMEOUT", "15")
-    ranks = run(revision, "loss_hang_cases", "none")["step"]
+    ranks = on_ranks(folder, "loss_hang_cases", COLLECTIVE_TIMEOUT="15")["step"]
     assert [rank["error"] for rank in ranks[:3]] == [raised] * 3
     assert ranks[3]["error"] == "RuntimeError"
     assert "Timed out" in ranks[3]["message"]
@@ -168,15 +135,21 @@ def test_the_first_cures_stop_the_job(
 
 @by_the_second
 @pytest.mark.parametrize("revision", COMMITS)
-def test_with_the_patch_they_do_not(revision: str, sound: Sound) -> None:
+def test_with_the_patch_they_do_not(sound: dict[str, list[Any]]) -> None:
     found = {
         name: ranks
-        for name, ranks in sound(revision).items()
+        for name, ranks in sound.items()
         if "allgather loss late" in name or "allgather one token" in name
     }
     assert len(found) >= 8
     for name, ranks in found.items():
         assert all(max(rank["errors"].values()) <= TOLERANCE for rank in ranks), name
+
+
+@pytest.mark.parametrize("revision", [MILES])
+def test_miles_alone_needs_three_times_the_logits(folder: Path) -> None:
+    (ranks,) = on_ranks(folder, "loss_memory_cases", LOSS_CASES="tp1 cp1 packed memory").values()
+    assert all(rank["peak"] > 2.9 for rank in ranks), ranks
 
 
 # --- one process: what it takes, against upstream ---

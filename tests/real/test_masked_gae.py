@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import secrets
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-
-from checks import UPSTREAMS
-from overlay.compat.ranks.launcher import run_cases
+from slime_ranks import SEED, folder, on_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["folder"]
 
 pytestmark = [
     pytest.mark.distributed,
@@ -23,20 +18,9 @@ pytestmark = [
     pytest.mark.by_source("slime.masked-gae", revision="slime"),
 ]
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 RELEASES = (
     "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "v0.3.0", "v0.3.1",
 )  # fmt: skip
-
-
-def on_ranks(folder: Path, **options: Any) -> dict[str, list[Any]]:
-    with tempfile.TemporaryDirectory() as scratch:
-        program = str(UPSTREAMS / "slime_loss_main.py")
-        return run_cases(
-            4, "masked_gae_cases", Path(scratch), timeout=200, program=program, release=folder, **options
-        )
-
-
 #: Of advantages of about one, over hundreds of tokens: float32's.
 TOLERANCE = 1e-4
 #: How many ways of splitting tokens a release has beside its default: `--qkv-format bshd` and
@@ -45,8 +29,8 @@ OTHERS = {"v0.2.2": 1, "v0.2.3": 2, "v0.2.4": 2, "286750aa3": 2, "v0.3.0": 2, "v
 
 
 @pytest.mark.parametrize("revision", RELEASES)
-def test_advantages_are_those_of_the_trained_tokens(revision: str, slime: Callable[[str], Path]) -> None:
-    found = on_ranks(slime(revision), patches="slime.masked-gae,slime.whiten-over-cp")
+def test_advantages_are_those_of_the_trained_tokens(folder: Path, revision: str) -> None:
+    found = on_ranks(folder, "masked_gae_cases", "masked-gae", "whiten-over-cp")
     assert len(found) == 12 + 2 * OTHERS.get(revision, 0)
     for name, ranks in found.items():
         for rank in ranks:
@@ -55,39 +39,13 @@ def test_advantages_are_those_of_the_trained_tokens(revision: str, slime: Callab
             assert rank["error"] <= TOLERANCE, (SEED, name, rank)
 
 
-#: What slime alone makes of the cases takes a minute on each.
-by_the_last = pytest.mark.nightly("v0.3.1 stands for it", revision=("v0.2.4",))
-
-
-@functools.cache
-def plain(folder: Path) -> dict[str, list[Any]]:
-    """Return what the ranks of slime alone make of the cases, as far as they get."""
-    return on_ranks(folder, overlay=False)
-
-
-@by_the_last
-@pytest.mark.parametrize(
-    "revision",
-    [
-        pytest.param(
-            revision,
-            marks=pytest.mark.xfail(strict=True, reason="once this passes, slime.masked-gae has had its day"),
-        )
-        for revision in ("v0.2.4", "v0.3.1")
-    ],
-)
-def test_upstream_alone_leaves_masked_tokens_out(revision: str, slime: Callable[[str], Path]) -> None:
-    found = plain(slime(revision))
-    errors = [rank["error"] for name, ranks in found.items() if name.endswith("cp1") for rank in ranks]
-    assert max(errors) <= TOLERANCE
-
-
-@by_the_last
+#: What slime alone makes of the cases takes a minute.
+@pytest.mark.nightly("v0.3.1 stands for it", revision=("v0.2.4",))
 @pytest.mark.parametrize("revision", ["v0.2.4", "v0.3.1"])
 def test_upstream_alone_has_no_token_for_a_reward_under_context_parallelism(
-    revision: str, slime: Callable[[str], Path]
+    folder: Path, revision: str
 ) -> None:
-    found = plain(slime(revision))
+    found = on_ranks(folder, "masked_gae_cases")
     # What it gets right is what the patch leaves: one rank to a sample, and no token that is masked.
     assert all(rank["error"] <= TOLERANCE for rank in found["whole, cp1"])
     assert all(rank["error"] > TOLERANCE for rank in found["tools, cp1"])

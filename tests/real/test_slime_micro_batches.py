@@ -1,5 +1,6 @@
 """`slime.capped-partitions` and `slime.vpp-ceiling` in the real `get_data_iterator` of slime 0.1 and 0.2.
 
+What their contracts leave out: rollouts of a realistic size, other callers, words, and upstream's own cure.
 Each revision runs once, in a process of its own with that revision first on the path; the tests ask what was
 found there. `SLIME_REPO` names a repository of slime.
 """
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import overlay
 from overlay.compat.slime_on_cpu.rollouts import (
     IMPOSSIBLE,
     PIPELINE,
@@ -41,7 +41,6 @@ SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 RUN = ("v0.1.0", "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "8acc034bc")
 CURED = "286750aa3"
 CASES = cases(SEED)
-NAMES = [given["name"] for given in CASES]
 
 
 @pytest.fixture
@@ -65,30 +64,15 @@ def found(request: pytest.FixtureRequest, report: Callable[[str], dict[str, Any]
     return report(str(request.param))
 
 
-def pairs(
-    found: dict[str, Any], state: str = "overlay", key: str = "splits"
-) -> Iterator[tuple[Case, list[Split]]]:
+def pairs(found: dict[str, Any], state: str = "overlay") -> Iterator[tuple[Case, list[Split]]]:
     """Yield each case with what its ranks made of it."""
-    splits = found[state] if state == "alone" else found[state][key]
+    splits = found[state] if state == "alone" else found[state]["splits"]
     yield from zip(CASES, splits, strict=True)
 
 
 def named(found: dict[str, Any], name: str, state: str = "overlay") -> list[Split]:
     """Return what the ranks made of the case of that name."""
     return next(splits for given, splits in pairs(found, state) if given["name"] == name)
-
-
-def assert_contract(found: dict[str, Any], splits: Iterator[tuple[Case, list[Split]]]) -> None:
-    """Hold each split to the contract, or to one error on all ranks where nothing else is possible."""
-    refused = 0
-    for given, ranks in splits:
-        if is_impossible(given) and all("error" in rank for rank in ranks):
-            refused += 1
-            assert all(rank == ranks[0] for rank in ranks), (SEED, given, ranks)
-            assert ranks[0]["error"] == "ValueError", (SEED, given, ranks)
-        else:
-            assert not broken(given, ranks), (SEED, given, broken(given, ranks))
-    assert refused >= len(IMPOSSIBLE), found["revision"]
 
 
 def test_the_patches_are_applied(found: dict[str, Any]) -> None:
@@ -99,30 +83,20 @@ def test_the_patches_are_applied(found: dict[str, Any]) -> None:
     assert found["overlay"]["shared"]
 
 
-def test_every_micro_batch_holds_the_budget(found: dict[str, Any]) -> None:
-    assert_contract(found, pairs(found))
-
-
-def test_the_budget_holds_with_a_global_batch_size_that_changes(found: dict[str, Any]) -> None:
+def test_the_budget_holds_also_with_a_global_batch_size_that_changes(found: dict[str, Any]) -> None:
+    refused = 0
+    for given, ranks in pairs(found):
+        if is_impossible(given) and all("error" in rank for rank in ranks):
+            refused += 1
+            assert all(rank == ranks[0] for rank in ranks), (SEED, given, ranks)
+            assert ranks[0]["error"] == "ValueError", (SEED, given, ranks)
+        else:
+            assert not broken(given, ranks), (SEED, given, broken(given, ranks))
+    assert refused >= len(IMPOSSIBLE)
     if found["revision"] in ("v0.1.0", "v0.2.0", "v0.2.0.post1", "v0.2.1"):
         assert "dynamic" not in found["overlay"]
-        return
-    assert found["overlay"]["dynamic"] == found["overlay"]["splits"]
-    assert_contract(found, pairs(found, key="dynamic"))
-
-
-def test_what_was_right_stays_as_it_is(found: dict[str, Any]) -> None:
-    if found["revision"] == "286750aa3":
-        pytest.skip("this commit takes first fit, and what is balanced there is so by chance")
-    right = 0
-    for given, ours, plain in zip(CASES, found["overlay"]["splits"], found["plain"]["splits"], strict=True):
-        if broken(given, plain):
-            continue
-        if found["revision"] == "v0.1.0" and given["stages"] == 1 and given["group"] > 1:
-            continue  # rounded down for no reason, and right by chance
-        right += 1
-        assert ours == plain, (SEED, given)
-    assert right >= len(CASES) // 4
+    else:
+        assert found["overlay"]["dynamic"] == found["overlay"]["splits"]
 
 
 def test_sizes_that_are_not_dynamic_are_left_alone(found: dict[str, Any]) -> None:
@@ -175,22 +149,6 @@ def test_upstream_alone_exceeds_the_budget(found: dict[str, Any]) -> None:
         assert any("tokens in a micro-batch of at most" in sentence for sentence in said), name
 
 
-@pytest.mark.xfail(
-    strict=True, reason="once this passes on a revision, slime.capped-partitions has had its day there"
-)
-def test_upstream_alone_keeps_the_budget(found: dict[str, Any]) -> None:
-    for given, ranks in pairs(found, "plain"):
-        if given["stages"] == 1:
-            assert not broken(given, ranks)
-
-
-@pytest.mark.xfail(
-    strict=True, reason="once this passes on a revision, slime.vpp-ceiling has had its day there"
-)
-def test_upstream_alone_rounds_up(found: dict[str, Any]) -> None:
-    assert_contract(found, ((given, ranks) for given, ranks in pairs(found, "plain") if given["stages"] > 1))
-
-
 def test_the_cap_alone_never_stops_one_rank(found: dict[str, Any]) -> None:
     # slime.vpp-ceiling is not selected: where slime rounds down too far, it is as without overlay.
     warned = 0
@@ -238,16 +196,3 @@ def test_the_cure_wants_more_micro_batches_than_there_are_samples(
     for given, ranks in pairs(found, "plain"):
         if given["name"] in {"no room to round up", *(one["name"] for one in IMPOSSIBLE)}:
             assert all("k_partitions" in rank["message"] for rank in ranks)
-
-
-# --- what is known without running anything ---
-
-
-@pytest.mark.parametrize("revision", RUN)
-@pytest.mark.parametrize("name", IDS)
-def test_every_revision_is_known(slime: Callable[[str], Path], revision: str, name: str) -> None:
-    plan = overlay.plan(list(IDS), site=str(slime(revision)))
-    verdict = next(verdict for verdict in plan.verdicts if verdict.patch == name)
-    assert verdict.verdict == "apply", verdict.reason
-    expected = {"v0.1.0": "0.0.1", "v0.2.4": "0.2.3", CURED: "0.2.4", "8acc034bc": "0.2.4"}
-    assert verdict.targets[0].version == expected.get(revision, revision.removeprefix("v"))

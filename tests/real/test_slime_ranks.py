@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.real,
-    pytest.mark.nightly("v0.2.4 stands for it, and one process", revision=("v0.2.0",)),
+    pytest.mark.nightly("v0.2.4 stands for it, and one process", revision=("v0.1.0", "v0.2.0", "286750aa3")),
 ]
 
 SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))

@@ -35,7 +35,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.17.0",
         when="megatron-core 0.17 holds them itself",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_keeps_what_is_being_written",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

@@ -30,7 +30,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.19.0",
         when="megatron-core 0.19 resets the logit, and keeps no graph of it",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_keeps_no_graph_of_logits",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

@@ -35,7 +35,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.17.0",
         when="megatron-core 0.17 counts the list from the first layer",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_gives_each_layer_its_type",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

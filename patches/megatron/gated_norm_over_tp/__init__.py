@@ -46,7 +46,7 @@ PATCH = Patch(
     upstream=("NVIDIA/Megatron-LM#7452",),
     remove=Removal(
         when="a release sums the gradient of this norm without sequence parallelism",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_sums_the_gated_norm",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

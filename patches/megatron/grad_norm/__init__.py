@@ -43,7 +43,7 @@ PATCH = Patch(
     ),
     remove=Removal(
         when="Megatron marks experts (0.19 does), not what is duplicated (0.17 does not), and marks sinks",
-        test="tests/real/test_megatron_grad_norm.py::test_upstream_alone_counts_each_element_once",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

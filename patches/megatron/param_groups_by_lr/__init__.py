@@ -48,7 +48,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.19.0",
         when="megatron-core 0.19 pairs groups by their rates as well",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_resumes_each_groups_rate",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

@@ -34,7 +34,7 @@ PATCH = Patch(
     upstream=("NVIDIA/Megatron-LM#5213", "NVIDIA-NeMo/Automodel#3883"),
     remove=Removal(
         when="a release reads all fields of the schedule before it applies it",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_decays_by_the_checkpoint",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

@@ -34,7 +34,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.17.0",
         when="megatron-core 0.17 computes them in float32",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_scores_in_float32",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

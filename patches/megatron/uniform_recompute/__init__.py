@@ -30,7 +30,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.17.0",
         when="megatron-core 0.17 ends the last chunk at the last layer",
-        test="tests/real/test_megatron_contracts.py::test_upstream_alone_ends_at_the_last_layer",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

@@ -32,7 +32,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.18.0",
         when="the schedule waits for a send before it frees what is sent",
-        test="tests/real/test_megatron_vpp_send.py::test_upstream_alone_frees_what_has_been_sent",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MEGATRON,

@@ -29,7 +29,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#1951",),
     remove=Removal(
         when="miles keeps max_tokens_per_gpu with --balance-by-flops too",
-        test="tests/real/test_miles_micro_batches.py::test_upstream_alone_keeps_the_budget",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MILES,

@@ -22,7 +22,7 @@ PATCH = Patch(
     upstream=("THUDM/slime@bd217a63f",),
     remove=Removal(
         when="miles' own partitioner is as fast",
-        test="tests/real/test_miles_micro_batches.py::test_upstream_alone_is_fast",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         MILES,

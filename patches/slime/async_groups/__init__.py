@@ -29,7 +29,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#2238",),
     remove=Removal(
         when="a release leaves the groups that a rollout does not need in the queue",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_trains_on_every_group",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

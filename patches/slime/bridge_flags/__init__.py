@@ -45,7 +45,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.3.1",
         when="slime 0.3.1 has no bridge mode any more",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_hands_flags_to_the_bridge",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

@@ -54,7 +54,7 @@ PATCH = Patch(
     ),
     remove=Removal(
         when="slime keeps max_tokens_per_gpu with --balance-by-flops too",
-        test="tests/real/test_slime_schedule.py::test_upstream_alone_keeps_the_budget",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

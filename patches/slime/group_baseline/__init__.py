@@ -42,7 +42,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#1930", "THUDM/slime#1933"),
     remove=Removal(
         when="a release groups rewards by the prompt",
-        test="tests/real/test_group_baseline.py::test_upstream_alone_normalises_by_prompt",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

@@ -33,7 +33,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.3.1",
         when="slime 0.3.1 keeps what a group was made with",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_makes_groups_as_they_were",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

@@ -36,7 +36,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#1748",),
     remove=Removal(
         when="a release sums the gradient of the gathered tokens over context parallel ranks",
-        test="tests/real/test_hf_attention.py::test_upstream_alone_has_the_gradient_of_one_process",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

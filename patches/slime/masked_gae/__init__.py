@@ -55,7 +55,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#2205", "radixark/miles#1827", "radixark/miles#1720"),
     remove=Removal(
         when="a release estimates advantages over trained tokens alone, and rewards the last of them",
-        test="tests/real/test_masked_gae.py::test_upstream_alone_leaves_masked_tokens_out",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     requires=("slime.whiten-over-cp",),
     targets=one_target(

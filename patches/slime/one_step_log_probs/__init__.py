@@ -35,7 +35,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#1976", "THUDM/slime#1897"),
     remove=Removal(
         when="a release computes advantages without log-probabilities",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_needs_no_log_probs_of_the_rollout",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

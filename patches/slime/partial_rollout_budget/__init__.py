@@ -31,7 +31,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#2261",),
     remove=Removal(
         when="a release takes the response that there is off the budget",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_asks_for_the_tokens_that_are_left",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

@@ -32,7 +32,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.2.4",
         when="slime 0.2.4 leaves the schedule to the checkpoint",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_resumes_the_schedule",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

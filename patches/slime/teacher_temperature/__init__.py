@@ -31,7 +31,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#2085",),
     remove=Removal(
         when="a release asks the teacher at --rollout-temperature",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_scores_the_teacher_like_the_student",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

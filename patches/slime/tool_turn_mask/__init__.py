@@ -27,7 +27,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#2264", "THUDM/slime#2263"),
     remove=Removal(
         when="a release renders results of tools that follow each other together",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_renders_results_of_tools_as_one_turn",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

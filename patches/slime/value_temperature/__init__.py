@@ -30,7 +30,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.3.0",
         when="slime 0.3.0 takes values out without a temperature",
-        test="tests/real/test_slime_silent.py::test_upstream_alone_leaves_values_as_they_are",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         SLIME,

@@ -37,7 +37,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.3.0",
         when="slime 0.3.0 packs first and aligns upwards",
-        test="tests/real/test_slime_micro_batches.py::test_upstream_alone_rounds_up",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     requires=("slime.capped-partitions",),
     targets=one_target(

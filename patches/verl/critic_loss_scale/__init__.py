@@ -54,7 +54,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.0",
         when="a critic's loss is the mean over the mini-batch, as that of a policy is",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_scales_the_loss_of_a_critic",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

@@ -32,7 +32,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.0",
         when="the loss of a distillation is told of its own batch",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_scales_the_loss_of_a_distillation",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

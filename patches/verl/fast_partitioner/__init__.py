@@ -30,7 +30,7 @@ PATCH = Patch(
     upstream=("verl-project/verl#7279", "verl-project/verl#7281", "verl-project/verl#7553"),
     remove=Removal(
         when="karmarkar_karp takes no time that grows with samples times partitions",
-        test="tests/real/test_token_budget.py::test_upstream_alone_does_not_grow_with_both",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

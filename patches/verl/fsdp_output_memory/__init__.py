@@ -34,7 +34,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.0",
         when="the loop of the FSDP engine keeps no outputs of a micro-batch in training",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_lets_go_of_outputs",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

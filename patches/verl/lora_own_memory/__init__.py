@@ -32,7 +32,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.0",
         when="an adapter is copied before vLLM gets it",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_gives_adapters_memory_of_their_own",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

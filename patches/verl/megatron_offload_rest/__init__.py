@@ -39,7 +39,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.0",
         when="offloading moves master weights and drops FP8 copies of weights",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_offloads_all_of_it",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

@@ -25,7 +25,7 @@ PATCH = Patch(
     switch="OVERLAY_METRICS",
     remove=Removal(
         when="overlay is not used",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_logs_what_patches_changed",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

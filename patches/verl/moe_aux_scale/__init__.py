@@ -58,7 +58,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.0",
         when="verl tells Megatron the tokens of a micro-batch",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_tells_megatron_the_tokens",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

@@ -33,7 +33,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.0",
         when="the mark of completion has a place of its own",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_marks_nothing_that_is_read",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

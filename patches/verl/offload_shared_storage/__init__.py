@@ -40,7 +40,7 @@ PATCH = Patch(
     upstream=("verl-project/verl#6447",),
     remove=Removal(
         when="a release asks whether another tensor holds the storage, or leaves it to torch to free it",
-        test="tests/real/test_verl_offload.py::test_upstream_alone_frees_only_what_nobody_else_holds",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

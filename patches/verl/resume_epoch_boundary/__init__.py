@@ -35,7 +35,7 @@ PATCH = Patch(
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),
     remove=Removal(
         when="a release begins the next epoch for SFT as well, as #7974 does",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_trains_on_the_next_epoch",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

@@ -57,7 +57,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.1",
         when="rearrange_micro_batches adds micro-batches until its partitions keep max_token_len",
-        test="tests/real/test_token_budget.py::test_upstream_alone_keeps_the_bound",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

@@ -21,6 +21,7 @@ def wrong(seed: str) -> str:
     known = inspect.signature(seqlen_balancing.rearrange_micro_batches).parameters
     for case in [
         {"lengths": [7] * 8, "width": None, "arguments": {"max_token_len": 8}},
+        {"lengths": [30720] * 16, "width": None, "arguments": {"max_token_len": 32768}},
         *(draw_case(draw) for _ in range(60)),
     ]:
         if not known.keys() >= case["arguments"].keys():

@@ -32,7 +32,7 @@ PATCH = Patch(
     remove=Removal(
         version="0.9.0",
         when="the first bucket is handed on once the device has it",
-        test="tests/real/test_verl_contracts.py::test_upstream_alone_reads_weights_that_are_there",
+        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
     ),
     targets=one_target(
         VERL,

@@ -2,18 +2,18 @@
 
     python token_budget_check.py SEED COUNT
 
-First with overlay, then, after `overlay.disable()`, as released. The same seed draws the same batches for
-every release, so that releases can be held against each other.
+First with overlay, then, after `overlay.disable()`, as released.
 """
 
 from __future__ import annotations
 
+import inspect
+import json
 import random
 import sys
 from typing import Any
 
 import overlay
-from overlay.patches.verl.fast_partitioner.contract import partitioned, partitioner_calls
 from overlay.patches.verl.strict_token_budget.contract import divide, draw_case, make_batch
 
 PATCHES = ["verl.strict-token-budget", "verl.fast-partitioner"]
@@ -51,40 +51,31 @@ def whole_way(seqlen_balancing: Any) -> dict[str, Any]:
     return found
 
 
-def report(seed: str, count: int) -> dict[str, Any]:
-    """Return all findings of what is in place now."""
-    import inspect
-
+def main(seed: str, count: int) -> None:
+    """Print all findings."""
+    overlay.enable(PATCHES)
     from verl.utils import seqlen_balancing
 
     draw = random.Random(seed)
     cases = [draw_case(draw) for _ in range(count)]
     known = inspect.signature(seqlen_balancing.rearrange_micro_batches).parameters
-    return {
+    found: dict[str, Any] = {
         "path": seqlen_balancing.__file__,
-        "results": [
-            divide(seqlen_balancing, case) if known.keys() >= case["arguments"].keys() else None
+        "cases": [
+            (case, divide(seqlen_balancing, case))
             for case in cases
+            if known.keys() >= case["arguments"].keys()
         ],
-        "issue": [
-            divide(seqlen_balancing, {"lengths": lengths, "width": None, "arguments": {"max_token_len": cap}})
-            for lengths, cap in (([7] * 8, 8), ([30720] * 16, 32768))
-        ],
-        "workers": whole_way(seqlen_balancing),
-        "partitions": partitioned(seqlen_balancing, random.Random(f"{seed}/partitions"), count // 3),
-        "calls": [partitioner_calls(seqlen_balancing, 16 * size, 3 * size) for size in (8, 16)],
+        "overlay": whole_way(seqlen_balancing),
     }
-
-
-def main(seed: str, count: int) -> None:
-    """Print the report."""
-    import json
-
-    overlay.enable(PATCHES)
-    ours = report(seed, count)
-    states = {patch.patch: patch.state for patch in overlay.status().patches}
+    found["states"] = {patch.patch: patch.state for patch in overlay.status().patches}
     overlay.disable()
-    print(json.dumps({"states": states, "overlay": ours, "released": report(seed, count)}))
+    found["released"] = whole_way(seqlen_balancing)
+    found["issue"] = [
+        divide(seqlen_balancing, {"lengths": lengths, "width": None, "arguments": {"max_token_len": cap}})
+        for lengths, cap in (([7] * 8, 8), ([30720] * 16, 32768))
+    ]
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

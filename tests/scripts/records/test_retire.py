@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 NAMES = ("needed", "ready", "plain", "broken", "skipped")
 TESTS = {{name: f"test_it.py::test_{{name}}" for name in NAMES}}
+TESTS |= dict.fromkeys(("up.one", "up.other"), "test_it.py::test_both")
 retire.ROOT = Path({folder!r})
 retire.load_patches = lambda: {{
     name: SimpleNamespace(remove=SimpleNamespace(test=test)) for name, test in TESTS.items()
@@ -49,6 +50,10 @@ def test_broken():
 
 def test_skipped():
     pytest.skip("not here")
+
+@pytest.mark.parametrize(("patch", "release"), [("up.one", "1"), pytest.param("up.other", "2", marks=fails)])
+def test_both(patch, release):
+    assert patch == "up.one"
 """
 
 
@@ -59,7 +64,7 @@ def retire(folder: Path, *words: str) -> tuple[int, list[list[str]]]:
         [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False
     )
     rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
-    known = {"needed", "ready", "plain", "broken", "skipped"}
+    known = {"needed", "ready", "plain", "broken", "skipped", "up.one", "up.other"}
     return done.returncode, [row for row in rows if row and row[0] in known and len(row) == 3]
 
 
@@ -74,6 +79,12 @@ def test_what_a_removal_test_says_of_a_patch(tmp_path: Path) -> None:
     assert said["ready", "the"].endswith("ready to retire")
     assert "fails otherwise" in said["broken", "the"]
     assert "not run: not here" in said["skipped", "the"]
+
+
+def test_one_test_may_be_that_of_many_patches(tmp_path: Path) -> None:
+    rows = [["up.one", "1", "cured upstream"], ["up.other", "2", "still needed"]]
+    assert retire(tmp_path, "up.one", "up.other") == (0, rows)
+    assert retire(tmp_path, "up.other") == (0, rows[1:])
 
 
 def test_patches_that_are_needed_are_no_failure(tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""What tests share that start four ranks with a slime, or its fork, first on their path."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+
+from checks import UPSTREAMS
+from overlay.compat.ranks.launcher import run_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    #: Gets the folder of a revision, or skips the test.
+    Folder = Callable[[str], Path]
+
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+#: The commit of the fork, among revisions of slime.
+MILES = "31f1ca961"
+
+
+@pytest.fixture
+def folder(revision: str, slime: Folder, miles: Folder) -> Path:
+    """Return the folder of the revision that the test is parametrised with."""
+    return (miles if revision == MILES else slime)(revision)
+
+
+@functools.cache
+def on_ranks(folder: Path, module: str, *patches: str, **environ: str) -> dict[str, list[Any]]:
+    """Return what the ranks found in the cases of a module. The same is asked of ranks once.
+
+    Args:
+        folder: Of the slime.
+        module: One of `checks.UPSTREAMS`, as `slime_loss_main` has it.
+        patches: Names without the project, none for upstream alone.
+        environ: Variables of the ranks.
+
+    """
+    project = folder.name.partition("-")[0]
+    given = {**environ, "SLIME_FORK": project} if project == "miles" else environ
+    with tempfile.TemporaryDirectory() as scratch, mock.patch.dict(os.environ, given):
+        return run_cases(
+            4,
+            module,
+            Path(scratch),
+            timeout=300,
+            program=str(UPSTREAMS / "slime_loss_main.py"),
+            overlay=bool(patches),
+            patches=",".join(f"{project}.{name}" for name in patches),
+            release=folder,
+        )

@@ -1,0 +1,151 @@
+"""What ranks of Megatron show beside the contracts of `test_contracts.py`.
+
+More ranks than a contract asks, which cases upstream alone gets wrong, and what patches leave as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checks import UPSTREAMS
+from overlay.compat.ranks.findings import megatron_ranks
+from overlay.patches.megatron.grad_norm.contract import MARKED, UNMARKED
+from overlay.patches.megatron.grad_norm.contract import wrong as wrong_norms
+from overlay.patches.megatron.moe_aux_scale.contract import wrong as wrong_losses
+from overlay.patches.megatron.vpp_send_before_free.contract import wrong as freed_too_early
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [pytest.mark.distributed, pytest.mark.real]
+
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+
+
+@pytest.fixture
+def folder(version: str, release: Callable[[str], Path]) -> Path:
+    return release(f"megatron-core=={version}")
+
+
+# --- megatron.grad-norm: the marks are those of Transformer Engine 2.12 and 2.15, by a stand-in ---
+
+
+@pytest.mark.nightly("two ranks stand for four", case=((MARKED, 4),))
+@pytest.mark.parametrize("case", [(MARKED, 2), (UNMARKED, 4), (MARKED, 4)])
+@pytest.mark.parametrize("version", ["0.16.1"])
+def test_each_element_counts_once(folder: Path, case: tuple[str, int]) -> None:
+    marks, ranks = case
+    assert wrong_norms(SEED, marks, release=folder, ranks=ranks) == [], SEED
+
+
+@pytest.mark.parametrize(
+    ("version", "marks", "kinds"),
+    [
+        ("0.16.1", MARKED, {"undivided", "sinks", "biased experts", "all"}),
+        ("0.16.1", UNMARKED, {"undivided", "sinks", "experts", "biased experts", "all"}),
+        ("0.18.2", UNMARKED, {"sinks", "experts", "biased experts", "all"}),
+        ("0.19.2", UNMARKED, {"sinks", "all"}),
+    ],
+)
+def test_what_upstream_alone_counts_wrongly(folder: Path, marks: str, kinds: set[str]) -> None:
+    off = wrong_norms(SEED, marks, patched=False, release=folder)
+    assert {name.partition(",")[0] for name in off} == kinds
+
+
+# --- megatron.vpp-send-before-free ---
+
+
+@pytest.mark.parametrize("version", ["0.17.1"])
+def test_what_upstream_alone_frees_too_early(folder: Path) -> None:
+    assert freed_too_early(SEED, patched=False, release=folder) == [
+        "overlapped, training",
+        "overlapped from the start, training",
+        "overlapped from the start, forward",
+    ]
+
+
+# --- megatron.moe-aux-scale ---
+
+
+@pytest.mark.nightly(
+    "two ranks stand for four, and the last release for those before", version=("0.15.3", "0.16.1")
+)
+@pytest.mark.parametrize("version", ["0.15.3", "0.16.1", "0.19.2"])
+def test_losses_weigh_as_in_one_process_on_four_ranks(folder: Path) -> None:
+    assert wrong_losses(SEED, release=folder, ranks=4) == [], SEED
+
+
+@pytest.mark.parametrize("version", ["0.16.1"])
+def test_a_padding_mask_makes_the_count_of_a_rank_that_of_all(folder: Path) -> None:
+    # What is left to scale with a mask follows from it.
+    (ranks,) = megatron_ranks(SEED, UPSTREAMS / "moe_mask_cases.py", "", release=folder).values()
+    assert [rank["counted"] for rank in ranks] == [sum(rank["tokens"] for rank in ranks)] * 2
+
+
+@pytest.mark.parametrize("version", ["0.19.2"])
+def test_what_upstream_alone_weighs_wrongly_since_0_19(folder: Path) -> None:
+    """The last of each is no gradient, but a report, which the patch leaves as it is."""
+    assert wrong_losses(SEED, patched=False, release=folder, left=True) == [
+        f"{layout}, {kind}, per token, padded{said}"
+        for layout in ("tp", "cp")
+        for kind, said in (("aux_loss", ""), ("seq_aux_loss", ""), ("z_loss", ", as reported"))
+    ]
+
+
+@pytest.mark.parametrize(("version", "masked"), [("0.15.3", 1), ("0.16.1", 1), ("0.19.2", 2)])
+def test_what_upstream_and_the_patch_leave_of_global_aux_loss(folder: Path, masked: int) -> None:
+    """What docs/known-issues.md says of it: with a mask, and over data parallel ranks."""
+    found = megatron_ranks(SEED, UPSTREAMS / "moe_global_cases.py", "megatron.moe-aux-scale", release=folder)
+    for name, ranks in found.items():
+        layout = name.partition(",")[0]
+        right = 1 / 2 if layout in ("dp", "ep") else 1
+        if name.endswith("padded"):
+            right = masked if layout in ("tp", "cp") else 1
+        for rank in ranks:
+            assert rank["scale"] == pytest.approx(right, rel=1e-4), (SEED, name)
+            assert rank["reported"] < 1e-4, (SEED, name)
+
+
+# --- megatron.reshardable-checkpoint ---
+
+
+@pytest.mark.parametrize("version", ["0.16.1"])
+def test_three_and_six_data_parallel_ranks_save_each_parameters_state(
+    folder: Path, findings: Callable[..., dict[str, Any]]
+) -> None:
+    """One release: the others have the same source, and one rank pads its buckets too."""
+    said = findings(folder, "reshardable_ranks.py", SEED, "3", "6")
+    for ranks in (3, 6):
+        alone, patched = said[str(ranks)]
+        assert len(alone) == ranks
+        assert all("of another parameter" in one for one in alone), (SEED, alone)
+        assert patched == [""] * ranks, SEED
+
+
+# --- no patch: what docs/known-issues.md says, of NVIDIA/Megatron-LM#7452 among others ---
+
+
+@pytest.mark.parametrize("version", ["0.16.1", "0.19.2"])
+def test_the_manager_for_deepep_keeps_one_micro_batch_and_no_more(
+    folder: Path, findings: Callable[..., dict[str, Any]]
+) -> None:
+    said = findings(folder, "deepep_check.py")
+    assert said == {"plain": [1, 1, 1, 1], "recomputed": [1, 1, 1, 1]}
+
+
+@pytest.mark.nightly("a newer release stands for it", version=("0.17.1",))
+@pytest.mark.parametrize("version", ["0.17.1", "0.19.2"])
+def test_layers_with_a_group_of_their_own_use_that_of_the_state(folder: Path) -> None:
+    found = megatron_ranks(SEED, UPSTREAMS / "own_groups_cases.py", "", release=folder, ranks=4)
+    # Cross attention sums its gradients over the wrong group.
+    for errors in found["cross attention"]:
+        assert min(errors.values()) > 1e-2, (SEED, errors)
+    # Multi-token prediction splits its activations over it.
+    groups = found["recomputation of multi-token prediction"]
+    assert [one["told"] for one in groups] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert [one["own"] for one in groups] == [[0, 2], [1, 3], [0, 2], [1, 3]]

@@ -1,0 +1,44 @@
+"""What releases of verl leave undone beside the defects that patches mend, and what they get right."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
+
+
+def test_verl_0_9_0_leaves_marks_to_the_next_transfer(release: Callable[[str], Path]) -> None:
+    program = (
+        "import sys; from overlay.patches.verl.mooncake_mark.contract import wrong;"
+        "sys.stdout.write('said: ' + wrong(sys.argv[1], left=True))"
+    )
+    said = {}
+    for version in ("0.9.0", "0.9.1"):
+        environ = {**os.environ, "PYTHONPATH": str(release(f"verl=={version}"))}
+        ran = subprocess.run(
+            [sys.executable, "-c", program, SEED],
+            capture_output=True, text=True, timeout=300, check=True, env=environ,
+        )  # fmt: skip
+        said[version] = ran.stdout.rpartition("said: ")[2]
+    assert said == {"0.9.0": "a mark is left over", "0.9.1": ""}, SEED
+
+
+def test_rl_of_verl_0_6_loses_no_epoch(
+    release: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> None:
+    # The contract asks it first, and finds nothing before it comes to SFT.
+    patch = "verl.resume-epoch-boundary"
+    (_, said), *_ = findings(release("verl==0.6.1"), "contracts_check.py", SEED, patch)[patch]
+    assert said.startswith("SFT, "), SEED
