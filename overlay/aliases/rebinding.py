@@ -1,4 +1,4 @@
-"""Changes: how a holder is given the replacement, and how it is put back.
+"""How is a holder given the replacement, and how is that put back?
 
 Put back is only what is still as we made it: others may have changed it since.
 """
@@ -33,6 +33,11 @@ class Rebinding:
         self.earlier: list[ref[FunctionType]] = []
         #: What puts the original back, for each rebound reference. A holder of several has one for all.
         self.undo: list[Callable[[], None]] = []
+
+    def revert(self) -> None:
+        """Put the original back into each holder, the last one first."""
+        for undo in reversed(self.undo):
+            undo()
 
     def shorten(self) -> None:
         """Name some of many stale references, and count the others."""

@@ -1,4 +1,4 @@
-"""Aliases: who else holds the function that is being replaced.
+"""Who else holds the function that is being replaced?
 
 `from x import f` before the patch leaves the original in another module, where the patch would silently do
 nothing. Whoever holds it is found; references that can be rebound are, and the others are named.
@@ -31,6 +31,7 @@ from overlay.aliases.rebinding import (
 from overlay.aliases.referrers import (
     WRAPPERS,
     Holders,
+    Thawed,
     content,
     dict_of,
     is_a,
@@ -57,11 +58,11 @@ def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Reb
     """
     rebindings = [Rebinding(replacement) for _, replacement in pairs]
     try:
-        _Search(pairs, rebindings).run(ignore)
+        with Thawed():
+            _Search(pairs, rebindings).run(ignore)
     except BaseException:
         for rebinding in rebindings:
-            for undo in reversed(rebinding.undo):
-                undo()
+            rebinding.revert()
         raise
     for rebinding in rebindings:
         rebinding.shorten()
@@ -72,8 +73,7 @@ def holders_of(functions: list[FunctionType], ignore: list[object]) -> list[list
     """Return for each function who holds it. Nothing is changed, but for a moment."""
     found = rebind([(function, function) for function in functions], [*ignore, functions])
     for rebinding in found:
-        for undo in reversed(rebinding.undo):
-            undo()
+        rebinding.revert()
     return [[*rebinding.rebound, *rebinding.stale] for rebinding in found]
 
 
@@ -87,12 +87,8 @@ class _Search:
             self._for.setdefault(id(original), rebinding)
         self._holders: Holders
         self._done: set[int] = set()
-        #: Dictionaries that nobody is known to own: they may be what `locals()` returned to a running call.
-        self._loose: list[tuple[dict[Any, Any], object, str]] = []
         #: Whether there is a cell that no function is known to own: a variable of a running call.
         self._loose_cell = False
-        #: The ids of dictionaries that running calls keep their variables in.
-        self._snapshots: set[int] = set()
 
     def run(self, ignore: list[object]) -> None:
         """Find the holders, and deal with each."""
@@ -113,7 +109,9 @@ class _Search:
             self._visit(holder)
         for reference in weak:
             self._weak(reference)
-        self._calls()
+        if self._holders.more or self._loose_cell:
+            for frame in running():
+                self._variables(frame, "running", free=False)
         for callback in atexit_callbacks():
             self._stale(callback, "atexit")
 
@@ -155,7 +153,7 @@ class _Search:
         for key, value in hits:
             name = key if type(key) is str else f"a {kind_of(key)}"
             if owner is None:
-                self._loose.append((holder, value, f"the entry {name!r} of a dict"))
+                self._stale(value, f"the entry {name!r} of a dict")
             elif is_a(owner, type):
                 self._class(owner, key, value, self._new(value))
             elif is_a(owner, ModuleType):
@@ -238,10 +236,8 @@ class _Search:
         owners = self._holders.owners(holder)
         self._loose_cell |= not owners
         for owner in owners:
-            if type(owner) in SUSPENDED:
-                self._suspended(owner)
-            elif type(owner) is FrameType:
-                self._frame(owner)
+            if is_a(owner, (*SUSPENDED, FrameType)):
+                self._visit(owner)
             elif type(owner) is tuple:
                 for function in self._holders.owners(owner):
                     if (
@@ -286,17 +282,8 @@ class _Search:
             if type(owner) in SUSPENDED:
                 self._visit(owner)
 
-    def _calls(self) -> None:
-        """Name the variables of running calls."""
-        if self._holders.more or self._loose or self._loose_cell:
-            for frame in running():
-                self._variables(frame, "running", free=False)
-        for holder, value, what in self._loose:
-            if id(holder) not in self._snapshots:
-                self._stale(value, what)
-
     def _variables(self, frame: FrameType, what_now: str, *, free: bool) -> None:
-        for name, key in local_variables(frame, self._holders.ids, self._snapshots, free=free):
+        for name, key in local_variables(frame, self._holders.ids, free=free):
             what = f"a local variable {name} of {name_of_call(frame)}, which is {what_now}"
             if what not in self._for[key].stale:
                 self._for[key].stale.append(what)

@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 
 from overlay import log
-from overlay.aliases.lived import with_functions
+from overlay.aliases.heap import modules_with_functions
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.deferred import whole
 from overlay.catalogue.registry import module_of
@@ -81,7 +81,7 @@ class Session:
             for module in entry.patch.modules():
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
-        self._lived = with_functions(frozenset(self._watched))
+        self._lived = modules_with_functions(frozenset(self._watched))
         self._finder = WatchingFinder(frozenset(self._watched), self._imported)
         self._finder.install()
 

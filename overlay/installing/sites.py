@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from types import FunctionType
 
-from overlay.aliases.counting import is_alone
+from overlay.aliases.refcounts import is_alone
 from overlay.aliases.search import holders_of, rebind
 from overlay.base.marks import ORIGINAL, OWNER
 from overlay.base.record import TYPE_CHECKING

