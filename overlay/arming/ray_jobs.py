@@ -255,7 +255,7 @@ def _armed_at_start() -> bool:
 
 def _why_unarmed() -> str:
     """Return why a new process is not armed, empty if it is."""
-    from overlay.arming.doctor import diagnose
+    from overlay.arming.startup_file import diagnose
 
     try:
         return diagnose().reason
