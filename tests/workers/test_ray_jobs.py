@@ -17,7 +17,7 @@ from worksite import PATCHED, PLAIN, Venv
 import overlay.ray
 from overlay.arming import ray_jobs
 from overlay.catalogue.registry import load_patches
-from overlay.enabling.voice import Voice
+from overlay.enabling.job_log import JobLog
 from overlay.errors import WorkersError
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class FakeRay:
         self.sent: list[Any] = []
         self.shut_down = 0
         self.strict = False
-        self.voice = Voice(dict, lambda: None)
+        self.job_log = JobLog(dict, lambda: None)
         self.known = load_patches
         self.worker: Any = ModuleType("ray._private.worker")
         vars(self.worker).update(
