@@ -50,3 +50,15 @@ def engines() -> Iterator[Callable[..., Engine]]:
     yield make
     for engine in made:
         engine.disable()
+
+
+@pytest.fixture
+def enabled(engines: Callable[..., Engine]) -> Callable[..., Engine]:
+    """Make engines over given patches, and enable them."""
+
+    def make(*patches: Patch, strict: bool | None = None) -> Engine:
+        engine = engines(*patches)
+        engine.enable(strict=strict)
+        return engine
+
+    return make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import textwrap
@@ -11,9 +12,14 @@ from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, V
 from overlay.reading.source import InstalledTree, Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import ModuleType
+
+    from overlay.enabling.engine import Engine
+
+    #: The fixture that makes engines over given patches.
+    Engines = Callable[..., Engine]
 
 PACKAGE = "fakeup"
 
@@ -67,6 +73,15 @@ def triple(original: Any, module: ModuleType) -> Any:
         return original(value, factor) * 100
 
     return scale
+
+
+def failing(message: str, error: type[Exception] = RuntimeError) -> Any:
+    """Return a factory that raises."""
+
+    def make(original: Any, module: ModuleType) -> Any:
+        raise error(message)
+
+    return make
 
 
 class Upstream:
@@ -126,6 +141,15 @@ class Upstream:
             targets=(Target(project=PROJECT, variants=(variant, *extra)), *more.pop("others", ())),
             **more,
         )
+
+
+@contextlib.contextmanager
+def past_the_hook() -> Iterator[None]:
+    """Import without the finders of overlay, as a loader that asks nobody does."""
+    finders = list(sys.meta_path)
+    sys.meta_path[:] = [finder for finder in finders if not getattr(finder, "overlay_finder", False)]
+    yield
+    sys.meta_path[:] = finders
 
 
 def forget() -> None:

@@ -18,14 +18,12 @@ from overlay.aliases.search import rebind
 from overlay.errors import PatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from fake_upstream import Upstream
+    from fake_upstream import Engines, Upstream
 
     from overlay.aliases.rebinding import Rebinding
-    from overlay.enabling.engine import Engine
 
-    Engines = Callable[..., Engine]
 
 USER = """
 import functools
@@ -99,11 +97,11 @@ def test_a_site_that_is_an_imported_name_is_that_name_alone(upstream: Upstream, 
     assert user.scale is original
 
 
-def test_an_alias_in_the_module_itself(upstream: Upstream, engines: Engines) -> None:
+def test_an_alias_in_the_module_itself(upstream: Upstream, enabled: Engines) -> None:
     text = (upstream.root / "fakeup/core.py").read_text()
     upstream.write(core=text + "\nagain = scale\n")
     core = upstream.load()
-    engines(upstream.patch()).enable()
+    enabled(upstream.patch())
     assert core.again(1) == core.scale(1) == 200
 
 
@@ -126,12 +124,12 @@ def test_a_holder_that_cannot_be_changed_is_named_and_in_strict_mode_the_patch_t
 
 
 @pytest.mark.usefixtures("whole_heap")
-def test_frozen_objects_are_found_too(upstream: Upstream, engines: Engines) -> None:
+def test_frozen_objects_are_found_too(upstream: Upstream, enabled: Engines) -> None:
     """After `gc.freeze()`, which servers call, the collector no longer tells who holds what."""
     core, user = upstream.load(), load(upstream)
     gc.freeze()
     try:
-        engines(upstream.patch()).enable()
+        enabled(upstream.patch())
         assert user.scale is user.other is core.scale
         assert user.scale(1) == 200
     finally:
