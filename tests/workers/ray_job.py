@@ -45,6 +45,17 @@ class Probe:
     def probe(self) -> dict[str, Any]:
         return probe()
 
+    def nested(self) -> dict[str, Any]:
+        import ray
+
+        found: dict[str, Any] = ray.get(ray.remote(probe).remote())
+        return found
+
+    def half_patched(self) -> list[str]:
+        import overlay
+
+        return list(overlay.status().half_patched)
+
 
 def asked() -> dict[str, Any]:
     """Ask a task and an actor of this job."""
@@ -86,6 +97,31 @@ def first() -> dict[str, Any]:
     overlay.disable()
     found["put back"] = worker.connect is own.__wrapped__
     return found
+
+
+def by_hand() -> dict[str, Any]:
+    """Hand over what `overlay.ray` makes of what a user gives, and send a patched class to workers."""
+    import ray
+
+    import overlay.ray
+
+    env = {"env_vars": {"MINE": "1"}, "worker_process_setup_hook": hook}
+    ray.init(runtime_env=overlay.ray.runtime_env(env))
+    import fakeup.core
+
+    class Derived(fakeup.core.Engine, Probe):
+        pass
+
+    whole = ray.remote(Derived).remote()
+    unarmed = ray.remote(Derived).options(runtime_env={"env_vars": {"OVERLAY": "0"}}).remote()
+    return {
+        "driver": probe(),
+        **asked(),
+        "task of an actor": ray.get(whole.nested.remote()),
+        "whole": [ray.get(whole.run.remote(1)), ray.get(whole.half_patched.remote())],
+        "unarmed": ray.get(unarmed.probe.remote()),
+        "half-patched": ray.get(unarmed.half_patched.remote()),
+    }
 
 
 def by_itself() -> dict[str, Any]:

@@ -161,6 +161,10 @@ class Venv:
             cwd=self.folder, env=clean_environment(**environ),
         )  # fmt: skip
 
+    def on_path(self) -> dict[str, str]:
+        """Return the PATH of somebody who has activated it."""
+        return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
     def read(self, *words: str, **environ: str) -> Any:
         """Run a command of overlay that succeeds, and return the JSON that it prints."""
         return self._read(0, *words, **environ)

@@ -123,19 +123,6 @@ def test_a_holder_that_cannot_be_changed_is_named_and_in_strict_mode_the_patch_t
     assert core.scale is held[0]
 
 
-@pytest.mark.usefixtures("whole_heap")
-def test_frozen_objects_are_found_too(upstream: Upstream, enabled: Engines) -> None:
-    """After `gc.freeze()`, which servers call, the collector no longer tells who holds what."""
-    core, user = upstream.load(), load(upstream)
-    gc.freeze()
-    try:
-        enabled(upstream.patch())
-        assert user.scale is user.other is core.scale
-        assert user.scale(1) == 200
-    finally:
-        gc.unfreeze()
-
-
 # -- the search itself, without an engine ------------------------------------------------------------
 
 

@@ -55,60 +55,30 @@ def job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     log.set_level("info")
 
 
-def test_a_process_that_is_no_rank_says_both(job: Job) -> None:
-    one = job.process()
-    one.first_module()
-    assert job.said() == [INTRODUCED]
-    one.say_alone()
-    one.say_alone()
-    assert job.said() == [f"overlay: {ALONE}"]
-
-
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_only_rank_0_speaks_and_for_no_other(job: Job, rank: str) -> None:
-    job.set("RANK", rank)
-    job.set("WORLD_SIZE", "2")
-    one = job.process()
-    one.first_module()
-    one.say_alone()
-    ours = [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"]
-    assert job.said() == (ours if rank == "0" else [])
-
-
-def test_the_only_rank_is_one_process(job: Job) -> None:
-    job.set("RANK", "0")
-    job.set("WORLD_SIZE", "1")
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, [INTRODUCED, f"overlay: {ALONE}"]),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, [INTRODUCED, "overlay: rank 0: 1 applied"]),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2"},
+            [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"],
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, []),
+        ({settings.SAID: DRIVER}, [f"overlay: {ALONE}"]),
+        ({settings.SAID: "process", "RANK": "0"}, ["overlay: ranks not compared; rank 0: 1 applied"]),
+    ],
+    ids=["no rank", "the only rank", "rank 0", "rank 1", "a worker of a driver that spoke", "its rank 0"],
+)
+def test_who_says_what(job: Job, environ: dict[str, str], said: list[str]) -> None:
+    for name, text in environ.items():
+        job.set(name, text)
     one = job.process()
     one.first_module()
     one.say_alone()
-    assert job.said() == [INTRODUCED, "overlay: rank 0: 1 applied"]
-
-
-def test_whoever_it_starts_says_nothing_again(job: Job) -> None:
-    job.process().first_module()
-    job.said()
-    child = job.process()
-    child.first_module()
-    child.say_alone()
-    assert job.said() == []
-
-
-def test_ranks_of_a_program_that_spoke_still_say_what_they_have(job: Job) -> None:
-    job.process().first_module()
-    job.said()
-    job.set("RANK", "0")
-    rank = job.process()
-    rank.first_module()
-    rank.say_alone()
-    assert job.said() == ["overlay: ranks not compared; rank 0: 1 applied"]
-
-
-def test_workers_of_a_driver_that_spoke_say_what_they_have(job: Job) -> None:
-    job.set(settings.SAID, DRIVER)
-    worker = job.process()
-    worker.first_module()
-    worker.say_alone()
-    assert job.said() == [f"overlay: {ALONE}"]
+    one.say_alone()
+    assert job.said() == said
+    # Whoever it starts says nothing again.
     child = job.process()
     child.first_module()
     child.say_alone()
