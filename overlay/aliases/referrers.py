@@ -212,7 +212,10 @@ def content(cell: CellType) -> object:
 
 
 def owner_of_dict(holder: dict[Any, Any], owners: list[Any]) -> Any:
-    """Return the module, class, function, partial or object whose dictionary this is, or `None`."""
+    """Return the module, class, function, partial or object whose dictionary this is, or `None`.
+
+    Of the dictionary of a module that is not there any more, it is a function that has its names from there.
+    """
     module = module_of(holder)
     if module is not None:
         return module
@@ -220,7 +223,8 @@ def owner_of_dict(holder: dict[Any, Any], owners: list[Any]) -> Any:
         if is_a(owner, type):
             inside = namespace(owner)
         elif type(owner) is FunctionType:
-            inside = owner.__kwdefaults__ if owner.__kwdefaults__ is holder else owner.__dict__
+            mine = (owner.__kwdefaults__, owner.__globals__)
+            inside = holder if any(one is holder for one in mine) else owner.__dict__
         elif is_a(owner, functools.partial) and functools.partial.__reduce__(owner)[2][2] is holder:
             inside = holder
         elif type(owner) is FrameType:

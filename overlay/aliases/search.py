@@ -3,8 +3,8 @@
 `from x import f` before the patch leaves the original in another module, where the patch would silently do
 nothing. Whoever holds it is found; references that can be rebound are, and the others are named.
 
-It works in both directions: on revert the replacement is what is looked for, to catch those who took it
-while the patch was in.
+It works in both directions: to take a patch out, the replacement is what is looked for. So no list is kept of
+who was rebound: they may hold something else by then, and others have taken the replacement.
 """
 
 from __future__ import annotations
@@ -15,19 +15,7 @@ from _weakref import getweakrefs, ref
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 
 from overlay.aliases.frames import SUSPENDED, atexit_callbacks, local_variables, name_of_call, running
-from overlay.aliases.rebinding import (
-    Rebinding,
-    Undo,
-    another,
-    parts,
-    restore_class,
-    restore_defaults,
-    restore_item,
-    restore_partial,
-    set_in_class,
-    set_partial,
-    state,
-)
+from overlay.aliases.rebinding import Rebinding, Swapped, another, parts, set_in_class, set_partial, state
 from overlay.aliases.referrers import (
     WRAPPERS,
     Holders,
@@ -53,27 +41,22 @@ if TYPE_CHECKING:
 def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Rebinding]:
     """Replace each original by its replacement wherever a reference to it can be rebound.
 
+    If that is interrupted, what was rebound stays so, and the same with the pairs turned round takes it back.
+
     `pairs` are (original, replacement), either of which may be ours; `ignore` are containers of the caller's
     own that hold originals. One search serves all pairs.
     """
     rebindings = [Rebinding(replacement) for _, replacement in pairs]
-    try:
-        with Thawed():
-            _Search(pairs, rebindings).run(ignore)
-    except BaseException:
-        for rebinding in rebindings:
-            rebinding.revert()
-        raise
+    with Thawed():
+        _Search(pairs, rebindings).run(ignore)
     for rebinding in rebindings:
         rebinding.shorten()
     return rebindings
 
 
 def holders_of(functions: list[FunctionType], ignore: list[object]) -> list[list[str]]:
-    """Return for each function who holds it. Nothing is changed, but for a moment."""
+    """Return for each function who holds it. They are given the same function again, which changes nothing."""
     found = rebind([(function, function) for function in functions], [*ignore, functions])
-    for rebinding in found:
-        rebinding.revert()
     return [[*rebinding.rebound, *rebinding.stale] for rebinding in found]
 
 
@@ -131,13 +114,9 @@ class _Search:
         if rebinding is not None:
             rebinding.stale.append(what)
 
-    def _rebound(self, values: tuple[Any, ...], what: str, undo: Undo) -> None:
-        """Note that a holder was rebound. One that holds several originals is put back by one `undo`."""
-        for rebinding in {
-            id(value): self._for[id(value)] for value in values if id(value) in self._for
-        }.values():
-            rebinding.rebound.append(what)
-            rebinding.undo.append(undo)
+    def _rebound(self, values: tuple[Any, ...], what: str) -> None:
+        for key in {id(value) for value in values if id(value) in self._for}:
+            self._for[key].rebound.append(what)
 
     def _new(self, value: Any) -> Any:
         rebinding = self._for.get(id(value))
@@ -156,7 +135,7 @@ class _Search:
                 self._stale(value, f"the entry {name!r} of a dict")
             elif is_a(owner, type):
                 self._class(owner, key, value, self._new(value))
-            elif is_a(owner, ModuleType):
+            elif is_a(owner, ModuleType) or (type(owner) is FunctionType and owner.__globals__ is holder):
                 self._item(holder, key, f"{holder.get('__name__')}:{name}")
             elif is_a(owner, functools.partial):
                 self._item(holder, key, f"the argument {name} of a functools.partial")
@@ -169,9 +148,8 @@ class _Search:
 
     def _item(self, holder: dict[Any, Any], key: Any, what: str) -> None:
         value = dict.__getitem__(holder, key)
-        new = self._new(value)
-        dict.__setitem__(holder, key, new)
-        self._rebound((value,), what, Undo(restore_item, holder, key, new, value))
+        dict.__setitem__(holder, key, self._new(value))
+        self._rebound((value,), what)
 
     def _class(self, owner: type, key: str, value: Any, new: object) -> None:
         """Rebind an attribute of a class: the original itself, or what the class keeps it in."""
@@ -182,7 +160,10 @@ class _Search:
             for part in parts(value):
                 self._stale(part, f"{what}, which cannot be set ({type(error).__name__})")
         else:
-            self._rebound(parts(value), what, Undo(restore_class, owner, key, new, value))
+            self._rebound(parts(value), what)
+            if type(value) in WRAPPERS and new is not value and id(value) not in self._for:
+                first = next(part for part in parts(value) if id(part) in self._for)
+                self._for[id(first)].swapped.append(Swapped(value, new))
 
     def _wrapper(self, holder: Any) -> None:
         """Rebind a static method, class method or property: another one takes its place in the class."""
@@ -202,12 +183,11 @@ class _Search:
 
     def _tuple(self, holder: tuple[Any, ...]) -> None:
         """Rebind a tuple that is the defaults of a function or the arguments of a partial."""
-        known = self._is_kept_by_us(holder)
+        known = False
         for owner in self._holders.owners(holder):
             if type(owner) is FunctionType and owner.__defaults__ is holder:
-                owner.__defaults__ = changed = tuple(map(self._new, holder))
-                undo = Undo(restore_defaults, owner, changed, holder)
-                self._rebound(holder, f"a default of {name_of(owner)}", undo)
+                owner.__defaults__ = tuple(map(self._new, holder))
+                self._rebound(holder, f"a default of {name_of(owner)}")
                 known = True
             elif is_a(owner, functools.partial) and (id(owner) in self._done or state(owner)[1] is holder):
                 self._visit(owner)
@@ -222,9 +202,8 @@ class _Search:
             return
         after = (self._new(function), tuple(map(self._new, arguments)))
         set_partial(holder, *after)
-        undo = Undo(restore_partial, holder, *after, function, arguments)
-        self._rebound((function,), "a functools.partial", undo)
-        self._rebound(arguments, "an argument of a functools.partial", undo)
+        self._rebound((function,), "a functools.partial")
+        self._rebound(arguments, "an argument of a functools.partial")
 
     # -- what can only be named ----------------------------------------------------------------------
 
@@ -289,7 +268,7 @@ class _Search:
                 self._for[key].stale.append(what)
 
     def _is_kept_by_us(self, holder: object) -> bool:
-        """Return whether it is what an earlier search, or another site, keeps to put it back."""
+        """Return whether it is what another site, or an earlier life of this one, keeps to put it back."""
         owners = self._holders.owners(holder)
         return any(_is_of_ours(item) for owner in owners for item in (owner, *self._holders.owners(owner)))
 

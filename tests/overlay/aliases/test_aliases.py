@@ -55,10 +55,8 @@ def test_modules_classes_defaults_and_partials_are_rebound_and_restored(
 ) -> None:
     user = load(upstream)
     core = upstream.load()
-    before, defaults = (
-        id(core.scale),
-        user.default.__defaults__,
-    )  # a variable for the function is found as well
+    # A variable for one of these would be found as well.
+    before, copied, defaults = id(core.scale), id(vars(user.Holder)["copied"]), user.default.__defaults__
     engine = engines(upstream.patch())
     status = engine.enable().patches[0]
     assert status.state == "applied"
@@ -77,7 +75,8 @@ def test_modules_classes_defaults_and_partials_are_rebound_and_restored(
     engine.disable()
     assert user.scale is user.other is core.scale is vars(user.Holder)["attribute"]
     assert id(core.scale) == before
-    assert user.default.__defaults__ is defaults
+    assert user.default.__defaults__ == defaults
+    assert id(vars(user.Holder)["copied"]) == copied
     assert user.default(1) == (2, 2)
     assert user.bound(1) == 5
     assert user.bound.func is user.mapped.args[0] is core.scale
@@ -158,35 +157,43 @@ def add(held: Any, source: str) -> Any:
     return held
 
 
-def search(held: Any, *names: str) -> list[Rebinding]:
+class Found(list["Rebinding"]):
+    """What came of a search, and the originals with their replacements."""
+
+    pairs: list[tuple[object, object]]
+
+
+def search(held: Any, *names: str) -> Found:
     """Look for functions of the module, but not under their own name there."""
-    pairs: list[tuple[object, object]] = [
-        (vars(held).pop(name), {"scale": new_scale, "other": new_other}[name]) for name in names
-    ]
-    return rebind(pairs, [])
+    new = {"scale": new_scale, "other": new_other}
+    pairs: list[tuple[object, object]] = [(vars(held).pop(name), new[name]) for name in names]
+    found = Found(rebind(pairs, []))
+    found.pairs = pairs
+    return found
 
 
 def search_scale(held: Any) -> Rebinding:
     return search(held, "scale")[0]
 
 
-def undo(rebindings: list[Rebinding]) -> None:
-    for rebinding in reversed(rebindings):
-        for step in reversed(rebinding.undo):
-            step()
+def undo(found: Found) -> None:
+    """Take it back, as `overlay.installing.sites` does."""
+    swapped = [(one.after, one.before) for rebinding in found for one in rebinding.swapped]
+    back = [(after, before) for before, after in found.pairs]
+    rebind([*back, *swapped], [vars(found), found.pairs, *found.pairs, back, *back, swapped, *swapped])
 
 
 @pytest.mark.parametrize("wrapper", ["staticmethod", "classmethod", "property"])
 def test_what_a_class_keeps_a_function_in_is_replaced(held: Any, wrapper: str) -> None:
     add(held, f"class H:\n    class Inner:\n        fn = {wrapper}(scale)\n    fn = Inner.__dict__['fn']")
     before = vars(held.H)["fn"]
-    found = search_scale(held)
-    assert found.stale == []
-    assert sorted(found.rebound) == ["held_by_test:H.Inner.fn", "held_by_test:H.fn"]
+    found = search(held, "scale")
+    assert found[0].stale == []
+    assert sorted(found[0].rebound) == ["held_by_test:H.Inner.fn", "held_by_test:H.fn"]
     after = vars(held.H)["fn"]
     assert type(after) is type(before)
     assert (after.fget if wrapper == "property" else after.__func__) is new_scale
-    undo([found])
+    undo(found)
     assert vars(held.H)["fn"] is vars(held.H.Inner)["fn"] is before
 
 
@@ -310,9 +317,8 @@ q = functools.partial(other, scale)
     assert (held.p.func, held.p.args, held.p.keywords) == (new_scale, (new_other,), {"key": new_scale})
     assert (held.q.func, held.q.args) == (new_other, (new_scale,))
     undo(found)
-    assert held.use.__defaults__ is defaults
-    assert held.p.args is p
-    assert held.q.args is q
+    assert held.use.__defaults__ == defaults
+    assert (held.p.args, held.q.args) == (p, q)
     assert held.p.func is held.p.keywords["key"] is defaults[0]
     assert held.q.func is defaults[1]
 
@@ -330,13 +336,13 @@ class H:
     f = scale
 """,
     )
-    found = search_scale(held)
+    found = search(held, "scale")
     assert held.taken is new_scale
     held.taken = len
     held.use.__defaults__ = (len, 7)
     held.p.__setstate__((len, (), {}, None))
     held.H.fn = held.H.f = len
-    undo([found])
+    undo(found)
     assert held.use.__defaults__ == (len, 7)
     assert held.p.func is held.H.fn is held.H.f is held.taken is len
 
@@ -507,9 +513,10 @@ def make(original):
     assert [item.stale for item in first] == [[]]
     vars(held)["late"] = held.use.__defaults__[0]
     add(held, "class Late:\n    f = staticmethod(late)\nx = [late]")
-    undo(first)
     back = rebind([(after, before) for before, after in pairs], [*pairs, first])
-    assert sorted(back[0].rebound) == ["held_by_test:Late.f", "held_by_test:late"]
+    assert sorted(back[0].rebound) == [
+        "a default of held_by_test:use", "held_by_test:H.fn", "held_by_test:Late.f", "held_by_test:late",
+    ]  # fmt: skip
     assert back[0].stale == ["an item of a list"]
     made: Any = pairs[0][1]
     assert held.late is held.Late.f is made.__overlay_original__ is pairs[0][0]
@@ -542,7 +549,7 @@ class H:
     assert held.p.func is held.use.__defaults__[0] is held.H.fn.fget
 
 
-def test_an_interrupted_search_puts_everything_back(held: Any) -> None:
+def test_what_an_interrupted_search_has_rebound_is_taken_back_by_the_next(held: Any) -> None:
     add(
         held,
         """
@@ -554,7 +561,8 @@ class H(metaclass=Meta):
     f = scale
 """,
     )
-    before = held.use.__defaults__
+    pairs: list[tuple[object, object]] = [(vars(held).pop("scale"), new_scale)]
     with pytest.raises(KeyboardInterrupt):
-        search_scale(held)
-    assert held.use.__defaults__ is before
+        rebind(pairs, [])
+    rebind([(new_scale, pairs[0][0])], [pairs, *pairs])
+    assert held.use.__defaults__ == (pairs[0][0],)
