@@ -55,7 +55,7 @@ def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Reb
 
 
 def holders_of(functions: list[FunctionType], ignore: list[object]) -> list[list[str]]:
-    """Return for each function who holds it. They are given the same function again, which changes nothing."""
+    """Return for each function who holds it. They are given the same function, which changes nothing."""
     found = rebind([(function, function) for function in functions], [*ignore, functions])
     return [[*rebinding.rebound, *rebinding.stale] for rebinding in found]
 
