@@ -299,6 +299,15 @@ def after(value=scale): ...
     assert held.after.__defaults__ == (new_scale,)
 
 
+def test_what_a_function_has_from_a_module_that_is_gone_is_rebound(held: Any) -> None:
+    names = {"__name__": "gone", "scale": held.scale}
+    exec("def use(): return scale", names)  # noqa: S102
+    held.use = names.pop("use")
+    del names
+    assert search_scale(held).rebound == ["gone:scale"]
+    assert held.use() is new_scale
+
+
 def test_one_holder_of_two_functions_is_changed_and_put_back_in_one_step(held: Any) -> None:
     add(
         held,
