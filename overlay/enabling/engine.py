@@ -205,8 +205,10 @@ class Engine:
         session = self._session
         if session is None:
             return None
-        lock = None if facts is not None else self._session_lock(session)
-        digest = agreement.lock_digest(facts) if lock is None else str(lock["digest"])
+        if facts is not None:
+            digest = agreement.lock_digest(facts)
+        else:
+            digest = str(self._session_lock(session)["digest"])
         patches = session.status()
         return agreement.account_of(patches, half_patched(patches), digest)
 

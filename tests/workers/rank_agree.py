@@ -54,14 +54,13 @@ def main() -> dict[str, Any]:
     if RANK == 1:
         return found
     found["led by a silent rank"] = tried(led_by_silent, SHORT) if RANK == 3 else {}
-    changes = {
-        "alike": lambda: None,
-        "changed": lambda: enable("megatron.recompute") if RANK == 3 else None,
-        "changed back": lambda: enable() if RANK == 3 else None,
-        "disabled": lambda: overlay.disable() if RANK == 0 else None,
-    }
-    for name, change in changes.items():
-        change()
+    for name in ("alike", "changed", "changed back", "disabled"):
+        if name == "changed" and RANK == 3:
+            enable("megatron.recompute")
+        elif name == "changed back" and RANK == 3:
+            enable()
+        elif name == "disabled" and RANK == 0:
+            overlay.disable()
         dist.barrier(alike)
         found[name] = tried(alike)
     return found

@@ -39,7 +39,7 @@ PACK = {
     "acme_overlay/patches/__init__.py": "",
     "acme_overlay/patches/fakeup/__init__.py": "",
     "acme_overlay/patches/fakeup/scale.py": """
-        from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+        from overlay.patch import Patch, Project, Removal, Target, replaced, variant
 
         def version(read):
             return (read("fakeup/version.txt") or "").strip() or None
@@ -54,16 +54,14 @@ PACK = {
                 return original(self, value) + 1
             return run
 
-        SITES = {"fakeup.core:scale": make_scale, "fakeup.core:Engine.run": make_run}
-        DIGESTS = {"fakeup.core:scale": "SCALE", "fakeup.core:Engine.run": "RUN"}
         PROJECT = Project(
             name="fakeup", distributions=("fakeup",), marker="fakeup.core", read_version=version
         )
-        VARIANT = Variant(
-            name="1",
-            versions=">=1,<2",
-            shape=tuple(Known(site=site, digests=(digest,)) for site, digest in DIGESTS.items()),
-            replacements=tuple(Replacement(site=site, make=make) for site, make in SITES.items()),
+        VARIANT = variant(
+            "1",
+            ">=1,<2",
+            replaced("fakeup.core:scale", make_scale, "SCALE"),
+            replaced("fakeup.core:Engine.run", make_run, "RUN"),
         )
         PATCH = Patch(
             id="acme/fakeup.scale",

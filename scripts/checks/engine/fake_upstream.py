@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+from overlay.patch import Patch, Project, Removal, Target, Variant, replaced, variant
 from overlay.reading.source import InstalledTree, Tree
 
 if TYPE_CHECKING:
@@ -125,12 +125,8 @@ class Upstream:
     ) -> Patch:
         """Return a patch for the sources as they stand on disk now."""
         sites = {"fakeup.core:scale": triple} if sites is None else sites
-        variant = Variant(
-            name="1",
-            versions=versions,
-            shape=tuple(Known(site=site, digests=(self.digest(site),)) for site in sites),
-            replacements=tuple(Replacement(site=site, make=make) for site, make in sites.items()),
-        )
+        parts = [replaced(site, make, self.digest(site)) for site, make in sites.items()]
+        variants = (variant("1", versions, *parts), *extra)
         return Patch(
             id=name,
             revision=3,
@@ -138,7 +134,10 @@ class Upstream:
             why="Because.",
             upstream=("fake/up#1",),
             remove=Removal(version=removal, when="it is right", test="tests/test_it.py"),
-            targets=(Target(project=PROJECT, variants=(variant, *extra)), *more.pop("others", ())),
+            targets=(
+                Target(project=PROJECT, variants=(variant("1", versions, *parts), *extra)),
+                *more.pop("others", ()),
+            ),
             **more,
         )
 
