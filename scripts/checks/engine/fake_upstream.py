@@ -134,10 +134,7 @@ class Upstream:
             why="Because.",
             upstream=("fake/up#1",),
             remove=Removal(version=removal, when="it is right", test="tests/test_it.py"),
-            targets=(
-                Target(project=PROJECT, variants=(variant("1", versions, *parts), *extra)),
-                *more.pop("others", ()),
-            ),
+            targets=(Target(project=PROJECT, variants=variants), *more.pop("others", ())),
             **more,
         )
 

@@ -178,7 +178,6 @@ def test_all_sites_or_none_within_a_module(
 
 
 def test_all_sites_or_none_across_modules(upstream: Upstream, enabled: Engines) -> None:
-
     engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": failing("no")}))
     core = upstream.load()
     assert core.scale(1) == 200
