@@ -100,7 +100,7 @@ class Engine:
                     chosen,
                     selection,
                     strict=wanted,
-                    said_strict=strict is not None,
+                    strict_given=strict is not None,
                     pin=_pin_on(chosen),
                     trusted=_trusted(chosen),
                     **(calls if self._speaks else {}),

@@ -52,7 +52,7 @@ class Session:
         chosen: Selection,
         *,
         strict: bool,
-        said_strict: bool = False,
+        strict_given: bool = False,
         pin: Pin | None = None,
         on_first_module: Callable[[], None] = _nothing,
         trusted: Mapping[str, Trusted] | None = None,
@@ -60,14 +60,14 @@ class Session:
     ) -> None:
         """Arm the patches of a selection.
 
-        `said_strict`: strict mode is an argument of `enable()`. `on_first_module` is called before the first
+        `strict_given`: strict mode is an argument of `enable()`. `on_first_module` is called before the first
         module is looked at that a patch is for, `on_module` after each. `trusted`: by patch, what was proven
         here.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
-        self._said_strict = said_strict
+        self._strict_given = strict_given
         self._pin = pin
         self._trusted = trusted or {}
         self._on_first_module = on_first_module
@@ -319,7 +319,7 @@ class Session:
             if gone.intersection(other.patch.requires):
                 gone.add(other.patch.id)
         more = ", ".join(sorted(gone - {entry.patch.id}))
-        text = f"{self.chosen.without(gone, strict=self._said_strict)} leaves it out"
+        text = f"{self.chosen.without(gone, strict=self._strict_given)} leaves it out"
         return f"{text}, with {more}, which cannot be applied either" if more else text
 
     def _refuse(self, entry: Entry, what: str, *, loud: bool) -> None:
