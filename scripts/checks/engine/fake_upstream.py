@@ -116,17 +116,17 @@ class Upstream:
     def patch(
         self,
         sites: dict[str, Any] | None = None,
-        *,
+        *parts: Any,
         name: str = "fakeup.scale",
         versions: str = ">=1,<2",
         removal: str | None = "2.0",
         extra: tuple[Variant, ...] = (),
         **more: Any,
     ) -> Patch:
-        """Return a patch for the sources as they stand on disk now."""
+        """Return a patch for the sources as they stand on disk now. `parts` are those of a variant."""
         sites = {"fakeup.core:scale": triple} if sites is None else sites
-        parts = [replaced(site, make, self.digest(site)) for site, make in sites.items()]
-        variants = (variant("1", versions, *parts), *extra)
+        known = [replaced(site, make, self.digest(site)) for site, make in sites.items()]
+        variants = (variant("1", versions, *known, *parts), *extra)
         return Patch(
             id=name,
             revision=3,
