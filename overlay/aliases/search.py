@@ -167,19 +167,19 @@ class _Search:
 
     def _wrapper(self, holder: Any) -> None:
         """Rebind a static method, class method or property: another one takes its place in the class."""
-        made = another(holder, self._new) if type(holder) in WRAPPERS else None
-        known = made is None or self._is_kept_by_us(holder)
-        for space in self._holders.owners(holder) if made is not None else ():
+        if type(holder) not in WRAPPERS:  # of a class derived from one, which may need more to be made
+            self._object(holder)
+            return
+        made = another(holder, self._new)
+        known = self._is_kept_by_us(holder)
+        for space in self._holders.owners(holder):
             owner: Any = owner_of_dict(space, self._holders.owners(space)) if is_a(space, dict) else None
             if is_a(owner, type):
                 known = True
                 for key in [key for key, value in list(space.items()) if value is holder]:
                     self._class(owner, key, holder, made)
-        if made is None:
-            self._object(holder)
-        elif not known:
-            for part in parts(holder):
-                self._stale(part, f"a {kind_of(holder)}")
+        for part in parts(holder) if not known else ():
+            self._stale(part, f"a {kind_of(holder)}")
 
     def _tuple(self, holder: tuple[Any, ...]) -> None:
         """Rebind a tuple that is the defaults of a function or the arguments of a partial."""
