@@ -9,26 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fake_upstream import failing, triple
+from order_world import make_fixed, make_run
 
 from overlay.base.marks import ORIGINAL
 from overlay.errors import OverlayError, PatchError, SelectionError
 
 if TYPE_CHECKING:
     from fake_upstream import Engines, Upstream
-
-
-def wrap(original: Any, module: Any) -> Any:
-    def run(self: Any, value: Any) -> Any:
-        return -original(self, value)
-
-    return run
-
-
-def wrap_value(original: Any, module: Any) -> Any:
-    def fixed(value: Any) -> Any:
-        return -original(value)
-
-    return fixed
 
 
 def wrap_class(original: Any, module: Any) -> Any:
@@ -52,14 +39,14 @@ def snapshot(module: Any) -> dict[str, int]:
 
 
 @pytest.fixture
-def debug(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def debug(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what a process does for itself in the log."""
     monkeypatch.setenv("OVERLAY_LOG", "debug")
-    return monkeypatch
 
 
+@pytest.mark.usefixtures("debug")
 def test_apply_on_import_with_one_exact_line(
-    upstream: Upstream, engines: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = engines(upstream.patch())
     assert engine.enable().patches[0].state == "armed"
@@ -95,13 +82,13 @@ def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, enab
     core = upstream.load()
     before = snapshot(core)
     sites = {
-        "fakeup.core:Engine.run": wrap,
-        "fakeup.core:Engine.fixed": wrap_value,
+        "fakeup.core:Engine.run": make_run,
+        "fakeup.core:Engine.fixed": make_fixed,
         "fakeup.core:Engine.named": wrap_class,
     }
     engine = enabled(upstream.patch(sites))
-    assert core.Engine().run(2) == -4
-    assert core.Engine.fixed(2) == core.Engine().fixed(2) == -3
+    assert core.Engine().run(2) == 104
+    assert core.Engine.fixed(2) == core.Engine().fixed(2) == 103
     assert core.Engine.named(2) == ["patched", "Engine", 2]
     assert isinstance(vars(core.Engine)["fixed"], staticmethod)
     engine.disable()
@@ -109,8 +96,9 @@ def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, enab
     assert before == after
 
 
+@pytest.mark.usefixtures("debug")
 def test_a_thousand_times_is_once(
-    upstream: Upstream, engines: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = engines(upstream.patch())
     core = upstream.load()
@@ -167,7 +155,7 @@ def test_all_sites_or_none_within_a_module(
 ) -> None:
     core = upstream.load()
     before = snapshot(core)
-    engine = engines(upstream.patch({"fakeup.core:Engine.run": wrap, "fakeup.core:scale": broken}))
+    engine = engines(upstream.patch({"fakeup.core:Engine.run": make_run, "fakeup.core:scale": broken}))
     status = engine.enable()
     assert status.patches[0].state == "failed"
     assert "ImportError: no torch here" in status.patches[0].reason
@@ -223,8 +211,9 @@ def test_unsupported_is_loud_and_touches_nothing(
     assert engine.status().patches[0].state == "skipped"
 
 
+@pytest.mark.usefixtures("debug")
 def test_a_quiet_verdict_is_logged_as_a_skip(
-    upstream: Upstream, enabled: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from overlay.patch import Present, Variant
 
@@ -254,7 +243,7 @@ def test_strict_mode_raises_from_enable_when_the_module_is_there(
 ) -> None:
     core = upstream.load()
     before = snapshot(core)
-    good = upstream.patch({"fakeup.core:Engine.run": wrap}, name="fakeup.aaa")
+    good = upstream.patch({"fakeup.core:Engine.run": make_run}, name="fakeup.aaa")
     engine = engines(
         good,
         upstream.patch({"fakeup.core:scale": broken}),
@@ -311,7 +300,7 @@ def test_disable_leaves_what_others_put_on_top(
 
 
 def test_inherited_methods_are_refused(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(upstream.patch({"fakeup.core:Engine.run": wrap}))
+    engine = engines(upstream.patch({"fakeup.core:Engine.run": make_run}))
     core = upstream.load()
     run = core.Engine.run
     del core.Engine.run
@@ -323,7 +312,9 @@ def test_inherited_methods_are_refused(upstream: Upstream, engines: Engines) -> 
 
 
 def test_threads_enable_and_disable_at_once(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(upstream.patch(), upstream.patch({"fakeup.core:Engine.run": wrap}, name="fakeup.run"))
+    engine = engines(
+        upstream.patch(), upstream.patch({"fakeup.core:Engine.run": make_run}, name="fakeup.run")
+    )
     core = upstream.load()
     before = snapshot(core)
     errors: list[BaseException] = []
@@ -370,7 +361,7 @@ def test_an_interrupted_disable_is_gone_on_with(
 ) -> None:
     core, user = upstream.load(), upstream.load("fakeup.user")
     before = snapshot(core), id(user.scale)
-    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": wrap}))
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

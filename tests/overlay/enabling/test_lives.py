@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fake_upstream import PROJECT, failing, past_the_hook, triple
-from order_world import Subject, what_came, write_upstream
+from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
 from overlay.errors import PatchError
 from overlay.patch import Project, Target, replaced, variant
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 
 
 CHANGED = "def scale(value, factor=2):\n    return value + factor\n"
-
-
-def negate(original: Any, module: Any) -> Any:
-    def run(self: Any, value: Any) -> Any:
-        return -original(self, value)
-
-    return run
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -120,7 +113,7 @@ def test_a_file_in_which_a_number_changed_after_it_was_imported(upstream: Upstre
 def test_a_site_that_is_replaced_after_us_is_told(
     upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": negate}))
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
     core = upstream.load()
 
     def theirs(value: int, factor: int = 2) -> int:
@@ -146,20 +139,13 @@ def test_a_site_that_is_replaced_after_us_is_told(
 LATE = Project(name="latepkg", distributions=("latepkg",), marker="latepkg", read_version=lambda read: "1.0")
 
 
-def wrap(original: Any, module: Any) -> Any:
-    def g(value: Any) -> Any:
-        return -original(value)
-
-    return g
-
-
 def late(folder: Path, *, optional: bool) -> Target:
     """Write a project of one function into a folder, and return it as a target of a patch."""
     folder.mkdir(exist_ok=True)
     (folder / "latepkg.py").write_text("def g(value):\n    return value\n")
     digest = InstalledTree(str(folder)).digest("latepkg:g")
     assert digest
-    changed = replaced("latepkg:g", wrap, digest)
+    changed = replaced("latepkg:g", make_fixed, digest)
     return Target(project=LATE, variants=(variant("1", ">=1", changed),), optional=optional)
 
 
@@ -174,7 +160,7 @@ def test_a_project_that_becomes_importable_later(
     module = importlib.import_module("latepkg")
     states = [site.state for site in engine.status().patches[0].sites]
     del sys.modules["latepkg"]
-    assert module.g(1) == -1
+    assert module.g(1) == 101
     assert states == ["applied", "applied"]
 
 
@@ -349,6 +335,6 @@ def test_what_nobody_has_of_an_earlier_import_is_no_fault(upstream: Upstream, en
     importlib.reload(core)  # its first class is garbage that only a collection finds
     del sys.modules["fakeup.core"], core
     core = upstream.load()
-    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": negate}))
+    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
     assert engine.enable(strict=True).patches[0].state == "applied"
-    assert core.Engine().run(1) == -200
+    assert core.Engine().run(1) == 300
