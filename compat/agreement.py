@@ -59,19 +59,19 @@ def agree(
         raise OverlayError("this backend keeps no store, through which ranks are compared")
     if len(ranks) > 1 and dist.get_backend(group) != "fake":  # whose other ranks are nobody
         me, applied = dist.get_rank(), () if account is None else account.applied
-        voice = here().voice
+        job_log = here().job_log
         try:
             heard = compare_through(store, ranks, me, timeout, facts, files, _name(group), applied)
         except AgreementError:
-            voice.differed()
+            job_log.note_disagreement()
             raise
         if account is None or me != ranks[0]:
-            voice.left_to_others()
+            job_log.leave_to_others()
             log.debug(f"{agreement.spans(ranks)} agree")
             return
         who = f"{len(ranks)} ranks" if len(ranks) == dist.get_world_size() else agreement.spans(ranks)
         everything = account.replace(applied=tuple(sorted(frozenset().union(*heard))))
-        voice.agreed(f"{who} agree: {everything.sentence(frozenset.intersection(*heard))}")
+        job_log.say_agreed(f"{who} agree: {everything.sentence(frozenset.intersection(*heard))}")
 
 
 def _name(group: Any) -> str:

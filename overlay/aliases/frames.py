@@ -1,4 +1,4 @@
-"""Running frames: the garbage collector does not report their local variables.
+"""What do running calls hold? The garbage collector does not report their local variables.
 
 `from x import f` in a function leaves the original in that call for as long as it runs, which may be as long
 as the training.
@@ -44,15 +44,13 @@ def running() -> list[FrameType]:
     return frames
 
 
-def local_variables(
-    frame: FrameType, ids: frozenset[int], snapshots: set[int], *, free: bool
-) -> list[tuple[str, int]]:
+def local_variables(frame: FrameType, ids: frozenset[int], *, free: bool) -> list[tuple[str, int]]:
     """Return the local variables of a call that refer to one of `ids`, by name and id.
 
     `free` tells whether those of an enclosing function are meant too. Reading the variables is no more than
     that from Python 3.13 on. Before, it fills a dictionary that the frame keeps, and that would keep alive
     whatever the call lets go of later. So it is emptied, unless someone else uses it: whoever called
-    `locals()`, or a debugger, which writes it back. Its id is added to `snapshots`.
+    `locals()`, or a debugger, which writes it back.
     """
     code = frame.f_code
     if not code.co_flags & 1 or _is_passing(frame):
@@ -61,7 +59,6 @@ def local_variables(
     left_out = () if free else code.co_freevars
     found = [(name, id(value)) for name, value in variables.items() if id(value) in ids]
     if type(variables) is dict:
-        snapshots.add(id(variables))
         traced = frame.f_trace is not None or sys.gettrace() is not None or sys.getprofile() is not None
         if not traced and sys.getrefcount(variables) <= 3:  # noqa: PLR2004 -- the frame, here, and the argument
             variables.clear()

@@ -1,7 +1,4 @@
-"""Changes: how a holder is given the replacement, and how it is put back.
-
-Put back is only what is still as we made it: others may have changed it since.
-"""
+"""How is a holder given another function than the one that it holds?"""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ class Rebinding:
         self.rebound: list[str] = []
         #: References that still hold the original.
         self.stale: list[str] = []
+        #: What classes have now in place of static methods, class methods and properties of an original.
+        self.swapped: list[Swapped] = []
         #: Functions that earlier executions of the original's module made of the same source.
         self.earlier: list[ref[FunctionType]] = []
-        #: What puts the original back, for each rebound reference. A holder of several has one for all.
-        self.undo: list[Callable[[], None]] = []
 
     def shorten(self) -> None:
         """Name some of many stale references, and count the others."""
@@ -41,21 +38,17 @@ class Rebinding:
         self.stale = [*named, f"{more} more"] if more else named
 
 
-class Undo:
-    """Puts one holder back, if nobody has changed it since.
+class Swapped:
+    """A static method, class method or property, and the one that took its place.
 
     An object of a class of ours: a search that comes later knows by that that it is nobody's alias.
     """
 
-    __slots__ = ("_arguments", "_put_back")
+    __slots__ = ("after", "before")
 
-    def __init__(self, put_back: Callable[..., None], *arguments: Any) -> None:
-        self._put_back = put_back
-        self._arguments = arguments
-
-    def __call__(self) -> None:
-        """Put back what was there."""
-        self._put_back(*self._arguments)
+    def __init__(self, before: Any, after: Any) -> None:
+        self.before = before
+        self.after = after
 
 
 def parts(value: Any) -> tuple[Any, ...]:
@@ -66,19 +59,18 @@ def parts(value: Any) -> tuple[Any, ...]:
 
 
 def another(holder: Any, new: Callable[[Any], Any]) -> Any:
-    """Return a static method, class method or property like `holder`, of the functions that `new` returns."""
+    """Return a static method, class method or property like `holder`, of the functions that `new` returns.
+
+    It is `holder` itself if they are the same.
+    """
+    if all(new(part) is part for part in parts(holder)):
+        return holder
     if type(holder) is property:
         fget, fset, fdel = map(new, parts(holder))
         return property(fget, fset, fdel, holder.__doc__)
     made = type(holder)(new(holder.__func__))
     vars(made).update(vars(holder))
     return made
-
-
-def state(partial: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any], Any]:
-    """Return the function, the arguments, the keywords and the attributes of a partial."""
-    state: tuple[Any, tuple[Any, ...], dict[str, Any], Any] = functools.partial.__reduce__(partial)[2]  # type: ignore[assignment]
-    return state
 
 
 def set_in_class(owner: type, key: str, value: object) -> None:
@@ -89,34 +81,13 @@ def set_in_class(owner: type, key: str, value: object) -> None:
         raise TypeError(msg)
 
 
+def state(partial: functools.partial[Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any], Any]:
+    """Return the function, the arguments, the keywords and the attributes of a partial."""
+    state: tuple[Any, tuple[Any, ...], dict[str, Any], Any] = functools.partial.__reduce__(partial)[2]  # type: ignore[assignment]
+    return state
+
+
 def set_partial(partial: functools.partial[Any], function: Any, arguments: tuple[Any, ...]) -> None:
     """Give a partial another function and arguments, and leave its keywords and attributes."""
     _, _, keywords, inside = state(partial)
     functools.partial.__setstate__(partial, (function, arguments, keywords, inside))  # type: ignore[attr-defined]
-
-
-def restore_item(holder: dict[Any, Any], key: Any, ours: object, before: object) -> None:
-    """Put back an item of a dictionary, unless somebody else has set it since."""
-    if dict.get(holder, key) is ours:
-        dict.__setitem__(holder, key, before)
-
-
-def restore_class(owner: type, key: str, ours: object, before: object) -> None:
-    """Put back an attribute of a class, unless somebody else has set it since."""
-    if namespace(owner).get(key) is ours:
-        setattr(owner, key, before)
-
-
-def restore_defaults(function: FunctionType, ours: object, before: tuple[Any, ...]) -> None:
-    """Put back the defaults of a function, unless somebody else has set them since."""
-    if function.__defaults__ is ours:
-        function.__defaults__ = before
-
-
-def restore_partial(
-    partial: functools.partial[Any], function: Any, arguments: Any, old_function: Any, old_arguments: Any
-) -> None:
-    """Put back the function and the arguments of a partial, unless somebody else has set them since."""
-    now, arguments_now, *_ = state(partial)
-    if now is function and arguments_now is arguments:
-        set_partial(partial, old_function, old_arguments)

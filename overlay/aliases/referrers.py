@@ -1,7 +1,7 @@
-"""Holders: which objects refer to one of a few functions, and to whom those belong.
+"""Which objects refer to one of a few functions, and to whom do those belong?
 
-The garbage collector tells, but for what `gc.freeze()` hid from it: that is looked for from the modules on.
-What a running call has in its variables it does not tell either; see `overlay.aliases.frames`.
+The garbage collector tells. What a running call has in its variables it does not tell; see
+`overlay.aliases.frames`.
 
 Nothing here runs code of the objects that it looks at. They may be proxies that raise outside of a request,
 or modules that load a framework when they are touched.
@@ -18,25 +18,19 @@ from types import (
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
-    MethodType,
     ModuleType,
 )
 
-from overlay.aliases import lived
+from overlay.aliases import heap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
+    from types import TracebackType
     from typing import Any
 
 #: Objects that a class keeps a function in.
 WRAPPERS: tuple[Any, ...] = (staticmethod, classmethod, property)
-
-#: What is followed from a module's or class's attribute if the collector does not tell.
-_FOLLOWED = frozenset({
-    CellType, FunctionType, MethodType, dict, frozenset, functools.partial, list, set, tuple, *WRAPPERS,
-})  # fmt: skip
-_DEPTH = 3
 
 #: Closures whose function is looked up by name; it takes a look at the whole heap for each.
 _NAMED_CELLS = 50
@@ -44,6 +38,30 @@ _NAMED_CELLS = 50
 _namespace: Callable[[type], object] = type.__dict__["__dict__"].__get__
 _mro: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 _qualname: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+
+
+class Thawed:
+    """Has the collector tell also about what somebody froze, while it is searched: `with Thawed():`.
+
+    Nobody can tell afterwards what was frozen before. So all is frozen again that is there then.
+    """
+
+    def __enter__(self) -> None:
+        self._frozen, self._collects = heap.frozen(), gc.isenabled()
+        if self._frozen:
+            gc.disable()  # to collect would write to pages that a server shares with its children
+            gc.unfreeze()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        if self._frozen:
+            gc.freeze()
+            if self._collects:
+                gc.enable()
 
 
 class Holders:
@@ -61,9 +79,6 @@ class Holders:
         #: Holders that were too many to ask for their owners.
         self.unasked: set[int] = set()
         self._owners: dict[int, list[Any]] = {}
-        self._seen: set[int] = set()
-        if lived.frozen():
-            self._walk()
         #: Whether somebody of whom the collector knows nothing has a reference too.
         self.more = _more_references(wanted, self.found.values())
 
@@ -111,44 +126,6 @@ class Holders:
         known = self._owners.setdefault(id(holder), [])
         if not any(owner is other for other in known):
             known.append(owner)
-
-    def _walk(self) -> None:
-        """Look through what can be reached from the modules in a few steps."""
-        spaces: list[tuple[object, dict[Any, Any]]] = []
-        for module in list(sys.modules.values()):
-            inside = dict_of(module)
-            if inside is not None and id(inside) not in self._seen:
-                self._seen.add(id(inside))
-                spaces.append((module, inside))
-        for owner, space in spaces:  # it grows by the classes that are met
-            if self._leads(space, 0):
-                self._note(space, owner)
-            for value in list(dict.values(space)):
-                kind = type(value)
-                if issubclass(kind, type):
-                    inside = namespace(value)
-                    if id(inside) not in self._seen:
-                        self._seen.add(id(inside))
-                        spaces.append((value, inside))
-                elif not issubclass(kind, ModuleType) and self._leads(value, _DEPTH):
-                    self._note(value, space)
-                    self._note(space, owner)
-
-    def _leads(self, item: object, depth: int) -> bool:
-        """Note what refers to a wanted object, starting with `item`. Return whether there is any."""
-        leads = False
-        for part in gc.get_referents(item):
-            if id(part) in self.ids:
-                self.found[id(item)] = item
-                leads = True
-            elif id(part) in self._owners or id(part) in self.found:
-                self._note(part, item)
-            elif depth and type(part) in _FOLLOWED and id(part) not in self._seen:
-                self._seen.add(id(part))
-                if self._leads(part, depth - 1):
-                    self._note(part, item)
-                    leads = True
-        return leads
 
 
 def _more_references(wanted: tuple[object, ...], holders: Iterable[object]) -> bool:
@@ -235,7 +212,10 @@ def content(cell: CellType) -> object:
 
 
 def owner_of_dict(holder: dict[Any, Any], owners: list[Any]) -> Any:
-    """Return the module, class, function, partial or object whose dictionary this is, or `None`."""
+    """Return the module, class, function, partial or object whose dictionary this is, or `None`.
+
+    Of the dictionary of a module that is not there any more, it is a function that has its names from there.
+    """
     module = module_of(holder)
     if module is not None:
         return module
@@ -243,7 +223,8 @@ def owner_of_dict(holder: dict[Any, Any], owners: list[Any]) -> Any:
         if is_a(owner, type):
             inside = namespace(owner)
         elif type(owner) is FunctionType:
-            inside = owner.__kwdefaults__ if owner.__kwdefaults__ is holder else owner.__dict__
+            mine = (owner.__kwdefaults__, owner.__globals__)
+            inside = holder if any(one is holder for one in mine) else owner.__dict__
         elif is_a(owner, functools.partial) and functools.partial.__reduce__(owner)[2][2] is holder:
             inside = holder
         elif type(owner) is FrameType:

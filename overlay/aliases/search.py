@@ -1,10 +1,10 @@
-"""Aliases: who else holds the function that is being replaced.
+"""Who else holds the function that is being replaced?
 
 `from x import f` before the patch leaves the original in another module, where the patch would silently do
 nothing. Whoever holds it is found; references that can be rebound are, and the others are named.
 
-It works in both directions: on revert the replacement is what is looked for, to catch those who took it
-while the patch was in.
+It works in both directions: to take a patch out, the replacement is what is looked for. So no list is kept of
+who was rebound: they may hold something else by then, and others have taken the replacement.
 """
 
 from __future__ import annotations
@@ -15,22 +15,11 @@ from _weakref import getweakrefs, ref
 from types import CellType, FrameType, FunctionType, MethodType, ModuleType
 
 from overlay.aliases.frames import SUSPENDED, atexit_callbacks, local_variables, name_of_call, running
-from overlay.aliases.rebinding import (
-    Rebinding,
-    Undo,
-    another,
-    parts,
-    restore_class,
-    restore_defaults,
-    restore_item,
-    restore_partial,
-    set_in_class,
-    set_partial,
-    state,
-)
+from overlay.aliases.rebinding import Rebinding, Swapped, another, parts, set_in_class, set_partial, state
 from overlay.aliases.referrers import (
     WRAPPERS,
     Holders,
+    Thawed,
     content,
     dict_of,
     is_a,
@@ -52,28 +41,22 @@ if TYPE_CHECKING:
 def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Rebinding]:
     """Replace each original by its replacement wherever a reference to it can be rebound.
 
+    If that is interrupted, what was rebound stays so, and the same with the pairs turned round takes it back.
+
     `pairs` are (original, replacement), either of which may be ours; `ignore` are containers of the caller's
     own that hold originals. One search serves all pairs.
     """
     rebindings = [Rebinding(replacement) for _, replacement in pairs]
-    try:
+    with Thawed():
         _Search(pairs, rebindings).run(ignore)
-    except BaseException:
-        for rebinding in rebindings:
-            for undo in reversed(rebinding.undo):
-                undo()
-        raise
     for rebinding in rebindings:
         rebinding.shorten()
     return rebindings
 
 
 def holders_of(functions: list[FunctionType], ignore: list[object]) -> list[list[str]]:
-    """Return for each function who holds it. Nothing is changed, but for a moment."""
+    """Return for each function who holds it. They are given the same function, which changes nothing."""
     found = rebind([(function, function) for function in functions], [*ignore, functions])
-    for rebinding in found:
-        for undo in reversed(rebinding.undo):
-            undo()
     return [[*rebinding.rebound, *rebinding.stale] for rebinding in found]
 
 
@@ -87,12 +70,8 @@ class _Search:
             self._for.setdefault(id(original), rebinding)
         self._holders: Holders
         self._done: set[int] = set()
-        #: Dictionaries that nobody is known to own: they may be what `locals()` returned to a running call.
-        self._loose: list[tuple[dict[Any, Any], object, str]] = []
         #: Whether there is a cell that no function is known to own: a variable of a running call.
         self._loose_cell = False
-        #: The ids of dictionaries that running calls keep their variables in.
-        self._snapshots: set[int] = set()
 
     def run(self, ignore: list[object]) -> None:
         """Find the holders, and deal with each."""
@@ -113,7 +92,9 @@ class _Search:
             self._visit(holder)
         for reference in weak:
             self._weak(reference)
-        self._calls()
+        if self._holders.more or self._loose_cell:
+            for frame in running():
+                self._variables(frame, "running", free=False)
         for callback in atexit_callbacks():
             self._stale(callback, "atexit")
 
@@ -133,13 +114,9 @@ class _Search:
         if rebinding is not None:
             rebinding.stale.append(what)
 
-    def _rebound(self, values: tuple[Any, ...], what: str, undo: Undo) -> None:
-        """Note that a holder was rebound. One that holds several originals is put back by one `undo`."""
-        for rebinding in {
-            id(value): self._for[id(value)] for value in values if id(value) in self._for
-        }.values():
-            rebinding.rebound.append(what)
-            rebinding.undo.append(undo)
+    def _rebound(self, values: tuple[Any, ...], what: str) -> None:
+        for key in {id(value) for value in values if id(value) in self._for}:
+            self._for[key].rebound.append(what)
 
     def _new(self, value: Any) -> Any:
         rebinding = self._for.get(id(value))
@@ -155,10 +132,10 @@ class _Search:
         for key, value in hits:
             name = key if type(key) is str else f"a {kind_of(key)}"
             if owner is None:
-                self._loose.append((holder, value, f"the entry {name!r} of a dict"))
+                self._stale(value, f"the entry {name!r} of a dict")
             elif is_a(owner, type):
                 self._class(owner, key, value, self._new(value))
-            elif is_a(owner, ModuleType):
+            elif is_a(owner, ModuleType) or (type(owner) is FunctionType and owner.__globals__ is holder):
                 self._item(holder, key, f"{holder.get('__name__')}:{name}")
             elif is_a(owner, functools.partial):
                 self._item(holder, key, f"the argument {name} of a functools.partial")
@@ -171,9 +148,8 @@ class _Search:
 
     def _item(self, holder: dict[Any, Any], key: Any, what: str) -> None:
         value = dict.__getitem__(holder, key)
-        new = self._new(value)
-        dict.__setitem__(holder, key, new)
-        self._rebound((value,), what, Undo(restore_item, holder, key, new, value))
+        dict.__setitem__(holder, key, self._new(value))
+        self._rebound((value,), what)
 
     def _class(self, owner: type, key: str, value: Any, new: object) -> None:
         """Rebind an attribute of a class: the original itself, or what the class keeps it in."""
@@ -184,32 +160,34 @@ class _Search:
             for part in parts(value):
                 self._stale(part, f"{what}, which cannot be set ({type(error).__name__})")
         else:
-            self._rebound(parts(value), what, Undo(restore_class, owner, key, new, value))
+            self._rebound(parts(value), what)
+            if type(value) in WRAPPERS and new is not value and id(value) not in self._for:
+                first = next(part for part in parts(value) if id(part) in self._for)
+                self._for[id(first)].swapped.append(Swapped(value, new))
 
     def _wrapper(self, holder: Any) -> None:
         """Rebind a static method, class method or property: another one takes its place in the class."""
-        made = another(holder, self._new) if type(holder) in WRAPPERS else None
-        known = made is None or self._is_kept_by_us(holder)
-        for space in self._holders.owners(holder) if made is not None else ():
+        if type(holder) not in WRAPPERS:  # of a class derived from one, which may need more to be made
+            self._object(holder)
+            return
+        made = another(holder, self._new)
+        known = self._is_kept_by_us(holder)
+        for space in self._holders.owners(holder):
             owner: Any = owner_of_dict(space, self._holders.owners(space)) if is_a(space, dict) else None
             if is_a(owner, type):
                 known = True
                 for key in [key for key, value in list(space.items()) if value is holder]:
                     self._class(owner, key, holder, made)
-        if made is None:
-            self._object(holder)
-        elif not known:
-            for part in parts(holder):
-                self._stale(part, f"a {kind_of(holder)}")
+        for part in parts(holder) if not known else ():
+            self._stale(part, f"a {kind_of(holder)}")
 
     def _tuple(self, holder: tuple[Any, ...]) -> None:
         """Rebind a tuple that is the defaults of a function or the arguments of a partial."""
-        known = self._is_kept_by_us(holder)
+        known = False
         for owner in self._holders.owners(holder):
             if type(owner) is FunctionType and owner.__defaults__ is holder:
-                owner.__defaults__ = changed = tuple(map(self._new, holder))
-                undo = Undo(restore_defaults, owner, changed, holder)
-                self._rebound(holder, f"a default of {name_of(owner)}", undo)
+                owner.__defaults__ = tuple(map(self._new, holder))
+                self._rebound(holder, f"a default of {name_of(owner)}")
                 known = True
             elif is_a(owner, functools.partial) and (id(owner) in self._done or state(owner)[1] is holder):
                 self._visit(owner)
@@ -224,9 +202,8 @@ class _Search:
             return
         after = (self._new(function), tuple(map(self._new, arguments)))
         set_partial(holder, *after)
-        undo = Undo(restore_partial, holder, *after, function, arguments)
-        self._rebound((function,), "a functools.partial", undo)
-        self._rebound(arguments, "an argument of a functools.partial", undo)
+        self._rebound((function,), "a functools.partial")
+        self._rebound(arguments, "an argument of a functools.partial")
 
     # -- what can only be named ----------------------------------------------------------------------
 
@@ -238,10 +215,8 @@ class _Search:
         owners = self._holders.owners(holder)
         self._loose_cell |= not owners
         for owner in owners:
-            if type(owner) in SUSPENDED:
-                self._suspended(owner)
-            elif type(owner) is FrameType:
-                self._frame(owner)
+            if is_a(owner, (*SUSPENDED, FrameType)):
+                self._visit(owner)
             elif type(owner) is tuple:
                 for function in self._holders.owners(owner):
                     if (
@@ -286,23 +261,14 @@ class _Search:
             if type(owner) in SUSPENDED:
                 self._visit(owner)
 
-    def _calls(self) -> None:
-        """Name the variables of running calls."""
-        if self._holders.more or self._loose or self._loose_cell:
-            for frame in running():
-                self._variables(frame, "running", free=False)
-        for holder, value, what in self._loose:
-            if id(holder) not in self._snapshots:
-                self._stale(value, what)
-
     def _variables(self, frame: FrameType, what_now: str, *, free: bool) -> None:
-        for name, key in local_variables(frame, self._holders.ids, self._snapshots, free=free):
+        for name, key in local_variables(frame, self._holders.ids, free=free):
             what = f"a local variable {name} of {name_of_call(frame)}, which is {what_now}"
             if what not in self._for[key].stale:
                 self._for[key].stale.append(what)
 
     def _is_kept_by_us(self, holder: object) -> bool:
-        """Return whether it is what an earlier search, or another site, keeps to put it back."""
+        """Return whether it is what another site, or an earlier life of this one, keeps to put it back."""
         owners = self._holders.owners(holder)
         return any(_is_of_ours(item) for owner in owners for item in (owner, *self._holders.owners(owner)))
 

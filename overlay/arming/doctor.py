@@ -1,123 +1,215 @@
-"""Whether the start-up file of this installation is active, and if not, why.
-
-The answer comes from a fresh interpreter: it is what a worker would find.
-"""
+"""Is a Python process that starts here and now patched? All that could be in the way is asked."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
-from overlay import _version
+from overlay.arming.interpreters import armed_environment, ask, on_path
+from overlay.arming.startup_file import Diagnosis, diagnose, refusal
 from overlay.base import settings
 from overlay.base.record import Record
-from overlay.errors import SelectionError
+from overlay.deciding.installed import Installed  # noqa: TC001 -- a field type
+from overlay.errors import OverlayError
 
-#: What the start-up files are called, beside their endings.
-NAME = "overlay-startup"
-_PROBE = "import sys; m = sys.modules.get('overlay.arming.startup'); print(m.__file__ if m else '')"
-_PATIENCE = 60.0
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from overlay.enabling.engine import Engine
 
-
-class Diagnosis(Record):
-    """What `overlay doctor` found."""
-
-    active: bool
-    #: Why it is not active, and what to do about it; empty if it is.
-    reason: str
-    #: Where the start-up file lies, empty if it is nowhere that Python looks.
-    file: str
-    #: Where the package lies.
-    package: str
-    python: str
-    #: What a person should know about the settings in the environment.
-    remarks: tuple[str, ...] = ()
+#: What a check comes to: all is well, something is wrong, and there is nothing to say about it here.
+YES, NO, NONE = "yes", "no", "-"
 
 
-def diagnose() -> Diagnosis:
-    """Start an interpreter as a launcher would, and say whether overlay was armed in it."""
-    package = os.path.dirname(os.path.abspath(_version.__file__))
-    folders = _site_folders()
-    ending = ".start" if sys.version_info >= (3, 15) else ".pth"
-    places = [os.path.join(folder, NAME + ending) for folder in folders]
-    file = next((place for place in places if os.path.exists(place)), "")
-    started = _probe()
-    here = os.path.join(package, "arming", "startup.py")
-    if started and os.path.realpath(started) == os.path.realpath(here):
-        reason = ""
-    elif started:
-        reason = f"it starts another copy of overlay, {os.path.dirname(started)}: uninstall one of the two"
-    elif sys.flags.no_site:
-        reason = "this interpreter runs with -S, which reads no start-up files: start it without"
-    elif file:
-        reason = f"{file} is there and was not run: look for what Python prints when it starts with -v"
-    else:
-        reason = _why_missing(package, folders)
-    return Diagnosis(
-        active=not reason,
-        reason=reason,
-        file=file,
-        package=package,
-        python=sys.executable,
-        remarks=tuple(_remarks()),
+class Check(Record):
+    """One thing that could be in the way."""
+
+    #: What is looked at.
+    name: str
+    answer: str
+    #: What was found.
+    found: str
+    #: What to do about it, empty if nothing is wrong.
+    todo: str = ""
+
+
+class Checkup(Diagnosis):
+    """What `overlay doctor` found. The fields of a diagnosis are about the start-up file."""
+
+    #: Whether every check that has an answer has a good one.
+    armed: bool
+    checks: tuple[Check, ...]
+    projects: tuple[Installed, ...]
+    #: What to do, a sentence each, or what comes next if nothing is wrong.
+    todo: tuple[str, ...]
+
+
+def _yes(name: str, found: str) -> Check:
+    return Check(name=name, answer=YES, found=found)
+
+
+def _no(name: str, found: str, todo: str = "") -> Check:
+    return Check(name=name, answer=NO, found=found, todo=todo)
+
+
+def _none(name: str, found: str) -> Check:
+    return Check(name=name, answer=NONE, found=found)
+
+
+def examine(engine: Engine) -> Checkup:
+    """Look at everything by which a process of a job could be left unpatched. Never raises."""
+    found = diagnose()
+    settled = _settings(engine)
+    projects = _projects(engine)
+    pinned = _pin(engine) if settled.answer == YES else _none("pin", "not compared")
+    where = found.file or "there is none where Python reads such files"
+    name = "start-up file"
+    checks = (
+        _no(name, where, found.reason) if found.reason else _yes(name, where),
+        _copies(found),
+        _variable(),
+        settled,
+        pinned,
+        *_pythons(),
+        _upstreams(engine, projects),
+        _ray(found, projects, [check.name for check in (settled, pinned) if check.answer == NO]),
+    )
+    wrong = [check for check in checks if check.answer == NO]
+    todo = list(dict.fromkeys(check.todo for check in wrong if check.todo))
+    return Checkup(
+        **found.__dict__,
+        armed=not wrong,
+        checks=checks,
+        projects=projects,
+        todo=tuple(todo) or ("overlay status # what is armed, patch by patch",),
     )
 
 
-def _site_folders() -> list[str]:
-    """Return the folders in which this interpreter reads start-up files."""
-    import site
-
-    folders = site.getsitepackages()
-    if site.ENABLE_USER_SITE:
-        folders.append(site.getusersitepackages())
-    return folders
-
-
-def _probe() -> str:
-    """Return the file of the start-up module in a fresh interpreter, empty if it was not imported there."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
-    environ.update(OVERLAY="1", OVERLAY_PATCHES="none")
-    options = [
-        f"-{letter}" for flag, letter in (("no_site", "S"), ("isolated", "I")) if getattr(sys.flags, flag)
-    ]
-    done = subprocess.run(
-        [sys.executable, *options, "-c", _PROBE],
-        env=environ, stdout=subprocess.PIPE, text=True, timeout=_PATIENCE, check=False,
-    )  # fmt: skip
-    lines = done.stdout.splitlines()
-    return lines[-1].strip() if lines else ""
+def _copies(found: Diagnosis) -> Check:
+    """Look for another overlay on the path: the one that is imported need not be the one that arms."""
+    packages = {os.path.realpath(os.path.join(folder or os.curdir, "overlay")) for folder in sys.path}
+    packages -= {os.path.realpath(found.package)}
+    others = [one for one in sorted(packages) if os.path.isfile(os.path.join(one, "arming", "startup.py"))]
+    if not others:
+        return _yes("copies", f"one, {found.package}")
+    them = ", ".join(others)
+    return _no(
+        "copies",
+        f"{1 + len(others)}: {found.package}, {them}",
+        f"uninstall one of the copies of overlay: {found.package} is this one, and there is {them}",
+    )
 
 
-def _why_missing(package: str, folders: list[str]) -> str:
-    beside = os.path.dirname(package)
-    where = folders[0] if folders else "site-packages"
-    if os.path.exists(os.path.join(beside, f"{NAME}.pth")):
-        return (
-            f"{beside} is not a folder in which Python reads start-up files (`pip install --target`, "
-            f"PYTHONPATH): copy {NAME}.pth and {NAME}.start from it to {where}, or install without --target"
+def _variable() -> Check:
+    try:
+        armed = settings.armed()
+    except OverlayError as error:
+        return _no("OVERLAY", str(error), "set OVERLAY=1")
+    if armed:
+        return _yes("OVERLAY", _as_set())
+    todo = "put `overlay run` before the command that starts the job, or set OVERLAY=1 in its environment"
+    return _no("OVERLAY", _as_set(), todo)
+
+
+def _as_set() -> str:
+    said = os.environ.get("OVERLAY")
+    return "is not set" if said is None else f"is {said!r}"
+
+
+def _settings(engine: Engine) -> Check:
+    """Read every setting, the selection and the packs among them."""
+    try:
+        settings.strict()
+        settings.log_level()
+        settings.dynamic_cp()
+        settings.loss_kernel()
+        settings.pin()
+        chosen = engine.chosen()
+    except OverlayError as error:
+        return _no("selection", str(error), "correct that setting, or unset it")
+    count = len(chosen.ids)
+    found = f"{' '.join(chosen.terms) or 'all'}: {count} patch{'es' if count != 1 else ''}"
+    if odd := settings.unknown():
+        todo = "correct the name of that variable, or unset it"
+        return _no("selection", f"{found}, but {'; '.join(odd)}", todo)
+    if not count:
+        return _no("selection", found, "nothing is selected: unset OVERLAY_PATCHES, or name patches")
+    return _yes("selection", found)
+
+
+def _pin(engine: Engine) -> Check:
+    wanted = settings.pin()
+    if not wanted:
+        return _none("pin", "none; `overlay lock` writes one")
+    from overlay.pinning.pin import Pin
+
+    try:
+        Pin(wanted, [engine.known()[name] for name in engine.chosen().ids])
+    except OverlayError as error:
+        todo = (
+            "give OVERLAY_PIN the lock that belongs here, or write it: `OVERLAY_PIN= overlay lock --update`"
         )
-    source = os.path.join(beside, "startup")
-    if os.path.exists(os.path.join(source, f"{NAME}.pth")):
-        return (
-            f"overlay runs from a checkout, and editable installs carry no start-up file: "
-            f"copy {NAME}.pth and {NAME}.start from {source} to {where}"
-        )
-    return f"no {NAME}.pth in {', '.join(folders) or 'any folder'}: install overlay again from its wheel"
+        return _no("pin", str(error), todo)
+    return _yes("pin", wanted)
 
 
-def _remarks() -> list[str]:
-    """Return sentences on settings that do not go together, or that cannot be understood."""
-    found = settings.unknown()
-    for read in (settings.armed, settings.strict, settings.log_level, settings.pin, settings.packs):
+def _pythons() -> tuple[Check, ...]:
+    """Ask the Pythons that commands without a path start: they need not be the one that runs this."""
+    checks: list[Check] = []
+    seen: set[str] = set()
+    for interpreter in on_path():
+        name = os.path.basename(interpreter.path)
         try:
-            read()
-        except SelectionError as error:  # noqa: PERF203 -- each of them has its say
-            found.append(str(error))
-    if os.environ.get("OVERLAY_PIN") and not os.environ.get("OVERLAY"):
-        found.append(
-            "OVERLAY_PIN is set and OVERLAY is not: only a process that calls overlay.enable() is pinned"
-        )
-    from overlay.arming.compiled import remark
+            answer = ask(interpreter, armed_environment())
+            reason = refusal(interpreter, answer)
+        except OSError as error:
+            checks.append(_no(name, str(error), f"repair {interpreter.path}"))
+            continue
+        if answer.prefix in seen:
+            continue
+        seen.add(answer.prefix)
+        found = f"{interpreter.path}, which starts {'no overlay' if reason else 'overlay'}"
+        checks.append(_no(name, found, reason) if reason else _yes(name, found))
+    return tuple(checks)
 
-    return [*found, *filter(None, [remark()])]
+
+def _projects(engine: Engine) -> tuple[Installed, ...]:
+    try:
+        return engine.installed()
+    except OverlayError:
+        return ()
+
+
+def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:
+    if not projects:
+        return _none("upstreams", "not looked for")
+    wanted = {target.project.name for patch in engine.known().values() for target in patch.targets}
+    places: dict[str, list[str]] = {}
+    for one in projects:
+        if one.project in wanted and one.version:
+            places.setdefault(one.where, []).append(f"{one.project} {one.version}")
+    if not places:
+        found = "none that a patch is for, on the path of this Python"
+        return _none("upstreams", f"{found} (a job may add to it: audit --site DIR)")
+    return _yes("upstreams", "; ".join(f"{', '.join(them)} in {where}" for where, them in places.items()))
+
+
+def _ray(found: Diagnosis, projects: tuple[Installed, ...], wrong: list[str]) -> Check:
+    """Say whether the driver of a job arms its workers. `wrong`: checks that keep a driver from it."""
+    from overlay.arming.ray_jobs import knows_source
+
+    name, unenabled = "Ray workers", "their driver would not be enabled"
+    ray = next((one for one in projects if one.project == "ray" and one.version), None)
+    if ray is None:
+        return _none(name, "Ray is not installed" if projects else "not looked for")
+    if not knows_source():
+        unknown = f"Ray {ray.version} starts jobs in a way that overlay does not know"
+        return _no(name, unknown, "pass runtime_env=overlay.ray.runtime_env() to ray.init")
+    if found.reason:
+        return _no(name, "they would read no start-up file, as nothing does here")
+    if _variable().answer == NO:
+        return _no(name, f"{unenabled}: OVERLAY {_as_set()}")
+    if wrong:
+        return _no(name, f"{unenabled}: see {wrong[0]}")
+    return _yes(
+        name, f"Ray {ray.version}: an enabled driver arms them; each node needs overlay in its Python"
+    )

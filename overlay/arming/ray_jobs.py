@@ -17,9 +17,9 @@ import sys
 from overlay import log
 from overlay.arming.variables import says_no, variables
 from overlay.base import settings
-from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
+from overlay.enabling.finder import WatchingFinder
+from overlay.enabling.job_log import DRIVER
 from overlay.enabling.process import here
-from overlay.enabling.voice import DRIVER
 from overlay.errors import OverlayError, WorkersError
 
 TYPE_CHECKING = False
@@ -60,14 +60,7 @@ class RayJobs:
         self._finder.install()
         for name in _MODULES:
             module = sys.modules.get(name)
-            if module is None:
-                continue
-            if is_lazy(module):
-                when_awake(module, name, self._imported)
-            elif is_executing(module):
-                if name not in self._finder.hooked:
-                    when_executed(module, name, self._imported)
-            else:
+            if module is not None and self._finder.has_executed(name, module):
                 self._imported(name, module)
         self._look_at_job()
 
@@ -241,7 +234,7 @@ def _understand(environ: dict[str, str]) -> None:
 def _introduced() -> dict[str, str]:
     """Say what this job is run with, and return the variable by which its workers know that it was said."""
     try:
-        here().voice.introduce()
+        here().job_log.say_configuration()
     except Exception as error:  # noqa: BLE001 -- no job may fail of a line in a log
         log.warning(f"Ray: what this job is run with cannot be told: {type(error).__name__}: {error}")
         return {}
@@ -255,7 +248,7 @@ def _armed_at_start() -> bool:
 
 def _why_unarmed() -> str:
     """Return why a new process is not armed, empty if it is."""
-    from overlay.arming.doctor import diagnose
+    from overlay.arming.startup_file import diagnose
 
     try:
         return diagnose().reason

@@ -6,7 +6,7 @@ import os
 import sys
 
 from overlay._version import __version__
-from overlay.arming.checkup import NO, examine
+from overlay.arming.doctor import NO, examine
 from overlay.base.record import Record
 from overlay.catalogue.registry import starting_commands
 from overlay.cockpit.defects import Defects, defects
@@ -15,7 +15,7 @@ from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from overlay.arming.checkup import Checkup
+    from overlay.arming.doctor import Checkup
     from overlay.enabling.engine import Engine
 
 #: What stands for the command that starts a job of a project that nothing is known of.

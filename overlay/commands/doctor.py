@@ -23,7 +23,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.arming.checkup import examine
+    from overlay.arming.doctor import examine
 
     found = examine(engine)
     show(arguments, found.to_dict(), lambda: tables.checkup(found))

@@ -122,7 +122,8 @@ def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
 
 def _refused(words: list[str], environ: dict[str, str]) -> int:
     """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
-    from overlay.arming.command import ask, interpreter_of, on_path, refusal
+    from overlay.arming.interpreters import ask, interpreter_of, on_path
+    from overlay.arming.startup_file import refusal
 
     path = environ.get("PATH")
     if os.path.basename(words[0]) == "ray" and "submit" in words[1:3] and "OVERLAY" not in " ".join(words):

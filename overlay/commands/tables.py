@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from overlay.arming.checkup import Checkup
+    from overlay.arming.doctor import Checkup
     from overlay.authoring.new import Written
     from overlay.catalogue.packs import Pack
     from overlay.ledger import Status

@@ -12,9 +12,9 @@ from overlay._version import __version__
 from overlay.base import settings
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.selection import Selection, choose
+from overlay.enabling.job_log import JobLog
 from overlay.enabling.loading import know_sources, load_all
 from overlay.enabling.session import PATIENCE, Session
-from overlay.enabling.voice import Voice
 from overlay.errors import OverlayError, PatchError
 from overlay.installing.unpickled import half_patched
 from overlay.ledger import Status
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from overlay.pinning.lock import Lock
     from overlay.pinning.pin import Pin
     from overlay.reading.source import InstalledTree
-    from overlay.verdict import Plan
+    from overlay.verdict import Plan, Verdict
 
 
 _engines: list[ref[Engine]] = []
@@ -68,7 +68,7 @@ class Engine:
         self._session: Session | None = None
         self._last: tuple[PatchStatus, ...] = ()
         #: What says in the log of a job what this process is and has.
-        self.voice = Voice(self.configuration, self.account)
+        self.job_log = JobLog(self.configuration, self.account)
         _engines.append(ref(self, _engines.remove))
 
     def renew_locks(self) -> None:
@@ -95,15 +95,15 @@ class Engine:
                 for sentence in settings.unknown():
                     log.warning(sentence)
                 chosen = [known[name] for name in selection.ids]
+                calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
                 session = self._session = Session(
                     chosen,
                     selection,
                     strict=wanted,
-                    said_strict=strict is not None,
+                    strict_given=strict is not None,
                     pin=_pin_on(chosen),
                     trusted=_trusted(chosen),
-                    met=self.voice.met if self._speaks else None,
-                    decided=run.begin if self._speaks else None,
+                    **(calls if self._speaks else {}),
                 )
             else:
                 _same_again(
@@ -124,7 +124,7 @@ class Engine:
         with self._lock:
             session = self._session
             if session is not None:
-                self.voice.end()
+                self.job_log.clear()
                 session.close()
                 self._last = session.status()
                 self._session = None
@@ -183,13 +183,8 @@ class Engine:
 
     def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
         """Return the lock of the selected patches as they are decided on here."""
-        from overlay.catalogue.packs import named
-        from overlay.pinning.lock import make_lock, static_part
-        from overlay.reading.source import InstalledTree
-
         plan = self.plan(patches)
-        chosen = [self.known()[name] for name in plan.selection]
-        return make_lock(static_part(chosen, named()), chosen, plan.verdicts, InstalledTree())
+        return self._lock_of(plan.selection, plan.verdicts)
 
     def testimony(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return what this process says of itself to other ranks, and where its modules lie."""
@@ -198,7 +193,7 @@ class Engine:
         status, session = self.status(), self._session
         if session is None:
             return agreement.NOT_ENABLED, {}
-        return agreement.facts_of(self._lock_of(session), status), agreement.files_of(session.verdicts())
+        return agreement.facts_of(self._session_lock(session), status), agreement.files_of(session.verdicts())
 
     def account(self, facts: dict[str, str] | None = None) -> Account | None:
         """Return what is in place in this process, `None` if it is not enabled.
@@ -210,7 +205,10 @@ class Engine:
         session = self._session
         if session is None:
             return None
-        digest = agreement.lock_digest(facts) if facts is not None else str(self._lock_of(session)["digest"])
+        if facts is not None:
+            digest = agreement.lock_digest(facts)
+        else:
+            digest = str(self._session_lock(session)["digest"])
         patches = session.status()
         return agreement.account_of(patches, half_patched(patches), digest)
 
@@ -220,7 +218,7 @@ class Engine:
         if session is None:
             raise OverlayError("overlay is not enabled")
         # Before that the path may still change, and what is found on it must not be what the session goes by.
-        lock = self._lock_of(session) if session.has_met else self.lock()
+        lock = self._session_lock(session) if session.has_begun else self.lock()
         found = [target for patch in lock["patch"] for target in patch["target"]]
         versions = {**{target["project"]: target["version"] for target in found}, **lock["environment"]}
         return {
@@ -235,14 +233,17 @@ class Engine:
             "digest": lock["digest"],
         }
 
-    def _lock_of(self, session: Session) -> Lock:
-        """Return the lock of a session, by the verdicts that it goes by."""
+    def _session_lock(self, session: Session) -> Lock:
+        return self._lock_of(session.chosen.ids, session.verdicts())
+
+    def _lock_of(self, selection: Iterable[str], verdicts: Sequence[Verdict]) -> Lock:
+        """Return the lock of selected patches, by the verdicts on them."""
         from overlay.catalogue.packs import named
         from overlay.pinning.lock import make_lock, static_part
         from overlay.reading.source import InstalledTree
 
-        patches = [self.known()[name] for name in session.chosen.ids]
-        return make_lock(static_part(patches, named()), patches, session.verdicts(), InstalledTree())
+        patches = [self.known()[name] for name in selection]
+        return make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
 
     @property
     def enabled(self) -> bool:

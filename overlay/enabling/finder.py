@@ -1,4 +1,4 @@
-"""The import hook: tells a session about each watched module as soon as it has been executed.
+"""The import hook: which modules have been imported? Each watched one is reported once it has been executed.
 
 It stands first on `sys.meta_path`, stays armed until it is taken out, and serves reloads and second
 imports as well (wrapt's hooks fire once and are lost when one of them raises). A module that is being
@@ -34,7 +34,9 @@ class WatchingFinder:
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()
         #: Modules whose loader has been hooked: they will be reported.
-        self.hooked: set[str] = set()
+        self._hooked: set[str] = set()
+        #: Modules that were being executed when they were met: they will be reported too.
+        self._awaited: dict[str, object] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -53,7 +55,7 @@ class WatchingFinder:
         finally:
             self._asking.discard(key)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            self.hooked.add(fullname)
+            self._hooked.add(fullname)
             spec.loader = HookedLoader(spec.loader, fullname, self._imported)  # type: ignore[assignment]
         return spec
 
@@ -65,11 +67,22 @@ class WatchingFinder:
                 continue
             find_spec = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find_spec(fullname, path, target) if find_spec else None
-            if spec is None and find_spec is None and sys.version_info < (3, 12):
-                spec = _find_as_before(finder, fullname, path)
             if spec is not None:
                 return spec
         return None
+
+    def has_executed(self, name: str, module: object) -> bool:
+        """Return whether a module that is there has been executed. If not, it will be reported then."""
+        if is_lazy(module):
+            when_awake(module, name, self._imported)
+        elif is_executing(module):
+            # If the hook has seen it, another thread is importing it right now, and the hook reports it.
+            if name not in self._hooked and self._awaited.get(name) is not module:
+                self._awaited[name] = module
+                when_executed(module, name, self._imported)
+        else:
+            return True
+        return False
 
     def install(self) -> None:
         """Arm the finder, in front of all others."""
@@ -79,15 +92,6 @@ class WatchingFinder:
     def remove(self) -> None:
         """Disarm the finder."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-
-
-def _find_as_before(finder: Any, fullname: str, path: Sequence[str] | None) -> ModuleSpec | None:
-    """Ask a finder that only knows `find_module`, which Python 3.12 stopped asking."""
-    from importlib.util import spec_from_loader
-
-    find_module = getattr(finder, "find_module", None)
-    loader = find_module(fullname, path) if find_module else None
-    return spec_from_loader(fullname, loader) if loader is not None else None
 
 
 class HookedLoader:

@@ -12,13 +12,13 @@ import sys
 from types import ModuleType
 
 from overlay import log
-from overlay.aliases.lived import with_functions
+from overlay.aliases.heap import modules_with_functions
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.deferred import whole
 from overlay.catalogue.registry import module_of
 from overlay.deciding.selection import in_order
 from overlay.effect import load as load_effect
-from overlay.enabling.finder import WatchingFinder, is_executing, is_lazy, when_awake, when_executed
+from overlay.enabling.finder import WatchingFinder
 from overlay.enabling.loading import know_sources
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 PATIENCE = 10.0
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Session:
     """The selected patches, armed, and what became of them."""
 
@@ -48,27 +52,28 @@ class Session:
         chosen: Selection,
         *,
         strict: bool,
-        said_strict: bool = False,
+        strict_given: bool = False,
         pin: Pin | None = None,
-        met: Callable[[], None] | None = None,
+        on_first_module: Callable[[], None] = _nothing,
         trusted: Mapping[str, Trusted] | None = None,
-        decided: Callable[[], None] | None = None,
+        on_module: Callable[[], None] = _nothing,
     ) -> None:
         """Arm the patches of a selection.
 
-        `said_strict`: strict mode is an argument of `enable()`. `met` is called once, before the first module
-        is looked at that a patch is for, and `decided` after each. `trusted`: by patch, what was proven here.
+        `strict_given`: strict mode is an argument of `enable()`. `on_first_module` is called before the first
+        module is looked at that a patch is for, `on_module` after each. `trusted`: by patch, what was proven
+        here.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
-        self._said_strict = said_strict
+        self._strict_given = strict_given
         self._pin = pin
         self._trusted = trusted or {}
-        self._met = met
+        self._on_first_module = on_first_module
         #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
-        self.has_met = False
-        self._decided = decided or _nothing
+        self.has_begun = False
+        self._on_module = on_module
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
@@ -81,7 +86,7 @@ class Session:
             for module in entry.patch.modules():
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
-        self._lived = with_functions(frozenset(self._watched))
+        self._lived = modules_with_functions(frozenset(self._watched))
         self._finder = WatchingFinder(frozenset(self._watched), self._imported)
         self._finder.install()
 
@@ -120,20 +125,12 @@ class Session:
         refused: PatchError | None = None
         for name in self._watched:
             module = sys.modules.get(name)
-            if module is None or self.closed:
+            if module is None or self.closed or not self._finder.has_executed(name, module):
                 continue
-            if is_lazy(module):
-                when_awake(module, name, self._imported)
-            elif is_executing(module):
-                # If the hook has seen it, another thread is importing it right now, and the hook reports it.
-                if name not in self._finder.hooked and self._seen.get(name) is not module:
-                    self._seen[name] = module
-                    when_executed(module, name, self._imported)
-            else:
-                try:
-                    self._imported(name, module, patience)
-                except PatchError as error:
-                    refused = refused or error
+            try:
+                self._imported(name, module, patience)
+            except PatchError as error:
+                refused = refused or error
         if refused is not None:
             raise refused
 
@@ -160,10 +157,9 @@ class Session:
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
-            if not self.has_met:
-                self.has_met = True
-                if self._met is not None:
-                    self._met()
+            if not self.has_begun:
+                self.has_begun = True
+                self._on_first_module()
             ended = [entry for entry in self._watched.get(name, ()) if entry.state in ENDED]
             for entry in self._watched.get(name, ()):
                 self._apply(entry, name, module)
@@ -173,7 +169,7 @@ class Session:
                     self._make_up_for(entry, name)
         finally:
             busy.release()
-            self._decided()
+            self._on_module()
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
         """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
@@ -323,7 +319,7 @@ class Session:
             if gone.intersection(other.patch.requires):
                 gone.add(other.patch.id)
         more = ", ".join(sorted(gone - {entry.patch.id}))
-        text = f"{self.chosen.without(gone, strict=self._said_strict)} leaves it out"
+        text = f"{self.chosen.without(gone, strict=self._strict_given)} leaves it out"
         return f"{text}, with {more}, which cannot be applied either" if more else text
 
     def _refuse(self, entry: Entry, what: str, *, loud: bool) -> None:
@@ -398,10 +394,6 @@ def _undecided(patch: Patch, error: Exception) -> Verdict:
 
     reason = f"it cannot be decided on: {type(error).__name__}: {error}"
     return Verdict(patch=patch.id, revision=patch.revision, verdict="unsupported", reason=reason)
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

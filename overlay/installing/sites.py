@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from types import FunctionType
 
-from overlay.aliases.counting import is_alone
+from overlay.aliases.refcounts import is_alone
 from overlay.aliases.search import holders_of, rebind
 from overlay.base.marks import ORIGINAL, OWNER
 from overlay.base.record import TYPE_CHECKING
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from overlay.aliases.rebinding import Rebinding
+    from overlay.aliases.rebinding import Rebinding, Swapped
     from overlay.patch import Replacement
     from overlay.reading.source import Tree
 
@@ -46,7 +46,7 @@ class Installed:
         self.after = after
         self.rebound: tuple[str, ...] = ()
         self.stale: tuple[str, ...] = ()
-        self.undo: list[Callable[[], None]] = []
+        self.swapped: tuple[Swapped, ...] = ()
         #: Whether the module has been executed again since, so that this site is history.
         self.past = False
 
@@ -78,9 +78,10 @@ class Installed:
         return is_alone(self.parent, self.name, made, kept=1)
 
     def pairs(self) -> list[tuple[object, object]]:
-        """Return what to search for, and what to put instead: functions, and raw attributes around them."""
+        """Return what stood here and elsewhere, and what does now: functions, and what is around them."""
         before, after = function_of(self.before), function_of(self.after)
-        return [(before, after)] if before is self.before else [(before, after), (self.before, self.after)]
+        kept = [] if before is self.before else [(self.before, self.after)]
+        return [(before, after), *kept, *((one.before, one.after) for one in self.swapped)]
 
 
 def prepare(
@@ -124,9 +125,6 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
     """
     left: list[str] = []
     for site in reversed(sites):
-        for undo in reversed(site.undo):
-            undo()
-        site.undo.clear()
         if site.in_place:
             if site.before is _NOTHING:
                 delattr(site.parent, site.name)
@@ -161,7 +159,7 @@ def _rebind_aliases(sites: Sequence[Installed]) -> None:
     for site, rebinding in zip(owners, found, strict=True):
         site.rebound += tuple(rebinding.rebound)
         site.stale += tuple(rebinding.stale)
-        site.undo += rebinding.undo
+        site.swapped += tuple(rebinding.swapped)
     _note_earlier(owners, found, ignore)
 
 

@@ -1,4 +1,4 @@
-"""The run of this process: what is said at its end, and what is left of it on disk.
+"""What has come of this run? Some lines say that at its end, and a folder keeps it.
 
 Nothing of it is there before a module was imported that a patch is for. A process that is killed says nothing
 at its end: what it leaves is the ledger as a thread of its own wrote it last, if there is a folder for it.
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Seconds from one look at the figures to the next: each time twice as long, so that of a run that is killed
 #: at most its second half is lost, and never more than the last ten minutes.
 FIRST, LAST = 5.0, 600.0
+
+#: States of a patch that was in place.
+_WAS_IN_PLACE = ("applied", "incomplete", "reverted", "armed")
 
 #: What tells the state of this process, and waits for nothing.
 _status: Callable[[], Status] | None = None
@@ -58,21 +61,31 @@ def end() -> None:
         status = None if _status is None else _status()
         if status is None or not status.patches:
             return
-        from overlay.outcome import said
-
         reached = any(patch.effect is not None and patch.effect.reached for patch in status.patches)
         if not reached and os.getpid() != _begun:
             return  # a child of a fork, in which nothing was done
         if is_first():
             from overlay import log
 
-            for line in said.lines(status):
+            for line in lines(status):
                 log.info(line)
         _write(status, ended=True)
     except Exception as error:  # noqa: BLE001 -- a job that has ended well must not end otherwise
         from overlay import log
 
         log.debug(f"the end of the run could not be told: {error!r}")
+
+
+def lines(status: Status) -> list[str]:
+    """Return what this process has to say at its end: what was changed, line by line, and then the rest."""
+    from overlay.effect import told
+
+    counted = [(one.patch, one.effect) for one in status.patches if one.effect and one.state in _WAS_IN_PLACE]
+    reached = [(patch, effect) for patch, effect in counted if effect.reached]
+    reached.sort(key=lambda pair: not pair[1].values.get("changed"))
+    found = [f"in this run: {patch} {told(effect)}" for patch, effect in reached]
+    never = [patch for patch, effect in counted if not effect.reached]
+    return found + ([f"in this run: nothing to do for: {', '.join(never)}"] if never else [])
 
 
 def _watch() -> None:

@@ -65,3 +65,15 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(ast, "parse", parse)
     return found
+
+
+@pytest.fixture
+def enabled(engines: Callable[..., Engine]) -> Callable[..., Engine]:
+    """Make engines over given patches, and enable them."""
+
+    def make(*patches: Patch, strict: bool | None = None) -> Engine:
+        engine = engines(*patches)
+        engine.enable(strict=strict)
+        return engine
+
+    return make

@@ -1,4 +1,7 @@
-"""Started on every rank of the worksite: compares ranks that are alike, that differ, and that are silent."""
+"""Started on every rank of the worksite: compares ranks that are alike, that differ, and that are silent.
+
+Rank 1 has another upstream, and rank 2 runs no overlay code at all.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-SHORT, TURNS = 3.0, 5
+RANK = int(os.environ["RANK"])
+SHORT = 3.0
 
 
 def tried(group: Any = None, timeout: float = 30.0) -> dict[str, Any]:
@@ -28,53 +31,44 @@ def tried(group: Any = None, timeout: float = 30.0) -> dict[str, Any]:
     return {"said": said, "seconds": time.perf_counter() - begin}
 
 
-def alike() -> dict[str, Any]:
-    """Run where all ranks are armed: they agree, then one changes its mind, and changes it back."""
-    import fakeup.core
-
+def enable(*patches: str) -> None:
+    """Enable with other settings than before."""
     import overlay
 
-    found: dict[str, Any] = {"value": fakeup.core.scale(1), "first": tried()}
-    turns = []
-    for _ in range(TURNS):
-        dist.barrier()
-        turns.append(tried())
-    found["turns"] = turns
-    some = dist.new_group([1, 3, 4])
-    found["some"] = tried(some)
-    if RANK == WORLD - 3:
-        overlay.disable()
-        overlay.enable("megatron.recompute")
-    dist.barrier()
-    found["changed"] = tried()
-    if RANK == WORLD - 3:
-        overlay.disable()
-        overlay.enable()
-    dist.barrier()
-    found["changed back"] = tried()
-    if RANK == 0:
-        overlay.disable()
-    dist.barrier()
-    found["disabled"] = tried()
-    return found
+    overlay.disable()
+    overlay.enable(patches or None)
 
 
-def different() -> dict[str, Any]:
-    """Run where rank 1 has another upstream, and rank 2 runs no overlay code at all."""
+def main() -> dict[str, Any]:
+    """Compare some ranks, and those that are alike again after one of them has changed its mind."""
     import fakeup.core
 
     found: dict[str, Any] = {"value": fakeup.core.scale(1), "overlay": "overlay" in sys.modules}
-    armed, led_by_silent = dist.new_group([0, 1, 3]), dist.new_group([2, 3])
-    if found["overlay"]:
-        found["armed"] = tried(armed)
-        found["all"] = tried(None, SHORT)
-        found["led by a silent rank"] = tried(led_by_silent, SHORT) if RANK == 3 else {}
+    alike, armed, led_by_silent = dist.new_group([0, 3]), dist.new_group([0, 1, 3]), dist.new_group([2, 3])
+    if not found["overlay"]:
+        return found
+    import overlay
+
+    found["armed"] = tried(armed)
+    found["all"] = tried(None, SHORT)
+    if RANK == 1:
+        return found
+    found["led by a silent rank"] = tried(led_by_silent, SHORT) if RANK == 3 else {}
+    for name in ("alike", "changed", "changed back", "disabled"):
+        if name == "changed" and RANK == 3:
+            enable("megatron.recompute")
+        elif name == "changed back" and RANK == 3:
+            enable()
+        elif name == "disabled" and RANK == 0:
+            overlay.disable()
+        dist.barrier(alike)
+        found[name] = tried(alike)
     return found
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    result = {"alike": alike, "different": different}[sys.argv[1]]()
+    result = main()
     dist.barrier()
     sys.stdout.write("\n" + json.dumps(result) + "\n")
     sys.stdout.flush()

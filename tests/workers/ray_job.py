@@ -16,9 +16,9 @@ from typing import Any
 def probe() -> dict[str, Any]:
     """Use the fake upstream, which is 100 times larger where it is patched, and say what is enabled here."""
     import overlay
-    from overlay.enabling import voice
+    from overlay.enabling import job_log
 
-    voice.QUIET = 0.5  # seconds, to be heard as long as the job runs
+    job_log.QUIET = 0.5  # seconds, to be heard as long as the job runs
     import fakeup.core
 
     value, status = int(fakeup.core.scale(1)), overlay.status()
@@ -44,6 +44,17 @@ def env_hook(env: dict[str, Any] | None) -> dict[str, Any]:
 class Probe:
     def probe(self) -> dict[str, Any]:
         return probe()
+
+    def nested(self) -> dict[str, Any]:
+        import ray
+
+        found: dict[str, Any] = ray.get(ray.remote(probe).remote())
+        return found
+
+    def half_patched(self) -> list[str]:
+        import overlay
+
+        return list(overlay.status().half_patched)
 
 
 def asked() -> dict[str, Any]:
@@ -86,6 +97,31 @@ def first() -> dict[str, Any]:
     overlay.disable()
     found["put back"] = worker.connect is own.__wrapped__
     return found
+
+
+def by_hand() -> dict[str, Any]:
+    """Hand over what `overlay.ray` makes of what a user gives, and send a patched class to workers."""
+    import ray
+
+    import overlay.ray
+
+    env = {"env_vars": {"MINE": "1"}, "worker_process_setup_hook": hook}
+    ray.init(runtime_env=overlay.ray.runtime_env(env))
+    import fakeup.core
+
+    class Derived(fakeup.core.Engine, Probe):
+        pass
+
+    whole = ray.remote(Derived).remote()
+    unarmed = ray.remote(Derived).options(runtime_env={"env_vars": {"OVERLAY": "0"}}).remote()
+    return {
+        "driver": probe(),
+        **asked(),
+        "task of an actor": ray.get(whole.nested.remote()),
+        "whole": [ray.get(whole.run.remote(1)), ray.get(whole.half_patched.remote())],
+        "unarmed": ray.get(unarmed.probe.remote()),
+        "half-patched": ray.get(unarmed.half_patched.remote()),
+    }
 
 
 def by_itself() -> dict[str, Any]:

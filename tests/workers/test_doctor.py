@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -14,16 +13,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def on_path(venv: Venv) -> dict[str, str]:
-    return {"PATH": f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
-
-
 def checks(found: Any) -> dict[str, Any]:
     return {check["name"]: check for check in found["checks"]}
 
 
 def test_all_is_well(worksite: Venv) -> None:
-    found = worksite.read("doctor", OVERLAY="1", OVERLAY_PACKS="acme", **on_path(worksite))
+    found = worksite.read("doctor", OVERLAY="1", OVERLAY_PACKS="acme", **worksite.on_path())
     assert found["armed"]
     assert {name: check["answer"] for name, check in checks(found).items()} == {
         "start-up file": "yes",
@@ -39,12 +34,19 @@ def test_all_is_well(worksite: Venv) -> None:
     }
     assert "fakeup 1.2.0 in " + str(worksite.site) in checks(found)["upstreams"]["found"]
     assert found["todo"] == ["overlay status # what is armed, patch by patch"]
+    assert found["active"]
+    assert found["reason"] == ""
+    assert found["file"] == str(worksite.site / "overlay-startup.pth")
+    done = worksite.run("-m", "overlay", "doctor", OVERLAY="1", **worksite.on_path())
+    assert done.stdout.startswith("yes: a Python process that starts here and now is patched\n")
+    assert done.stdout.endswith("\nnext:\n  overlay status # what is armed, patch by patch\n")
+    assert "arming" not in done.stderr
 
 
 def test_files_that_each_process_compiles_are_named_with_what_that_takes(
     worksite: Venv, tmp_path: Path
 ) -> None:
-    given = {"OVERLAY": "1", **on_path(worksite)}
+    given = {"OVERLAY": "1", **worksite.on_path()}
     assert not any("compiled" in remark for remark in worksite.read("doctor", **given)["remarks"])
     # As in an image whose builder kept Python from writing them.
     given |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path)}
@@ -68,7 +70,7 @@ def test_files_that_each_process_compiles_are_named_with_what_that_takes(
     ],
 )
 def test_a_setting_is_in_the_way(worksite: Venv, environ: dict[str, str], name: str, words: str) -> None:
-    given = {"OVERLAY": "1", **on_path(worksite), **environ}
+    given = {"OVERLAY": "1", **worksite.on_path(), **environ}
     if environ.get("OVERLAY_STRICT"):  # or the doctor itself is stopped at its start, which says the same
         given["OVERLAY"] = ""
     found = worksite.read_failing("doctor", **given)
@@ -83,11 +85,11 @@ def test_a_setting_is_in_the_way(worksite: Venv, environ: dict[str, str], name: 
 
 def test_unset_means_no_for_ray_workers_as_well(worksite: Venv) -> None:
     pytest.importorskip("ray")
-    found = checks(worksite.read_failing("doctor", **on_path(worksite)))["Ray workers"]
+    found = checks(worksite.read_failing("doctor", **worksite.on_path()))["Ray workers"]
     assert found["answer"] == "no"
     assert "OVERLAY is not set" in found["found"]
     # A driver that is not enabled arms nobody, whatever has kept it from that.
-    given = {"OVERLAY": "1", "OVERLAY_PATCHES": "verl.nothing", **on_path(worksite)}
+    given = {"OVERLAY": "1", "OVERLAY_PATCHES": "verl.nothing", **worksite.on_path()}
     found = checks(worksite.read_failing("doctor", **given))["Ray workers"]
     assert (found["answer"], found["found"]) == ("no", "their driver would not be enabled: see selection")
 
@@ -104,7 +106,7 @@ def test_a_ray_that_starts_jobs_otherwise(worksite: Venv, tmp_path: Path) -> Non
         (tmp_path / "ray" / name).write_text(text)
         ((tmp_path / "ray" / name).parent / "__init__.py").touch()
     (tmp_path / "ray/__init__.py").touch()
-    given = {"OVERLAY": "1", "PYTHONPATH": str(tmp_path), **on_path(worksite)}
+    given = {"OVERLAY": "1", "PYTHONPATH": str(tmp_path), **worksite.on_path()}
     found = checks(worksite.read_failing("doctor", **given))["Ray workers"]
     assert found["answer"] == "no"
     assert found["found"] == "Ray 9.9.9 starts jobs in a way that overlay does not know"
@@ -113,7 +115,7 @@ def test_a_ray_that_starts_jobs_otherwise(worksite: Venv, tmp_path: Path) -> Non
 
 def test_a_python_without_the_start_up_file(worksite: Venv, tmp_path: Path) -> None:
     other = Venv(tmp_path / "venv", linked=False)
-    found = worksite.read_failing("doctor", OVERLAY="1", **on_path(other))
+    found = worksite.read_failing("doctor", OVERLAY="1", **other.on_path())
     check = checks(found)["python"]
     assert check["answer"] == "no"
     assert check["found"].startswith(str(other.folder))
@@ -126,7 +128,7 @@ def test_two_copies(worksite: Venv, tmp_path: Path) -> None:
     # The one behind is never imported, until somebody uninstalls the other or changes the path.
     (worksite.site / "zz-copy.pth").write_text(f"{copy}\n")
     try:
-        found = worksite.read_failing("doctor", OVERLAY="1", **on_path(worksite))
+        found = worksite.read_failing("doctor", OVERLAY="1", **worksite.on_path())
     finally:
         (worksite.site / "zz-copy.pth").unlink()
     assert checks(found)["copies"]["answer"] == "no"
@@ -138,7 +140,7 @@ def test_two_copies(worksite: Venv, tmp_path: Path) -> None:
 def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:
     file = tmp_path / "overlay.lock"
     worksite.read("lock", "--file", str(file), "--patches", "megatron.recompute")
-    given = {"OVERLAY_PIN": str(file), **on_path(worksite)}
+    given = {"OVERLAY_PIN": str(file), **worksite.on_path()}
     found = checks(worksite.read_failing("doctor", **given, OVERLAY_PATCHES="megatron.recompute"))
     assert found["pin"]["answer"] == "yes"
     found = checks(worksite.read_failing("doctor", **given))
@@ -149,7 +151,7 @@ def test_a_pin_that_does_not_hold_here(worksite: Venv, tmp_path: Path) -> None:
 def test_garbage_in_the_environment_is_no_traceback(worksite: Venv) -> None:
     garbage = dict.fromkeys(("OVERLAY_PATCHES", "OVERLAY_LOG", "OVERLAY_PIN"), "\x01 ;,*[\udcff")
     for words in ([], ["doctor"], ["list"], ["--json"], ["run", "python", "-c", "print('ran')"]):
-        done = worksite.run("-m", "overlay", *words, **garbage, OVERLAY_DCP="x", **on_path(worksite))
+        done = worksite.run("-m", "overlay", *words, **garbage, OVERLAY_DCP="x", **worksite.on_path())
         assert "Traceback" not in done.stderr, done.stderr
         assert done.stdout != "ran\n"
         assert done.returncode == (2 if words[:1] == ["run"] else 1 if words == ["doctor"] else 0)

@@ -94,9 +94,3 @@ def test_a_pack_that_cannot_be_loaded_is_named(site: Venv, text: str, words: str
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_names_that_are_none(worksite: Venv) -> None:
-    done = worksite.run("-m", "overlay", "list", OVERLAY_PACKS="../acme")
-    assert done.returncode == 2
-    assert "is not the name of a pack" in done.stderr

@@ -91,31 +91,18 @@ def test_a_changed_pack_stops_the_process_before_its_code_runs(job: Job) -> None
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("digest", [False, True])
-def test_another_target_stops_the_process_at_its_import(job: Job, digest: bool) -> None:
+def test_another_target_stops_the_process_at_its_import(job: Job) -> None:
     (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
-    settings = {**job.settings, **({"OVERLAY_PIN": f"sha256:{job.digest}"} if digest else {})}
-    assert job.venv.run("-c", "print('went on')", **settings).stdout == "went on\n"
-    done = job.venv.run("-c", GUARDED, **settings)
+    assert job.venv.run("-c", "print('went on')", **job.settings).stdout == "went on\n"
+    assert "went on" in job.venv.run("-c", GUARDED, **ARMED).stdout
+    done = job.venv.run("-c", GUARDED, **job.settings)
     assert done.returncode == 1
     assert done.stdout == ""
-    words = f"digest: locked {str(job.digest)[:12]}" if digest else "fakeup version: locked 1.2.0, here 1.3.0"
-    assert words in done.stderr
     assert "PinError" in done.stderr
+    assert "fakeup version: locked 1.2.0, here 1.3.0" in done.stderr
 
 
-def test_without_overlay_the_same_import_goes_on(job: Job) -> None:
-    (job.venv.site / "fakeup/version.txt").write_text("1.3.0\n")
-    assert "went on" in job.venv.run("-c", GUARDED, **ARMED).stdout
-
-
-def test_another_selection_stops_the_process_at_its_start(job: Job) -> None:
-    done = job.venv.run("-c", "print('went on')", **{**job.settings, "OVERLAY_PATCHES": "none"})
-    assert done.stdout == ""
-    assert "acme/fakeup.scale: revision: locked 3, here absent" in done.stderr
-
-
-@pytest.mark.parametrize("text", [None, "", "format = 2\n", "import os\n", 'x = "\n'])
+@pytest.mark.parametrize("text", [None, 'x = "\n'])
 def test_a_lock_that_is_none_stops_the_process(job: Job, text: str | None) -> None:
     job.file.unlink()
     if text is not None:

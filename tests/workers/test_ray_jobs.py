@@ -17,7 +17,7 @@ from worksite import PATCHED, PLAIN, Venv
 import overlay.ray
 from overlay.arming import ray_jobs
 from overlay.catalogue.registry import load_patches
-from overlay.enabling.voice import Voice
+from overlay.enabling.job_log import JobLog
 from overlay.errors import WorkersError
 
 if TYPE_CHECKING:
@@ -85,11 +85,28 @@ def test_a_driver_that_never_calls_init_and_a_hook_that_makes_the_environment(cl
         assert found[kind]["set"] == {"HOOKED": "by the variable"}
 
 
-def test_a_submitted_job_that_enables_itself(cluster: Cluster) -> None:
-    found = cluster.submitted("by_itself", {"env_vars": {"SUBMITTED": "yes", "OVERLAY_PACKS": "acme"}})
-    for kind in ("task", "actor"):
-        assert found[kind]["value"] == int(PATCHED)
-        assert found[kind]["set"] == {"SUBMITTED": "yes"}
+def test_a_driver_that_is_armed_and_arms_its_workers_by_hand(cluster: Cluster) -> None:
+    found, _ = cluster.job("by_hand", OVERLAY="1", OVERLAY_PATCHES=PATCH)
+    for kind in ("driver", "task", "actor", "task of an actor"):
+        assert found[kind]["value"] == int(PATCHED), kind
+    assert found["task"]["set"] == found["actor"]["set"] == {"MINE": "1", "HOOKED": "yes"}
+    # A class that Ray pickles takes what is patched in it to a worker that is not patched.
+    assert found["whole"] == [int(PATCHED) + 1, []]
+    assert found["unarmed"]["value"] == int(PLAIN)
+    (sentence,) = found["half-patched"]
+    assert sentence.startswith("fakeup.core:Engine.run of acme/fakeup.scale@3 came here pickled by a process")
+    assert "not enabled" in sentence
+
+
+@pytest.mark.parametrize(
+    ("kind", "variables"), [("by_itself", {"OVERLAY_PACKS": "acme"}), ("asked", ENVIRONMENT)]
+)
+def test_a_submitted_job(cluster: Cluster, kind: str, variables: dict[str, str]) -> None:
+    """It enables itself, or the variables arm it that it is submitted with."""
+    found = cluster.submitted(kind, {"env_vars": {"SUBMITTED": "yes", **variables}})
+    for worker in ("task", "actor"):
+        assert found[worker]["value"] == int(PATCHED)
+        assert found[worker]["set"] == {"SUBMITTED": "yes"}
 
 
 def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
@@ -206,7 +223,7 @@ class FakeRay:
         self.sent: list[Any] = []
         self.shut_down = 0
         self.strict = False
-        self.voice = Voice(dict, lambda: None)
+        self.job_log = JobLog(dict, lambda: None)
         self.known = load_patches
         self.worker: Any = ModuleType("ray._private.worker")
         vars(self.worker).update(

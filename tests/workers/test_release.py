@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -126,8 +125,7 @@ def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
         "wrapt",
     }
 
-    path = f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    assert venv.read("doctor", OVERLAY="1", PATH=path)["armed"]
+    assert venv.read("doctor", OVERLAY="1", **venv.on_path())["armed"]
     assert venv.read("list")
     assert venv.read("plan")["verdicts"]
     code = "import sys; print('overlay.arming.startup' in sys.modules)"

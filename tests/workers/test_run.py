@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +15,7 @@ PACK = {"OVERLAY_PACKS": "acme"}
 
 
 def run(venv: Venv, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    path = f"{venv.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return venv.run("-m", "overlay", "run", *words, **{"PATH": path, **environ})
+    return venv.run("-m", "overlay", "run", *words, **{**venv.on_path(), **environ})
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +36,7 @@ def test_no_dashes_are_needed(worksite: Venv) -> None:
     for dashes in ([], ["--"]):
         done = run(worksite, "--patches", "acme/*", *dashes, "python", "-c", PROBE, **PACK)
         assert done.stdout.split()[-1] == PATCHED, done.stderr
+    assert run(worksite, "python", "-c", "import sys; sys.exit(7)").returncode == 7
     # Whatever stands behind the command is its own, also what looks like an option of ours or a part of one.
     code = "import sys; print(*sys.argv[1:])"
     words = ["--p", "8", "--patches", "--pin", "--json", "--h", "--", "--strict", "-x"]
@@ -126,8 +125,7 @@ def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) 
 def test_of_a_shell_the_first_python_is_asked_and_it_is_started(worksite: Venv, other: Venv) -> None:
     done = run(worksite, "sh", "-c", "echo ran")
     assert (done.stdout, done.stderr) == ("ran\n", "")
-    path = f"{other.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    done = run(worksite, "sh", "-c", "echo ran", PATH=path)
+    done = run(worksite, "sh", "-c", "echo ran", **other.on_path())
     assert done.stdout == "ran\n"
     assert done.stderr.startswith(
         "overlay: sh may start any Python, and the first on the PATH is not armed: "

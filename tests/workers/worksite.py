@@ -39,7 +39,7 @@ PACK = {
     "acme_overlay/patches/__init__.py": "",
     "acme_overlay/patches/fakeup/__init__.py": "",
     "acme_overlay/patches/fakeup/scale.py": """
-        from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+        from overlay.patch import Patch, Project, Removal, Target, replaced, variant
 
         def version(read):
             return (read("fakeup/version.txt") or "").strip() or None
@@ -54,16 +54,14 @@ PACK = {
                 return original(self, value) + 1
             return run
 
-        SITES = {"fakeup.core:scale": make_scale, "fakeup.core:Engine.run": make_run}
-        DIGESTS = {"fakeup.core:scale": "SCALE", "fakeup.core:Engine.run": "RUN"}
         PROJECT = Project(
             name="fakeup", distributions=("fakeup",), marker="fakeup.core", read_version=version
         )
-        VARIANT = Variant(
-            name="1",
-            versions=">=1,<2",
-            shape=tuple(Known(site=site, digests=(digest,)) for site, digest in DIGESTS.items()),
-            replacements=tuple(Replacement(site=site, make=make) for site, make in SITES.items()),
+        VARIANT = variant(
+            "1",
+            ">=1,<2",
+            replaced("fakeup.core:scale", make_scale, "SCALE"),
+            replaced("fakeup.core:Engine.run", make_run, "RUN"),
         )
         PATCH = Patch(
             id="acme/fakeup.scale",
@@ -160,6 +158,10 @@ class Venv:
             [str(self.python), *words], capture_output=True, text=True, timeout=120, check=False,
             cwd=self.folder, env=clean_environment(**environ),
         )  # fmt: skip
+
+    def on_path(self) -> dict[str, str]:
+        """Return the PATH of somebody who has activated it."""
+        return {"PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
     def read(self, *words: str, **environ: str) -> Any:
         """Run a command of overlay that succeeds, and return the JSON that it prints."""

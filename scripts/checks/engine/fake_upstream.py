@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+from overlay.patch import Patch, Project, Removal, Target, Variant, replaced, variant
 from overlay.reading.source import InstalledTree, Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import ModuleType
+
+    from overlay.enabling.engine import Engine
+
+    #: The fixture that makes engines over given patches.
+    Engines = Callable[..., Engine]
 
 PACKAGE = "fakeup"
 
@@ -85,6 +91,15 @@ def triple(original: Any, module: ModuleType) -> Any:
     return scale
 
 
+def failing(message: str, error: type[Exception] = RuntimeError) -> Any:
+    """Return a factory that raises."""
+
+    def make(original: Any, module: ModuleType) -> Any:
+        raise error(message)
+
+    return make
+
+
 class Upstream:
     """The fake upstream on disk."""
 
@@ -114,21 +129,17 @@ class Upstream:
     def patch(
         self,
         sites: dict[str, Any] | None = None,
-        *,
+        *parts: Any,
         name: str = "fakeup.scale",
         versions: str = ">=1,<2",
         removal: str | None = "2.0",
         extra: tuple[Variant, ...] = (),
         **more: Any,
     ) -> Patch:
-        """Return a patch for the sources as they stand on disk now."""
+        """Return a patch for the sources as they stand on disk now. `parts` are those of a variant."""
         sites = {"fakeup.core:scale": triple} if sites is None else sites
-        variant = Variant(
-            name="1",
-            versions=versions,
-            shape=tuple(Known(site=site, digests=(self.digest(site),)) for site in sites),
-            replacements=tuple(Replacement(site=site, make=make) for site, make in sites.items()),
-        )
+        known = [replaced(site, make, self.digest(site)) for site, make in sites.items()]
+        variants = (variant("1", versions, *known, *parts), *extra)
         return Patch(
             id=name,
             revision=3,
@@ -136,9 +147,18 @@ class Upstream:
             why="Because.",
             upstream=("fake/up#1",),
             remove=Removal(version=removal, when="it is right", test="tests/test_it.py"),
-            targets=(Target(project=PROJECT, variants=(variant, *extra)), *more.pop("others", ())),
+            targets=(Target(project=PROJECT, variants=variants), *more.pop("others", ())),
             **more,
         )
+
+
+@contextlib.contextmanager
+def past_the_hook() -> Iterator[None]:
+    """Import without the finders of overlay, as a loader that asks nobody does."""
+    finders = list(sys.meta_path)
+    sys.meta_path[:] = [finder for finder in finders if not getattr(finder, "overlay_finder", False)]
+    yield
+    sys.meta_path[:] = finders
 
 
 def forget(package: str = PACKAGE) -> None:

@@ -15,13 +15,13 @@ import types
 from typing import TYPE_CHECKING, Any
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import PROJECT, Upstream
+from fake_upstream import Upstream
 from forked import in_a_child
 
 from overlay.base.marks import OWNER
 from overlay.enabling.engine import Engine
 from overlay.installing.live_site import current, function_of
-from overlay.patch import Replacement
+from overlay.patch import replaced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,12 +121,7 @@ def write_upstream(root: Path) -> Patch:
     upstream = Upstream(root)
     upstream.write()
     upstream.write(core=CORE)
-    patch = upstream.patch(dict(FUNCTIONS))
-    (target,) = patch.targets
-    (variant,) = target.variants
-    new = Replacement(site=f"{MODULE}:added", make=make_added, new=True)
-    variant = variant.replace(replacements=(*variant.replacements, new))
-    return patch.replace(targets=(target.replace(project=PROJECT, variants=(variant,)),))
+    return upstream.patch(dict(FUNCTIONS), replaced(f"{MODULE}:added", make_added, new=True))
 
 
 class Subject:

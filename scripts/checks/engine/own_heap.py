@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.aliases import lived
+from overlay.aliases import heap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,11 +23,11 @@ def own_heap(request: pytest.FixtureRequest) -> Iterator[None]:
     if "whole_heap" in request.fixturenames:
         yield
         return
-    counted = lived.frozen
+    counted = heap.frozen
     gc.freeze()
-    lived.frozen = lambda: False
+    heap.frozen = lambda: False
     yield
-    lived.frozen = counted
+    heap.frozen = counted
     gc.unfreeze()
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import PROJECT, triple
 
-from overlay.arming import checkup
+from overlay.arming import doctor
 from overlay.catalogue.registry import load_patches, starting_commands
 from overlay.cockpit import state
 from overlay.cockpit.defects import Defects
@@ -49,9 +49,9 @@ def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def say(**wrong: str) -> None:
         checks = tuple(
-            checkup.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
+            doctor.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
         )
-        found = checkup.Checkup(
+        found = doctor.Checkup(
             active=True, reason="", file="", package="", python="", armed=not checks, checks=checks,
             projects=(), todo=(),
         )  # fmt: skip

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from output_schema import SCHEMA, check
 
 from overlay import cli, defect, ledger, patch, verdict
-from overlay.arming import checkup
+from overlay.arming import doctor
 from overlay.auditing import judge
 from overlay.authoring import new
 from overlay.catalogue import packs
@@ -338,8 +338,8 @@ RECORDS: dict[str, type[Record]] = {
     "defect": defect.Defect,
     "finding": judge.Finding,
     "status": ledger.Status,
-    "doctor": checkup.Checkup,
-    "check": checkup.Check,
+    "doctor": doctor.Checkup,
+    "check": doctor.Check,
     "installed": installed.Installed,
     "new": new.Written,
     "patch": patch.Patch,

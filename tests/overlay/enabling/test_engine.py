@@ -8,33 +8,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import triple
+from fake_upstream import failing, triple
+from order_world import make_fixed, make_run
 
 from overlay.base.marks import ORIGINAL
 from overlay.errors import OverlayError, PatchError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fake_upstream import Upstream
-
-    from overlay.enabling.engine import Engine
-
-    Engines = Callable[..., Engine]
-
-
-def wrap(original: Any, module: Any) -> Any:
-    def run(self: Any, value: Any) -> Any:
-        return -original(self, value)
-
-    return run
-
-
-def wrap_value(original: Any, module: Any) -> Any:
-    def fixed(value: Any) -> Any:
-        return -original(value)
-
-    return fixed
+    from fake_upstream import Engines, Upstream
 
 
 def wrap_class(original: Any, module: Any) -> Any:
@@ -44,9 +25,7 @@ def wrap_class(original: Any, module: Any) -> Any:
     return named
 
 
-def broken(original: Any, module: Any) -> Any:
-    msg = "no torch here"
-    raise ImportError(msg)
+broken = failing("no torch here", ImportError)
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -60,14 +39,14 @@ def snapshot(module: Any) -> dict[str, int]:
 
 
 @pytest.fixture
-def debug(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def debug(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what a process does for itself in the log."""
     monkeypatch.setenv("OVERLAY_LOG", "debug")
-    return monkeypatch
 
 
+@pytest.mark.usefixtures("debug")
 def test_apply_on_import_with_one_exact_line(
-    upstream: Upstream, engines: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = engines(upstream.patch())
     assert engine.enable().patches[0].state == "armed"
@@ -82,9 +61,9 @@ def test_apply_on_import_with_one_exact_line(
 
 
 def test_replacements_are_plain_functions_that_look_like_the_original(
-    upstream: Upstream, engines: Engines
+    upstream: Upstream, enabled: Engines
 ) -> None:
-    engines(upstream.patch()).enable()
+    enabled(upstream.patch())
     core = upstream.load()
     scale = core.scale
     assert (scale.__name__, scale.__qualname__, scale.__module__, scale.__doc__) == (
@@ -99,18 +78,17 @@ def test_replacements_are_plain_functions_that_look_like_the_original(
     assert getattr(scale, ORIGINAL)(2) == 4
 
 
-def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, engines: Engines) -> None:
+def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, enabled: Engines) -> None:
     core = upstream.load()
     before = snapshot(core)
     sites = {
-        "fakeup.core:Engine.run": wrap,
-        "fakeup.core:Engine.fixed": wrap_value,
+        "fakeup.core:Engine.run": make_run,
+        "fakeup.core:Engine.fixed": make_fixed,
         "fakeup.core:Engine.named": wrap_class,
     }
-    engine = engines(upstream.patch(sites))
-    engine.enable()
-    assert core.Engine().run(2) == -4
-    assert core.Engine.fixed(2) == core.Engine().fixed(2) == -3
+    engine = enabled(upstream.patch(sites))
+    assert core.Engine().run(2) == 104
+    assert core.Engine.fixed(2) == core.Engine().fixed(2) == 103
     assert core.Engine.named(2) == ["patched", "Engine", 2]
     assert isinstance(vars(core.Engine)["fixed"], staticmethod)
     engine.disable()
@@ -118,8 +96,9 @@ def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, engi
     assert before == after
 
 
+@pytest.mark.usefixtures("debug")
 def test_a_thousand_times_is_once(
-    upstream: Upstream, engines: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = engines(upstream.patch())
     core = upstream.load()
@@ -164,10 +143,10 @@ def test_a_bad_selection_arms_nothing(
 
 
 def test_a_setting_that_does_not_exist_is_named(
-    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OVERLAY_PATCH", "none")
-    engines(upstream.patch()).enable()
+    enabled(upstream.patch())
     assert "OVERLAY_PATCH is no setting" in capsys.readouterr().err
 
 
@@ -176,7 +155,7 @@ def test_all_sites_or_none_within_a_module(
 ) -> None:
     core = upstream.load()
     before = snapshot(core)
-    engine = engines(upstream.patch({"fakeup.core:Engine.run": wrap, "fakeup.core:scale": broken}))
+    engine = engines(upstream.patch({"fakeup.core:Engine.run": make_run, "fakeup.core:scale": broken}))
     status = engine.enable()
     assert status.patches[0].state == "failed"
     assert "ImportError: no torch here" in status.patches[0].reason
@@ -186,13 +165,8 @@ def test_all_sites_or_none_within_a_module(
     ]
 
 
-def test_all_sites_or_none_across_modules(upstream: Upstream, engines: Engines) -> None:
-    def use(original: Any, module: Any) -> Any:
-        msg = "no"
-        raise RuntimeError(msg)
-
-    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": use}))
-    engine.enable()
+def test_all_sites_or_none_across_modules(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": failing("no")}))
     core = upstream.load()
     assert core.scale(1) == 200
     assert engine.status().patches[0].state == "armed"  # half of it is there, half is not imported
@@ -201,32 +175,34 @@ def test_all_sites_or_none_across_modules(upstream: Upstream, engines: Engines) 
     assert engine.status().patches[0].state == "failed"
 
 
+NO_FUNCTION, OTHER_PARAMETERS = "not a plain function", "the replacement of fakeup.core:scale takes"
+
+
 @pytest.mark.parametrize(
-    "made", [print, None, len, type("C", (), {"__call__": lambda self, value, factor=2: 1})()]
+    ("made", "words"),
+    [
+        (print, NO_FUNCTION),
+        (None, NO_FUNCTION),
+        (type("C", (), {"__call__": lambda self, value, factor=2: 1})(), NO_FUNCTION),
+        (lambda value: 1, OTHER_PARAMETERS),
+        (lambda value, factor=3: 1, OTHER_PARAMETERS),
+        (lambda *args: 1, OTHER_PARAMETERS),
+    ],
 )
-def test_only_plain_functions_are_installed(upstream: Upstream, engines: Engines, made: Any) -> None:
-    engine = engines(upstream.patch({"fakeup.core:scale": lambda original, module: made}))
-    engine.enable()
+def test_what_is_no_replacement_is_refused(
+    upstream: Upstream, enabled: Engines, made: Any, words: str
+) -> None:
+    engine = enabled(upstream.patch({"fakeup.core:scale": lambda original, module: made}))
     assert upstream.load().scale(1) == 2
-    assert "not a plain function" in engine.status().patches[0].reason
-
-
-def test_a_replacement_must_take_what_the_original_takes(upstream: Upstream, engines: Engines) -> None:
-    for made in (lambda value: 1, lambda value, factor=3: 1, lambda *args: 1):
-        engine = engines(upstream.patch({"fakeup.core:scale": lambda original, module, made=made: made}))
-        engine.enable()
-        assert upstream.load().scale(1) == 2
-        assert "the replacement of fakeup.core:scale takes" in engine.status().patches[0].reason
-        engine.disable()
+    assert words in engine.status().patches[0].reason
 
 
 def test_unsupported_is_loud_and_touches_nothing(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     patch = upstream.patch()
     upstream.write(core="def scale(value, factor=2):\n    return value + factor\n")
-    engine = engines(patch)
-    engine.enable()
+    engine = enabled(patch)
     assert upstream.load().scale(1) == 3
     (line,) = lines(capsys)
     assert line.startswith(
@@ -235,8 +211,9 @@ def test_unsupported_is_loud_and_touches_nothing(
     assert engine.status().patches[0].state == "skipped"
 
 
+@pytest.mark.usefixtures("debug")
 def test_a_quiet_verdict_is_logged_as_a_skip(
-    upstream: Upstream, engines: Engines, debug: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from overlay.patch import Present, Variant
 
@@ -249,8 +226,7 @@ def test_a_quiet_verdict_is_logged_as_a_skip(
     )
     patch = upstream.patch(extra=(later,))
     upstream.version("2.0")
-    engine = engines(patch)
-    engine.enable(strict=True)
+    enabled(patch, strict=True)
     assert upstream.load().scale(1) == 2
     assert lines(capsys) == ["overlay: skipped fakeup.scale@3 on fakeup 2.0: superseded: 2.0 does it"]
 
@@ -267,7 +243,7 @@ def test_strict_mode_raises_from_enable_when_the_module_is_there(
 ) -> None:
     core = upstream.load()
     before = snapshot(core)
-    good = upstream.patch({"fakeup.core:Engine.run": wrap}, name="fakeup.aaa")
+    good = upstream.patch({"fakeup.core:Engine.run": make_run}, name="fakeup.aaa")
     engine = engines(
         good,
         upstream.patch({"fakeup.core:scale": broken}),
@@ -283,7 +259,7 @@ def test_strict_mode_raises_from_enable_when_the_module_is_there(
 
 
 def test_someone_elses_replacement_is_named_and_left_alone(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     core = upstream.load()
 
@@ -291,8 +267,7 @@ def test_someone_elses_replacement_is_named_and_left_alone(
         return value - factor
 
     core.scale = theirs  # type: ignore[attr-defined]
-    engine = engines(upstream.patch())
-    engine.enable()
+    engine = enabled(upstream.patch())
     assert core.scale is theirs
     verdict = engine.status().patches[0].verdict
     assert verdict is not None
@@ -301,12 +276,11 @@ def test_someone_elses_replacement_is_named_and_left_alone(
     assert "NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: conflict:" in lines(capsys)[0]
 
 
-def test_the_same_function_from_elsewhere_is_someone_elses(upstream: Upstream, engines: Engines) -> None:
+def test_the_same_function_from_elsewhere_is_someone_elses(upstream: Upstream, enabled: Engines) -> None:
     """A copy under the same name, as other patchers install them, is not what the source defines."""
     core = upstream.load()
     exec("\n\ndef scale(value, factor=2):\n    return 0\n", vars(core))  # noqa: S102
-    engine = engines(upstream.patch())
-    engine.enable()
+    engine = enabled(upstream.patch())
     assert core.scale(1) == 0
     assert "was replaced by someone else" in engine.status().patches[0].reason
 
@@ -326,7 +300,7 @@ def test_disable_leaves_what_others_put_on_top(
 
 
 def test_inherited_methods_are_refused(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(upstream.patch({"fakeup.core:Engine.run": wrap}))
+    engine = engines(upstream.patch({"fakeup.core:Engine.run": make_run}))
     core = upstream.load()
     run = core.Engine.run
     del core.Engine.run
@@ -338,7 +312,9 @@ def test_inherited_methods_are_refused(upstream: Upstream, engines: Engines) -> 
 
 
 def test_threads_enable_and_disable_at_once(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(upstream.patch(), upstream.patch({"fakeup.core:Engine.run": wrap}, name="fakeup.run"))
+    engine = engines(
+        upstream.patch(), upstream.patch({"fakeup.core:Engine.run": make_run}, name="fakeup.run")
+    )
     core = upstream.load()
     before = snapshot(core)
     errors: list[BaseException] = []
@@ -364,11 +340,10 @@ def test_threads_enable_and_disable_at_once(upstream: Upstream, engines: Engines
     assert core.scale(1) == 200
 
 
-def test_the_ledger_is_plain_data(upstream: Upstream, engines: Engines) -> None:
+def test_the_ledger_is_plain_data(upstream: Upstream, enabled: Engines) -> None:
     import json
 
-    engine = engines(upstream.patch())
-    engine.enable()
+    engine = enabled(upstream.patch())
     upstream.load()
     data = json.loads(json.dumps(engine.status().to_dict()))
     assert data["patches"][0]["verdict"]["targets"][0]["version"] == "1.2.0"
@@ -382,12 +357,11 @@ def test_the_ledger_is_plain_data(upstream: Upstream, engines: Engines) -> None:
     "place", ["installing.sites.take_out", "installing.sites.rebind", "enabling.session.Session.status"]
 )
 def test_an_interrupted_disable_is_gone_on_with(
-    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch, place: str, then: str
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, place: str, then: str
 ) -> None:
     core, user = upstream.load(), upstream.load("fakeup.user")
     before = snapshot(core), id(user.scale)
-    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": wrap}))
-    engine.enable()
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

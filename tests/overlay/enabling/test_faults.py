@@ -19,13 +19,7 @@ import overlay
 from overlay.enabling import engine as _engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fake_upstream import Upstream
-
-    from overlay.enabling.engine import Engine
-
-    Engines = Callable[..., Engine]
+    from fake_upstream import Engines, Upstream
 
 
 def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +47,7 @@ def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.Monk
 
 
 def test_deciding_never_looks_like_a_failed_import(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def read_version(read: Any) -> str:
         msg = "optional dependency"
@@ -61,8 +55,7 @@ def test_deciding_never_looks_like_a_failed_import(
 
     patch = upstream.patch()
     target = patch.targets[0].replace(project=PROJECT.replace(read_version=read_version))
-    engine = engines(patch.replace(targets=(target,)))
-    engine.enable()
+    engine = enabled(patch.replace(targets=(target,)))
     assert upstream.load().scale(1) == 2
     status = engine.status().patches[0]
     assert status.verdict is not None
@@ -72,11 +65,10 @@ def test_deciding_never_looks_like_a_failed_import(
 
 
 def test_without_packaging_nothing_is_applied_and_that_is_said(
-    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "packaging.version", None)
-    engine = engines(upstream.patch())
-    engine.enable()
+    engine = enabled(upstream.patch())
     assert upstream.load().scale(1) == 2
     assert "packaging" in engine.status().patches[0].reason
 
@@ -93,21 +85,19 @@ STUBS = {"raising": Raising, "bare": object, "namespace": lambda: types.SimpleNa
 
 
 @pytest.mark.parametrize("kind", STUBS)
-def test_stubs_in_sys_modules(upstream: Upstream, engines: Engines, kind: str) -> None:
+def test_stubs_in_sys_modules(upstream: Upstream, enabled: Engines, kind: str) -> None:
     patch = upstream.patch()
     sys.modules["fakeup.core"] = STUBS[kind]()  # type: ignore[assignment]
-    engine = engines(patch)
-    engine.enable()
+    engine = enabled(patch)
     status = engine.status().patches[0]
     assert status.state in ("failed", "skipped")
     assert status.reason
 
 
-def test_a_module_that_goes_by_another_name(upstream: Upstream, engines: Engines) -> None:
+def test_a_module_that_goes_by_another_name(upstream: Upstream, enabled: Engines) -> None:
     text = (upstream.root / "fakeup/core.py").read_text()
     upstream.write(core=text + "\n__name__ = 'fakeup.renamed'\n")
-    engine = engines(upstream.patch())
-    engine.enable()
+    engine = enabled(upstream.patch())
     core = upstream.load()
     assert core.scale(1) == 200 or engine.status().patches[0].state != "armed"
 
@@ -191,8 +181,8 @@ def test_the_child_of_a_fork_does_not_wait_for_a_thread_it_has_not(
     assert code == 0
 
 
-def test_the_loader_of_a_spec_can_be_copied(upstream: Upstream, engines: Engines) -> None:
-    engines(upstream.patch()).enable()
+def test_the_loader_of_a_spec_can_be_copied(upstream: Upstream, enabled: Engines) -> None:
+    enabled(upstream.patch())
     upstream.load("fakeup")
     spec = importlib.util.find_spec("fakeup.core")
     assert spec is not None
@@ -200,8 +190,8 @@ def test_the_loader_of_a_spec_can_be_copied(upstream: Upstream, engines: Engines
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ImportWarning")
-def test_the_old_way_to_load_a_module(upstream: Upstream, engines: Engines) -> None:
-    engines(upstream.patch()).enable()
+def test_the_old_way_to_load_a_module(upstream: Upstream, enabled: Engines) -> None:
+    enabled(upstream.patch())
     upstream.load("fakeup")
     spec = importlib.util.find_spec("fakeup.core")
     assert spec is not None

@@ -4,108 +4,63 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import PROJECT, triple
+from fake_upstream import PROJECT, failing, past_the_hook, triple
+from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
 from overlay.errors import PatchError
-from overlay.patch import Known, Project, Replacement, Target, Variant
+from overlay.patch import Project, Target, replaced, variant
+from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
 
-    from fake_upstream import Upstream
+    from fake_upstream import Engines, Upstream
 
-    from overlay.enabling.engine import Engine
-
-    Engines = Callable[..., Engine]
 
 CHANGED = "def scale(value, factor=2):\n    return value + factor\n"
 
 
-def negate(original: Any, module: Any) -> Any:
-    def run(self: Any, value: Any) -> Any:
-        return -original(self, value)
-
-    return run
-
-
-@pytest.mark.parametrize("strict", [False, True])
-def test_methods_are_patched_again_after_a_reload_and_a_second_import(
-    upstream: Upstream, engines: Engines, strict: bool
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("order", ["AE", "EA", "AER", "EIXI", "EIRR", "EIRXI", "EAEDR", "EIDEXA"])
+def test_after_each_step_all_is_in_place_or_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
-    engine = engines(upstream.patch({"fakeup.core:Engine.run": negate}))
-    engine.enable(strict=strict)
-    core = upstream.load()
-    first = core.Engine
-    importlib.reload(core)
-    assert core.Engine is not first
-    assert core.Engine().run(1) == first().run(1) == -2
-    del sys.modules["fakeup.core"]
-    again = upstream.load()
-    assert again.Engine().run(1) == -2
-    assert engine.status().patches[0].state == "applied"
-    engine.disable()
-    assert {cls().run(1) for cls in (first, core.Engine, again.Engine)} == {2}
-
-
-def test_what_was_imported_after_the_patch_is_restored_too(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(upstream.patch())
-    engine.enable()
-    core = upstream.load()
-    original = core.scale.__overlay_original__
-    user = upstream.load("fakeup.user")
-    assert user.use(1) == 200
-    engine.disable()
-    assert core.scale is user.scale is original
+    """Steps: enable, disable, import, import by alias, reload, and take the module out of `sys.modules`."""
+    monkeypatch.setenv("OVERLAY_LOG", "off")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    patch = write_upstream(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert what_came(order, Subject({patch.id: patch})) == ("right", [])
 
 
 def test_what_was_imported_between_two_sites_is_restored_if_the_second_fails(
-    upstream: Upstream, engines: Engines
+    upstream: Upstream, enabled: Engines
 ) -> None:
-    def fail(original: Any, module: Any) -> Any:
-        msg = "no"
-        raise RuntimeError(msg)
-
-    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": fail}))
-    engine.enable()
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": failing("no")}))
     assert upstream.load("fakeup.user").use(1) == 2
     assert engine.status().patches[0].state == "failed"
 
 
-def test_aliases_are_restored_across_a_reload(upstream: Upstream, engines: Engines) -> None:
-    core, user = upstream.load(), upstream.load("fakeup.user")
-    engine = engines(upstream.patch())
-    engine.enable()
-    importlib.reload(core)
-    assert core.scale(1) == user.use(1) == 200
-    engine.disable()
-    assert core.scale(1) == user.use(1) == 2
-
-
-def test_a_site_that_fails_inside_the_factory_of_another(upstream: Upstream, engines: Engines) -> None:
+def test_a_site_that_fails_inside_the_factory_of_another(upstream: Upstream, enabled: Engines) -> None:
     def reach(original: Any, module: Any) -> Any:
         __import__("fakeup.user")
         return triple(original, module)
 
-    def fail(original: Any, module: Any) -> Any:
-        msg = "no"
-        raise RuntimeError(msg)
-
-    engine = engines(upstream.patch({"fakeup.core:scale": reach, "fakeup.user:use": fail}))
-    engine.enable()
+    engine = enabled(upstream.patch({"fakeup.core:scale": reach, "fakeup.user:use": failing("no")}))
     assert upstream.load().scale(1) == 2
     status = engine.status().patches[0]
     assert status.state == "failed"
     assert {site.state for site in status.sites} <= {"failed"}
 
 
-def test_a_reload_from_another_source_is_decided_anew(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(upstream.patch())
-    engine.enable()
+def test_a_reload_from_another_source_is_decided_anew(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch())
     core = upstream.load()
     good = (upstream.root / "fakeup/core.py").read_text()
     upstream.write(core=CHANGED)
@@ -118,9 +73,8 @@ def test_a_reload_from_another_source_is_decided_anew(upstream: Upstream, engine
     upstream.write(core=good)
 
 
-def test_a_reload_from_another_source_is_refused_in_strict_mode(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(upstream.patch())
-    engine.enable(strict=True)
+def test_a_reload_from_another_source_is_refused_in_strict_mode(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch(), strict=True)
     core = upstream.load()
     upstream.write(core=CHANGED)
     with pytest.raises(PatchError, match="unsupported"):
@@ -128,15 +82,14 @@ def test_a_reload_from_another_source_is_refused_in_strict_mode(upstream: Upstre
     assert engine.status().patches[0].state == "skipped"
 
 
-def test_a_file_that_changed_after_it_was_imported(upstream: Upstream, engines: Engines) -> None:
+def test_a_file_that_changed_after_it_was_imported(upstream: Upstream, enabled: Engines) -> None:
     """The file on disk is known; what runs is not what stands in it."""
     good = (upstream.root / "fakeup/core.py").read_text()
     patch = upstream.patch()
     upstream.write(core=good.replace("value * factor", "value - factor"))
     core = upstream.load()
     upstream.write(core=good)
-    engine = engines(patch)
-    engine.enable()
+    engine = enabled(patch)
     assert core.scale(5) == 3
     status = engine.status().patches[0]
     assert status.verdict is not None
@@ -144,7 +97,7 @@ def test_a_file_that_changed_after_it_was_imported(upstream: Upstream, engines: 
     assert "its file has changed since it was imported" in status.reason
 
 
-def test_a_file_in_which_a_number_changed_after_it_was_imported(upstream: Upstream, engines: Engines) -> None:
+def test_a_file_in_which_a_number_changed_after_it_was_imported(upstream: Upstream, enabled: Engines) -> None:
     text = (upstream.root / "fakeup/core.py").read_text()
     good, other = (text.replace("value * factor", f"value * factor + {number}") for number in (11, 12))
     upstream.write(core=good)
@@ -152,17 +105,15 @@ def test_a_file_in_which_a_number_changed_after_it_was_imported(upstream: Upstre
     upstream.write(core=other)
     core = upstream.load()
     upstream.write(core=good)
-    engine = engines(patch)
-    engine.enable()
+    engine = enabled(patch)
     assert core.scale(5) == 22
     assert "its file has changed since it was imported" in engine.status().patches[0].reason
 
 
 def test_a_site_that_is_replaced_after_us_is_told(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": negate}))
-    engine.enable()
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
     core = upstream.load()
 
     def theirs(value: int, factor: int = 2) -> int:
@@ -188,74 +139,49 @@ def test_a_site_that_is_replaced_after_us_is_told(
 LATE = Project(name="latepkg", distributions=("latepkg",), marker="latepkg", read_version=lambda read: "1.0")
 
 
-def wrap(original: Any, module: Any) -> Any:
-    def g(value: Any) -> Any:
-        return -original(value)
-
-    return g
-
-
-def test_a_project_that_becomes_importable_later(upstream: Upstream, engines: Engines, tmp_path: Any) -> None:
-    folder = tmp_path / "later"
-    folder.mkdir()
+def late(folder: Path, *, optional: bool) -> Target:
+    """Write a project of one function into a folder, and return it as a target of a patch."""
+    folder.mkdir(exist_ok=True)
     (folder / "latepkg.py").write_text("def g(value):\n    return value\n")
-    from overlay.reading.source import InstalledTree
-
     digest = InstalledTree(str(folder)).digest("latepkg:g")
     assert digest
-    variant = Variant(
-        name="1",
-        versions=">=1",
-        shape=(Known(site="latepkg:g", digests=(digest,)),),
-        replacements=(Replacement(site="latepkg:g", make=wrap),),
-    )
-    engine = engines(upstream.patch(others=(Target(project=LATE, variants=(variant,), optional=True),)))
-    engine.enable()
+    changed = replaced("latepkg:g", make_fixed, digest)
+    return Target(project=LATE, variants=(variant("1", ">=1", changed),), optional=optional)
+
+
+def test_a_project_that_becomes_importable_later(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = upstream.root / "later"
+    engine = enabled(upstream.patch(others=(late(folder, optional=True),)))
     assert upstream.load().scale(1) == 200
     assert engine.status().patches[0].state == "applied"
-    sys.path.insert(0, str(folder))
-    try:
-        late = importlib.import_module("latepkg")
-        assert late.g(1) == -1
-        assert [site.state for site in engine.status().patches[0].sites] == ["applied", "applied"]
-    finally:
-        sys.path.remove(str(folder))
-        sys.modules.pop("latepkg", None)
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("latepkg")
+    states = [site.state for site in engine.status().patches[0].sites]
+    del sys.modules["latepkg"]
+    assert module.g(1) == 101
+    assert states == ["applied", "applied"]
 
 
+@pytest.mark.parametrize(("optional", "state"), [(True, "applied"), (False, "armed")])
 def test_an_optional_target_that_is_never_imported_is_not_waited_for(
-    upstream: Upstream, engines: Engines
+    upstream: Upstream, enabled: Engines, optional: bool, state: str
 ) -> None:
-    from overlay.reading.source import InstalledTree
-
-    (upstream.root / "latepkg.py").write_text("def g(value):\n    return value\n")
-    digest = InstalledTree(str(upstream.root)).digest("latepkg:g")
-    assert digest
-    variant = Variant(
-        name="1",
-        versions=">=1",
-        shape=(Known(site="latepkg:g", digests=(digest,)),),
-        replacements=(Replacement(site="latepkg:g", make=wrap),),
-    )
-    for optional, state in ((True, "applied"), (False, "armed")):
-        other = Target(project=LATE, variants=(variant,), optional=optional)
-        engine = engines(upstream.patch(others=(other,)))
-        engine.enable()
-        upstream.load()
-        status = engine.status().patches[0]
-        assert [site.state for site in status.sites] == ["applied", "armed"]
-        assert status.state == state
-        engine.disable()
+    engine = enabled(upstream.patch(others=(late(upstream.root, optional=optional),)))
+    upstream.load()
+    status = engine.status().patches[0]
+    assert [site.state for site in status.sites] == ["applied", "armed"]
+    assert status.state == state
 
 
 def test_a_project_that_cannot_be_found_although_it_is_imported(
-    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hidden = PROJECT.replace(marker="fakeup.hidden")
     patch = upstream.patch()
     target = patch.targets[0].replace(project=hidden)
-    engine = engines(patch.replace(targets=(target,)))
-    engine.enable()
+    engine = enabled(patch.replace(targets=(target,)))
     assert upstream.load().scale(1) == 2
     for _ in range(3):
         status = engine.status().patches[0]
@@ -264,18 +190,20 @@ def test_a_project_that_cannot_be_found_although_it_is_imported(
     assert capsys.readouterr().err.count("NOT applied") == 1
 
 
-def test_lazy_modules_are_patched_when_they_wake(upstream: Upstream, engines: Engines) -> None:
-    def lazily(name: str) -> Any:
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.loader is not None
-        loader = importlib.util.LazyLoader(spec.loader)
-        spec.loader = loader
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        loader.exec_module(module)
-        return module
+def lazily(name: str) -> Any:
+    """Return a module that is executed when it is first used."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    loader = importlib.util.LazyLoader(spec.loader)
+    spec.loader = loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader.exec_module(module)
+    return module
 
+
+def test_lazy_modules_are_patched_when_they_wake(upstream: Upstream, engines: Engines) -> None:
     text = (upstream.root / "fakeup/core.py").read_text()
     upstream.write(core=text + "\nimport fakeup\nfakeup.executed = True\n")
     patch = upstream.patch()
@@ -298,28 +226,18 @@ def test_lazy_modules_of_an_earlier_session_belong_to_this_one(upstream: Upstrea
     upstream.load("fakeup")
     first, second = engines(upstream.patch()), engines(upstream.patch())
     first.enable()
-    spec = importlib.util.find_spec("fakeup.core")
-    assert spec is not None
-    assert spec.loader is not None
-    loader = importlib.util.LazyLoader(spec.loader)
-    spec.loader = loader
-    core = importlib.util.module_from_spec(spec)
-    sys.modules["fakeup.core"] = core
-    loader.exec_module(core)
+    core = lazily("fakeup.core")
     first.disable()
     second.enable(strict=True)
     assert core.scale(1) == 200
 
 
-def test_a_refusal_does_not_hold_up_others(upstream: Upstream, engines: Engines) -> None:
+def test_a_refusal_does_not_hold_up_others(upstream: Upstream, enabled: Engines) -> None:
     bad = upstream.patch({"fakeup.core:scale": triple}, name="fakeup.bad", versions=">=9")
     good = upstream.patch({"fakeup.user:use": lambda original, module: lambda value: 7}, name="fakeup.good")
-    engine = engines(bad, good)
-    engine.enable(strict=True)
-    finders = list(sys.meta_path)
-    sys.meta_path[:] = [finder for finder in finders if not getattr(finder, "overlay_finder", False)]
-    user = upstream.load("fakeup.user")
-    sys.meta_path[:] = finders
+    engine = enabled(bad, good, strict=True)
+    with past_the_hook():
+        user = upstream.load("fakeup.user")
     states = {status.patch: status.state for status in engine.status().patches}
     assert states == {"fakeup.bad": "skipped", "fakeup.good": "applied"}
     assert user.use(1) == 7
@@ -327,17 +245,12 @@ def test_a_refusal_does_not_hold_up_others(upstream: Upstream, engines: Engines)
 
 @pytest.mark.parametrize("order", [("core", "apart"), ("apart", "core")])
 def test_requirements_hold_while_things_happen(
-    upstream: Upstream, engines: Engines, order: tuple[str, str]
+    upstream: Upstream, enabled: Engines, order: tuple[str, str]
 ) -> None:
-    def fail(original: Any, module: Any) -> Any:
-        msg = "no"
-        raise RuntimeError(msg)
-
     upstream.write(apart="def f(value):\n    return value\n")
-    needed = upstream.patch({"fakeup.apart:f": fail}, name="fakeup.needed")
+    needed = upstream.patch({"fakeup.apart:f": failing("no")}, name="fakeup.needed")
     needing = upstream.patch(name="fakeup.needing", requires=("fakeup.needed",))
-    engine = engines(needed, needing)
-    engine.enable()
+    engine = enabled(needed, needing)
     modules = {name: upstream.load(f"fakeup.{name}") for name in order}
     assert modules["core"].scale(1) == 2
     states = {status.patch: status.state for status in engine.status().patches}
@@ -345,22 +258,17 @@ def test_requirements_hold_while_things_happen(
 
 
 def test_all_that_needs_a_patch_goes_before_its_failure_is_raised(
-    upstream: Upstream, engines: Engines
+    upstream: Upstream, enabled: Engines
 ) -> None:
-    def fail(original: Any, module: Any) -> Any:
-        msg = "no"
-        raise RuntimeError(msg)
-
     upstream.write(apart="def f(value):\n    return value\n")
-    needed = upstream.patch({"fakeup.apart:f": fail}, name="fakeup.needed")
+    needed = upstream.patch({"fakeup.apart:f": failing("no")}, name="fakeup.needed")
     first = upstream.patch(name="fakeup.first", requires=("fakeup.needed",))
     second = upstream.patch(
         {"fakeup.user:use": lambda original, module: lambda value: 7},
         name="fakeup.second",
         requires=("fakeup.needed",),
     )
-    engine = engines(first, needed, second)
-    engine.enable(strict=True)
+    engine = enabled(first, needed, second, strict=True)
     core, user = upstream.load("fakeup.core"), upstream.load("fakeup.user")
     assert (core.scale(1), user.use(1)) == (200, 7)
     # What is left without the three is nothing.
@@ -373,18 +281,17 @@ def test_all_that_needs_a_patch_goes_before_its_failure_is_raised(
     assert {status.state for status in engine.status().patches} == {"failed"}
 
 
-def test_functions_keep_what_upstream_hung_on_them(upstream: Upstream, engines: Engines) -> None:
+def test_functions_keep_what_upstream_hung_on_them(upstream: Upstream, enabled: Engines) -> None:
     text = (upstream.root / "fakeup/core.py").read_text()
     upstream.write(core=text + "\nscale.calls = 7\n")
-    engines(upstream.patch()).enable()
+    enabled(upstream.patch())
     assert upstream.load().scale.calls == 7
 
 
-def test_a_finder_that_comes_first_does_not_stay_first(upstream: Upstream, engines: Engines) -> None:
+def test_a_finder_that_comes_first_does_not_stay_first(upstream: Upstream, enabled: Engines) -> None:
     from importlib.machinery import PathFinder
 
-    engine = engines(upstream.patch())
-    engine.enable()
+    engine = enabled(upstream.patch())
     sys.meta_path.insert(0, types.SimpleNamespace(find_spec=lambda *_: None))
     upstream.load("fakeup.user")  # asks for something while another one is first
     sys.meta_path.insert(0, PathFinder)
@@ -428,6 +335,6 @@ def test_what_nobody_has_of_an_earlier_import_is_no_fault(upstream: Upstream, en
     importlib.reload(core)  # its first class is garbage that only a collection finds
     del sys.modules["fakeup.core"], core
     core = upstream.load()
-    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": negate}))
+    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
     assert engine.enable(strict=True).patches[0].state == "applied"
-    assert core.Engine().run(1) == -200
+    assert core.Engine().run(1) == 300

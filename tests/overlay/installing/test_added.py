@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overlay.errors import PatchError
-from overlay.patch import Absent, Replacement
+from overlay.patch import replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fake_upstream import Upstream
-
-    from overlay.enabling.engine import Engine
-    from overlay.patch import Patch
-
-    Engines = Callable[..., Engine]
+    from fake_upstream import Engines, Upstream
 
 
 def with_keyword(original: Any, module: Any) -> Any:
@@ -55,20 +48,14 @@ def new_function(original: Any, module: Any) -> Any:
     return halve
 
 
-def replaced(upstream: Upstream, *replacements: Replacement) -> Patch:
-    """Return a patch with these replacements instead of its own."""
-    patch = upstream.patch()
-    variant = patch.targets[0].variants[0]
-    absent = tuple(Absent(site=item.site) for item in replacements if item.new)
-    variant = variant.replace(replacements=replacements, shape=(*variant.shape, *absent))
-    return patch.replace(targets=(patch.targets[0].replace(variants=(variant,)),))
+HALVE = replaced("fakeup.core:halve", new_function, new=True)
 
 
 @pytest.mark.parametrize("make", [with_keyword, with_signature])
-def test_a_keyword_is_taken_and_seen(upstream: Upstream, engines: Engines, make: Any) -> None:
-    change = Replacement(site="fakeup.core:scale", make=make, adds=("shift",))
-    engine = engines(replaced(upstream, change))
-    engine.enable(strict=True)
+def test_a_keyword_is_taken_and_seen(upstream: Upstream, enabled: Engines, make: Any) -> None:
+    scale = "fakeup.core:scale"
+    change = replaced(scale, make, upstream.digest(scale), adds=("shift",))
+    engine = enabled(upstream.patch({}, change), strict=True)
     core = upstream.load()
     assert core.scale(2, shift=1) == 5
     assert core.scale(2) == 4
@@ -82,11 +69,11 @@ def test_a_keyword_is_taken_and_seen(upstream: Upstream, engines: Engines, make:
     ("make", "adds"), [(with_keyword, ()), (with_keyword, ("shift", "lift")), (without_default, ("shift",))]
 )
 def test_a_parameter_that_was_not_announced_or_is_required_is_refused(
-    upstream: Upstream, engines: Engines, make: Any, adds: tuple[str, ...]
+    upstream: Upstream, enabled: Engines, make: Any, adds: tuple[str, ...]
 ) -> None:
-    change = Replacement(site="fakeup.core:scale", make=make, adds=adds)
-    engine = engines(replaced(upstream, change))
-    engine.enable()
+    scale = "fakeup.core:scale"
+    change = replaced(scale, make, upstream.digest(scale), adds=adds)
+    engine = enabled(upstream.patch({}, change))
     core = upstream.load()
     assert core.scale(1) == 2
     status = engine.status().patches[0]
@@ -94,11 +81,10 @@ def test_a_parameter_that_was_not_announced_or_is_required_is_refused(
     assert "the replacement of fakeup.core:scale takes" in status.reason
 
 
-def test_a_function_comes_where_nothing_stood_and_goes_again(upstream: Upstream, engines: Engines) -> None:
+def test_a_function_comes_where_nothing_stood_and_goes_again(upstream: Upstream, enabled: Engines) -> None:
     core = upstream.load()
     before = {name: id(value) for name, value in vars(core).items()}
-    engine = engines(replaced(upstream, Replacement(site="fakeup.core:halve", make=new_function, new=True)))
-    engine.enable(strict=True)
+    engine = enabled(upstream.patch({}, HALVE), strict=True)
     assert core.halve(4) == 2.0
     assert pickle.loads(pickle.dumps(core.halve)) is core.halve  # noqa: S301
     assert (core.halve.__module__, core.halve.__qualname__) == ("fakeup.core", "halve")
@@ -112,14 +98,14 @@ def test_a_function_comes_where_nothing_stood_and_goes_again(upstream: Upstream,
 def test_a_function_that_somebody_else_put_there_is_a_conflict(upstream: Upstream, engines: Engines) -> None:
     core = upstream.load()
     theirs = vars(core)["halve"] = lambda value: value
-    engine = engines(replaced(upstream, Replacement(site="fakeup.core:halve", make=new_function, new=True)))
+    engine = engines(upstream.patch({}, HALVE))
     with pytest.raises(PatchError, match="halve is there"):
         engine.enable(strict=True)
     assert core.halve is theirs
 
 
 def test_what_somebody_put_on_top_stays(upstream: Upstream, engines: Engines) -> None:
-    engine = engines(replaced(upstream, Replacement(site="fakeup.core:halve", make=new_function, new=True)))
+    engine = engines(upstream.patch({}, HALVE))
     core = upstream.load()
     engine.enable()
     theirs = vars(core)["halve"] = lambda value: value
@@ -128,10 +114,8 @@ def test_what_somebody_put_on_top_stays(upstream: Upstream, engines: Engines) ->
     assert core.halve is theirs
 
 
-def test_only_a_module_gets_what_is_new(upstream: Upstream, engines: Engines) -> None:
-    change = Replacement(site="fakeup.core:Engine.halve", make=new_function, new=True)
-    engine = engines(replaced(upstream, change))
-    engine.enable()
+def test_only_a_module_gets_what_is_new(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch({}, replaced("fakeup.core:Engine.halve", new_function, new=True)))
     core = upstream.load()
     assert not hasattr(core.Engine, "halve")
     assert "not of a module" in engine.status().patches[0].reason

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
-    from fake_upstream import Upstream
+    from fake_upstream import Engines, Upstream
 
-    from overlay.enabling.engine import Engine
 
-    Engines = Callable[..., Engine]
 else:
     torch = pytest.importorskip("torch")
 
@@ -90,11 +86,10 @@ SITES = {
 
 
 @pytest.fixture
-def core(upstream: Upstream, engines: Engines) -> Any:
+def core(upstream: Upstream, enabled: Engines) -> Any:
     torch.compiler.reset()
     upstream.write(core=SOURCE)
-    engine = engines(upstream.patch(SITES))
-    engine.enable(strict=True)
+    engine = enabled(upstream.patch(SITES), strict=True)
     loaded = upstream.load()
     assert engine.status().patches[0].state == "applied"
     return loaded
@@ -120,15 +115,14 @@ def test_compiled_code_runs_the_patch(core: Any, name: str) -> None:
         assert x.grad.item() == 14
 
 
-def test_enabling_after_compiling_is_seen_too(upstream: Upstream, engines: Engines) -> None:
+def test_enabling_after_compiling_is_seen_too(upstream: Upstream, enabled: Engines) -> None:
     torch.compiler.reset()
     upstream.write(core=SOURCE)
     core = upstream.load()
     root = core.Root()
     compiled = torch.compile(root, backend="eager", fullgraph=True)
     assert float(compiled(torch.tensor([1.0]))) == 4
-    engine = engines(upstream.patch(SITES))
-    engine.enable()
+    engine = enabled(upstream.patch(SITES))
     assert float(compiled(torch.tensor([1.0]))) == 2400
     engine.disable()
     assert float(compiled(torch.tensor([1.0]))) == 4
@@ -137,18 +131,18 @@ def test_enabling_after_compiling_is_seen_too(upstream: Upstream, engines: Engin
 @pytest.mark.filterwarnings(
     "ignore:`torch.jit.script:DeprecationWarning", "ignore:.*torch.jit:DeprecationWarning"
 )
-def test_scripted_code_runs_the_patch(upstream: Upstream, engines: Engines) -> None:
+def test_scripted_code_runs_the_patch(upstream: Upstream, enabled: Engines) -> None:
     upstream.write(core=SOURCE)
-    engines(upstream.patch({"fakeup.core:scale": replace_scale})).enable(strict=True)
+    enabled(upstream.patch({"fakeup.core:scale": replace_scale}), strict=True)
     scripted = torch.jit.script(upstream.load().scale)
     assert float(scripted(torch.tensor([1.0]))) == 200
 
 
-def test_autograd_functions_see_it_through_old_aliases(upstream: Upstream, engines: Engines) -> None:
+def test_autograd_functions_see_it_through_old_aliases(upstream: Upstream, enabled: Engines) -> None:
     upstream.write(core=SOURCE)
     core = upstream.load()
     apply = core.Square.apply
-    engines(upstream.patch(SITES)).enable()
+    enabled(upstream.patch(SITES))
     x = torch.tensor([1.0], requires_grad=True)
     (grad,) = torch.autograd.grad(apply(x), x)
     assert float(grad) == 14

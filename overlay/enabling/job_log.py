@@ -1,4 +1,4 @@
-"""What this process says in the log of a job: once what the job is run with, and once what is in place.
+"""What does this process say in the log of a job? Once what the job is run with, and once what is in place.
 
 The first is said where the first module is met that a patch is for, or where a Ray job is started. Before
 that the path is not complete, and a launcher never gets there. It is said by rank 0, or by a process that is
@@ -37,7 +37,7 @@ QUIET = 300.0
 DRIVER = "driver"
 
 
-class Voice:
+class JobLog:
     """Says it, for one engine."""
 
     def __init__(
@@ -55,17 +55,17 @@ class Voice:
         self._turn = 0
         self._at_exit = False
 
-    def met(self) -> None:
-        """Note that the first module was met that a patch is for. Never raises: it is called by an import."""
+    def first_module(self) -> None:
+        """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
         try:
-            self.introduce()
+            self.say_configuration()
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
             if is_first() and self._before != _name() and log.heard("info"):
                 self._owe()
         except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
             log.warning(f"what this job is run with cannot be told: {type(error).__name__}: {error}")
 
-    def introduce(self) -> None:
+    def say_configuration(self) -> None:
         """Say what the job is run with, if that is this process's to say."""
         if self._before is None:
             self._before = os.environ.get(settings.SAID, "")
@@ -78,28 +78,28 @@ class Voice:
         if is_first() and log.heard("info"):
             os.environ[settings.SAID] = _name()
 
-    def agreed(self, sentence: str) -> None:
+    def say_agreed(self, sentence: str) -> None:
         """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
         again, self._agreed = sentence == self._agreed, sentence
         self._differ = False
-        self.left_to_others()
+        self.leave_to_others()
         log.sum_up(done=True)
         (log.debug if again else log.info)(sentence)
 
-    def differed(self) -> None:
+    def note_disagreement(self) -> None:
         """Note that ranks do not agree. That is an error on each; who gets over it still says what it has."""
         self._differ, self._agreed = True, ""
 
-    def left_to_others(self) -> None:
+    def leave_to_others(self) -> None:
         """Note that nothing is left to say of what is in place here."""
         self._owes = 0
 
-    def end(self) -> None:
+    def clear(self) -> None:
         """Note that nothing is in place here any more."""
-        self.left_to_others()
+        self.leave_to_others()
         self._differ, self._agreed = False, ""
 
-    def speak_alone(self) -> None:
+    def say_alone(self) -> None:
         """Say what is in place in this process, if nobody has. Never raises."""
         if self._owes != os.getpid():
             return
@@ -130,7 +130,7 @@ class Voice:
             self._at_exit = True
             import atexit
 
-            atexit.register(self.speak_alone)
+            atexit.register(self.say_alone)
         try:
             _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
         except RuntimeError:  # no more threads, or the interpreter is ending: it is said then
@@ -141,7 +141,7 @@ class Voice:
 
         sleep(seconds)
         if turn == self._turn:
-            self.speak_alone()
+            self.say_alone()
 
 
 def _name() -> str:

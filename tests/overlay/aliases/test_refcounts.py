@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.aliases.counting import is_alone
-from overlay.aliases.lived import FROZEN_BY_PYTHON, with_functions
+from overlay.aliases.heap import FROZEN_BY_PYTHON, modules_with_functions
+from overlay.aliases.refcounts import is_alone
 from overlay.base.marks import ORIGINAL
 
 if TYPE_CHECKING:
@@ -137,10 +137,10 @@ def test_what_stands_there_may_be_anything() -> None:
 def test_modules_of_which_there_are_functions_are_known() -> None:
     held = {"__name__": "once.there"}
     exec("def f(): ...", held)  # noqa: S102
-    assert with_functions(frozenset({"once.there", "never.there"})) == {"once.there"}
+    assert modules_with_functions(frozenset({"once.there", "never.there"})) == {"once.there"}
     gc.freeze()
     try:
         if gc.get_freeze_count() > FROZEN_BY_PYTHON:
-            assert with_functions(frozenset({"never.there"})) == {"never.there"}
+            assert modules_with_functions(frozenset({"never.there"})) == {"never.there"}
     finally:
         gc.unfreeze()

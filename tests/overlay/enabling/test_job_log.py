@@ -11,9 +11,9 @@ from fake_upstream import forget
 
 from overlay import log
 from overlay.base import settings
-from overlay.enabling import voice as room
+from overlay.enabling import job_log
 from overlay.enabling.engine import Engine
-from overlay.enabling.voice import DRIVER, Voice
+from overlay.enabling.job_log import DRIVER, JobLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,8 +41,8 @@ class Job:
         self.has: dict[str, Any] = {"strict": False}
         log.set_level("info")
 
-    def process(self) -> Voice:
-        return Voice(lambda: self.has, Account)
+    def process(self) -> JobLog:
+        return JobLog(lambda: self.has, Account)
 
     def said(self) -> list[str]:
         return self._capsys.readouterr().err.splitlines()
@@ -55,81 +55,51 @@ def job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     log.set_level("info")
 
 
-def test_a_process_that_is_no_rank_says_both(job: Job) -> None:
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, [INTRODUCED, f"overlay: {ALONE}"]),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, [INTRODUCED, "overlay: rank 0: 1 applied"]),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2"},
+            [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"],
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, []),
+        ({settings.SAID: DRIVER}, [f"overlay: {ALONE}"]),
+        ({settings.SAID: "process", "RANK": "0"}, ["overlay: ranks not compared; rank 0: 1 applied"]),
+    ],
+    ids=["no rank", "the only rank", "rank 0", "rank 1", "a worker of a driver that spoke", "its rank 0"],
+)
+def test_who_says_what(job: Job, environ: dict[str, str], said: list[str]) -> None:
+    for name, text in environ.items():
+        job.set(name, text)
     one = job.process()
-    one.met()
-    assert job.said() == [INTRODUCED]
-    one.speak_alone()
-    one.speak_alone()
-    assert job.said() == [f"overlay: {ALONE}"]
-
-
-@pytest.mark.parametrize("rank", ["0", "1"])
-def test_only_rank_0_speaks_and_for_no_other(job: Job, rank: str) -> None:
-    job.set("RANK", rank)
-    job.set("WORLD_SIZE", "2")
-    one = job.process()
-    one.met()
-    one.speak_alone()
-    ours = [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"]
-    assert job.said() == (ours if rank == "0" else [])
-
-
-def test_the_only_rank_is_one_process(job: Job) -> None:
-    job.set("RANK", "0")
-    job.set("WORLD_SIZE", "1")
-    one = job.process()
-    one.met()
-    one.speak_alone()
-    assert job.said() == [INTRODUCED, "overlay: rank 0: 1 applied"]
-
-
-def test_whoever_it_starts_says_nothing_again(job: Job) -> None:
-    job.process().met()
-    job.said()
+    one.first_module()
+    one.say_alone()
+    one.say_alone()
+    assert job.said() == said
+    # Whoever it starts says nothing again.
     child = job.process()
-    child.met()
-    child.speak_alone()
-    assert job.said() == []
-
-
-def test_ranks_of_a_program_that_spoke_still_say_what_they_have(job: Job) -> None:
-    job.process().met()
-    job.said()
-    job.set("RANK", "0")
-    rank = job.process()
-    rank.met()
-    rank.speak_alone()
-    assert job.said() == ["overlay: ranks not compared; rank 0: 1 applied"]
-
-
-def test_workers_of_a_driver_that_spoke_say_what_they_have(job: Job) -> None:
-    job.set(settings.SAID, DRIVER)
-    worker = job.process()
-    worker.met()
-    worker.speak_alone()
-    assert job.said() == [f"overlay: {ALONE}"]
-    child = job.process()
-    child.met()
-    child.speak_alone()
+    child.first_module()
+    child.say_alone()
     assert job.said() == []
 
 
 def test_ranks_that_agree_are_one_line_and_nothing_is_said_alone(job: Job) -> None:
     one = job.process()
-    one.met()
-    one.agreed("2 ranks agree: 1 applied")
-    one.agreed("2 ranks agree: 1 applied")
-    one.speak_alone()
+    one.first_module()
+    one.say_agreed("2 ranks agree: 1 applied")
+    one.say_agreed("2 ranks agree: 1 applied")
+    one.say_alone()
     assert job.said() == [INTRODUCED, "overlay: 2 ranks agree: 1 applied"]
-    one.agreed("2 ranks agree: 2 applied")
+    one.say_agreed("2 ranks agree: 2 applied")
     assert job.said() == ["overlay: 2 ranks agree: 2 applied"]
 
 
 def test_what_comes_after_that_is_news(job: Job) -> None:
     one = job.process()
     log.own("applied a")
-    one.agreed("2 ranks agree: 1 applied")
+    one.say_agreed("2 ranks agree: 1 applied")
     log.own("applied b")
     assert job.said() == ["overlay: 2 ranks agree: 1 applied", "overlay: applied b"]
     job.set("RANK", "1")
@@ -140,33 +110,33 @@ def test_what_comes_after_that_is_news(job: Job) -> None:
 def test_ranks_that_differ_are_not_said_to_agree(job: Job) -> None:
     job.set("RANK", "0")
     one = job.process()
-    one.met()
-    one.differed()
-    one.speak_alone()
+    one.first_module()
+    one.note_disagreement()
+    one.say_alone()
     assert job.said()[1:] == ["overlay: the ranks do not agree; rank 0: 1 applied"]
 
 
 def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:
     one = job.process()
-    one.met()
+    one.first_module()
     job.said()
     job.set("RANK", "3")
-    one.speak_alone()
+    one.say_alone()
     assert job.said() == []
 
 
 def test_a_fork_owes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     one = job.process()
-    one.met()
+    one.first_module()
     job.said()
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    one.speak_alone()
+    one.say_alone()
     assert job.said() == []
 
 
 def test_it_is_said_after_a_while(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "QUIET", 0.05)
-    job.process().met()
+    monkeypatch.setattr(job_log, "QUIET", 0.05)
+    job.process().first_module()
     found: list[str] = []
     until = time.monotonic() + 20
     while len(found) < 2 and time.monotonic() < until:
@@ -179,8 +149,8 @@ def test_it_is_said_after_a_while(job: Job, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_quiet_log_is_quiet(job: Job, level: str) -> None:
     log.set_level(level)
     one = job.process()
-    one.met()
-    one.speak_alone()
+    one.first_module()
+    one.say_alone()
     assert job.said() == []
     assert settings.SAID not in os.environ
 
@@ -189,8 +159,8 @@ def test_no_import_fails_of_it(job: Job) -> None:
     def broken() -> dict[str, Any]:
         raise ValueError("no")
 
-    one = Voice(broken, Account)
-    one.met()
+    one = JobLog(broken, Account)
+    one.first_module()
     assert job.said() == ["overlay: what this job is run with cannot be told: ValueError: no"]
 
 

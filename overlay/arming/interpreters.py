@@ -1,4 +1,4 @@
-"""Which Python a command runs in, and whether a process of that Python is enabled: it is asked.
+"""Which Python does a command run in, and is a process of that Python enabled? It is asked.
 
 That can be told of an interpreter, of a script whose first line names one (`torchrun`, `ray`, what pip
 installs), and behind a program that only starts another (`env`, `nohup`). Of a shell script it cannot.
@@ -134,6 +134,12 @@ _PROBE = (
 _LINES = 3
 
 
+def armed_environment() -> dict[str, str]:
+    """Return the environment of this process, as one that is armed, without any other setting or patch."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
+    return {**environ, "OVERLAY": "1", "OVERLAY_PATCHES": "none"}
+
+
 def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 60.0) -> Answer:
     """Start a Python as a command would, under its environment, and return what became of it.
 
@@ -159,25 +165,6 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 
 def _prefix_of(interpreter: Interpreter) -> str:
     """Return the environment of a Python that said nothing, by where it lies."""
     return os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
-
-
-def refusal(interpreter: Interpreter, answer: Answer) -> str:
-    """Return why a Python that was asked is not enabled, and the way out; empty if it is."""
-    if answer.enabled:
-        return ""
-    shown = " ".join((interpreter.path, *interpreter.options))
-    if answer.said:
-        return f"{shown} says: {answer.said.removeprefix('overlay: ')}"
-    if "-S" in interpreter.options:
-        return f"{shown} reads no start-up files: leave out -S"
-    if not answer.other:
-        from overlay.arming.doctor import diagnose
-
-        return diagnose().reason or f"{shown} was not enabled, and does not say why"
-    return (
-        f"{interpreter.path} is another Python, and starts no overlay: install overlay there as well, or "
-        f"start the job with this one, `overlay run {sys.executable} ...`"
-    )
 
 
 def on_path(path: str | None = None) -> tuple[Interpreter, ...]:

@@ -1,4 +1,4 @@
-"""Which modules have functions in this process: what was executed before may be held by anybody."""
+"""What does the garbage collector know of: all of the heap, or did somebody freeze it?"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def frozen() -> bool:
     return gc.get_freeze_count() > FROZEN_BY_PYTHON
 
 
-def with_functions(modules: frozenset[str]) -> frozenset[str]:
-    """Return those of some modules of which there are functions in this process."""
+def modules_with_functions(modules: frozenset[str]) -> frozenset[str]:
+    """Return those of some modules of which there are functions: anybody may hold what was executed."""
     if frozen():
         return modules
     found = set()

@@ -1,4 +1,4 @@
-"""Counting: whether anybody can hold what is being replaced, so that the search is worth its time.
+"""Can anybody hold what is being replaced, so that the search is worth its time? References are counted.
 
 A look at the heap of a trainer takes as long as all else that is done for a site. Where there are no more
 references to an original than its module or class has, and overlay itself, there is nobody to look for. The
