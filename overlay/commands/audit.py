@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from overlay.commands import tables
-from overlay.commands.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_sites, folder, say, show
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, add_sites, folder, say, say_no_upstream, show
 from overlay.defect import HARMS
 from overlay.errors import OutputFileError, SelectionError
 
@@ -70,12 +70,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     if sites and not plan.selection:
         return EXIT_OK
     if sites and not any(one.version for verdict in plan.verdicts for one in verdict.targets):
-        where = ", ".join(sites)
-        say(
-            f"no upstream of a selected patch is in {where}: name the folders of the path, such as "
-            "the site-packages and each checkout"
-        )
-        return EXIT_USAGE
+        return say_no_upstream(sites)
     return EXIT_LOUD if audit.concerning() else EXIT_OK
 
 

@@ -1,4 +1,4 @@
-"""How a command prints, and how it ends."""
+"""How a command prints and how it ends; and `overlay schema`, which says what it prints with `--json`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from overlay.errors import OverlayError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
+
+    from overlay.enabling.engine import Engine
 
 #: All is well; the answer is no; the question cannot be understood.
 EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
@@ -21,6 +23,9 @@ EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
 SELECTION = "ids, globs, all, none, and -ID to drop one, separated by commas or spaces"
 #: As a shell has them, for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
+
+#: Beside this file: the JSON schema of what is printed.
+_SCHEMA = "output.schema.json"
 
 
 class OutputError(Exception):
@@ -50,6 +55,16 @@ def say(text: str) -> None:
     sys.stderr.write(f"overlay: {text}\n")
 
 
+def say_no_upstream(sites: Iterable[str]) -> int:
+    """Say that none of some folders holds anything to decide on. Return the exit code that goes with it."""
+    where = ", ".join(sites)
+    say(
+        f"no upstream of a selected patch is in {where}: name the folders of the path, such as "
+        "the site-packages and each checkout"
+    )
+    return EXIT_USAGE
+
+
 def folder(text: str) -> str:
     """Read an argument that names a place to import from. Raises `FolderError`."""
     from overlay.reading.locate import importable
@@ -67,3 +82,15 @@ def add_sites(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", action="append", type=folder, metavar="DIR", help=what)
     what = "the folder that is / to what lies in the sites, as for an unpacked image"
     parser.add_argument("--root", type=folder, metavar="DIR", help=what)
+
+
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `overlay schema` to a parser."""
+    add_command("schema", _schema, "print the JSON schema of what the commands print with --json")
+
+
+def _schema(_: Engine, arguments: argparse.Namespace) -> int:
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), _SCHEMA), encoding="utf-8") as file:
+        text = file.read()
+    show(arguments, json.loads(text), text.rstrip)
+    return EXIT_OK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlay.base import text
 from overlay.commands import tables
-from overlay.commands.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, SELECTION, add_sites, say, show
+from overlay.commands.output import EXIT_LOUD, EXIT_OK, SELECTION, add_sites, say, say_no_upstream, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from overlay.enabling.engine import Engine
-    from overlay.verdict import Plan
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -38,23 +37,13 @@ def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
         audit.to_dict(),
         lambda: "\n".join(filter(None, [tables.plan(plan, findings=False), pointer])),
     )
-    for sentence in tree.remarks(_markers(engine, plan)):
+    patches = [engine.known()[name] for name in plan.selection]
+    for sentence in tree.remarks({target.project.marker for patch in patches for target in patch.targets}):
         say(sentence)
     selected = {one.verdict for one in plan.verdicts} - {"not-selected"}
     if arguments.site and selected == {"not-installed"}:
-        where = ", ".join(arguments.site)
-        say(
-            f"no upstream of a selected patch is in {where}: name the folders of the path, such as "
-            "the site-packages and each checkout"
-        )
-        return EXIT_USAGE
+        return say_no_upstream(arguments.site)
     for verdict in plan.lost:
         lost = f"nobody named it: without it, {engine.known()[verdict.patch].without}"
         say(f"{verdict.patch} cannot be applied, which stops nothing, as {lost}")
     return EXIT_LOUD if plan.loud else EXIT_OK
-
-
-def _markers(engine: Engine, plan: Plan) -> set[str]:
-    """Return a module of each project that a plan is about."""
-    patches = [engine.known()[name] for name in plan.selection]
-    return {target.project.marker for patch in patches for target in patch.targets}
