@@ -16,6 +16,5 @@ if TYPE_CHECKING:
 def show_cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
     """Print the cockpit. What is selected and cannot be applied is exit code 1, as everywhere."""
     found = look(engine)
-    data = {**found.to_dict(), "defects": {"present": found.defects.present, **found.defects.to_dict()}}
-    show(arguments, data, lambda: screen(found))
+    show(arguments, found.to_dict(), lambda: screen(found))
     return EXIT_LOUD if found.refused else EXIT_OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from glob import glob
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.effect import combined, told
@@ -11,7 +12,7 @@ from overlay.errors import ReportError
 from overlay.outcome.files import ENDING, LEDGER, PROCESS
 from overlay.pinning.agreement import spans
 from overlay.report import inputs
-from overlay.report.ledgers import compare
+from overlay.report.ledgers import compare, distinct
 
 if TYPE_CHECKING:
     from typing import Any
@@ -30,6 +31,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "ended": (bool,),
     "effects": (dict,),
 }
+#: What comes of a file that cannot be read, or is none.
+_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ReportError)
 #: Ranks of a job, and characters of what is wrong.
 _MOST_RANKS, _SHOWN = 1 << 22, 60
 
@@ -85,28 +88,17 @@ class Job(Record):
 
 def read(folder: str) -> Job:
     """Return what lies in a folder. Raises `ReportError` if no process has left anything there."""
-    names = sorted(os.listdir(folder))
     ledgers: dict[str, Ledger] = {}
     found, unreadable = [], []
     worlds: dict[int, set[int]] = {}
     cut_short = []
-    for name in names:
-        if not (name.startswith(PROCESS) and name.endswith(ENDING)):
-            continue
+    for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
         try:
             own = _process(os.path.join(folder, name))
             digest = own["ledger"]
             if digest not in ledgers:
                 ledgers[digest] = inputs.ledger(os.path.join(folder, f"{LEDGER}{digest}{ENDING}"))
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            ReportError,
-        ) as error:
+        except _BROKEN as error:
             unreadable.append(f"{name}: {error}")
             continue
         label = f"process {own['pid']} on {own['host']}, of no rank"
@@ -119,8 +111,8 @@ def read(folder: str) -> Job:
     if not found:
         raise ReportError(f"no process has left a ledger in {folder} (OVERLAY_LEDGER_DIR)")
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
-    found = _apart(found)
     found.sort(key=lambda ledger: (not ledger.name.startswith("rank "), len(ledger.name), ledger.name))
+    found = distinct(found)
     return Job(
         ledgers=tuple(found),
         effects=_together(found),
@@ -161,17 +153,6 @@ def table(job: Job) -> str:
     return "\n".join(lines)
 
 
-def _apart(ledgers: list[Ledger]) -> list[Ledger]:
-    """Return the ledgers under names that differ: actor and critic each have a rank 0."""
-    seen: dict[str, int] = {}
-    found = []
-    for ledger in ledgers:
-        seen[ledger.name] = seen.get(ledger.name, 0) + 1
-        again = f"{ledger.name} ({seen[ledger.name]})"
-        found.append(ledger if seen[ledger.name] == 1 else ledger.replace(name=again))
-    return found
-
-
 def _together(ledgers: list[Ledger]) -> dict[str, tuple[Effect, int]]:
     """Return what all processes have counted, by patch."""
     declared: dict[str, Effect] = {}
@@ -198,7 +179,7 @@ def _process(path: str) -> dict[str, Any]:
         own = json.load(file)
     if not isinstance(own, dict):
         raise TypeError("it holds no object")
-    missing = {"ledger", "rank", "world", "host", "pid", "ended", "effects"} - own.keys()
+    missing = _KINDS.keys() - own.keys()
     if missing:
         raise ValueError(f"{', '.join(sorted(missing))} is missing")
     for key, kinds in _KINDS.items():

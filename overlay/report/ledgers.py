@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.pinning.agreement import spans
@@ -92,6 +93,16 @@ def _without_common(selections: Sequence[str]) -> list[str]:
     count = f"{len(common)} that all have"
     own = [", ".join(name for name in one if name not in common) for one in found]
     return [f"{count}, and {names}" if names else count for names in own]
+
+
+def distinct(ledgers: Sequence[Ledger]) -> list[Ledger]:
+    """Return ledgers under names that differ, in their order: actor and critic each have a rank 0."""
+    count, seen, found = Counter(ledger.name for ledger in ledgers), Counter[str](), []
+    for ledger in ledgers:
+        seen[ledger.name] += 1
+        name = f"{ledger.name} ({seen[ledger.name]})" if count[ledger.name] > 1 else ledger.name
+        found.append(ledger.replace(name=name))
+    return found
 
 
 def label(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.plan import plan_digest
 from overlay.defect import HARMS
 from overlay.effect import told
-from overlay.report import brought
+from overlay.report import evidence
 from overlay.report.charts import chart
 from overlay.report.headline import ON_REQUEST, OUTCOMES, headline, outcome, unmet
 from overlay.report.inputs import CHANGES
@@ -160,7 +160,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         chart(figure)
         for name in shown
         if OUTCOMES[outcomes[name]] == "good"
-        for figure in brought.figures(name)
+        for figure in evidence.figures(name)
     ]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("overlay.report", "."),
@@ -183,7 +183,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         shown=shown,
         aside=[name for name in known if outcomes[name] == "not selected"],
         patches={name: _card(patches.get(name), name, views) for name in shown},
-        contracts=brought.contracts(shown, support, (one for view in views for one in view.versions())),
+        contracts=evidence.contracts(shown, support, (one for view in views for one in view.versions())),
         ledgers=ledgers,
         effects=[(name, told(effect), count) for name, (effect, count) in effects.items()],
         groups=groups,

@@ -17,7 +17,7 @@ import time
 from overlay.base.record import TYPE_CHECKING
 from overlay.enabling.process import here
 from overlay.suite.calls import CallCounter
-from overlay.suite.plugin_name import VARIABLE
+from overlay.suite.results import VARIABLE
 
 if TYPE_CHECKING:
     from typing import Any

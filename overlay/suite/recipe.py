@@ -96,15 +96,12 @@ _SOURCE = {
     "paths": [_PATH],
 }
 #: The form of a recipe: a regular expression for a text, of which none holds characters that do not print,
-#: `int` for a whole number above zero, a list for a list, a dictionary for a table. Keys of the second group
-#: may be left out.
-_NEEDED: dict[str, Any] = {
+#: `int` for a whole number above zero, a list for a list, a dictionary for a table.
+_FORM: dict[str, Any] = {
     "about": r".+",
     "packages": [r"[a-z_][a-z0-9_]*"],
     "tests": [_SOURCE],
     "include": [_PATH],
-}
-_OPTIONAL: dict[str, Any] = {
     "environment": [r".+"],
     "code": [_SOURCE],
     "command": [r".+"],
@@ -117,6 +114,7 @@ _OPTIONAL: dict[str, Any] = {
     "seconds": int,
     "known": [{"test": r".+", "reason": r".+"}],
 }
+_NEEDED = ("about", "packages", "tests", "include")
 _KINDS = ("sdist", "checkout", "git")
 
 
@@ -147,12 +145,11 @@ def read(path: str) -> Recipe:
         data = toml.read(path, largest=LARGEST)
     except (OSError, toml.TomlError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
-    wrong = _wrong_table(data, {**_NEEDED, **_OPTIONAL}, "") or _missing(data)
+    wrong = _wrong_table(data, _FORM, "") or _missing(data)
     if wrong:
         raise SuiteError(f"the recipe {path}: {wrong}")
     name = os.path.basename(path).removesuffix(".toml")
-    made = {key: value for key, value in data.items() if key not in ("tests", "code", "exclude", "known")}
-    made = {key: tuple(value) if isinstance(value, list) else value for key, value in made.items()}
+    made = _tuples(data)
     for key, kind in (("tests", Source), ("code", Source), ("exclude", Excluded), ("known", Known)):
         made[key] = tuple(kind(**_tuples(table)) for table in data.get(key, ()))
     return Recipe(name=name, **made)
@@ -173,13 +170,10 @@ def _missing(data: dict[str, Any]) -> str:
                 return f"{where}: exactly one of {', '.join(_KINDS)} is needed"
             if ("sdist" in source) == ("revision" in source):
                 return f"{where}: a repository needs a revision, and an sdist has none"
-    return _incomplete(data, "exclude", "files") or _incomplete(data, "known", "test")
-
-
-def _incomplete(data: dict[str, Any], key: str, what: str) -> str:
-    for number, table in enumerate(data.get(key, ())):
-        if set(table) != {what, "reason"}:
-            return f"{key}[{number}] = {_shown(table)}: it needs {what} and reason"
+    for key, what in (("exclude", "files"), ("known", "test")):
+        for number, table in enumerate(data.get(key, ())):
+            if set(table) != {what, "reason"}:
+                return f"{key}[{number}] = {_shown(table)}: it needs {what} and reason"
     return ""
 
 
@@ -192,10 +186,8 @@ def _wrong_table(table: dict[str, Any], form: dict[str, Any], where: str) -> str
         if key not in form and "" not in form:
             from difflib import get_close_matches
 
-            near = get_close_matches(key, form, n=1)
-            return f"unknown key {_shown(full)} = {_shown(value)}" + (
-                f"; the nearest: {near[0]}" if near else ""
-            )
+            near = [f"; the nearest: {name}" for name in get_close_matches(key, form, n=1)]
+            return f"unknown key {_shown(full)} = {_shown(value)}{''.join(near)}"
         wrong = _wrong(value, form.get(key, form.get("")), full)
         if wrong:
             return wrong

@@ -26,6 +26,10 @@ OUTCOMES = (
 )
 FAILING = frozenset({"not-run", "failed", "error", "crashed", "hung"})
 
+#: The pytest plugin that writes what becomes of the tests, and the variable that names the file with what a
+#: process is to do: `overlay suite` sets it, nobody else.
+PLUGIN, VARIABLE = "overlay.suite.plugin", "OVERLAY_SUITE"
+
 NAME = "results.jsonl"
 #: What `run.json` holds, by its format.
 FORMAT = 1

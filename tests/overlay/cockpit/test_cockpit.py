@@ -14,9 +14,8 @@ from fake_upstream import PROJECT, triple
 from overlay.arming import checkup
 from overlay.catalogue.registry import load_patches, starting_commands
 from overlay.cockpit import state
-from overlay.cockpit.defects import Defects
 from overlay.cockpit.screen import screen
-from overlay.cockpit.state import Applying, Cockpit
+from overlay.cockpit.state import Applying, Cockpit, Defects
 from overlay.deciding.installed import Installed, installed
 from overlay.defect import Defect
 from overlay.reading.source import InstalledTree

@@ -17,7 +17,7 @@ from overlay.catalogue.registry import load_patches
 from overlay.errors import ReportError
 from overlay.patch import Replacement
 from overlay.reading.source import InstalledTree
-from overlay.report import brought, charts, drawing, inputs
+from overlay.report import charts, drawing, evidence, inputs
 from overlay.report.ledgers import compare, label
 from overlay.report.sources import site_source
 from overlay.suite import results
@@ -241,7 +241,7 @@ def test_the_table_of_a_chart_says_what_the_picture_shows() -> None:
 
 def test_patches_bring_their_figures_along() -> None:
     known = load_patches()
-    found = {name: figures for name in known if (figures := brought.figures(name))}
+    found = {name: figures for name in known if (figures := evidence.figures(name))}
     assert "verl.strict-token-budget" in found
     for name, figures in found.items():
         assert [charts.chart(figure).title.partition(": ")[0] for figure in figures] == [name] * len(figures)
@@ -250,13 +250,13 @@ def test_patches_bring_their_figures_along() -> None:
     before, after = figure["series"].values()
     assert sum(before) == sum(after)
     assert max(after) <= figure["budget"]
-    assert brought.figures("acme/unknown") == []
+    assert evidence.figures("acme/unknown") == []
 
 
 def test_the_table_of_contracts_is_that_of_the_matrix() -> None:
     known = load_patches()
     support = inputs.support()
-    found = brought.contracts([*known, "acme/unknown"], support, ["verl 0.8.0"])
+    found = evidence.contracts([*known, "acme/unknown"], support, ["verl 0.8.0"])
     # Each has one, and its first sentence.
     assert found.keys() == known.keys()
     assert all(held.promise.endswith(".") and held.patch not in held.promise for held in found.values())

@@ -1,4 +1,4 @@
-"""What patches bring along: figures and contracts, which a report has without a checkout or a benchmark."""
+"""What shows that patches work, without a checkout or a benchmark: their own figures, and their contracts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     Support = Mapping[str, Mapping[str, Mapping[str, str]]]
 
 
-class Held(Record):
-    """What a patch is held to, and where that was tried."""
+class Tried(Record):
+    """What the contract of a patch promises, and where that was tried."""
 
     patch: str
     #: A sentence.
@@ -45,7 +45,7 @@ def figures(patch: str) -> list[Any]:
     return [{**figure, "title": f"{patch}: {figure['title']}"} for figure in found]
 
 
-def contracts(patches: Iterable[str], support: Support, here: Iterable[str]) -> dict[str, Held]:
+def contracts(patches: Iterable[str], support: Support, here: Iterable[str]) -> dict[str, Tried]:
     """Return the contracts of patches that have one, by patch.
 
     Args:
@@ -64,7 +64,7 @@ def contracts(patches: Iterable[str], support: Support, here: Iterable[str]) -> 
             }
             said = tuple((place.replace("==", " "), tried[place]) for place in releases if place in tried)
             passed = sum(one == "passed" for one in tried.values())
-            found[name] = Held(patch=name, promise=promise, here=said, passed=passed, tried=len(tried))
+            found[name] = Tried(patch=name, promise=promise, here=said, passed=passed, tried=len(tried))
     return found
 
 
