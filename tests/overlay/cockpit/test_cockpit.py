@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_line import overlay, read
 from fake_upstream import PROJECT, triple
 
 from overlay.arming import checkup
@@ -28,15 +27,6 @@ if TYPE_CHECKING:
 
     from overlay.enabling.engine import Engine
     from overlay.patch import Patch
-
-
-def run(*words: str, path: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("OVERLAY", "PYTHONPATH"))}
-    clean["PYTHONPATH"] = path
-    return subprocess.run(
-        [sys.executable, "-m", "overlay", *words],
-        capture_output=True, text=True, timeout=120, check=False, env={**clean, **environ},
-    )  # fmt: skip
 
 
 # -- what is looked at -----------------------------------------------------------------------------
@@ -226,7 +216,7 @@ def test_each_patch_stands_once_by_what_matters_most() -> None:
 
 
 def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
-    done, data = run(), run("--json")
+    done, data = overlay(), overlay("--json")
     assert done.returncode == data.returncode == 0, done.stderr
     found: Any = json.loads(data.stdout)
     assert done.stdout.startswith(f"overlay {found['version']} on Python {found['python']}, ")
@@ -243,7 +233,7 @@ def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
 
 
 def test_it_says_what_is_wrong_with_a_setting() -> None:
-    done = run(OVERLAY_PATCHES="verl.nothing")
+    done = overlay(OVERLAY_PATCHES="verl.nothing")
     assert done.returncode == 0
     assert "armed: no, OVERLAY_PATCHES: 'verl.nothing' names no patch" in done.stdout
     assert "next: overlay doctor" in done.stdout
@@ -251,7 +241,7 @@ def test_it_says_what_is_wrong_with_a_setting() -> None:
 
 
 def test_json_can_be_asked_for_before_the_command_and_after_it() -> None:
-    assert json.loads(run("--json", "packs").stdout) == json.loads(run("packs", "--json").stdout)
+    assert json.loads(overlay("--json", "packs").stdout) == read("packs")
 
 
 def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -> None:
@@ -261,7 +251,7 @@ def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -
     (tmp_path / "slime/utils/__init__.py").touch()
     (tmp_path / "slime/utils/seqlen_balancing.py").write_text("")
     (tmp_path / "setup.py").write_text("setup(name='slime', version='0.2.4')\n")
-    done = run(path=str(tmp_path), OVERLAY_PATCHES="slime.*")
+    done = overlay(PYTHONPATH=str(tmp_path), OVERLAY_PATCHES="slime.*")
     assert done.returncode == 1, done.stdout
     assert "slime" in done.stdout
     assert "not known of this source: slime." in done.stdout

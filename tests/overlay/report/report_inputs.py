@@ -50,14 +50,6 @@ def patch_of(ledger: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def unknown_verl(folder: Path) -> Path:
-    """Make a folder with a verl 0.8.0 that no patch knows the source of, and return it."""
-    (folder / "verl/version").mkdir(parents=True)
-    (folder / "verl/version/version").write_text("0.8.0\n")
-    (folder / "verl/protocol.py").write_text("")
-    return folder
-
-
 def suite(text: str = "reason") -> dict[str, Any]:
     """Return a result as `overlay suite run --json` prints it."""
     change = {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import report_inputs as made
+from command_line import unknown_verl
 from fake_upstream import triple
 
 from overlay import cli
@@ -189,7 +190,7 @@ def test_a_project_of_which_nothing_was_reached_is_told_apart() -> None:
 
 
 def test_a_job_without_slime_has_no_row_of_slime(tmp_path: Path) -> None:
-    site = made.unknown_verl(tmp_path / "site")
+    site = unknown_verl(tmp_path / "site")
     ledger = made.write(tmp_path / "rank0.json", made.status(site))
     pages = tmp_path / "r.html"
     assert cli.main(["report", "-o", str(pages), "--ledger", ledger]) == 0

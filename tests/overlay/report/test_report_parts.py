@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import report_inputs as made
+from command_line import clean, unknown_verl
 
 from overlay import cli
 from overlay.catalogue.registry import load_patches
@@ -44,7 +44,7 @@ def test_ranks_that_say_the_same_are_one_group(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> None:
-    site = made.unknown_verl(tmp_path / "site")
+    site = unknown_verl(tmp_path / "site")
     one, other = made.status(site), made.status(site)
     made.patch_of(one, "verl.sft-balance").update(state="applied", reason="")
     made.patch_of(other, "verl.sft-balance").update(state="armed", reason="", verdict=None)
@@ -67,14 +67,14 @@ def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> N
     ],
 )
 def test_each_difference_is_named(tmp_path: Path, change: dict[str, Any], fact: str) -> None:
-    status = made.status(made.unknown_verl(tmp_path / "site"))
+    status = made.status(unknown_verl(tmp_path / "site"))
     groups, differences = compare(ledgers(tmp_path, status, {**status, **change}, status))
     assert [group.name for group in groups] == ["ranks 0,2", "rank 1"]
     assert fact in [difference.fact for difference in differences]
 
 
 def test_a_source_that_differs_is_named(tmp_path: Path) -> None:
-    one, other = (made.status(made.unknown_verl(tmp_path / name)) for name in ("one", "other"))
+    one, other = (made.status(unknown_verl(tmp_path / name)) for name in ("one", "other"))
     finding = made.patch_of(other, "verl.sft-balance")["verdict"]["targets"][0]["findings"][0]
     finding["digest"] = "feedfeedfeed"
     _, differences = compare(ledgers(tmp_path, one, other))
@@ -336,7 +336,7 @@ def test_asking_whether_a_page_can_be_written_leaves_what_is_there(tmp_path: Pat
 
 def test_it_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "r.html"
-    folder = made.unknown_verl(tmp_path / "site")
+    folder = unknown_verl(tmp_path / "site")
     assert cli.main(["report", "-o", str(path), "--audit", str(folder)]) == 0
     said = capsys.readouterr()
     assert said.out == ""
@@ -360,9 +360,8 @@ def test_no_other_command_imports_what_the_report_needs(tmp_path: Path) -> None:
         "import sys\nfrom overlay import cli\ncli.main(['plan', '--site', sys.argv[1]])\n"
         "assert not {'jinja2', 'matplotlib', 'overlay.report'} & set(sys.modules)"
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True, text=True, timeout=120, check=False, env=clean,
+        capture_output=True, text=True, timeout=120, check=False, env=clean(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
+
+from command_line import clean
 
 #: `scale` is wrong, and `offset` right. Nothing imports `other`.
 CODE = {
@@ -272,7 +273,6 @@ class Workplace:
 
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         """Start `overlay suite`."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
         given = {
             "FAKESUITE_REPO": str(self.repository),
             "PYTHONPATH": str(self.packs),
@@ -285,7 +285,7 @@ class Workplace:
         return subprocess.Popen(
             [sys.executable, "-m", "overlay", "suite", *words],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
-            env={**clean, **given},
+            env=clean(**given),
         )  # fmt: skip
 
     def run(self, recipe: str, *words: str, code: int = 0, **environ: str) -> dict[str, Any]:
