@@ -33,10 +33,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let the checks find what a test says, which are tried on whole processes elsewhere."""
+def look(
+    upstream: Upstream, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Cockpit]:
+    """Look at the fake upstream, while the checks find what a test says: they are tried elsewhere."""
+    monkeypatch.chdir("/")
 
-    def say(**wrong: str) -> None:
+    def find(*patches: Patch, **wrong: str) -> Cockpit:
         checks = tuple(
             checkup.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
         )
@@ -45,32 +48,24 @@ def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             projects=(), todo=(),
         )  # fmt: skip
         monkeypatch.setattr(state, "examine", lambda engine: found)
+        return state.look(engines(*(patches or [upstream.patch()])))
 
-    monkeypatch.chdir("/")
-    say()
-    return say
-
-
-def opt_in(upstream: Upstream) -> Patch:
-    patch = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading")
-    return patch.replace(opt_in=True)
+    return find
 
 
 def test_it_says_what_is_there_what_applies_and_what_is_left(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    armed: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    upstream: Upstream, look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = upstream.patch().replace(changes=("memory", "numbers"))
-    engine = engines(patch, opt_in(upstream))
-    records = [
-        Defect(id=f"{mends.id}-is-wrong", project=PROJECT, summary="", harm="crash", patch=mends.id)
-        for mends in engine.known().values()
-    ]
-    known = {record.id: record for record in records}
+    named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
+    known = {
+        f"{mends.id}-is-wrong": Defect(
+            id=f"{mends.id}-is-wrong", project=PROJECT, summary="", harm="crash", patch=mends.id
+        )
+        for mends in (patch, named)
+    }
     monkeypatch.setattr("overlay.auditing.audit.load_defects", lambda patches: known)
-    found = state.look(engine)
+    found = look(patch, named)
     assert Installed(project="fakeup", version="1.2.0", where=str(upstream.root)) in found.projects
     assert found.patches == (Applying(patch="fakeup.scale", changes=("memory", "numbers")),)
     assert found.defects == Defects(
@@ -85,41 +80,37 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
     )
     assert said in " ".join(text.split())
     assert "armed: yes, every Python process that starts here and now" in text
-
-
-def test_it_imports_nothing_of_an_upstream(
-    upstream: Upstream, engines: Callable[..., Engine], armed: Callable[..., None]
-) -> None:
-    state.look(engines(upstream.patch()))
+    # Nothing of an upstream was imported for that.
     assert not [name for name in sys.modules if name.partition(".")[0] == "fakeup"]
+
+
+NOT_SET = {"OVERLAY": "is not set"}
 
 
 @pytest.mark.parametrize(
     ("wrong", "refused", "there", "command"),
     [
         ({}, False, True, "overlay lock"),
-        ({"OVERLAY": "is not set"}, False, True, "overlay run torchrun --nproc-per-node 8 train.py"),
-        ({"OVERLAY": "is not set", "copies": "2"}, False, True, "overlay doctor"),
-        ({"OVERLAY": "is not set"}, True, True, "overlay explain fakeup.scale"),
-        ({"OVERLAY": "is not set"}, False, False, "overlay audit --site DIR"),
+        (NOT_SET, False, True, "overlay run torchrun --nproc-per-node 8 train.py"),
+        ({**NOT_SET, "copies": "2"}, False, True, "overlay doctor"),
+        (NOT_SET, True, True, "overlay explain fakeup.scale"),
+        (NOT_SET, False, False, "overlay audit --site DIR"),
     ],
 )
 def test_the_next_command_is_of_use(
     upstream: Upstream,
-    engines: Callable[..., Engine],
-    armed: Callable[..., None],
+    look: Callable[..., Cockpit],
     wrong: dict[str, str],
     refused: bool,
     there: bool,
     command: str,
 ) -> None:
-    engine = engines(upstream.patch())
-    armed(**wrong)
+    patch = upstream.patch()
     if refused:
         upstream.write(core="def scale(value): ...\n")
     if not there:
         (upstream.root / "fakeup/core.py").unlink()
-    found = state.look(engine)
+    found = look(patch, **wrong)
     assert found.next == command
     assert found.refused == (("fakeup.scale",) if refused else ())
     assert command in screen(found)
@@ -128,15 +119,11 @@ def test_the_next_command_is_of_use(
 
 
 def test_the_command_is_that_of_what_is_installed(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    armed: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    armed(OVERLAY="is not set")
     commands = {"absent": "python -m absent", PROJECT.name: "python -m fakeup.train ...", "torch": "torchrun"}
     monkeypatch.setattr(state, "starting_commands", lambda: commands)
-    assert state.look(engines(upstream.patch())).next == "overlay run python -m fakeup.train ..."
+    assert look(**NOT_SET).next == "overlay run python -m fakeup.train ..."
 
 
 def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
@@ -146,16 +133,11 @@ def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None
 
 
 def test_a_lock_that_is_there_is_in_the_command(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    armed: Callable[..., None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[..., Cockpit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    armed(OVERLAY="is not set")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "overlay.lock").touch()
-    assert state.look(engines(upstream.patch())).next.startswith("overlay run --pin overlay.lock ")
+    assert look(**NOT_SET).next.startswith("overlay run --pin overlay.lock ")
 
 
 def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
