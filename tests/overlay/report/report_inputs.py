@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import overlay
+from overlay import cli
+from overlay.report import inputs
 
 if TYPE_CHECKING:
     import random
@@ -89,6 +91,18 @@ def figures(draw: random.Random, text: str = "name") -> list[dict[str, Any]]:
         },
         {"kind": "timelines", "title": text, "steps": {text: [*spans, (0, 2, 0.0, 0.4)]}},
     ]
+
+
+def ledgers(folder: Path, *statuses: dict[str, Any]) -> list[inputs.Ledger]:
+    """Return what ranks say that have written these statuses."""
+    paths = [write(folder / f"rank{rank}.json", status) for rank, status in enumerate(statuses)]
+    return [inputs.ledger(path) for path in paths]
+
+
+def page(folder: Path, *words: str) -> str:
+    """Write a report into a folder, and return its HTML."""
+    assert cli.main(["report", "-o", str(folder / "r.html"), *words]) == 0
+    return (folder / "r.html").read_text(encoding="utf-8")
 
 
 def write(path: Path, data: Any) -> str:

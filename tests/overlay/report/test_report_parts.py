@@ -27,18 +27,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def ledgers(folder: Path, *statuses: dict[str, Any]) -> list[inputs.Ledger]:
-    return [
-        inputs.ledger(made.write(folder / f"rank{rank}.json", status)) for rank, status in enumerate(statuses)
-    ]
-
-
 # --- ranks ---
 
 
 def test_ranks_that_say_the_same_are_one_group(tmp_path: Path) -> None:
     status = made.status(tmp_path)
-    groups, differences = compare(ledgers(tmp_path, status, {**status, "pid": 2}, status))
+    groups, differences = compare(made.ledgers(tmp_path, status, {**status, "pid": 2}, status))
     assert [group.name for group in groups] == ["ranks 0-2"]
     assert differences == ()
 
@@ -48,7 +42,7 @@ def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> N
     one, other = made.status(site), made.status(site)
     made.patch_of(one, "verl.sft-balance").update(state="applied", reason="")
     made.patch_of(other, "verl.sft-balance").update(state="armed", reason="", verdict=None)
-    groups, differences = compare(ledgers(tmp_path, one, other))
+    groups, differences = compare(made.ledgers(tmp_path, one, other))
     assert differences == ()
     # And the one that knows more speaks for both.
     assert groups[0].first.name == "rank0"
@@ -68,7 +62,7 @@ def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> N
 )
 def test_each_difference_is_named(tmp_path: Path, change: dict[str, Any], fact: str) -> None:
     status = made.status(unknown_verl(tmp_path / "site"))
-    groups, differences = compare(ledgers(tmp_path, status, {**status, **change}, status))
+    groups, differences = compare(made.ledgers(tmp_path, status, {**status, **change}, status))
     assert [group.name for group in groups] == ["ranks 0,2", "rank 1"]
     assert fact in [difference.fact for difference in differences]
 
@@ -77,7 +71,7 @@ def test_a_source_that_differs_is_named(tmp_path: Path) -> None:
     one, other = (made.status(unknown_verl(tmp_path / name)) for name in ("one", "other"))
     finding = made.patch_of(other, "verl.sft-balance")["verdict"]["targets"][0]["findings"][0]
     finding["digest"] = "feedfeedfeed"
-    _, differences = compare(ledgers(tmp_path, one, other))
+    _, differences = compare(made.ledgers(tmp_path, one, other))
     assert [(item.fact, item.is_source) for item in differences] == [
         (f"verl.sft-balance: source of {finding['site']}", True)
     ]
@@ -289,8 +283,7 @@ def test_what_cannot_be_drawn_is_an_error(figure: Any) -> None:
 
 
 def test_without_arguments_it_tells_of_what_is_installed(tmp_path: Path) -> None:
-    assert cli.main(["report", "-o", str(tmp_path / "r.html")]) == 0
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    text = made.page(tmp_path)
     assert "this environment" in text
     for project in ("megatron-core", "slime", "slime image", "verl", "verl image"):
         assert f'aria-label="Support matrix of {project}"' in text
@@ -298,14 +291,14 @@ def test_without_arguments_it_tells_of_what_is_installed(tmp_path: Path) -> None
 
 
 def test_ledgers_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    arguments = ["report", "-o", str(tmp_path / "r.html")]
+    words = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
-        arguments += ["--ledger", made.write(tmp_path / folder / "rank0.json", made.status(tmp_path))]
-    assert cli.main(arguments) == 0
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "rank0 (1)" in text
-    assert "rank0 (2)" in text
+        for rank in ("rank0", "rank1") if folder == "a" else ("rank0",):
+            words += ["--ledger", made.write(tmp_path / folder / f"{rank}.json", made.status(tmp_path))]
+    assert re.findall(r'<th scope="row">(rank.*?)</th><td>', made.page(tmp_path, *words)) == [
+        "rank0 (1)", "rank1", "rank0 (2)",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("option", ["--ledger", "--suite", "--figures"])

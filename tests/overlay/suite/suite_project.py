@@ -276,6 +276,7 @@ class Workplace:
         given = {
             "FAKESUITE_REPO": str(self.repository),
             "PYTHONPATH": str(self.packs),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
             "OVERLAY_PACKS": "acme",
             "OVERLAY_PATCHES": "acme/*",
             "FLAKY": str(self.folder / "flaky"),
@@ -290,10 +291,10 @@ class Workplace:
 
     def run(self, recipe: str, *words: str, code: int = 0, **environ: str) -> dict[str, Any]:
         """Run a recipe, and return what was printed as JSON about it."""
-        done = self.overlay("run", recipe, "--cache", str(self.folder / "cache"), "--json", *words, **environ)
+        done = self.overlay("run", recipe, "--json", *words, **environ)
         assert done.returncode == code, done.stdout + done.stderr
-        said: dict[str, Any] = json.loads(done.stdout)["runs"][0]
-        return said
+        self.said: dict[str, Any] = json.loads(done.stdout)["runs"][0]
+        return self.said
 
     def outcomes(self, recipe: str, mode: str) -> dict[str, str]:
         """Return the outcome of each test in the first attempt, by the part of its id after the file."""
