@@ -87,35 +87,19 @@ class Recipe(Record):
     known: tuple[Known, ...] = ()
 
 
+_KINDS = ("sdist", "checkout", "git")
 _PATH = "path"
-_SOURCE = {
+#: What the texts of a field have to match, by its name; those of others may not be empty.
+_FORMS = {
+    "packages": r"[a-z_][a-z0-9_]*",
     "sdist": r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*",
     "checkout": r"[A-Z][A-Z0-9_]*",
     "git": r"(https|ssh|file)://\S+",
     "revision": r"[A-Za-z0-9][A-Za-z0-9._/-]*",
-    "paths": [_PATH],
+    "variables": r".*",
+    **dict.fromkeys(("paths", "include", "quick", "files"), _PATH),
 }
-#: The form of a recipe: a regular expression for a text, of which none holds characters that do not print,
-#: `int` for a whole number above zero, a list for a list, a dictionary for a table.
-_FORM: dict[str, Any] = {
-    "about": r".+",
-    "packages": [r"[a-z_][a-z0-9_]*"],
-    "tests": [_SOURCE],
-    "include": [_PATH],
-    "environment": [r".+"],
-    "code": [_SOURCE],
-    "command": [r".+"],
-    "arguments": [r".+"],
-    "variables": {"": r".*"},
-    "exclude": [{"files": [_PATH], "reason": r".+"}],
-    "quick": [_PATH],
-    "ranks": int,
-    "time_limit": int,
-    "seconds": int,
-    "known": [{"test": r".+", "reason": r".+"}],
-}
-_NEEDED = ("about", "packages", "tests", "include")
-_KINDS = ("sdist", "checkout", "git")
+_TABLES: dict[str, type[Record]] = {kind.__name__: kind for kind in (Source, Excluded, Known)}
 
 
 def shipped() -> dict[str, str]:
@@ -145,84 +129,85 @@ def read(path: str) -> Recipe:
         data = toml.read(path, largest=LARGEST)
     except (OSError, toml.TomlError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
-    wrong = _wrong_table(data, _FORM, "") or _missing(data)
-    if wrong:
-        raise SuiteError(f"the recipe {path}: {wrong}")
-    name = os.path.basename(path).removesuffix(".toml")
-    made = _tuples(data)
-    for key, kind in (("tests", Source), ("code", Source), ("exclude", Excluded), ("known", Known)):
-        made[key] = tuple(kind(**_tuples(table)) for table in data.get(key, ()))
-    return Recipe(name=name, **made)
+    try:
+        found: Recipe = _table(Recipe, data, "", name=os.path.basename(path).removesuffix(".toml"))
+    except _WrongError as error:
+        raise SuiteError(f"the recipe {path}: {error}") from error
+    return found
 
 
-def _tuples(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+class _WrongError(Exception):
+    """What is wrong with a recipe, by key and value."""
 
 
-def _missing(data: dict[str, Any]) -> str:
-    for key in _NEEDED:
-        if not data.get(key):
-            return f"{key!r} is missing or empty"
-    for key in ("tests", "code"):
-        for number, source in enumerate(data.get(key, ())):
-            where = f"{key}[{number}] = {_shown(source)}"
-            if len([kind for kind in _KINDS if kind in source]) != 1:
-                return f"{where}: exactly one of {', '.join(_KINDS)} is needed"
-            if ("sdist" in source) == ("revision" in source):
-                return f"{where}: a repository needs a revision, and an sdist has none"
-    for key, what in (("exclude", "files"), ("known", "test")):
-        for number, table in enumerate(data.get(key, ())):
-            if set(table) != {what, "reason"}:
-                return f"{key}[{number}] = {_shown(table)}: it needs {what} and reason"
-    return ""
-
-
-def _wrong_table(table: dict[str, Any], form: dict[str, Any], where: str) -> str:
-    """Return what is wrong with a table, by key and value, empty if nothing is."""
+def _table(kind: type[Record], table: Any, where: str, **given: str) -> Any:
+    """Return the record that a table holds, with some fields that are given and may not stand there."""
+    if not isinstance(table, dict):
+        raise _WrongError(f"{where} = {_shown(table)} is not a table")
+    found: dict[str, Any] = dict(given)
     for key, value in table.items():
-        full = f"{where}{key}"
-        if not key.isprintable() or len(full) > _LONGEST_KEY:
-            return f"the key {_shown(full)} is too long, or holds characters that do not print"
-        if key not in form and "" not in form:
+        full = _key(where, key)
+        if key not in kind._fields or key in given:
             from difflib import get_close_matches
 
-            near = [f"; the nearest: {name}" for name in get_close_matches(key, form, n=1)]
-            return f"unknown key {_shown(full)} = {_shown(value)}{''.join(near)}"
-        wrong = _wrong(value, form.get(key, form.get("")), full)
-        if wrong:
-            return wrong
-    return ""
+            near = [f"; the nearest: {name}" for name in get_close_matches(key, kind._fields, n=1)]
+            raise _WrongError(f"unknown key {_shown(full)} = {_shown(value)}{''.join(near)}")
+        found[key] = _value(kind.__annotations__[key], value, full, _FORMS.get(key, ".+"))
+    needed = [name for name in kind._fields if not hasattr(kind, name)]
+    for name in needed:
+        if not found.get(name):
+            raise _WrongError(
+                f"{where} = {_shown(table)}: it needs {' and '.join(needed)}"
+                if where
+                else f"{name!r} is missing or empty"
+            )
+    if kind is Source and len([one for one in _KINDS if one in found]) != 1:
+        raise _WrongError(f"{where} = {_shown(table)}: exactly one of {', '.join(_KINDS)} is needed")
+    if kind is Source and ("sdist" in found) == ("revision" in found):
+        raise _WrongError(f"{where} = {_shown(table)}: a repository needs a revision, and an sdist has none")
+    return kind(**found)
 
 
-def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong
-    if isinstance(form, dict):
-        if not isinstance(value, dict):
-            return f"{where} = {_shown(value)} is not a table"
-        return _wrong_table(value, form, f"{where}.")
-    if isinstance(form, list):
+def _value(kind: str, value: Any, where: str, form: str) -> Any:
+    """Return what a field of a record holds, of a type as it is written."""
+    if kind.startswith("tuple["):
         if not isinstance(value, list):
-            return f"{where} = {_shown(value)} is not a list"
-        found = (_wrong(item, form[0], f"{where}[{number}]") for number, item in enumerate(value))
-        return next(filter(None, found), "")
-    if form is int:
-        right = type(value) is int and 0 < value < _GREATEST
-        return (
-            "" if right else f"{where} = {_shown(value)} is not a whole number above 0 and below {_GREATEST}"
-        )
+            raise _WrongError(f"{where} = {_shown(value)} is not a list")
+        inside = kind.removeprefix("tuple[").removesuffix(", ...]")
+        return tuple(_value(inside, item, f"{where}[{at}]", form) for at, item in enumerate(value))
+    if kind.startswith("dict["):
+        if not isinstance(value, dict):
+            raise _WrongError(f"{where} = {_shown(value)} is not a table")
+        return {key: _value("str", text, _key(where, key), form) for key, text in value.items()}
+    if kind in _TABLES:
+        return _table(_TABLES[kind], value, where)
+    if kind == "int":
+        if type(value) is int and 0 < value < _GREATEST:
+            return value
+        raise _WrongError(f"{where} = {_shown(value)} is not a whole number above 0 and below {_GREATEST}")
+    return _text(value, where, form)
+
+
+def _text(value: Any, where: str, form: str) -> str:
     if not isinstance(value, str):
-        return f"{where} = {_shown(value)} is not a text"
+        raise _WrongError(f"{where} = {_shown(value)} is not a text")
     if not value.isprintable():
-        return f"{where} = {_shown(value)} holds characters that do not print"
+        raise _WrongError(f"{where} = {_shown(value)} holds characters that do not print")
     if form == _PATH:
-        return _wrong_path(value, where)
-    return "" if re.fullmatch(form, value) else f"{where} = {_shown(value)} does not match {form}"
+        steps = value.split("/")
+        if not value or value.startswith(("/", "~", "-")) or "\\" in value or {"", ".", ".."} & {*steps}:
+            raise _WrongError(f"{where} = {_shown(value)} is not a path inside the tree")
+    elif not re.fullmatch(form, value):
+        raise _WrongError(f"{where} = {_shown(value)} does not match {form}")
+    return value
 
 
-def _wrong_path(value: str, where: str) -> str:
-    steps = value.split("/")
-    if not value or value.startswith(("/", "~", "-")) or "\\" in value or {"", ".", ".."} & {*steps}:
-        return f"{where} = {_shown(value)} is not a path inside the tree"
-    return ""
+def _key(where: str, key: str) -> str:
+    """Return a key with the keys of the tables around it."""
+    full = f"{where}.{key}" if where else key
+    if not key.isprintable() or len(full) > _LONGEST_KEY:
+        raise _WrongError(f"the key {_shown(full)} is too long, or holds characters that do not print")
+    return full
 
 
 def _shown(value: Any) -> str:
