@@ -146,9 +146,13 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
 
 
 def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.cockpit.command import show_cockpit
+    """Show what is here. What is selected and cannot be applied is exit code 1, as everywhere."""
+    from overlay.cockpit.screen import screen
+    from overlay.cockpit.state import look
 
-    return show_cockpit(engine, arguments)
+    found = look(engine)
+    output.show(arguments, found.to_dict(), lambda: screen(found))
+    return EXIT_LOUD if found.refused else EXIT_OK
 
 
 def _add_report(commands: Any) -> None:

@@ -1,4 +1,4 @@
-"""All that the cockpit shows, as data."""
+"""Everything the cockpit shows, as data."""
 
 from __future__ import annotations
 

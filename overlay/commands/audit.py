@@ -1,4 +1,4 @@
-"""`overlay audit`: what is known to be wrong in an installation, and what overlay would do about it."""
+"""`overlay audit`: the known defects of an installation, and what overlay does about them."""
 
 from __future__ import annotations
 

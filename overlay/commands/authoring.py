@@ -1,4 +1,4 @@
-"""`overlay new` and `overlay digest`, for who writes a patch: its folder, and what stands at a site."""
+"""`overlay new` and `overlay digest`, for authors of patches: a folder to fill in, the digest of a site."""
 
 from __future__ import annotations
 

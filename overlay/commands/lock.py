@@ -1,4 +1,4 @@
-"""`overlay lock`: what is decided here, in a file that `OVERLAY_PIN` holds later processes to."""
+"""`overlay lock`: writes what is decided here into a file, to which `OVERLAY_PIN` holds later processes."""
 
 from __future__ import annotations
 

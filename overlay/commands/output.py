@@ -1,4 +1,4 @@
-"""How a command prints and how it ends; and `overlay schema`, which says what it prints with `--json`."""
+"""How commands print and which exit codes they have; and `overlay schema`, which describes `--json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`overlay list`, `explain` and `packs`: which patches there are, all about one, and whose they are."""
+"""`overlay list`, `explain` and `packs`: all patches, the details of one, and packs by third parties."""
 
 from __future__ import annotations
 

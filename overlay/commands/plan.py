@@ -1,4 +1,4 @@
-"""`overlay plan`: what is decided, here or in another installation."""
+"""`overlay plan`: the verdict on each patch, here or in another installation."""
 
 from __future__ import annotations
 

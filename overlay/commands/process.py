@@ -1,4 +1,4 @@
-"""`overlay status` and `overlay doctor`: what is armed in a process that starts here, and if not, why."""
+"""`overlay status` and `overlay doctor`: is a process that starts here patched, and if not, why?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command is at, on the terminal of whoever waits for it."""
+"""A progress bar on the terminal, for commands that take long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The charts of a report, each from the figures of a benchmark, with the same as a table.
+"""Draws the charts of a report from the figures of benchmarks, each with its numbers as a table.
 
 A figure is what a benchmark writes below "figures": a `kind`, a `title`, and what that kind asks for.
 """

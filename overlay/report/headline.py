@@ -1,4 +1,4 @@
-"""What a report says first: whether the processes agree, and what has become of the patches."""
+"""The headline of a report: whether the processes agree, and how many patches are in place."""
 
 from __future__ import annotations
 

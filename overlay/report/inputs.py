@@ -1,4 +1,4 @@
-"""What a report is made from: the JSON that overlay's commands and the benchmarks print."""
+"""Reads the inputs of a report: JSON from overlay's commands, from processes and from benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole job: what its processes left in the folder of `OVERLAY_LEDGER_DIR`."""
+"""Reads what the processes of a whole job left in the folder that `OVERLAY_LEDGER_DIR` names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes: which of them say the same, and what differs."""
+"""Compares the ledgers of processes: which of them agree, and in what the others differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: what was read, put in the order in which a person asks, and filled into the template."""
+"""Fills the template of the page with what was read, in the order in which a reader asks for it."""
 
 from __future__ import annotations
 

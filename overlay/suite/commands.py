@@ -1,10 +1,11 @@
-"""The commands `overlay suite list | run | diff | report`."""
+"""`overlay suite list | run | diff | report`."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from glob import glob
 
 from overlay.base.record import TYPE_CHECKING
 from overlay.commands.output import EXIT_LOUD, EXIT_OK, show
@@ -118,11 +119,7 @@ def _report(_: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _all_in(folder: str) -> Sequence[str]:
-    try:
-        found = sorted(os.path.join(folder, name) for name in os.listdir(folder))
-    except OSError as error:
-        raise SuiteError(f"there are no results in {folder}: {error}") from error
-    found = [path for path in found if os.path.isfile(os.path.join(path, "run.json"))]
+    found = sorted(glob(os.path.join(folder, "*", "run.json")))
     if not found:
         raise SuiteError(f"there are no results in {folder}: run `overlay suite run` first")
-    return found
+    return [os.path.dirname(path) for path in found]

@@ -1,4 +1,4 @@
-"""The pytest plugin that a run puts into every process: `-p overlay.suite.plugin`.
+"""The pytest plugin that a run loads into every process: `-p overlay.suite.plugin`.
 
 It enables overlay when it is imported, if the run is one under overlay: before any conftest and any plugin of
 an upstream. The workers of xdist import what `-p` names after the conftests, and what `PYTEST_PLUGINS` names

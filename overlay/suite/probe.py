@@ -1,4 +1,4 @@
-"""What is there to be tested, as the processes of a run will see it: `python -m overlay.suite.probe`.
+"""What a run will test, seen from one of its processes: `python -m overlay.suite.probe`.
 
 It runs where the tests run, with the interpreter and the path that they get, imports nothing of an upstream,
 and prints JSON.

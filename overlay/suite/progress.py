@@ -1,4 +1,4 @@
-"""Progress on standard error: what has ended, and about how long the rest takes."""
+"""Reports progress on standard error: which file has finished, and about how long the rest will take."""
 
 from __future__ import annotations
 

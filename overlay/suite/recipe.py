@@ -1,4 +1,4 @@
-"""Recipes: how the tests of one release are had and run. A recipe is a TOML file, and data only."""
+"""Recipes: where the tests of one release come from and how they are run, as data in a TOML file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about runs, in Markdown: nothing in it is typed by hand."""
+"""Writes the results of runs as a page in Markdown, in which nothing is typed by hand."""
 
 from __future__ import annotations
 

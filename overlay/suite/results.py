@@ -1,9 +1,11 @@
-"""The results of a run: JSON lines for each node id, file and process; and the same as JUnit XML."""
+"""The results of a run: one JSON line for each test, file and process, and the tests as JUnit XML."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
+from glob import glob
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
@@ -134,20 +136,14 @@ def _process(ended: File, note: dict[str, Any]) -> Process:
 def _by_rank(folder: str) -> list[dict[str, list[dict[str, Any]]]]:
     """Return the lines that the processes of each rank wrote, by kind. Workers of xdist are of one rank."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for name in sorted(os.listdir(folder)):
-        if not name.endswith(".jsonl"):
-            continue
-        kinds = found.setdefault(name.partition("-")[0], {kind: [] for kind in _WRITTEN})
+    for name in sorted(glob("*.jsonl", root_dir=folder)):
+        kinds = found.setdefault(name.partition("-")[0], defaultdict(list))
         with open(os.path.join(folder, name), encoding="utf-8") as file:
             for line in file:
                 if line.endswith("\n"):  # else its process was killed while it wrote it
                     values = json.loads(line)
                     kinds[values["kind"]].append(values)
     return list(found.values())
-
-
-#: The kinds of lines that the plugin writes.
-_WRITTEN = ("collected", "begin", "report", "process", "end")
 
 
 def _left_over(lines: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[str]]:

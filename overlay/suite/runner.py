@@ -1,4 +1,4 @@
-"""Running a recipe: each test file in processes of its own, plain and then under overlay."""
+"""Runs a recipe: each test file in processes of its own, first plain and then under overlay."""
 
 from __future__ import annotations
 

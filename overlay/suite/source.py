@@ -1,4 +1,4 @@
-"""Getting what a recipe names, unpacked once into a cache; and which of the files are meant."""
+"""Fetches what a recipe names, unpacks it once into a cache, and lists the files that are meant."""
 
 from __future__ import annotations
 

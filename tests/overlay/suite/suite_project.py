@@ -11,6 +11,8 @@ from typing import Any
 
 from command_line import clean
 
+from overlay.reading.source import InstalledTree
+
 #: `scale` is wrong, and `offset` right. Nothing imports `other`.
 CODE = {
     "fakesuite/__init__.py": "",
@@ -219,6 +221,8 @@ class Workplace:
         self.folder = folder
         self.repository = folder / "repository"
         self.packs = folder / "packs"
+        #: What was printed about the last run.
+        self.said: dict[str, Any] = {}
         write(self.repository, {**CODE, **TESTS})
         self.git("init", "--quiet")
         self.commit("v1.0")
@@ -231,7 +235,8 @@ class Workplace:
             "acme_suite/patches/fakesuite/__init__.py": "",
         }
         for name, site in SITES.items():
-            digest = self._digest(site)
+            digest = InstalledTree(str(self.repository)).digest(site)
+            assert digest
             text = PATCH.replace("NAME", name).replace("SITE", site).replace("DIGEST", digest)
             files[f"acme_suite/patches/fakesuite/{name}.py"] = text
         write(self.packs, files)
@@ -257,13 +262,6 @@ class Workplace:
         path = self.folder / f"{name}.toml"
         path.write_text(f"{textwrap.dedent(text)}\n{lines}")
         return str(path)
-
-    def _digest(self, site: str) -> str:
-        from overlay.reading.source import InstalledTree
-
-        found = InstalledTree(str(self.repository)).digest(site)
-        assert found
-        return found
 
     def overlay(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run `overlay suite`."""
@@ -293,7 +291,7 @@ class Workplace:
         """Run a recipe, and return what was printed as JSON about it."""
         done = self.overlay("run", recipe, "--json", *words, **environ)
         assert done.returncode == code, done.stdout + done.stderr
-        self.said: dict[str, Any] = json.loads(done.stdout)["runs"][0]
+        self.said = json.loads(done.stdout)["runs"][0]
         return self.said
 
     def outcomes(self, recipe: str, mode: str) -> dict[str, str]:
