@@ -54,7 +54,7 @@ def ledger(path: str) -> Ledger:
     data = read(path)
     try:
         # What the processes of a job share is without the process.
-        status = _record(Status, {"pid": 0, **data})
+        status = record(Status, {"pid": 0, **data})
     except (TypeError, KeyError, AttributeError) as error:
         raise ReportError(f"{path} is no ledger, as `overlay status --json` writes it: {error}") from error
     return Ledger(name=os.path.splitext(os.path.basename(path))[0], status=status)
@@ -107,10 +107,10 @@ _INSIDE: dict[tuple[type[Record], str], type[Record]] = {
     (Effect, "figures"): Figure,
 }
 #: Types of fields, as they are written, that a record of data has unchanged.
-_PLAIN = {"str": str, "int": int, "bool": bool}
+_PLAIN = {"str": (str,), "int": (int,), "bool": (bool,), "int | None": (int, type(None))}
 
 
-def _record(kind: type[Record], data: dict[str, Any]) -> Any:
+def record(kind: type[Record], data: dict[str, Any]) -> Any:
     """Return a record of the fields that this overlay knows: another one may have written more.
 
     Raises `TypeError` if a field is missing, or of another type.
@@ -118,12 +118,12 @@ def _record(kind: type[Record], data: dict[str, Any]) -> Any:
     known = {name: data[name] for name in kind._fields if name in data}
     for name, value in known.items():
         said, inside = kind.__annotations__[name], _INSIDE.get((kind, name))
-        if said in _PLAIN and type(value) is not _PLAIN[said]:
+        if said in _PLAIN and type(value) not in _PLAIN[said]:
             raise TypeError(f"{name} is {str(value)[:60]!r}")
         if said.startswith("tuple"):
-            known[name] = tuple(str(item) if inside is None else _record(inside, item) for item in value)
+            known[name] = tuple(str(item) if inside is None else record(inside, item) for item in value)
         elif inside is not None and value is not None:
-            known[name] = _record(inside, value)
+            known[name] = record(inside, value)
     return kind(**known)
 
 

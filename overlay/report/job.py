@@ -21,20 +21,25 @@ if TYPE_CHECKING:
     from overlay.report.inputs import Ledger
 
 
-#: What the process file of an unbroken run holds.
-_KINDS: dict[str, tuple[type, ...]] = {
-    "ledger": (str,),
-    "rank": (int, type(None)),
-    "world": (int, type(None)),
-    "host": (str,),
-    "pid": (int,),
-    "ended": (bool,),
-    "effects": (dict,),
-}
 #: What comes of a file that cannot be read, or is none.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ReportError)
-#: Ranks of a job, and characters of what is wrong.
-_MOST_RANKS, _SHOWN = 1 << 22, 60
+_MOST_RANKS = 1 << 22
+
+
+class Process(Record):
+    """The file of one process, as far as it is read."""
+
+    #: The digest in the name of its ledger, which it may share with others.
+    ledger: str
+    #: `None` in a process of no rank.
+    rank: int | None
+    world: int | None
+    host: str
+    pid: int
+    #: Whether it came to an end of its own.
+    ended: bool
+    #: By patch, its figures.
+    effects: dict[str, dict[str, Number]]
 
 
 class Job(Record):
@@ -95,19 +100,18 @@ def read(folder: str) -> Job:
     for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
         try:
             own = _process(os.path.join(folder, name))
-            digest = own["ledger"]
-            if digest not in ledgers:
-                ledgers[digest] = inputs.ledger(os.path.join(folder, f"{LEDGER}{digest}{ENDING}"))
+            if own.ledger not in ledgers:
+                ledgers[own.ledger] = inputs.ledger(os.path.join(folder, f"{LEDGER}{own.ledger}{ENDING}"))
         except _BROKEN as error:
             unreadable.append(f"{name}: {error}")
             continue
-        label = f"process {own['pid']} on {own['host']}, of no rank"
-        if own["rank"] is not None:
-            label = f"rank {own['rank']}"
-            worlds.setdefault(own["world"] or 0, set()).add(own["rank"])
-        if not own["ended"]:
+        label = f"process {own.pid} on {own.host}, of no rank"
+        if own.rank is not None:
+            label = f"rank {own.rank}"
+            worlds.setdefault(own.world or 0, set()).add(own.rank)
+        if not own.ended:
             cut_short.append(label)
-        found.append(ledgers[digest].replace(name=label, figures=own["effects"]))
+        found.append(ledgers[own.ledger].replace(name=label, figures=own.effects))
     if not found:
         raise ReportError(f"no process has left a ledger in {folder} (OVERLAY_LEDGER_DIR)")
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
@@ -174,23 +178,16 @@ def _together(ledgers: list[Ledger]) -> dict[str, tuple[Effect, int]]:
     return found
 
 
-def _process(path: str) -> dict[str, Any]:
+def _process(path: str) -> Process:
+    """Return the file of a process. Raises one of `_BROKEN` if it is none."""
     with open(path, encoding="utf-8") as file:
-        own = json.load(file)
-    if not isinstance(own, dict):
-        raise TypeError("it holds no object")
-    missing = _KINDS.keys() - own.keys()
-    if missing:
-        raise ValueError(f"{', '.join(sorted(missing))} is missing")
-    for key, kinds in _KINDS.items():
-        if not isinstance(own[key], kinds) or (isinstance(own[key], bool) and bool not in kinds):
-            raise TypeError(f"its {key} is {str(own[key])[:_SHOWN]!r}")
-    if not 0 <= (own["rank"] or 0) < _MOST_RANKS or not 0 <= (own["world"] or 0) <= _MOST_RANKS:
-        raise ValueError(f"rank {own['rank']} of {own['world']} ranks")
-    if not own["ledger"].isalnum():
-        raise ValueError(f"{own['ledger']!r} names no ledger")
-    own["effects"] = {
+        own: Process = inputs.record(Process, json.load(file))
+    if not 0 <= (own.rank or 0) < _MOST_RANKS or not 0 <= (own.world or 0) <= _MOST_RANKS:
+        raise ValueError(f"rank {own.rank} of {own.world} ranks")
+    if not own.ledger.isalnum():
+        raise ValueError(f"{own.ledger!r} names no ledger")
+    effects = {
         str(patch): {str(key): value for key, value in values.items() if type(value) in (int, float)}
-        for patch, values in dict(own["effects"]).items()
+        for patch, values in own.effects.items()
     }
-    return own
+    return own.replace(effects=effects)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from overlay.report.headline import Headline
     from overlay.report.inputs import Ledger, Suite
     from overlay.report.sources import SiteSource
-    from overlay.verdict import Plan, Verdict
+    from overlay.verdict import Plan, TargetVerdict, Verdict
 
 #: What nobody has to look at: the project is not there, or the patch was left out.
 _ASIDE = ("not-installed", "not-selected", "")
@@ -82,8 +82,12 @@ class View(Record):
 
     def versions(self) -> list[str]:
         """Return the projects and their versions, as far as a verdict names them."""
+        return sorted({f"{target.project} {target.version}" for target in self.found()})
+
+    def found(self) -> list[TargetVerdict]:
+        """Return what was decided for projects of which a version is known."""
         targets = (target for verdict in self.verdicts.values() for target in verdict.targets)
-        return sorted({f"{target.project} {target.version}" for target in targets if target.version})
+        return [target for target in targets if target.version]
 
 
 def audit_view(name: str, plan: Plan, tree: Tree, selected: Collection[str]) -> View:
@@ -153,7 +157,8 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     concerned = [name for name in known if any(view.concerns(name) for view in views)]
     waiting = [name for name in concerned if outcomes[name] in ("not reached", "not installed")]
     absent = [name for name in known if outcomes[name] == "not installed"]
-    nothing_of = unmet(patches, _projects(views), (name for name in waiting if name not in absent))
+    met = {target.project for view in views for target in view.found()}
+    nothing_of = unmet(patches, met, (name for name in waiting if name not in absent))
     apart = {*absent, *(name for names in nothing_of.values() for name in names)}
     shown = [name for name in concerned if name not in apart]
     pictures = [
@@ -269,17 +274,6 @@ def _sources(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[SiteSource, ..
                     for replacement in variant.replacements
                 ]
     return tuple(found)
-
-
-def _projects(views: Sequence[View]) -> set[str]:
-    """Return the projects of which some view names a version."""
-    return {
-        target.project
-        for view in views
-        for verdict in view.verdicts.values()
-        for target in verdict.targets
-        if target.version
-    }
 
 
 def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:
