@@ -15,7 +15,7 @@ import os
 import sys
 
 from overlay._version import __version__
-from overlay.commands import audit, authoring, lock, output, patches, plan, process, run
+from overlay.commands import authoring, installation, lock, output, patches, process, run
 from overlay.commands.output import (
     EXIT_LOUD,
     EXIT_OK,
@@ -127,7 +127,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
         return sub
 
     run.add(commands)
-    for one in (patches, plan, audit, process, lock, authoring, output):
+    for one in (patches, installation, process, lock, authoring, output):
         one.add(add)
     text = "run upstream's own tests with and without overlay: list, run, diff, report"
     tests = commands.add_parser("suite", help=text, description=text)

@@ -12,7 +12,7 @@ from overlay.errors import OverlayError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from overlay.enabling.engine import Engine
@@ -53,16 +53,6 @@ def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> 
 def say(text: str) -> None:
     """Tell the person at the terminal something that is not part of the output."""
     sys.stderr.write(f"overlay: {text}\n")
-
-
-def say_no_upstream(sites: Iterable[str]) -> int:
-    """Say that none of some folders holds anything to decide on. Return the exit code that goes with it."""
-    where = ", ".join(sites)
-    say(
-        f"no upstream of a selected patch is in {where}: name the folders of the path, such as "
-        "the site-packages and each checkout"
-    )
-    return EXIT_USAGE
 
 
 def folder(text: str) -> str:
