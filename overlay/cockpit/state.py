@@ -108,7 +108,7 @@ def look(engine: Engine) -> Cockpit:
 
 
 def _reason(checkup: Checkup) -> str:
-    """Return what of the checks is said first: a selection that is none; OVERLAY last, which is the job's."""
+    """Return the most important failed check: a wrong selection first, OVERLAY last, as a job sets it."""
     wrong = [check for check in checkup.checks if check.answer == NO]
     wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY", check.name != "selection"))
     # What is wrong with a setting has its name.
@@ -117,7 +117,7 @@ def _reason(checkup: Checkup) -> str:
 
 
 def _command(projects: tuple[Installed, ...]) -> str:
-    """Return how the jobs of what is installed are started."""
+    """Return the command that starts a job of what is installed."""
     there = {one.project for one in projects if one.version}
     return next((words for name, words in starting_commands().items() if name in there), _COMMAND)
 

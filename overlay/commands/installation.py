@@ -116,7 +116,7 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _say_no_upstream(sites: Sequence[str]) -> int:
-    """Say that none of some folders holds anything to decide on. Return the exit code that goes with it."""
+    """Say that some folders hold no upstream, and return the exit code for that."""
     where = ", ".join(sites)
     say(
         f"no upstream of a selected patch is in {where}: name the folders of the path, such as "

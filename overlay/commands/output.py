@@ -33,7 +33,7 @@ class OutputError(Exception):
 
 
 class FolderError(OverlayError):
-    """A folder on the command line that is none."""
+    """A path on the command line that is no folder, or none to import from."""
 
 
 def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
@@ -51,7 +51,7 @@ def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> 
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal something that is not part of the output."""
+    """Write a remark to standard error, apart from the output."""
     sys.stderr.write(f"overlay: {text}\n")
 
 

@@ -38,7 +38,7 @@ def _status(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def foreseen(status: Status, plan: Plan) -> Status:
-    """Return a ledger with what will be decided on the patches that wait for their modules.
+    """Return a ledger with the verdicts that patches will get once their modules are imported.
 
     A process that trains finds that out at the import of a module, when its path is complete. Here somebody
     asks about what is installed.

@@ -142,7 +142,7 @@ def lock(found: Mapping[str, Any]) -> str:
 
 
 def _folded(sentences: Sequence[str], more: str, less: str) -> list[str]:
-    """Return the sentences on a lock in lines; patches that are on one side only share one."""
+    """Return differences of a lock as lines; all patches that are on one side only share a line."""
     lines, added, gone = [], [], []
     for sentence in sentences:
         name, mark, said = sentence.partition(": revision: ")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Chart(Record):
-    """One picture, and what it says in words and as a table."""
+    """One picture, with a caption and the same numbers as a table."""
 
     title: str
     #: One sentence on what to see.
@@ -30,7 +30,7 @@ class Chart(Record):
 
 
 def chart(figure: Any) -> Chart:
-    """Return the chart of one figure. Raises `ReportError` if it is none of the kinds."""
+    """Return the chart of one figure. Raises `ReportError` if it cannot be drawn."""
     try:
         draw = KINDS[figure["kind"]]
         return draw(str(figure["title"]), figure)
@@ -258,7 +258,7 @@ def _chart(  # noqa: PLR0913, PLR0917 -- all that there is to one
 
 
 def _room(narrow: bool) -> int:
-    """Return the characters that a name may have."""
+    """Return how many characters a name may have."""
     return 22 if narrow else 40
 
 
@@ -279,7 +279,7 @@ def _name_rows(axes: Any, names: Iterable[str], at: float, narrow: bool, above: 
 
 
 def _looks() -> list[dict[str, Any]]:
-    """Return how series look: the last of two is ours, and none differ by colour alone."""
+    """Return styles for series, none of which differ by colour alone; the second is for overlay."""
     colours = (BEFORE, AFTER, *SHARES)
     return [
         {"color": colour, "marker": marker, "linestyle": LINES[place % len(LINES)]}

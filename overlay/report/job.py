@@ -43,7 +43,7 @@ class Process(Record):
 
 
 class Job(Record):
-    """What the processes of a job said."""
+    """What the processes of a job have reported."""
 
     #: One for each process, under its rank if it has one.
     ledgers: tuple[Ledger, ...]
@@ -57,7 +57,7 @@ class Job(Record):
     unreadable: tuple[str, ...]
 
     def gaps(self) -> list[str]:
-        """Return sentences on processes of which too little is known."""
+        """Return sentences on ledgers that are missing, incomplete or unreadable."""
         found = [f"There is no ledger of {spans(self.missing)}."] if self.missing else []
         if self.cut_short:
             found.append(f"{len(self.cut_short)} of {len(self.ledgers)} did not come to an end of their own.")
@@ -92,7 +92,7 @@ class Job(Record):
 
 
 def read(folder: str) -> Job:
-    """Return what lies in a folder. Raises `ReportError` if no process has left anything there."""
+    """Read the ledgers in a folder. Raises `ReportError` if there is none."""
     ledgers: dict[str, Ledger] = {}
     found, unreadable = [], []
     worlds: dict[int, set[int]] = {}
@@ -127,7 +127,7 @@ def read(folder: str) -> Job:
 
 
 def table(job: Job) -> str:
-    """Return what a person reads at a terminal."""
+    """Return a summary for a terminal."""
     groups, differences = compare(job.ledgers)
     said = "which say the same" if len(groups) == 1 else f"which say {len(groups)} things"
     lines = [f"{len(job.ledgers)} processes, {said}"]
@@ -158,7 +158,7 @@ def table(job: Job) -> str:
 
 
 def _together(ledgers: list[Ledger]) -> dict[str, tuple[Effect, int]]:
-    """Return what all processes have counted, by patch."""
+    """Return the combined figures of all processes, by patch."""
     declared: dict[str, Effect] = {}
     for status in {id(ledger.status): ledger.status for ledger in ledgers}.values():
         for patch in status.patches:

@@ -27,14 +27,14 @@ SOURCE_OF = "source of "
 
 
 class Group(Record):
-    """Processes that say the same, and one that speaks for them."""
+    """Processes whose ledgers agree, and one that speaks for them."""
 
     name: str
     ledgers: tuple[Ledger, ...]
 
     @property
     def first(self) -> Ledger:
-        """Return the one that tells most: patches that are armed alone have no verdict yet."""
+        """Return the one with the most verdicts: a patch that is only armed has none yet."""
         return max(self.ledgers, key=lambda item: sum(p.verdict is not None for p in item.status.patches))
 
 
@@ -49,7 +49,7 @@ class Difference(Record):
 
 
 def compare(ledgers: Sequence[Ledger]) -> tuple[tuple[Group, ...], tuple[Difference, ...]]:
-    """Return the processes in groups that say the same, and what the groups differ in."""
+    """Return groups of processes that agree, and the facts in which the groups differ."""
     # Thousands of ranks may have one ledger.
     of_status = {id(ledger.status): _facts(ledger) for ledger in ledgers}
     facts = {ledger.name: of_status[id(ledger.status)] for ledger in ledgers}
@@ -87,7 +87,7 @@ def compare(ledgers: Sequence[Ledger]) -> tuple[tuple[Group, ...], tuple[Differe
 
 
 def _without_common(selections: Sequence[str]) -> list[str]:
-    """Return selections without the patches that all of them have, which are counted."""
+    """Return selections without the patches that they share, of which only the number is given."""
     found = [dict.fromkeys(filter(None, one.split(", "))) for one in selections]
     common = set(found[0]).intersection(*found)
     count = f"{len(common)} that all have"

@@ -85,7 +85,7 @@ class View(Record):
         return sorted({f"{target.project} {target.version}" for target in self.found()})
 
     def found(self) -> list[TargetVerdict]:
-        """Return what was decided for projects of which a version is known."""
+        """Return the verdicts on projects whose version is known."""
         targets = (target for verdict in self.verdicts.values() for target in verdict.targets)
         return [target for target in targets if target.version]
 
@@ -215,7 +215,7 @@ def link(reference: str) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """Return a name or a setting that a line may end in, after what parts its words."""
+    """Return a name or a setting in which lines may break, after dots, slashes, commas and the like."""
     from markupsafe import Markup, escape
 
     return Markup("<wbr>").join(map(escape, re.findall(r"[^./=,:]*[./=,:]+|[^./=,:]+", name)))
@@ -277,7 +277,7 @@ def _sources(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[SiteSource, ..
 
 
 def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:
-    """Return for each project its releases, each with whether it is one of here, and the cells of patches."""
+    """Return each project with its releases, whether each is installed here, and the cells of its patches."""
     here = {version for view in views for version in view.versions()}
     found = []
     groups: dict[str, dict[str, Mapping[str, Mapping[str, str]]]] = {}

@@ -62,7 +62,7 @@ class CallCounter:
         profile.enable()
 
     def _begin_thread(self, _frame: FrameType, _event: str, _argument: object) -> None:
-        """Give a new thread a profile, which takes the place of this very function there."""
+        """Give a new thread a profile of its own, which replaces this function there."""
         self._profile()
 
     if sys.version_info >= (3, 12):

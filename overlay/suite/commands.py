@@ -66,7 +66,7 @@ def _list(_: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
-    """Run recipes one after the other. Without names, one whose files cannot be had is said and left out."""
+    """Run recipes one after the other. Unless named, one that cannot be fetched is skipped."""
     arguments.progress.close()  # it says more of its own
     # What ends this process shall also end what it has started. Background jobs of a shell ignore SIGINT.
     for sign in (signal.SIGTERM, signal.SIGINT):

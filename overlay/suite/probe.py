@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def look(packages: Sequence[str], requirements: Sequence[str]) -> dict[str, Any]:
-    """Return versions, where the packages would be imported from, what lacks, and the decided patches."""
+    """Return versions, the folders of packages, unmet requirements, and the verdicts on patches."""
     known = load_all()
     plan = here().plan()
     patches: dict[str, Any] = {}

@@ -24,7 +24,7 @@ class Progress:
     def __init__(
         self, recipe: Recipe, files: Sequence[str], whole: int, jobs: int, earlier: Mapping[str, float]
     ) -> None:
-        """Say how long it takes: as an earlier run did, or as the recipe says of all its `whole` files."""
+        """Say how long it will take, by an earlier run or by the seconds of all `whole` files of the recipe."""
         self._lock = threading.Lock()
         self._jobs = jobs
         self._left = list(files) * _MODES
@@ -48,7 +48,7 @@ class Progress:
             self._say(f"{len(files)} files again, to tell what is flaky")
 
     def done(self, mode: str, file: str, found: Results) -> None:
-        """Say what became of a file."""
+        """Report the outcome of a file."""
         with self._lock:
             self._left.remove(file)
             self._took[file] = found.files[0].seconds

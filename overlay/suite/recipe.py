@@ -28,7 +28,7 @@ PYTHON, RANKS = "{python}", "{ranks}"
 
 
 class Source(Record):
-    """Where files are had: exactly one of `sdist`, `checkout` and `git` is set."""
+    """Where files come from: exactly one of `sdist`, `checkout` and `git` is set."""
 
     #: `NAME==VERSION` in the package index.
     sdist: str = ""
@@ -58,7 +58,7 @@ class Known(Record):
 
 
 class Recipe(Record):
-    """How the tests of one release are had and run."""
+    """How the tests of one release are fetched and run."""
 
     name: str
     about: str
@@ -66,9 +66,9 @@ class Recipe(Record):
     environment: tuple[str, ...] = ()
     #: The packages under test, by their import names.
     packages: tuple[str, ...]
-    #: Where the tests are had, in the order of trying.
+    #: Where the tests come from, in the order of trying.
     tests: tuple[Source, ...]
-    #: Where the packages under test are had, if not from where the tests are.
+    #: Where the packages under test come from, if not from where the tests do.
     code: tuple[Source, ...] = ()
     command: tuple[str, ...] = (PYTHON, "-m", "pytest")
     #: Further arguments for pytest.
@@ -141,7 +141,7 @@ class _WrongError(Exception):
 
 
 def _table(kind: type[Record], table: Any, where: str, **given: str) -> Any:
-    """Return the record that a table holds, with some fields that are given and may not stand there."""
+    """Return a table as a record. Fields that are given may not stand in the table."""
     if not isinstance(table, dict):
         raise _WrongError(f"{where} = {_shown(table)} is not a table")
     found: dict[str, Any] = dict(given)
@@ -169,7 +169,7 @@ def _table(kind: type[Record], table: Any, where: str, **given: str) -> Any:
 
 
 def _value(kind: str, value: Any, where: str, form: str) -> Any:
-    """Return what a field of a record holds, of a type as it is written."""
+    """Return the value of a field. `kind` is its type as it is written in the record."""
     if kind.startswith("tuple["):
         if not isinstance(value, list):
             raise _WrongError(f"{where} = {_shown(value)} is not a list")
@@ -203,7 +203,7 @@ def _text(value: Any, where: str, form: str) -> str:
 
 
 def _key(where: str, key: str) -> str:
-    """Return a key with the keys of the tables around it."""
+    """Return the full name of a key, which begins with the tables that it is in."""
     full = f"{where}.{key}" if where else key
     if not key.isprintable() or len(full) > _LONGEST_KEY:
         raise _WrongError(f"the key {_shown(full)} is too long, or holds characters that do not print")

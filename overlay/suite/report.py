@@ -79,7 +79,7 @@ class Report(Record):
 
 
 def load(folder: str) -> Report:
-    """Return the run whose results lie in a folder. Raises `SuiteError`."""
+    """Return the run whose results are in a folder. Raises `SuiteError`."""
     path = os.path.join(folder, "run.json")
     try:
         with open(path, encoding="utf-8") as file:
@@ -133,7 +133,7 @@ def _coverage(run: dict[str, Any], plain: Results, overlay: Results) -> tuple[Co
 
 
 def untouched(folder: str) -> str:
-    """Return, as text, what a run shows of the patches that are decided to apply."""
+    """Return, as text, what a run shows about the patches that apply."""
     lines = []
     coverage = load(folder).coverage
     for item in _shown(coverage):
@@ -150,7 +150,7 @@ def _shown(coverage: Sequence[Coverage]) -> list[Coverage]:
 
 
 def _others(coverage: Sequence[Coverage]) -> str:
-    """Say which selected patches a run cannot show anything of."""
+    """Return a phrase on the selected patches about which a run shows nothing."""
     shown = _shown(coverage)
     rest = [item for item in coverage if item not in shown]
     counts = Counter(
@@ -182,7 +182,7 @@ def page(runs: Sequence[Report]) -> str:
 
 
 def _counts(report: Report) -> dict[str, object]:
-    """Return the row of a run, by the names of the columns."""
+    """Return the row of a run in the table of all runs, by column."""
     difference = report.difference
     plain, overlay = (
         Counter(test.outcome for test in part.tests if test.attempt == 1)
@@ -245,7 +245,7 @@ def _command(run: dict[str, Any]) -> str:
 
 
 def _patches(coverage: Sequence[Coverage]) -> list[str]:
-    """Return what a run shows of each patch: a table, and sentences on those that it says nothing of."""
+    """Return what a run shows about each patch: a table, and a sentence on those that it never calls."""
     shown = _shown(coverage)
     rows = [
         (

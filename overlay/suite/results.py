@@ -92,7 +92,7 @@ class Results(Record):
 
 
 def gather(folder: str, ended: File, last_words: str) -> Results:
-    """Put together what the processes of one test file wrote down."""
+    """Merge what the processes of one test file have written."""
     tests: dict[str, Test] = {}
 
     def add(name: str, outcome: str, seconds: float, reason: str) -> None:
@@ -147,7 +147,7 @@ def _by_rank(folder: str) -> list[dict[str, list[dict[str, Any]]]]:
 
 
 def _left_over(lines: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[str]]:
-    """Return what had begun and not ended, and what had been collected and not begun."""
+    """Return the tests that began and did not end, and those that were collected and did not begin."""
     begun = {line["id"] for line in lines["begin"]}
     reported = {line["id"] for line in lines["report"]}
     collected = dict.fromkeys(name for line in lines["collected"] for name in line["ids"])

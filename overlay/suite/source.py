@@ -40,7 +40,7 @@ def cache() -> str:
 
 
 def obtain(sources: Sequence[Source], where: str) -> Tree:
-    """Return the first of several sources that can be had. Raises `SuiteError` with what each said."""
+    """Return the first of several sources that can be fetched. Raises `SuiteError` with the error of each."""
     first, *rest = sources
     try:
         return _obtain(first, where)
@@ -122,7 +122,7 @@ def _clone(source: Source, where: str) -> str:
 
 
 def _from_bundle(bundle: str, name: str, where: str) -> str:
-    """Return a bare clone of a git bundle: of what lies there now, should another have taken its place."""
+    """Return a bare clone of a git bundle, a new one if the bundle has been replaced."""
     with open(bundle, "rb") as file:
         if not file.read(16).startswith(b"# v"):
             raise SuiteError(f"{name}={bundle} is neither a git repository nor a git bundle")
@@ -159,7 +159,7 @@ def _git(repository: str, *words: str) -> bytes:
 
 
 def _run(command: list[str], what: str) -> bytes:
-    """Return what a command wrote. Raises `SuiteError` with the last line of what it complained of."""
+    """Return the output of a command. Raises `SuiteError` with the last line of its errors."""
     environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE, env=environ)
@@ -179,7 +179,7 @@ def expand(tree: str, patterns: Sequence[str]) -> list[str]:
 
 
 def excluded(tree: str, files: Sequence[str], groups: Iterable[Excluded]) -> dict[str, str]:
-    """Return those of some files that are not run, with the reason: that of the first group that has it."""
+    """Return which of some files are not run, and why: the reason of the first group that has the file."""
     reasons: dict[str, str] = {}
     for group in groups:
         for name in expand(tree, group.files):
