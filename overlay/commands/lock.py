@@ -78,7 +78,7 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _existing(arguments: argparse.Namespace, ids: list[str]) -> Lock | None:
-    """Return the lock that exists. Raises `LockError` if it is damaged and not to be replaced."""
+    """Return the lock that exists, or `None`. Raises `LockError` if it is damaged and may not be replaced."""
     from overlay.pinning import lockfile
 
     needed = arguments.check or ids

@@ -24,7 +24,7 @@ class Progress:
     def __init__(
         self, recipe: Recipe, files: Sequence[str], whole: int, jobs: int, earlier: Mapping[str, float]
     ) -> None:
-        """Say how long it will take, by an earlier run or by the seconds of all `whole` files of the recipe."""
+        """Say how long it will take: as an earlier run, or as the recipe says of all its `whole` files."""
         self._lock = threading.Lock()
         self._jobs = jobs
         self._left = list(files) * _MODES
