@@ -15,7 +15,7 @@ import os
 import sys
 
 from overlay._version import __version__
-from overlay.commands import audit, digest, doctor, lock, new, packs, patches, plan, run, schema, status
+from overlay.commands import authoring, installation, lock, output, patches, process, run
 from overlay.commands.output import (
     EXIT_LOUD,
     EXIT_OK,
@@ -126,11 +126,9 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
         sub.set_defaults(command=command)
         return sub
 
-    for one in (patches, plan, audit, status, digest):
-        one.add(add)
     run.add(commands)
-    for other in (doctor, packs, lock, new, schema):
-        other.add(add)
+    for one in (patches, installation, process, lock, authoring, output):
+        one.add(add)
     text = "run upstream's own tests with and without overlay: list, run, diff, report"
     tests = commands.add_parser("suite", help=text, description=text)
     if suite:
@@ -148,9 +146,13 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
 
 
 def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.cockpit.command import show_cockpit
+    """Show what is here. What is selected and cannot be applied is exit code 1, as everywhere."""
+    from overlay.cockpit.screen import screen
+    from overlay.cockpit.state import look
 
-    return show_cockpit(engine, arguments)
+    found = look(engine)
+    output.show(arguments, found.to_dict(), lambda: screen(found))
+    return EXIT_LOUD if found.refused else EXIT_OK
 
 
 def _add_report(commands: Any) -> None:

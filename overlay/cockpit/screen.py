@@ -96,7 +96,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _cut(line: str) -> str:
-    """Return a line with a path that fits: its middle is what nobody reads."""
+    """Return a line with a path, shortened in its middle if it does not fit."""
     if len(line) <= WIDTH:
         return line
     kept = WIDTH - 3

@@ -1,4 +1,4 @@
-"""All that the cockpit shows, as data."""
+"""Everything the cockpit shows, as data."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from overlay._version import __version__
 from overlay.arming.doctor import NO, examine
 from overlay.base.record import Record
 from overlay.catalogue.registry import starting_commands
-from overlay.cockpit.defects import Defects, defects
 from overlay.deciding.installed import Installed  # noqa: TC001 -- a field type
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from overlay.arming.doctor import Checkup
     from overlay.enabling.engine import Engine
 
@@ -29,6 +30,26 @@ class Applying(Record):
     patch: str
     #: What changes in a job that runs, of `overlay.patch.CHANGES`; empty if the patch does not say.
     changes: tuple[str, ...]
+
+
+class Defects(Record):
+    """Known defects of what is installed, each by the id under which it is known."""
+
+    #: Present, and mended by a patch that is selected.
+    mended: tuple[str, ...]
+    #: Present, and left as they are: no patch mends them, or it is not selected.
+    left: tuple[str, ...]
+    #: Neither known to be there nor not to be there: the source is one that nobody has looked at.
+    unknown: tuple[str, ...]
+
+    @property
+    def present(self) -> int:
+        """How many there are."""
+        return len(self.mended) + len(self.left)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return how many there are, and which, as plain data."""
+        return {"present": self.present, **super().to_dict()}
 
 
 class Cockpit(Record):
@@ -66,6 +87,10 @@ def look(engine: Engine) -> Cockpit:
     except OverlayError:  # the checkup says what is wrong with the selection
         verdicts, refused = [], ()
     applied = tuple(one.patch for one in verdicts if one.verdict == "apply")
+    audit = make_audit(engine, everything, tree, selected=applied)
+    mended, left, unknown = (
+        tuple(one.defect for one in audit.of(state)) for state in ("mended", "open", "unknown")
+    )
     checkup = examine(engine)
     projects = engine.installed(tree)
     return Cockpit(
@@ -75,7 +100,7 @@ def look(engine: Engine) -> Cockpit:
         projects=projects,
         patches=tuple(Applying(patch=name, changes=known[name].changes) for name in applied),
         refused=refused,
-        defects=defects(make_audit(engine, everything, tree, selected=applied)),
+        defects=Defects(mended=mended, left=left, unknown=unknown),
         armed=checkup.armed,
         reason=_reason(checkup),
         next=_next(checkup, applied, refused, _command(projects)),
@@ -83,7 +108,7 @@ def look(engine: Engine) -> Cockpit:
 
 
 def _reason(checkup: Checkup) -> str:
-    """Return what of the checks is said first: a selection that is none; OVERLAY last, which is the job's."""
+    """Return the most important failed check: a wrong selection first, OVERLAY last, as a job sets it."""
     wrong = [check for check in checkup.checks if check.answer == NO]
     wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY", check.name != "selection"))
     # What is wrong with a setting has its name.
@@ -92,7 +117,7 @@ def _reason(checkup: Checkup) -> str:
 
 
 def _command(projects: tuple[Installed, ...]) -> str:
-    """Return how the jobs of what is installed are started."""
+    """Return the command that starts a job of what is installed."""
     there = {one.project for one in projects if one.version}
     return next((words for name, words in starting_commands().items() if name in there), _COMMAND)
 

@@ -1,4 +1,4 @@
-"""`overlay lock`: what is decided here, in a file that `OVERLAY_PIN` holds later processes to."""
+"""`overlay lock`: writes what is decided here into a file, to which `OVERLAY_PIN` holds later processes."""
 
 from __future__ import annotations
 
@@ -46,19 +46,17 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
 
     here = engine.lock(arguments.patches)
     ids = [name for name in arguments.update or () if name]
-    anew = arguments.update is not None and "" in arguments.update
-    old = None if anew and not ids else _existing(arguments, ids)
-    new = _updated(old, here, ids) if old is not None and ids else here
-    kept = arguments.check or (old is not None and arguments.update is None)
-    if not kept:
-        before = _readable(arguments.file) if old is None else old
+    old = _existing(arguments, ids)
+    written = not arguments.check and (old is None or arguments.update is not None)
+    new = here
+    if old is not None and (ids or not written):
+        new = _updated(old, here, ids) if ids else old
+    if written:
         try:
             lockfile.save(arguments.file, new)
         except OSError as error:
             raise LockError(f"the lock cannot be written: {error}") from error
-    else:
-        new, before = old or here, None
-    changed = [] if before is None else changes(facts(before), facts(new))
+    changed = changes(facts(old), facts(new)) if written and old is not None else []
     different = differences(facts(new), facts(here))
     loud = [patch["id"] for patch in new["patch"] if patch["verdict"] in LOUD]
     data = {
@@ -66,11 +64,11 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
         "digest": new["digest"],
         "differences": different,
         "loud": loud,
-        "written": not kept,
+        "written": written,
         "changed": changed,
     }
     show(arguments, data, lambda: tables.lock(data))
-    if kept and different and not arguments.check:
+    if different and not (written or arguments.check):
         say(
             f"{arguments.file} is there, and nothing was written: `overlay lock --update` writes over it, "
             "--update ID locks one patch anew"
@@ -80,27 +78,20 @@ def _lock(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _existing(arguments: argparse.Namespace, ids: list[str]) -> Lock | None:
-    """Return the lock that is compared with, `None` if one is written where none is. Raises `LockError`."""
+    """Return the lock that exists, or `None`. Raises `LockError` if it is damaged and may not be replaced."""
     from overlay.pinning import lockfile
 
-    if arguments.check or ids:
-        return lockfile.read(arguments.file)
-    if not os.path.isfile(arguments.file):  # a terminal or a pipe has nothing to lose
+    needed = arguments.check or ids
+    if not needed and not os.path.isfile(arguments.file):  # a terminal or a pipe has nothing to lose
         return None
     try:
         return lockfile.read(arguments.file)
     except LockError as error:
+        if needed:
+            raise
+        if arguments.update is not None:  # what is damaged is written over all the same
+            return None
         raise LockError(f"{error} (nothing was written: `overlay lock --update` writes over it)") from error
-
-
-def _readable(file: str) -> Lock | None:
-    """Return the lock that is to be written over, `None` if there is none or it is damaged."""
-    from overlay.pinning import lockfile
-
-    try:
-        return lockfile.read(file) if os.path.isfile(file) else None
-    except LockError:
-        return None
 
 
 def _updated(old: Lock, here: Lock, ids: list[str]) -> Lock:
@@ -111,10 +102,8 @@ def _updated(old: Lock, here: Lock, ids: list[str]) -> Lock:
     fresh = {patch["id"]: patch for patch in here["patch"]}
     for name in ids:
         if name not in entries and name not in fresh:
-            msg = (
-                f"--update: {name!r} is neither locked nor selected; {settings.nearest(name, sorted(fresh))}"
-            )
-            raise SelectionError(msg)
+            near = settings.nearest(name, sorted(fresh))
+            raise SelectionError(f"--update: {name!r} is neither locked nor selected; {near}")
         entries.pop(name, None)
         if name in fresh:
             entries[name] = fresh[name]

@@ -1,4 +1,4 @@
-"""How a command prints, and how it ends."""
+"""How commands print and which exit codes they have; and `overlay schema`, which describes `--json`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from overlay.enabling.engine import Engine
+
 #: All is well; the answer is no; the question cannot be understood.
 EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
 #: What the help of an option says of the form of a selection.
@@ -22,13 +24,16 @@ SELECTION = "ids, globs, all, none, and -ID to drop one, separated by commas or 
 #: As a shell has them, for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
 
+#: Beside this file: the JSON schema of what is printed.
+_SCHEMA = "output.schema.json"
+
 
 class OutputError(Exception):
     """Standard output takes no more."""
 
 
 class FolderError(OverlayError):
-    """A folder on the command line that is none."""
+    """A path on the command line that is no folder, or none to import from."""
 
 
 def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> None:
@@ -46,7 +51,7 @@ def show(arguments: argparse.Namespace, data: Any, table: Callable[[], str]) -> 
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal something that is not part of the output."""
+    """Write a remark to standard error, apart from the output."""
     sys.stderr.write(f"overlay: {text}\n")
 
 
@@ -67,3 +72,15 @@ def add_sites(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", action="append", type=folder, metavar="DIR", help=what)
     what = "the folder that is / to what lies in the sites, as for an unpacked image"
     parser.add_argument("--root", type=folder, metavar="DIR", help=what)
+
+
+def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `overlay schema` to a parser."""
+    add_command("schema", _schema, "print the JSON schema of what the commands print with --json")
+
+
+def _schema(_: Engine, arguments: argparse.Namespace) -> int:
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), _SCHEMA), encoding="utf-8") as file:
+        text = file.read()
+    show(arguments, json.loads(text), text.rstrip)
+    return EXIT_OK

@@ -1,7 +1,8 @@
-"""`overlay list` and `overlay explain`: which patches there are, and all about one."""
+"""`overlay list`, `explain` and `packs`: all patches, the details of one, and packs by third parties."""
 
 from __future__ import annotations
 
+from overlay.base import settings
 from overlay.commands import tables
 from overlay.commands.output import EXIT_LOUD, EXIT_OK, add_sites, show
 from overlay.errors import SelectionError
@@ -20,6 +21,7 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     explain = add_command("explain", _explain, "say all about one patch, and what is decided for it here")
     explain.add_argument("id", metavar="ID")
     add_sites(explain)
+    add_command("packs", _packs, "list the packs that are installed, without importing them")
 
 
 def _list(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -36,10 +38,8 @@ def _list(engine: Engine, arguments: argparse.Namespace) -> int:
 def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
     known = engine.known()
     if arguments.id not in known:
-        from overlay.base.settings import nearest
-
-        msg = f"there is no patch {arguments.id!r}; {nearest(arguments.id, sorted(known))}"
-        raise SelectionError(msg)
+        near = settings.nearest(arguments.id, sorted(known))
+        raise SelectionError(f"there is no patch {arguments.id!r}; {near}")
     patch = known[arguments.id]
     wanted = [patch.id, *patch.requires]
     verdict = next(
@@ -52,3 +52,13 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
         lambda: tables.explanation(patch, verdict, alone),
     )
     return EXIT_LOUD if verdict.loud else EXIT_OK
+
+
+def _packs(_: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.catalogue.packs import installed
+
+    found = installed()
+    wanted = settings.packs()
+    data = [{**pack.to_dict(), "loaded": pack.name in wanted} for pack in found]
+    show(arguments, data, lambda: tables.packs(found, wanted))
+    return EXIT_OK

@@ -1,4 +1,4 @@
-"""What a command is at, on the terminal of whoever waits for it."""
+"""A progress bar on the terminal, for commands that take long."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Progress:
         self._state = done, total, name
 
     def close(self) -> None:
-        """Take the bar away. Nothing is drawn after this has returned."""
+        """Remove the bar. Nothing is drawn after this has returned."""
         self._closed.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def line(self) -> str:
-        """Return what is to be seen, without colours."""
+        """Return the text of the bar."""
         done, total, name = self._state
         seconds = f"{time.monotonic() - self._start:.0f} s"
         if not total:

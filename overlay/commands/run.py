@@ -1,4 +1,4 @@
-"""`overlay run`: a command whose Python processes are all armed.
+"""`overlay run`: starts a command in which every Python process is armed.
 
 What can be wrong is looked for before anything starts: settings, selection, packs and pin, and whether the
 Python that the command runs in is armed at all.

@@ -39,13 +39,12 @@ _COLOURS = {
 
 def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
     """Return the table of `overlay list`: those that are of use here come first."""
-    rows = [(f"{patch.id}@{patch.revision}", verdicts[patch.id], _summary(patch)) for patch in items]
+    rows = []
+    for patch in items:
+        alone = " (selected by its id alone)" if patch.opt_in else ""
+        rows.append((f"{patch.id}@{patch.revision}", verdicts[patch.id], f"{patch.summary}{alone}"))
     rows.sort(key=lambda row: row[1] == "not-installed")
     return _table(("patch", "here", "summary"), rows)
-
-
-def _summary(patch: Patch) -> str:
-    return f"{patch.summary} (selected by its id alone)" if patch.opt_in else patch.summary
 
 
 def plan(item: Plan, *, findings: bool) -> str:
@@ -79,14 +78,12 @@ def explanation(patch: Patch, verdict: Verdict, alone: str) -> str:
     if patch.requires:
         lines.append(f"Requires: {', '.join(patch.requires)}")
     for target in patch.targets:
-        rows = [
-            (
-                variant.name,
-                variant.versions,
-                _variant_detail(variant.verdict, variant.reason, len(variant.replacements)),
-            )
-            for variant in target.variants
-        ]
+        rows = []
+        for variant in target.variants:
+            sites = len(variant.replacements)
+            count = f"{variant.verdict}, {sites} site{'s' if sites != 1 else ''}"
+            said = f"{variant.verdict}: {variant.reason}" if variant.reason else count
+            rows.append((variant.name, variant.versions, said))
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
         lines += ["", f"{target.project.name}{kind}", _table(("variant", "versions", "verdict"), rows)]
@@ -119,15 +116,13 @@ def checkup(item: Checkup) -> str:
 
 def packs(items: Sequence[Pack], wanted: Sequence[str]) -> str:
     """Return the table of `overlay packs`."""
-    rows = [
-        (
-            pack.name,
-            "loaded" if pack.name in wanted else "not loaded",
-            f"{pack.distribution} {pack.version}"
-            + ("" if pack.name in wanted else f"; OVERLAY_PACKS={pack.name} loads it"),
-        )
-        for pack in items
-    ]
+    rows = []
+    for pack in items:
+        where = f"{pack.distribution} {pack.version}"
+        if pack.name in wanted:
+            rows.append((pack.name, "loaded", where))
+        else:
+            rows.append((pack.name, "not loaded", f"{where}; OVERLAY_PACKS={pack.name} loads it"))
     return _table(("pack", "state", "distribution"), rows)
 
 
@@ -147,7 +142,7 @@ def lock(found: Mapping[str, Any]) -> str:
 
 
 def _folded(sentences: Sequence[str], more: str, less: str) -> list[str]:
-    """Return the sentences on a lock in lines; patches that are on one side only share one."""
+    """Return differences of a lock as lines; all patches that are on one side only share a line."""
     lines, added, gone = [], [], []
     for sentence in sentences:
         name, mark, said = sentence.partition(": revision: ")
@@ -170,10 +165,6 @@ def written(item: Written) -> str:
     if not item.listed:
         lines.append(f'Add "{item.package}" to packages in pyproject.toml')
     return "\n".join([*lines, f"Fill in what says TODO until this passes:  pytest {item.test}"])
-
-
-def _variant_detail(verdict: str, reason: str, sites: int) -> str:
-    return f"{verdict}: {reason}" if reason else f"{verdict}, {sites} site{'s' if sites != 1 else ''}"
 
 
 def _detail(verdict: Verdict) -> str:

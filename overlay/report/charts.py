@@ -1,4 +1,4 @@
-"""The charts of a report, each from the figures of a benchmark, with the same as a table.
+"""Draws the charts of a report from the figures of benchmarks, each with its numbers as a table.
 
 A figure is what a benchmark writes below "figures": a `kind`, a `title`, and what that kind asks for.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Chart(Record):
-    """One picture, and what it says in words and as a table."""
+    """One picture, with a caption and the same numbers as a table."""
 
     title: str
     #: One sentence on what to see.
@@ -30,7 +30,7 @@ class Chart(Record):
 
 
 def chart(figure: Any) -> Chart:
-    """Return the chart of one figure. Raises `ReportError` if it is none of the kinds."""
+    """Return the chart of one figure. Raises `ReportError` if it cannot be drawn."""
     try:
         draw = KINDS[figure["kind"]]
         return draw(str(figure["title"]), figure)
@@ -41,15 +41,15 @@ def chart(figure: Any) -> Chart:
 def micro_batches(title: str, figure: dict[str, Any]) -> Chart:
     """Draw `series`, a list of tokens for each name, against the `budget`."""
     budget, series = int(figure["budget"]), _series(figure["series"])
+    over = {name: sum(count > budget for count in tokens) for name, tokens in series.items()}
 
     def draw(axes: Any, narrow: bool) -> None:
         what = "over" if narrow else "over the budget"
         for (name, tokens), look in zip(series.items(), _looks(), strict=False):
-            over = sum(count > budget for count in tokens)
             axes.plot(
-                [index + 1 for index in range(len(tokens))],
+                range(1, len(tokens) + 1),
                 sorted(tokens, reverse=True),
-                label=f"{short(name, _room(narrow))}: {over} of {len(tokens)} {what}",
+                label=f"{short(name, _room(narrow))}: {over[name]} of {len(tokens)} {what}",
                 markersize=2.5 if narrow else 4,
                 linewidth=0.8,
                 **look,
@@ -65,13 +65,7 @@ def micro_batches(title: str, figure: dict[str, Any]) -> Chart:
         _legend(axes, series, narrow)
 
     rows = [
-        (
-            name,
-            str(len(tokens)),
-            str(sum(count > budget for count in tokens)),
-            f"{max(tokens):,.0f}",
-            f"{min(tokens):,.0f}",
-        )
+        (name, str(len(tokens)), str(over[name]), f"{max(tokens):,.0f}", f"{min(tokens):,.0f}")
         for name, tokens in series.items()
     ]
     head = ("", "micro-batches", "over the budget", "most tokens", "fewest tokens")
@@ -81,7 +75,10 @@ def micro_batches(title: str, figure: dict[str, Any]) -> Chart:
 
 def memory(title: str, figure: dict[str, Any]) -> Chart:
     """Draw `cases`, a value in `unit` for each name, as bars."""
-    cases = {str(case): _numbers(values) for case, values in figure["cases"].items()}
+    cases = {
+        str(case): {str(name): float(value) for name, value in values.items()}
+        for case, values in figure["cases"].items()
+    }
     unit, names = str(figure["unit"]), list(dict.fromkeys(name for row in cases.values() for name in row))
 
     def draw(axes: Any, narrow: bool) -> None:
@@ -145,15 +142,10 @@ def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
     def draw(axes: Any, narrow: bool) -> None:
         axes.set_xscale("log")
         for name, look in zip(names, _looks(), strict=False):
-            found = [value(row, name) for row in cases.values()]
-            there = [(error, index) for index, error in enumerate(found) if error is not None]
+            errors = [value(row, name) for row in cases.values()]
+            there = [index for index, error in enumerate(errors) if error is not None]
             style = {**look, "linestyle": "none", "markersize": 8}
-            axes.plot(
-                [error for error, _ in there],
-                [index for _, index in there],
-                label=short(name, _room(narrow)),
-                **style,
-            )
+            axes.plot([errors[index] for index in there], there, label=short(name, _room(narrow)), **style)
         axes.axvline(tolerance, color=INK, linewidth=1)
         axes.annotate(
             f"right is below {tolerance:g}", (tolerance, 0), (4, 3), xycoords=("data", "axes fraction"),
@@ -174,13 +166,10 @@ def gradient_error(title: str, figure: dict[str, Any]) -> Chart:
         axes.set_xlabel("relative error of the gradient")
         _legend(axes, names, narrow)
 
-    rows = [
-        (
-            str(case),
-            *("no result" if value(row, name) is None else f"{value(row, name):.1e}" for name in names),
-        )
-        for case, row in cases.items()
-    ]
+    rows = []
+    for case, row in cases.items():
+        errors = (value(row, name) for name in names)
+        rows.append((str(case), *("no result" if error is None else f"{error:.1e}" for error in errors)))
     caption = f"Relative error of the gradient against one process in float64; right is below {tolerance:g}."
     heights = 1.4 + 0.4 * len(cases), 1.4 + 0.55 * len(cases) + 0.18 * len(names)
     return _chart(title, caption, draw, ("case", *names), rows, heights)
@@ -269,7 +258,7 @@ def _chart(  # noqa: PLR0913, PLR0917 -- all that there is to one
 
 
 def _room(narrow: bool) -> int:
-    """Return the characters that a name may have."""
+    """Return how many characters a name may have."""
     return 22 if narrow else 40
 
 
@@ -290,7 +279,7 @@ def _name_rows(axes: Any, names: Iterable[str], at: float, narrow: bool, above: 
 
 
 def _looks() -> list[dict[str, Any]]:
-    """Return how series look: the last of two is ours, and none differ by colour alone."""
+    """Return styles for series, none of which differ by colour alone; the second is for overlay."""
     colours = (BEFORE, AFTER, *SHARES)
     return [
         {"color": colour, "marker": marker, "linestyle": LINES[place % len(LINES)]}
@@ -300,10 +289,6 @@ def _looks() -> list[dict[str, Any]]:
 
 def _series(given: Any) -> dict[str, list[float]]:
     return {str(name): [float(value) for value in values] for name, values in given.items()}
-
-
-def _numbers(given: Any) -> dict[str, float]:
-    return {str(name): float(value) for name, value in given.items()}
 
 
 def _short(value: float | None) -> str:

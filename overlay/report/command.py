@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from functools import partial
 
 from overlay.auditing.audit import make_audit
@@ -9,7 +11,8 @@ from overlay.base.record import TYPE_CHECKING
 from overlay.commands.output import EXIT_OK, say, show
 from overlay.errors import ReportError
 from overlay.reading.source import InstalledTree
-from overlay.report import charts, drawing, inputs, job, page, place
+from overlay.report import charts, drawing, inputs, job, page
+from overlay.report.ledgers import distinct
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 def write(engine: Engine, arguments: argparse.Namespace) -> int:
     """Write the page, or print what a job left. Raises `ReportError` for what cannot be read or written."""
     if arguments.output:
-        place.check(arguments.output)
+        _check(arguments.output)
     jobs = [job.read(folder) for folder in arguments.job]
     if not arguments.output:
         if not jobs:
@@ -30,7 +33,7 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         return EXIT_OK
     drawing.needed()
     own = [ledger for one in jobs for ledger in one.ledgers]
-    ledgers = _distinct([*own, *(inputs.ledger(path) for path in arguments.ledger)])
+    ledgers = distinct([*own, *(inputs.ledger(path) for path in arguments.ledger)])
     sites: list[str | None] = list(arguments.audit)
     if not sites and not ledgers:
         sites = [None]
@@ -55,16 +58,38 @@ def write(engine: Engine, arguments: argparse.Namespace) -> int:
         support=inputs.support(),
         gaps=[sentence for one in jobs for sentence in one.gaps()],
     )
-    said = place.write(arguments.output, text)
+    said = _save(arguments.output, text)
     say(f"{said}: {first.tally()}")
     say(first.text)
-    return 0
+    return EXIT_OK
 
 
-def _distinct(ledgers: list[inputs.Ledger]) -> list[inputs.Ledger]:
-    """Return the ledgers under names that differ, in the order in which they were given."""
-    names = [ledger.name for ledger in ledgers]
-    return [
-        ledger if names.count(ledger.name) == 1 else ledger.replace(name=f"{ledger.name} ({place + 1})")
-        for place, ledger in enumerate(ledgers)
-    ]
+def _check(path: str) -> None:
+    """Raise `ReportError` if no page can be written to a path. Nothing is changed there."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise ReportError(f"the report cannot be written: {path} is a folder; name a file in it")
+    if not os.path.isdir(folder):
+        what = "is no folder" if os.path.exists(folder) else "does not exist"
+        raise ReportError(f"the report cannot be written: {folder} {what}")
+    try:
+        if os.path.isfile(path):
+            with open(path, "ab"):
+                pass
+        elif not os.path.exists(path):
+            # Rights say little on network drives and in containers: a file that can be made says all.
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+    except OSError as error:
+        raise ReportError(f"the report cannot be written: {error}") from error
+
+
+def _save(path: str, text: str) -> str:
+    """Write a page and return a sentence on it. Raises `ReportError`."""
+    data = text.encode("utf-8", errors="backslashreplace")
+    try:
+        with open(path, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise ReportError(f"the report cannot be written: {error}") from error
+    return f"wrote {os.path.abspath(path)} ({len(data) / 1e6:.1f} MB)"

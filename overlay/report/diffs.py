@@ -53,7 +53,7 @@ def unified(before: str, after: str, context: int = 3) -> tuple[Line, ...]:
 
 
 def around(after: str, original: str) -> tuple[Line, ...]:
-    """Return a source that is put around another, which stays: its lines are new, and its calls are marked.
+    """Return the lines of a wrapper, all of them new, with its calls of the original marked.
 
     Args:
         after: The source of what calls.
@@ -77,7 +77,7 @@ def _whole(kind: str, line: str) -> Line:
 
 
 def _changed(old: Sequence[str], new: Sequence[str]) -> list[Line]:
-    """Return lines that went and came. Those that are alike are compared by word, in their order."""
+    """Return removed and added lines. Similar ones are paired in order and compared word by word."""
     gone, come = [_whole("del", line) for line in old], [_whole("add", line) for line in new]
     begin = 0
     for place, line in enumerate(old):

@@ -48,13 +48,12 @@ _numbers = count(1)
 def needed() -> None:
     """Raise `ReportError` if what the page is made with is not installed."""
     try:
-        import jinja2
-        import matplotlib as mpl
+        import jinja2  # noqa: F401
+        import matplotlib as mpl  # noqa: F401
     except ImportError as error:
         raise ReportError(
             f"a report needs what the extra report brings: pip install jinja2 matplotlib ({error})"
         ) from error
-    del jinja2, mpl
 
 
 def svgs(draw: Callable[..., None], *, title: str, heights: tuple[float, float]) -> str:
@@ -98,7 +97,6 @@ _STYLE: Any = {
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": MUTED,
-    "axes.titlecolor": INK,
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.spines.top": False,

@@ -1,4 +1,4 @@
-"""What a report says first: whether the processes agree, and what has become of the patches."""
+"""The headline of a report: whether the processes agree, and how many patches are in place."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Headline(Record):
 
 
 def outcome(words: Iterable[str]) -> str:
-    """Return what became of a patch, from the words of all views on it."""
+    """Return the outcome of a patch, from what all views say of it."""
     found = {_OF_WORD.get(word, "not known") for word in words}
     if found & {"not reached", "not selected"}:
         # What an installation could take is not what processes took; whatever else they say says more.
@@ -104,7 +104,7 @@ def headline(
 
 
 def unmet(patches: Mapping[str, Patch], met: Iterable[str], waiting: Iterable[str]) -> dict[str, list[str]]:
-    """Return the patches that wait for a project of which no process has said anything, by that project.
+    """Return the patches that wait for a project that no process has reported on, by project.
 
     Args:
         patches: All that are known, by id.

@@ -1,4 +1,4 @@
-"""What a report is made from: the JSON that overlay's commands and the benchmarks print."""
+"""Reads the inputs of a report: JSON from overlay's commands, from processes and from benchmarks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def ledger(path: str) -> Ledger:
     """Return what `overlay.status().to_dict()` or `overlay status --json` wrote. Raises `ReportError`."""
     data = read(path)
     try:
-        status = _status(data)
+        # What the processes of a job share is without the process.
+        status = record(Status, {"pid": 0, **data})
     except (TypeError, KeyError, AttributeError) as error:
         raise ReportError(f"{path} is no ledger, as `overlay status --json` writes it: {error}") from error
     return Ledger(name=os.path.splitext(os.path.basename(path))[0], status=status)
@@ -95,64 +96,34 @@ def support() -> dict[str, dict[str, dict[str, str]]]:
     return found
 
 
-def _status(data: dict[str, Any]) -> Status:
-    # What the processes of a job share is without the process.
-    status: Status = _record(Status, {"pid": 0, **data})
-    return status.replace(
-        selection=tuple(map(str, status.selection)),
-        half_patched=tuple(map(str, status.half_patched)),
-        companions=tuple(map(str, status.companions)),
-        patches=tuple(_patch(item) for item in data["patches"]),
-    )
-
-
-def _patch(data: dict[str, Any]) -> PatchStatus:
-    verdict = data.get("verdict")
-    sites = tuple(
-        _record(SiteStatus, item).replace(
-            rebound=tuple(map(str, item.get("rebound", ()))), stale=tuple(map(str, item.get("stale", ())))
-        )
-        for item in data.get("sites", ())
-    )
-    found: PatchStatus = _record(PatchStatus, data)
-    effect = data.get("effect")
-    return found.replace(
-        verdict=None if verdict is None else _verdict(verdict),
-        sites=sites,
-        effect=None if effect is None else _effect(effect),
-    )
-
-
-def _effect(data: dict[str, Any]) -> Effect:
-    found: Effect = _record(Effect, data)
-    return found.replace(figures=tuple(_record(Figure, item) for item in data["figures"]))
-
-
-def _verdict(data: dict[str, Any]) -> Verdict:
-    targets = tuple(
-        _record(TargetVerdict, item).replace(
-            findings=tuple(_record(SiteFinding, finding) for finding in item.get("findings", ()))
-        )
-        for item in data.get("targets", ())
-    )
-    found: Verdict = _record(Verdict, data)
-    return found.replace(targets=targets)
-
-
+#: Records inside of records, by the field that has them.
+_INSIDE: dict[tuple[type[Record], str], type[Record]] = {
+    (Status, "patches"): PatchStatus,
+    (PatchStatus, "verdict"): Verdict,
+    (PatchStatus, "sites"): SiteStatus,
+    (PatchStatus, "effect"): Effect,
+    (Verdict, "targets"): TargetVerdict,
+    (TargetVerdict, "findings"): SiteFinding,
+    (Effect, "figures"): Figure,
+}
 #: Types of fields, as they are written, that a record of data has unchanged.
-_PLAIN = {"str": str, "int": int, "bool": bool}
+_PLAIN = {"str": (str,), "int": (int,), "bool": (bool,), "int | None": (int, type(None))}
 
 
-def _record(kind: type[Any], data: dict[str, Any]) -> Any:
+def record(kind: type[Record], data: dict[str, Any]) -> Any:
     """Return a record of the fields that this overlay knows: another one may have written more.
 
-    Raises `TypeError` if a plain one is of another type.
+    Raises `TypeError` if a field is missing, or of another type.
     """
     known = {name: data[name] for name in kind._fields if name in data}
-    said = kind.__annotations__
     for name, value in known.items():
-        if said.get(name) in _PLAIN and type(value) is not _PLAIN[said[name]]:
+        said, inside = kind.__annotations__[name], _INSIDE.get((kind, name))
+        if said in _PLAIN and type(value) not in _PLAIN[said]:
             raise TypeError(f"{name} is {str(value)[:60]!r}")
+        if said.startswith("tuple"):
+            known[name] = tuple(str(item) if inside is None else record(inside, item) for item in value)
+        elif inside is not None and value is not None:
+            known[name] = record(inside, value)
     return kind(**known)
 
 

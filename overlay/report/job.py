@@ -1,9 +1,10 @@
-"""A whole job: what its processes left in the folder of `OVERLAY_LEDGER_DIR`."""
+"""Reads what the processes of a whole job left in the folder that `OVERLAY_LEDGER_DIR` names."""
 
 from __future__ import annotations
 
 import json
 import os
+from glob import glob
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.effect import combined, told
@@ -11,7 +12,7 @@ from overlay.errors import ReportError
 from overlay.outcome.files import ENDING, LEDGER, PROCESS
 from overlay.pinning.agreement import spans
 from overlay.report import inputs
-from overlay.report.ledgers import compare
+from overlay.report.ledgers import compare, distinct
 
 if TYPE_CHECKING:
     from typing import Any
@@ -20,22 +21,29 @@ if TYPE_CHECKING:
     from overlay.report.inputs import Ledger
 
 
-#: What the process file of an unbroken run holds.
-_KINDS: dict[str, tuple[type, ...]] = {
-    "ledger": (str,),
-    "rank": (int, type(None)),
-    "world": (int, type(None)),
-    "host": (str,),
-    "pid": (int,),
-    "ended": (bool,),
-    "effects": (dict,),
-}
-#: Ranks of a job, and characters of what is wrong.
-_MOST_RANKS, _SHOWN = 1 << 22, 60
+#: What comes of a file that cannot be read, or is none.
+_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, ReportError)
+_MOST_RANKS = 1 << 22
+
+
+class Process(Record):
+    """The file of one process, as far as it is read."""
+
+    #: The digest in the name of its ledger, which it may share with others.
+    ledger: str
+    #: `None` in a process of no rank.
+    rank: int | None
+    world: int | None
+    host: str
+    pid: int
+    #: Whether it came to an end of its own.
+    ended: bool
+    #: By patch, its figures.
+    effects: dict[str, dict[str, Number]]
 
 
 class Job(Record):
-    """What the processes of a job said."""
+    """What the processes of a job have reported."""
 
     #: One for each process, under its rank if it has one.
     ledgers: tuple[Ledger, ...]
@@ -49,7 +57,7 @@ class Job(Record):
     unreadable: tuple[str, ...]
 
     def gaps(self) -> list[str]:
-        """Return sentences on processes of which too little is known."""
+        """Return sentences on ledgers that are missing, incomplete or unreadable."""
         found = [f"There is no ledger of {spans(self.missing)}."] if self.missing else []
         if self.cut_short:
             found.append(f"{len(self.cut_short)} of {len(self.ledgers)} did not come to an end of their own.")
@@ -84,43 +92,31 @@ class Job(Record):
 
 
 def read(folder: str) -> Job:
-    """Return what lies in a folder. Raises `ReportError` if no process has left anything there."""
-    names = sorted(os.listdir(folder))
+    """Read the ledgers in a folder. Raises `ReportError` if there is none."""
     ledgers: dict[str, Ledger] = {}
     found, unreadable = [], []
     worlds: dict[int, set[int]] = {}
     cut_short = []
-    for name in names:
-        if not (name.startswith(PROCESS) and name.endswith(ENDING)):
-            continue
+    for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
         try:
             own = _process(os.path.join(folder, name))
-            digest = own["ledger"]
-            if digest not in ledgers:
-                ledgers[digest] = inputs.ledger(os.path.join(folder, f"{LEDGER}{digest}{ENDING}"))
-        except (
-            OSError,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-            ReportError,
-        ) as error:
+            if own.ledger not in ledgers:
+                ledgers[own.ledger] = inputs.ledger(os.path.join(folder, f"{LEDGER}{own.ledger}{ENDING}"))
+        except _BROKEN as error:
             unreadable.append(f"{name}: {error}")
             continue
-        label = f"process {own['pid']} on {own['host']}, of no rank"
-        if own["rank"] is not None:
-            label = f"rank {own['rank']}"
-            worlds.setdefault(own["world"] or 0, set()).add(own["rank"])
-        if not own["ended"]:
+        label = f"process {own.pid} on {own.host}, of no rank"
+        if own.rank is not None:
+            label = f"rank {own.rank}"
+            worlds.setdefault(own.world or 0, set()).add(own.rank)
+        if not own.ended:
             cut_short.append(label)
-        found.append(ledgers[digest].replace(name=label, figures=own["effects"]))
+        found.append(ledgers[own.ledger].replace(name=label, figures=own.effects))
     if not found:
         raise ReportError(f"no process has left a ledger in {folder} (OVERLAY_LEDGER_DIR)")
     missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
-    found = _apart(found)
     found.sort(key=lambda ledger: (not ledger.name.startswith("rank "), len(ledger.name), ledger.name))
+    found = distinct(found)
     return Job(
         ledgers=tuple(found),
         effects=_together(found),
@@ -131,7 +127,7 @@ def read(folder: str) -> Job:
 
 
 def table(job: Job) -> str:
-    """Return what a person reads at a terminal."""
+    """Return a summary for a terminal."""
     groups, differences = compare(job.ledgers)
     said = "which say the same" if len(groups) == 1 else f"which say {len(groups)} things"
     lines = [f"{len(job.ledgers)} processes, {said}"]
@@ -161,19 +157,8 @@ def table(job: Job) -> str:
     return "\n".join(lines)
 
 
-def _apart(ledgers: list[Ledger]) -> list[Ledger]:
-    """Return the ledgers under names that differ: actor and critic each have a rank 0."""
-    seen: dict[str, int] = {}
-    found = []
-    for ledger in ledgers:
-        seen[ledger.name] = seen.get(ledger.name, 0) + 1
-        again = f"{ledger.name} ({seen[ledger.name]})"
-        found.append(ledger if seen[ledger.name] == 1 else ledger.replace(name=again))
-    return found
-
-
 def _together(ledgers: list[Ledger]) -> dict[str, tuple[Effect, int]]:
-    """Return what all processes have counted, by patch."""
+    """Return the combined figures of all processes, by patch."""
     declared: dict[str, Effect] = {}
     for status in {id(ledger.status): ledger.status for ledger in ledgers}.values():
         for patch in status.patches:
@@ -193,23 +178,16 @@ def _together(ledgers: list[Ledger]) -> dict[str, tuple[Effect, int]]:
     return found
 
 
-def _process(path: str) -> dict[str, Any]:
+def _process(path: str) -> Process:
+    """Return the file of a process. Raises one of `_BROKEN` if it is none."""
     with open(path, encoding="utf-8") as file:
-        own = json.load(file)
-    if not isinstance(own, dict):
-        raise TypeError("it holds no object")
-    missing = {"ledger", "rank", "world", "host", "pid", "ended", "effects"} - own.keys()
-    if missing:
-        raise ValueError(f"{', '.join(sorted(missing))} is missing")
-    for key, kinds in _KINDS.items():
-        if not isinstance(own[key], kinds) or (isinstance(own[key], bool) and bool not in kinds):
-            raise TypeError(f"its {key} is {str(own[key])[:_SHOWN]!r}")
-    if not 0 <= (own["rank"] or 0) < _MOST_RANKS or not 0 <= (own["world"] or 0) <= _MOST_RANKS:
-        raise ValueError(f"rank {own['rank']} of {own['world']} ranks")
-    if not own["ledger"].isalnum():
-        raise ValueError(f"{own['ledger']!r} names no ledger")
-    own["effects"] = {
+        own: Process = inputs.record(Process, json.load(file))
+    if not 0 <= (own.rank or 0) < _MOST_RANKS or not 0 <= (own.world or 0) <= _MOST_RANKS:
+        raise ValueError(f"rank {own.rank} of {own.world} ranks")
+    if not own.ledger.isalnum():
+        raise ValueError(f"{own.ledger!r} names no ledger")
+    effects = {
         str(patch): {str(key): value for key, value in values.items() if type(value) in (int, float)}
-        for patch, values in dict(own["effects"]).items()
+        for patch, values in own.effects.items()
     }
-    return own
+    return own.replace(effects=effects)

@@ -1,8 +1,9 @@
-"""Several processes: which of them say the same, and what differs."""
+"""Compares the ledgers of processes: which of them agree, and in what the others differ."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.pinning.agreement import spans
@@ -26,14 +27,14 @@ SOURCE_OF = "source of "
 
 
 class Group(Record):
-    """Processes that say the same, and one that speaks for them."""
+    """Processes whose ledgers agree, and one that speaks for them."""
 
     name: str
     ledgers: tuple[Ledger, ...]
 
     @property
     def first(self) -> Ledger:
-        """Return the one that tells most: patches that are armed alone have no verdict yet."""
+        """Return the one with the most verdicts: a patch that is only armed has none yet."""
         return max(self.ledgers, key=lambda item: sum(p.verdict is not None for p in item.status.patches))
 
 
@@ -48,7 +49,7 @@ class Difference(Record):
 
 
 def compare(ledgers: Sequence[Ledger]) -> tuple[tuple[Group, ...], tuple[Difference, ...]]:
-    """Return the processes in groups that say the same, and what the groups differ in."""
+    """Return groups of processes that agree, and the facts in which the groups differ."""
     # Thousands of ranks may have one ledger.
     of_status = {id(ledger.status): _facts(ledger) for ledger in ledgers}
     facts = {ledger.name: of_status[id(ledger.status)] for ledger in ledgers}
@@ -86,12 +87,22 @@ def compare(ledgers: Sequence[Ledger]) -> tuple[tuple[Group, ...], tuple[Differe
 
 
 def _without_common(selections: Sequence[str]) -> list[str]:
-    """Return selections without the patches that all of them have, which are counted."""
+    """Return selections without the patches that they share, of which only the number is given."""
     found = [dict.fromkeys(filter(None, one.split(", "))) for one in selections]
     common = set(found[0]).intersection(*found)
     count = f"{len(common)} that all have"
     own = [", ".join(name for name in one if name not in common) for one in found]
     return [f"{count}, and {names}" if names else count for names in own]
+
+
+def distinct(ledgers: Sequence[Ledger]) -> list[Ledger]:
+    """Return ledgers under names that differ, in their order: actor and critic each have a rank 0."""
+    count, seen, found = Counter(ledger.name for ledger in ledgers), Counter[str](), []
+    for ledger in ledgers:
+        seen[ledger.name] += 1
+        name = f"{ledger.name} ({seen[ledger.name]})" if count[ledger.name] > 1 else ledger.name
+        found.append(ledger.replace(name=name))
+    return found
 
 
 def label(names: Sequence[str]) -> str:

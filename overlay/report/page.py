@@ -1,4 +1,4 @@
-"""The page: what was read, put in the order in which a person asks, and filled into the template."""
+"""Fills the template of the page with what was read, in the order in which a reader asks for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.deciding.plan import plan_digest
 from overlay.defect import HARMS
 from overlay.effect import told
-from overlay.report import brought
+from overlay.report import evidence
 from overlay.report.charts import chart
 from overlay.report.headline import ON_REQUEST, OUTCOMES, headline, outcome, unmet
 from overlay.report.inputs import CHANGES
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from overlay.report.headline import Headline
     from overlay.report.inputs import Ledger, Suite
     from overlay.report.sources import SiteSource
-    from overlay.verdict import Plan, Verdict
+    from overlay.verdict import Plan, TargetVerdict, Verdict
 
 #: What nobody has to look at: the project is not there, or the patch was left out.
 _ASIDE = ("not-installed", "not-selected", "")
@@ -82,8 +82,12 @@ class View(Record):
 
     def versions(self) -> list[str]:
         """Return the projects and their versions, as far as a verdict names them."""
+        return sorted({f"{target.project} {target.version}" for target in self.found()})
+
+    def found(self) -> list[TargetVerdict]:
+        """Return the verdicts on projects whose version is known."""
         targets = (target for verdict in self.verdicts.values() for target in verdict.targets)
-        return sorted({f"{target.project} {target.version}" for target in targets if target.version})
+        return [target for target in targets if target.version]
 
 
 def audit_view(name: str, plan: Plan, tree: Tree, selected: Collection[str]) -> View:
@@ -153,14 +157,15 @@ def render(  # noqa: PLR0913 -- all that a report is made from
     concerned = [name for name in known if any(view.concerns(name) for view in views)]
     waiting = [name for name in concerned if outcomes[name] in ("not reached", "not installed")]
     absent = [name for name in known if outcomes[name] == "not installed"]
-    nothing_of = unmet(patches, _projects(views), (name for name in waiting if name not in absent))
+    met = {target.project for view in views for target in view.found()}
+    nothing_of = unmet(patches, met, (name for name in waiting if name not in absent))
     apart = {*absent, *(name for names in nothing_of.values() for name in names)}
     shown = [name for name in concerned if name not in apart]
     pictures = [
         chart(figure)
         for name in shown
         if OUTCOMES[outcomes[name]] == "good"
-        for figure in brought.figures(name)
+        for figure in evidence.figures(name)
     ]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("overlay.report", "."),
@@ -183,7 +188,7 @@ def render(  # noqa: PLR0913 -- all that a report is made from
         shown=shown,
         aside=[name for name in known if outcomes[name] == "not selected"],
         patches={name: _card(patches.get(name), name, views) for name in shown},
-        contracts=brought.contracts(shown, support, (one for view in views for one in view.versions())),
+        contracts=evidence.contracts(shown, support, (one for view in views for one in view.versions())),
         ledgers=ledgers,
         effects=[(name, told(effect), count) for name, (effect, count) in effects.items()],
         groups=groups,
@@ -210,7 +215,7 @@ def link(reference: str) -> str:
 
 
 def breakable(name: str) -> Markup:
-    """Return a name or a setting that a line may end in, after what parts its words."""
+    """Return a name or a setting in which lines may break, after dots, slashes, commas and the like."""
     from markupsafe import Markup, escape
 
     return Markup("<wbr>").join(map(escape, re.findall(r"[^./=,:]*[./=,:]+|[^./=,:]+", name)))
@@ -271,19 +276,8 @@ def _sources(patch: Patch, verdict: Verdict, tree: Tree) -> tuple[SiteSource, ..
     return tuple(found)
 
 
-def _projects(views: Sequence[View]) -> set[str]:
-    """Return the projects of which some view names a version."""
-    return {
-        target.project
-        for view in views
-        for verdict in view.verdicts.values()
-        for target in verdict.targets
-        if target.version
-    }
-
-
 def _matrix(support: Mapping[str, Mapping[str, Mapping[str, str]]], views: Sequence[View]) -> list[Any]:
-    """Return for each project its releases, each with whether it is one of here, and the cells of patches."""
+    """Return each project with its releases, whether each is installed here, and the cells of its patches."""
     here = {version for view in views for version in view.versions()}
     found = []
     groups: dict[str, dict[str, Mapping[str, Mapping[str, str]]]] = {}

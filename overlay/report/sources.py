@@ -1,4 +1,4 @@
-"""The source at a site before and after: what stands in the upstream's file, and what takes its place."""
+"""The source at a site, before and after: upstream's own, and the function that replaces it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often the functions at sites were called, without a wrapper that aliases would get past.
+"""Counts how often the functions at sites are called, without a wrapper that an alias would bypass.
 
 What is counted is code objects: the code of the replacement under overlay, of the original without. So a call
 counts, whichever alias it went through. From Python 3.12 on `sys.monitoring` reports every call of what may
@@ -62,7 +62,7 @@ class CallCounter:
         profile.enable()
 
     def _begin_thread(self, _frame: FrameType, _event: str, _argument: object) -> None:
-        """Give a new thread a profile, which takes the place of this very function there."""
+        """Give a new thread a profile of its own, which replaces this function there."""
         self._profile()
 
     if sys.version_info >= (3, 12):

@@ -1,10 +1,11 @@
-"""The commands `overlay suite list | run | diff | report`."""
+"""`overlay suite list | run | diff | report`."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from glob import glob
 
 from overlay.base.record import TYPE_CHECKING
 from overlay.commands.output import EXIT_LOUD, EXIT_OK, show
@@ -65,7 +66,7 @@ def _list(_: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _run(_: Engine, arguments: argparse.Namespace) -> int:
-    """Run recipes one after the other. Without names, one whose files cannot be had is said and left out."""
+    """Run recipes one after the other. Unless named, one that cannot be fetched is skipped."""
     arguments.progress.close()  # it says more of its own
     # What ends this process shall also end what it has started. Background jobs of a shell ignore SIGINT.
     for sign in (signal.SIGTERM, signal.SIGINT):
@@ -118,11 +119,7 @@ def _report(_: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _all_in(folder: str) -> Sequence[str]:
-    try:
-        found = sorted(os.path.join(folder, name) for name in os.listdir(folder))
-    except OSError as error:
-        raise SuiteError(f"there are no results in {folder}: {error}") from error
-    found = [path for path in found if os.path.isfile(os.path.join(path, "run.json"))]
+    found = sorted(glob(os.path.join(folder, "*", "run.json")))
     if not found:
         raise SuiteError(f"there are no results in {folder}: run `overlay suite run` first")
-    return found
+    return [os.path.dirname(path) for path in found]

@@ -1,4 +1,4 @@
-"""Two runs of the same node ids, and what differs."""
+"""Compares two runs of the same tests: what is lost, won, still failing or flaky."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin that a run puts into every process: `-p overlay.suite.plugin`.
+"""The pytest plugin that a run loads into every process: `-p overlay.suite.plugin`.
 
 It enables overlay when it is imported, if the run is one under overlay: before any conftest and any plugin of
 an upstream. The workers of xdist import what `-p` names after the conftests, and what `PYTEST_PLUGINS` names
@@ -17,7 +17,7 @@ import time
 from overlay.base.record import TYPE_CHECKING
 from overlay.enabling.process import here
 from overlay.suite.calls import CallCounter
-from overlay.suite.plugin_name import VARIABLE
+from overlay.suite.results import VARIABLE
 
 if TYPE_CHECKING:
     from typing import Any
@@ -50,7 +50,7 @@ class Recorder:
             self._file.flush()
 
     def note(self, *, now: bool) -> None:
-        """Write the ledger and the calls as they are, at most once in a while unless it has to be now."""
+        """Write the current ledger and calls, unless that was done a moment ago and need not be `now`."""
         if not now and time.monotonic() - self._noted < _PERIOD:
             return
         self._noted = time.monotonic()
@@ -89,20 +89,20 @@ _recorder = _begin()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Learn which worker of xdist this is, if it is one."""
+    """Find out whether this is a worker of xdist, and which."""
     if _recorder is not None:
         _recorder.worker = getattr(config, "workerinput", {}).get("workerid", "")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write down what is to be run: a process that hangs does not get to all of it."""
+    """Write down what will be run: a process that hangs does not get to all of it."""
     if _recorder is not None and session.items:
         _recorder.write("collected", ids=[item.nodeid for item in session.items])
         _recorder.note(now=True)
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """Write down a module that cannot be imported, or is skipped as a whole."""
+    """Write down that a module cannot be imported, or is skipped as a whole."""
     if _recorder is None or _recorder.worker or report.outcome == "passed":
         return
     outcome = "skipped" if report.skipped else "error"

@@ -1,4 +1,4 @@
-"""What is there to be tested, as the processes of a run will see it: `python -m overlay.suite.probe`.
+"""What a run will test, seen from one of its processes: `python -m overlay.suite.probe`.
 
 It runs where the tests run, with the interpreter and the path that they get, imports nothing of an upstream,
 and prints JSON.
@@ -11,6 +11,9 @@ import os
 import platform
 import sys
 from importlib import metadata
+from importlib.machinery import PathFinder
+
+from packaging.requirements import Requirement
 
 from overlay._version import __version__
 from overlay.base.record import TYPE_CHECKING
@@ -31,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def look(packages: Sequence[str], requirements: Sequence[str]) -> dict[str, Any]:
-    """Return versions, where the packages would be imported from, what lacks, and the decided patches."""
+    """Return versions, the folders of packages, unmet requirements, and the verdicts on patches."""
     known = load_all()
     plan = here().plan()
     patches: dict[str, Any] = {}
@@ -54,7 +57,9 @@ def look(packages: Sequence[str], requirements: Sequence[str]) -> dict[str, Any]
         "overlay": __version__,
         "digest": plan.digest,
         "packages": {name: _place(name) for name in packages},
-        "versions": {name: _version(name) for name in sorted({_name(text) for text in requirements})},
+        "versions": {
+            name: _version(name) for name in sorted({Requirement(text).name for text in requirements})
+        },
         "lacking": [text for text in requirements if not _met(text)],
         "patches": patches,
     }
@@ -62,21 +67,9 @@ def look(packages: Sequence[str], requirements: Sequence[str]) -> dict[str, Any]
 
 def _place(package: str) -> str:
     """Return the folder that a package would be imported from, empty if there is none."""
-    for entry in sys.path:
-        folder = os.path.join(entry or os.getcwd(), package)
-        if os.path.isfile(os.path.join(folder, "__init__.py")):
-            return os.path.realpath(folder)
-    from importlib.machinery import PathFinder
-
     spec = PathFinder.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec is not None else []
     return os.path.realpath(places[0]) if places else ""
-
-
-def _name(requirement: str) -> str:
-    from packaging.requirements import Requirement
-
-    return Requirement(requirement).name
 
 
 def _version(name: str) -> str:
@@ -87,8 +80,6 @@ def _version(name: str) -> str:
 
 
 def _met(text: str) -> bool:
-    from packaging.requirements import Requirement
-
     requirement = Requirement(text)
     version = _version(requirement.name)
     return bool(version) and requirement.specifier.contains(version, prereleases=True)

@@ -1,4 +1,4 @@
-"""Commands under a time limit, with everything that they start."""
+"""Runs commands under a time limit, and ends whatever they have started."""
 
 from __future__ import annotations
 

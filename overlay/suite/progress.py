@@ -1,4 +1,4 @@
-"""Progress on standard error: what has ended, and about how long the rest takes."""
+"""Reports progress on standard error: which file has finished, and about how long the rest will take."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ class Progress:
     def __init__(
         self, recipe: Recipe, files: Sequence[str], whole: int, jobs: int, earlier: Mapping[str, float]
     ) -> None:
-        """Say how long it takes: as an earlier run did, or as the recipe says of all its `whole` files."""
+        """Say how long it will take: as an earlier run, or as the recipe says of all its `whole` files."""
         self._lock = threading.Lock()
         self._jobs = jobs
         self._left = list(files) * _MODES
         self._took = dict(earlier)
         self._total = len(self._left)
-        self._ended = 0
-        self._known = bool(earlier or recipe.seconds)
-        if earlier:
-            self._guess = sum(earlier.values()) / len(earlier)
-        else:
-            # The recipe was measured with as many files at once as there are modes.
-            self._guess = recipe.seconds / whole if recipe.seconds else float(recipe.time_limit)
-        most = "" if self._known else "at most "
+        self._limit = recipe.time_limit
+        self._guess = _mean(earlier)
+        if not earlier and recipe.seconds:
+            # It was measured with as many files at once as there are modes.
+            self._guess = recipe.seconds / whole
+        most = "" if self._guess else "at most "
         about = f"{most}{_readable(self._estimate())}"
         self._say(f"{recipe.name}: {len(files)} files, plain and under overlay, takes {about}")
 
@@ -50,14 +48,11 @@ class Progress:
             self._say(f"{len(files)} files again, to tell what is flaky")
 
     def done(self, mode: str, file: str, found: Results) -> None:
-        """Say what became of a file."""
+        """Report the outcome of a file."""
         with self._lock:
-            self._ended += 1
             self._left.remove(file)
             self._took[file] = found.files[0].seconds
-            if not self._known:
-                self._guess = sum(self._took.values()) / len(self._took)
-            left, ended, total = self._estimate(), self._ended, self._total
+            left, ended, total = self._estimate(), self._total - len(self._left), self._total
         passed = len([test for test in found.tests if test.outcome == "passed"])
         failed = len([test for test in found.tests if test.outcome in FAILING])
         what = f"{passed} passed, {failed} failed, {len(found.tests) - passed - failed} other"
@@ -68,11 +63,17 @@ class Progress:
         )
 
     def _estimate(self) -> float:
-        return sum(self._took.get(file, self._guess) for file in self._left) / self._jobs
+        guess = self._guess or _mean(self._took) or self._limit
+        return sum(self._took.get(file, guess) for file in self._left) / self._jobs
 
     def _say(self, text: str) -> None:
         sys.stderr.write(f"overlay suite: {text}\n")
         sys.stderr.flush()
+
+
+def _mean(seconds: Mapping[str, float]) -> float:
+    """Return how long a file took on average, 0 if none was run."""
+    return sum(seconds.values()) / len(seconds) if seconds else 0.0
 
 
 def _readable(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Recipes: how the tests of one release are had and run. A recipe is a TOML file, and data only."""
+"""Recipes: where the tests of one release come from and how they are run, as data in a TOML file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PYTHON, RANKS = "{python}", "{ranks}"
 
 
 class Source(Record):
-    """Where files are had: exactly one of `sdist`, `checkout` and `git` is set."""
+    """Where files come from: exactly one of `sdist`, `checkout` and `git` is set."""
 
     #: `NAME==VERSION` in the package index.
     sdist: str = ""
@@ -58,7 +58,7 @@ class Known(Record):
 
 
 class Recipe(Record):
-    """How the tests of one release are had and run."""
+    """How the tests of one release are fetched and run."""
 
     name: str
     about: str
@@ -66,9 +66,9 @@ class Recipe(Record):
     environment: tuple[str, ...] = ()
     #: The packages under test, by their import names.
     packages: tuple[str, ...]
-    #: Where the tests are had, in the order of trying.
+    #: Where the tests come from, in the order of trying.
     tests: tuple[Source, ...]
-    #: Where the packages under test are had, if not from where the tests are.
+    #: Where the packages under test come from, if not from where the tests do.
     code: tuple[Source, ...] = ()
     command: tuple[str, ...] = (PYTHON, "-m", "pytest")
     #: Further arguments for pytest.
@@ -87,37 +87,19 @@ class Recipe(Record):
     known: tuple[Known, ...] = ()
 
 
+_KINDS = ("sdist", "checkout", "git")
 _PATH = "path"
-_SOURCE = {
+#: What the texts of a field have to match, by its name; those of others may not be empty.
+_FORMS = {
+    "packages": r"[a-z_][a-z0-9_]*",
     "sdist": r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*",
     "checkout": r"[A-Z][A-Z0-9_]*",
     "git": r"(https|ssh|file)://\S+",
     "revision": r"[A-Za-z0-9][A-Za-z0-9._/-]*",
-    "paths": [_PATH],
+    "variables": r".*",
+    **dict.fromkeys(("paths", "include", "quick", "files"), _PATH),
 }
-#: The form of a recipe: a regular expression for a text, of which none holds characters that do not print,
-#: `int` for a whole number above zero, a list for a list, a dictionary for a table. Keys of the second group
-#: may be left out.
-_NEEDED: dict[str, Any] = {
-    "about": r".+",
-    "packages": [r"[a-z_][a-z0-9_]*"],
-    "tests": [_SOURCE],
-    "include": [_PATH],
-}
-_OPTIONAL: dict[str, Any] = {
-    "environment": [r".+"],
-    "code": [_SOURCE],
-    "command": [r".+"],
-    "arguments": [r".+"],
-    "variables": {"": r".*"},
-    "exclude": [{"files": [_PATH], "reason": r".+"}],
-    "quick": [_PATH],
-    "ranks": int,
-    "time_limit": int,
-    "seconds": int,
-    "known": [{"test": r".+", "reason": r".+"}],
-}
-_KINDS = ("sdist", "checkout", "git")
+_TABLES: dict[str, type[Record]] = {kind.__name__: kind for kind in (Source, Excluded, Known)}
 
 
 def shipped() -> dict[str, str]:
@@ -147,90 +129,85 @@ def read(path: str) -> Recipe:
         data = toml.read(path, largest=LARGEST)
     except (OSError, toml.TomlError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
-    wrong = _wrong_table(data, {**_NEEDED, **_OPTIONAL}, "") or _missing(data)
-    if wrong:
-        raise SuiteError(f"the recipe {path}: {wrong}")
-    name = os.path.basename(path).removesuffix(".toml")
-    made = {key: value for key, value in data.items() if key not in ("tests", "code", "exclude", "known")}
-    made = {key: tuple(value) if isinstance(value, list) else value for key, value in made.items()}
-    for key, kind in (("tests", Source), ("code", Source), ("exclude", Excluded), ("known", Known)):
-        made[key] = tuple(kind(**_tuples(table)) for table in data.get(key, ()))
-    return Recipe(name=name, **made)
+    try:
+        found: Recipe = _table(Recipe, data, "", name=os.path.basename(path).removesuffix(".toml"))
+    except _WrongError as error:
+        raise SuiteError(f"the recipe {path}: {error}") from error
+    return found
 
 
-def _tuples(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+class _WrongError(Exception):
+    """What is wrong with a recipe, by key and value."""
 
 
-def _missing(data: dict[str, Any]) -> str:
-    for key in _NEEDED:
-        if not data.get(key):
-            return f"{key!r} is missing or empty"
-    for key in ("tests", "code"):
-        for number, source in enumerate(data.get(key, ())):
-            where = f"{key}[{number}] = {_shown(source)}"
-            if len([kind for kind in _KINDS if kind in source]) != 1:
-                return f"{where}: exactly one of {', '.join(_KINDS)} is needed"
-            if ("sdist" in source) == ("revision" in source):
-                return f"{where}: a repository needs a revision, and an sdist has none"
-    return _incomplete(data, "exclude", "files") or _incomplete(data, "known", "test")
-
-
-def _incomplete(data: dict[str, Any], key: str, what: str) -> str:
-    for number, table in enumerate(data.get(key, ())):
-        if set(table) != {what, "reason"}:
-            return f"{key}[{number}] = {_shown(table)}: it needs {what} and reason"
-    return ""
-
-
-def _wrong_table(table: dict[str, Any], form: dict[str, Any], where: str) -> str:
-    """Return what is wrong with a table, by key and value, empty if nothing is."""
+def _table(kind: type[Record], table: Any, where: str, **given: str) -> Any:
+    """Return a table as a record. Fields that are given may not stand in the table."""
+    if not isinstance(table, dict):
+        raise _WrongError(f"{where} = {_shown(table)} is not a table")
+    found: dict[str, Any] = dict(given)
     for key, value in table.items():
-        full = f"{where}{key}"
-        if not key.isprintable() or len(full) > _LONGEST_KEY:
-            return f"the key {_shown(full)} is too long, or holds characters that do not print"
-        if key not in form and "" not in form:
+        full = _key(where, key)
+        if key not in kind._fields or key in given:
             from difflib import get_close_matches
 
-            near = get_close_matches(key, form, n=1)
-            return f"unknown key {_shown(full)} = {_shown(value)}" + (
-                f"; the nearest: {near[0]}" if near else ""
+            near = [f"; the nearest: {name}" for name in get_close_matches(key, kind._fields, n=1)]
+            raise _WrongError(f"unknown key {_shown(full)} = {_shown(value)}{''.join(near)}")
+        found[key] = _value(kind.__annotations__[key], value, full, _FORMS.get(key, ".+"))
+    needed = [name for name in kind._fields if not hasattr(kind, name)]
+    for name in needed:
+        if not found.get(name):
+            raise _WrongError(
+                f"{where} = {_shown(table)}: it needs {' and '.join(needed)}"
+                if where
+                else f"{name!r} is missing or empty"
             )
-        wrong = _wrong(value, form.get(key, form.get("")), full)
-        if wrong:
-            return wrong
-    return ""
+    if kind is Source and len([one for one in _KINDS if one in found]) != 1:
+        raise _WrongError(f"{where} = {_shown(table)}: exactly one of {', '.join(_KINDS)} is needed")
+    if kind is Source and ("sdist" in found) == ("revision" in found):
+        raise _WrongError(f"{where} = {_shown(table)}: a repository needs a revision, and an sdist has none")
+    return kind(**found)
 
 
-def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: PLR0911 -- one for each thing that can be wrong
-    if isinstance(form, dict):
-        if not isinstance(value, dict):
-            return f"{where} = {_shown(value)} is not a table"
-        return _wrong_table(value, form, f"{where}.")
-    if isinstance(form, list):
+def _value(kind: str, value: Any, where: str, form: str) -> Any:
+    """Return the value of a field. `kind` is its type as it is written in the record."""
+    if kind.startswith("tuple["):
         if not isinstance(value, list):
-            return f"{where} = {_shown(value)} is not a list"
-        found = (_wrong(item, form[0], f"{where}[{number}]") for number, item in enumerate(value))
-        return next(filter(None, found), "")
-    if form is int:
-        right = type(value) is int and 0 < value < _GREATEST
-        return (
-            "" if right else f"{where} = {_shown(value)} is not a whole number above 0 and below {_GREATEST}"
-        )
+            raise _WrongError(f"{where} = {_shown(value)} is not a list")
+        inside = kind.removeprefix("tuple[").removesuffix(", ...]")
+        return tuple(_value(inside, item, f"{where}[{at}]", form) for at, item in enumerate(value))
+    if kind.startswith("dict["):
+        if not isinstance(value, dict):
+            raise _WrongError(f"{where} = {_shown(value)} is not a table")
+        return {key: _value("str", text, _key(where, key), form) for key, text in value.items()}
+    if kind in _TABLES:
+        return _table(_TABLES[kind], value, where)
+    if kind == "int":
+        if type(value) is int and 0 < value < _GREATEST:
+            return value
+        raise _WrongError(f"{where} = {_shown(value)} is not a whole number above 0 and below {_GREATEST}")
+    return _text(value, where, form)
+
+
+def _text(value: Any, where: str, form: str) -> str:
     if not isinstance(value, str):
-        return f"{where} = {_shown(value)} is not a text"
+        raise _WrongError(f"{where} = {_shown(value)} is not a text")
     if not value.isprintable():
-        return f"{where} = {_shown(value)} holds characters that do not print"
+        raise _WrongError(f"{where} = {_shown(value)} holds characters that do not print")
     if form == _PATH:
-        return _wrong_path(value, where)
-    return "" if re.fullmatch(form, value) else f"{where} = {_shown(value)} does not match {form}"
+        steps = value.split("/")
+        if not value or value.startswith(("/", "~", "-")) or "\\" in value or {"", ".", ".."} & {*steps}:
+            raise _WrongError(f"{where} = {_shown(value)} is not a path inside the tree")
+    elif not re.fullmatch(form, value):
+        raise _WrongError(f"{where} = {_shown(value)} does not match {form}")
+    return value
 
 
-def _wrong_path(value: str, where: str) -> str:
-    steps = value.split("/")
-    if not value or value.startswith(("/", "~", "-")) or "\\" in value or {"", ".", ".."} & {*steps}:
-        return f"{where} = {_shown(value)} is not a path inside the tree"
-    return ""
+def _key(where: str, key: str) -> str:
+    """Return the full name of a key, which begins with the tables that it is in."""
+    full = f"{where}.{key}" if where else key
+    if not key.isprintable() or len(full) > _LONGEST_KEY:
+        raise _WrongError(f"the key {_shown(full)} is too long, or holds characters that do not print")
+    return full
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The page about runs, in Markdown: nothing in it is typed by hand."""
+"""Writes the results of runs as a page in Markdown, in which nothing is typed by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from overlay.suite.compare import compare
 from overlay.suite.recipe import Known, shipped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
     from overlay.suite.compare import Change, Difference
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
 
 #: Reasons of failures that are listed, the most frequent first; and characters of each.
 _REASONS, _WIDTH = 12, 110
-
-_COLUMNS = (
-    "recipe",
-    "files",
-    "pass plain",
-    "pass under overlay",
-    "lost",
-    "won",
-    "still failing",
-    "flaky",
-    "skipped",
-    "files hung",
-)
 
 _HEAD = """# Upstream's own tests, with and without overlay
 
@@ -92,7 +79,7 @@ class Report(Record):
 
 
 def load(folder: str) -> Report:
-    """Return the run whose results lie in a folder. Raises `SuiteError`."""
+    """Return the run whose results are in a folder. Raises `SuiteError`."""
     path = os.path.join(folder, "run.json")
     try:
         with open(path, encoding="utf-8") as file:
@@ -146,16 +133,15 @@ def _coverage(run: dict[str, Any], plain: Results, overlay: Results) -> tuple[Co
 
 
 def untouched(folder: str) -> str:
-    """Return, as text, what a run shows of the patches that are decided to apply."""
+    """Return, as text, what a run shows about the patches that apply."""
     lines = []
     coverage = load(folder).coverage
     for item in _shown(coverage):
         lines.append(f"  {item.patch}: {_touched(item)}")
         lines += [f"    {trouble}" for trouble in item.troubles]
     others = _others(coverage)
-    return (
-        "\n".join([*lines, *([f"  {others}"] if others else [])]) or "  no patch applies to what was tested"
-    )
+    lines += [f"  {others}"] if others else []
+    return "\n".join(lines) or "  no patch applies to what was tested"
 
 
 def _shown(coverage: Sequence[Coverage]) -> list[Coverage]:
@@ -164,17 +150,14 @@ def _shown(coverage: Sequence[Coverage]) -> list[Coverage]:
 
 
 def _others(coverage: Sequence[Coverage]) -> str:
-    """Say which selected patches a run cannot show anything of."""
+    """Return a phrase on the selected patches about which a run shows nothing."""
     shown = _shown(coverage)
     rest = [item for item in coverage if item not in shown]
     counts = Counter(
         "for something else that is installed" if item.verdict == "apply" else item.verdict for item in rest
     )
-    return f"other selected patches: {_counted(counts)}" if counts else ""
-
-
-def _counted(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+    told = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+    return f"other selected patches: {told}" if told else ""
 
 
 def _touched(item: Coverage) -> str:
@@ -188,26 +171,8 @@ def _touched(item: Coverage) -> str:
 
 def page(runs: Sequence[Report]) -> str:
     """Return the page about some runs."""
-    lines = [_HEAD]
-    rows = [
-        f"| {' | '.join(_COLUMNS)} |",
-        "|---" * len(_COLUMNS) + "|",
-    ]
-    for report in runs:
-        difference = report.difference
-        counts = [
-            len(report.run["files"]),
-            _passed(report.plain),
-            _passed(report.overlay),
-            *(
-                len(group)
-                for group in (difference.lost, difference.won, difference.failing, difference.flaky)
-            ),
-            len([test for test in _first(report.overlay) if test.outcome == "skipped"]),
-            len([file for file in report.overlay.files if file.attempt == 1 and file.outcome == "hung"]),
-        ]
-        rows.append(f"| {report.run['recipe']} | " + " | ".join(map(str, counts)) + " |")
-    lines += ["\n".join(rows), ""]
+    counts = [_counts(report) for report in runs]
+    lines = [_HEAD, *_table(counts[0], (row.values() for row in counts)), ""]
     missing = sorted({*shipped()} - {report.run["recipe"] for report in runs})
     if missing:
         lines += [f"Recipes of which there are no results here: {', '.join(missing)}.", ""]
@@ -216,43 +181,59 @@ def page(runs: Sequence[Report]) -> str:
     return "\n".join(lines).rstrip()
 
 
+def _counts(report: Report) -> dict[str, object]:
+    """Return the row of a run in the table of all runs, by column."""
+    difference = report.difference
+    plain, overlay = (
+        Counter(test.outcome for test in part.tests if test.attempt == 1)
+        for part in (report.plain, report.overlay)
+    )
+    hung = [file for file in report.overlay.files if file.attempt == 1 and file.outcome == "hung"]
+    return {
+        "recipe": report.run["recipe"],
+        "files": len(report.run["files"]),
+        "pass plain": plain["passed"],
+        "pass under overlay": overlay["passed"],
+        "lost": len(difference.lost),
+        "won": len(difference.won),
+        "still failing": len(difference.failing),
+        "flaky": len(difference.flaky),
+        "skipped": overlay["skipped"],
+        "files hung": len(hung),
+    }
+
+
 def _section(report: Report) -> list[str]:
     run, difference = report.run, report.difference
     when = time.strftime("%Y-%m-%d", time.gmtime(run["began"]))
     versions = ", ".join(f"{name} {version or '(absent)'}" for name, version in run["versions"].items())
     code = ", ".join(f"{name}: {origin}" for name, origin in run["code"].items())
-    lines = [
-        f"## {run['recipe']}",
-        "",
-        f"{run['about']}.",
-        "",
-        f"- {when}, {run['seconds'] / 60:.0f} min with {run['jobs']} files at once on {run['cores']} cores "
+    facts = [
+        f"{when}, {run['seconds'] / 60:.0f} min with {run['jobs']} files at once on {run['cores']} cores "
         f"({run['machine']}), Python {run['python']}, overlay {run['overlay']}, plan `{run['digest'][:16]}`"
         + (", quick files only" if run["quick"] else ""),
-        f"- tests: {run['tests']}",
-        f"- code: {code}",
-        f"- installed: {versions or 'nothing is asked for'}",
-        f"- command: {_command(run)}",
+        f"tests: {run['tests']}",
+        f"code: {code}",
+        f"installed: {versions or 'nothing is asked for'}",
+        f"command: {_command(run)}",
+        *(f"not met: {text}" for text in run["lacking"]),
     ]
-    lines += [f"- not met: {text}" for text in run["lacking"]]
     since = sorted(load_patches().keys() - run["patches"].keys())
     if since:
-        lines.append(f"- older than {', '.join(f'`{name}`' for name in since)}, and shows nothing of them")
-    lines += ["", *_patches(report.coverage)]
-    for kind, title in (
-        ("lost", "Lost"),
-        ("won", "Won"),
-        ("flaky", "Flaky"),
-        ("changed", "Otherwise changed"),
-    ):
-        lines += _changes(title, getattr(difference, kind))
-    lines += _reasons(difference.failing)
-    if run["excluded"]:
-        counts = Counter(run["excluded"].values())
-        lines += ["Files that are not run, by cause:", ""]
-        lines += [f"- {count}: {reason}" for reason, count in counts.most_common()]
-        lines.append("")
-    return lines
+        facts.append(f"older than {', '.join(f'`{name}`' for name in since)}, and shows nothing of them")
+    lines = _listed(f"## {run['recipe']}\n\n{run['about']}.", facts)
+    lines += _patches(report.coverage)
+    titles = {"lost": "Lost", "won": "Won", "flaky": "Flaky", "changed": "Otherwise changed"}
+    for kind, title in titles.items():
+        lines += _listed(f"{title}:", map(_change, getattr(difference, kind)))
+    failing = Counter(change.known or _short(change.reason) for change in difference.failing)
+    reasons = [f"{count}: {reason}" for reason, count in failing.most_common(_REASONS)]
+    rest = len(difference.failing) - sum(count for _, count in failing.most_common(_REASONS))
+    reasons += [f"{rest}: other reasons"] if rest else []
+    lines += _listed(f"Still failing, {len(difference.failing)} by the first line of the reason:", reasons)
+    causes = Counter(run["excluded"].values())
+    excluded = [f"{count}: {reason}" for reason, count in causes.most_common()]
+    return lines + _listed("Files that are not run, by cause:", excluded)
 
 
 def _command(run: dict[str, Any]) -> str:
@@ -264,56 +245,46 @@ def _command(run: dict[str, Any]) -> str:
 
 
 def _patches(coverage: Sequence[Coverage]) -> list[str]:
+    """Return what a run shows about each patch: a table, and a sentence on those that it never calls."""
     shown = _shown(coverage)
-    lines = []
-    if shown:
-        lines += [
-            "| patch | applied in processes | sites called | calls | calls plain |",
-            "|---|---|---|---|---|",
-        ]
-    for item in shown:
-        where = f"{item.applied} of {item.processes}" if item.applied else f"**never** (of {item.processes})"
-        called = f"{item.called} of {item.sites}"
-        lines.append(f"| `{item.patch}` | {where} | {called} | {item.calls} | {item.plain_calls} |")
-    silent = [item for item in shown if not item.calls]
-    lines += ["", _proven(shown, silent), ""]
+    rows = [
+        (
+            f"`{item.patch}`",
+            f"{item.applied} of {item.processes}" if item.applied else f"**never** (of {item.processes})",
+            f"{item.called} of {item.sites}",
+            item.calls,
+            item.plain_calls,
+        )
+        for item in shown
+    ]
+    head = ("patch", "applied in processes", "sites called", "calls", "calls plain")
+    silent = [f"`{item.patch}`" for item in shown if not item.calls]
+    said = f"{len(shown) - len(silent)} of {len(shown)} patches that apply here are called by this suite"
+    said += f"; it proves nothing about {', '.join(silent)}." if silent else "."
+    lines = (
+        [*_table(head, rows), "", said, ""] if shown else ["", "No patch applies to what is tested here.", ""]
+    )
     troubles = [f"- `{item.patch}` {_short(text)}" for item in shown for text in item.troubles]
-    if troubles:
-        lines += [*troubles, ""]
+    lines += [*troubles, ""] if troubles else []
     others = _others(coverage)
-    return [*lines, *([f"{others[:1].upper()}{others[1:]}.", ""] if others else [])]
+    return [*lines, f"{others[:1].upper()}{others[1:]}.", ""] if others else lines
 
 
-def _proven(shown: Sequence[Coverage], silent: Sequence[Coverage]) -> str:
-    if not shown:
-        return "No patch applies to what is tested here."
-    text = f"{len(shown) - len(silent)} of {len(shown)} patches that apply here are called by this suite"
-    return f"{text}; it proves nothing about {_listed(silent)}." if silent else f"{text}."
+def _change(change: Change) -> str:
+    said = change.known or (_short(change.reason) if change.reason else "")
+    return f"`{change.id}` ({change.before} → {change.after})" + (f": {said}" if said else "")
 
 
-def _listed(items: Sequence[Coverage]) -> str:
-    return ", ".join(f"`{item.patch}`" for item in items)
+def _table(head: Collection[object], rows: Iterable[Iterable[object]]) -> list[str]:
+    """Return a table in Markdown."""
+    names, *others = (f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows))
+    return [names, "|---" * len(head) + "|", *others]
 
 
-def _changes(title: str, changes: Sequence[Change]) -> list[str]:
-    if not changes:
-        return []
-    lines = [f"{title}:", ""]
-    for change in changes:
-        said = change.known or (_short(change.reason) if change.reason else "")
-        why = f": {said}" if said else ""
-        lines.append(f"- `{change.id}` ({change.before} → {change.after}){why}")
-    return [*lines, ""]
-
-
-def _reasons(failing: Sequence[Change]) -> list[str]:
-    if not failing:
-        return []
-    counts = Counter(change.known or _short(change.reason) for change in failing)
-    lines = [f"Still failing, {len(failing)} by the first line of the reason:", ""]
-    lines += [f"- {count}: {reason}" for reason, count in counts.most_common(_REASONS)]
-    rest = len(failing) - sum(count for _, count in counts.most_common(_REASONS))
-    return [*lines, *([f"- {rest}: other reasons"] if rest else []), ""]
+def _listed(title: str, points: Iterable[str]) -> list[str]:
+    """Return a list in Markdown under its title, nothing without points."""
+    lines = [f"- {point}" for point in points]
+    return [title, "", *lines, ""] if lines else []
 
 
 def _short(text: str) -> str:
@@ -321,11 +292,3 @@ def _short(text: str) -> str:
     text = text.replace("`", "'").strip()
     cut = text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
     return f"`{cut}`" if cut else "(no reason given)"
-
-
-def _first(found: Results) -> list[results.Test]:
-    return [test for test in found.tests if test.attempt == 1]
-
-
-def _passed(found: Results) -> int:
-    return len([test for test in _first(found) if test.outcome == "passed"])

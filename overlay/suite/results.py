@@ -1,9 +1,11 @@
-"""The results of a run: JSON lines for each node id, file and process; and the same as JUnit XML."""
+"""The results of a run: one JSON line for each test, file and process, and the tests as JUnit XML."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
+from glob import glob
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
@@ -25,6 +27,10 @@ OUTCOMES = (
     "hung",
 )
 FAILING = frozenset({"not-run", "failed", "error", "crashed", "hung"})
+
+#: The pytest plugin that writes what becomes of the tests, and the variable that names the file with what a
+#: process is to do: `overlay suite` sets it, nobody else.
+PLUGIN, VARIABLE = "overlay.suite.plugin", "OVERLAY_SUITE"
 
 NAME = "results.jsonl"
 #: What `run.json` holds, by its format.
@@ -86,7 +92,7 @@ class Results(Record):
 
 
 def gather(folder: str, ended: File, last_words: str) -> Results:
-    """Put together what the processes of one test file wrote down."""
+    """Merge what the processes of one test file have written."""
     tests: dict[str, Test] = {}
 
     def add(name: str, outcome: str, seconds: float, reason: str) -> None:
@@ -130,10 +136,8 @@ def _process(ended: File, note: dict[str, Any]) -> Process:
 def _by_rank(folder: str) -> list[dict[str, list[dict[str, Any]]]]:
     """Return the lines that the processes of each rank wrote, by kind. Workers of xdist are of one rank."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for name in sorted(os.listdir(folder)):
-        if not name.endswith(".jsonl"):
-            continue
-        kinds = found.setdefault(name.partition("-")[0], {kind: [] for kind in _WRITTEN})
+    for name in sorted(glob("*.jsonl", root_dir=folder)):
+        kinds = found.setdefault(name.partition("-")[0], defaultdict(list))
         with open(os.path.join(folder, name), encoding="utf-8") as file:
             for line in file:
                 if line.endswith("\n"):  # else its process was killed while it wrote it
@@ -142,12 +146,8 @@ def _by_rank(folder: str) -> list[dict[str, list[dict[str, Any]]]]:
     return list(found.values())
 
 
-#: The kinds of lines that the plugin writes.
-_WRITTEN = ("collected", "begin", "report", "process", "end")
-
-
 def _left_over(lines: dict[str, list[dict[str, Any]]]) -> tuple[list[str], list[str]]:
-    """Return what had begun and not ended, and what had been collected and not begun."""
+    """Return the tests that began and did not end, and those that were collected and did not begin."""
     begun = {line["id"] for line in lines["begin"]}
     reported = {line["id"] for line in lines["report"]}
     collected = dict.fromkeys(name for line in lines["collected"] for name in line["ids"])

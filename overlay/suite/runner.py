@@ -1,4 +1,4 @@
-"""Running a recipe: each test file in processes of its own, plain and then under overlay."""
+"""Runs a recipe: each test file in processes of its own, first plain and then under overlay."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 from overlay.suite import results, source
 from overlay.suite.compare import compare
-from overlay.suite.files import excluded, expand
-from overlay.suite.plugin_name import PLUGIN, VARIABLE
 from overlay.suite.processes import Command, Commands
 from overlay.suite.progress import Progress
 from overlay.suite.recipe import PYTHON, RANKS
+from overlay.suite.results import PLUGIN, VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,10 +58,11 @@ class Run:
         self._commands = Commands()
         self._tests = source.obtain(recipe.tests, options.cache)
         self._code = source.obtain(recipe.code, options.cache) if recipe.code else self._tests
-        found = expand(self._tests.folder, recipe.include)
-        self._left_out = excluded(found, recipe.exclude)
+        tree = self._tests.folder
+        found = source.expand(tree, recipe.include)
+        self._left_out = source.excluded(tree, found, recipe.exclude)
         self._whole = len(found) - len(self._left_out)
-        wanted = expand(self._tests.folder, recipe.quick) if options.quick else found
+        wanted = source.expand(tree, recipe.quick) if options.quick else found
         self.files = [name for name in wanted if name not in self._left_out]
         if options.only:
             self.files = [name for name in self.files if any(part in name for part in options.only)]
@@ -95,9 +95,6 @@ class Run:
                 for mode in MODES:
                     again = self._all(mode, suspects, attempt, about, progress)
                     found[mode] = results.join((found[mode], again))
-        except BaseException:
-            self._commands.stop()
-            raise
         finally:
             shutil.rmtree(os.path.join(self.folder, "work"), ignore_errors=True)
         for mode, result in found.items():
@@ -111,13 +108,12 @@ class Run:
     def _record(self, about: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in about.items() if key != "packages"}
         origin = "installed" if self.options.installed else self._code.origin
-        places = dict.fromkeys(about["packages"], origin)
         return {
             "format": results.FORMAT,
             "recipe": self.recipe.name,
             "about": self.recipe.about,
             "tests": self._tests.origin,
-            "code": places,
+            "code": dict.fromkeys(about["packages"], origin),
             "command": [*self.recipe.command, *self.recipe.arguments],
             "ranks": self.recipe.ranks,
             "jobs": self.options.jobs,
@@ -213,8 +209,8 @@ class Run:
         sites = {name: patch["sites"] for name, patch in about["patches"].items()}
         with open(task, "w", encoding="utf-8") as written:
             json.dump({"folder": folder, "mode": mode, "sites": sites}, written)
-        fill = {PYTHON: self.options.python, RANKS: str(self.recipe.ranks)}
-        words = [_filled(word, fill) for word in self.recipe.command]
+        python, ranks = self.options.python, str(self.recipe.ranks)
+        words = [word.replace(PYTHON, python).replace(RANKS, ranks) for word in self.recipe.command]
         words += [file, f"--rootdir={self._tree(mode)}", "-p", "no:cacheprovider", "-p", PLUGIN]
         words += self.recipe.arguments
         environ = {**self._environ(mode), VARIABLE: task, "PYTEST_PLUGINS": PLUGIN}
@@ -268,12 +264,6 @@ def _alone(folder: str) -> Iterator[None]:
 def _without(top: str, names: Sequence[str]) -> Callable[[str, list[str]], list[str]]:
     """Return what tells `copytree` to leave out some names of the top folder."""
     return lambda folder, found: [name for name in found if folder == top and name in names]
-
-
-def _filled(word: str, fill: dict[str, str]) -> str:
-    for name, value in fill.items():
-        word = word.replace(name, value)
-    return word
 
 
 def _last_words(log: str) -> str:

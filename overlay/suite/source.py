@@ -1,23 +1,25 @@
-"""Getting what a recipe names: unpacked once into a cache, and whole or not at all."""
+"""Fetches what a recipe names, unpacks it once into a cache, and lists the files that are meant."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
+from glob import glob
 
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from overlay.suite.recipe import Source
+    from overlay.suite.recipe import Excluded, Source
 
 #: Seconds for the package index, or for a clone.
 PATIENCE = 600
@@ -38,7 +40,7 @@ def cache() -> str:
 
 
 def obtain(sources: Sequence[Source], where: str) -> Tree:
-    """Return the first of several sources that can be had. Raises `SuiteError` with what each said."""
+    """Return the first of several sources that can be fetched. Raises `SuiteError` with the error of each."""
     first, *rest = sources
     try:
         return _obtain(first, where)
@@ -54,8 +56,7 @@ def obtain(sources: Sequence[Source], where: str) -> Tree:
 def _obtain(source: Source, where: str) -> Tree:
     if source.sdist:
         folder = os.path.join(where, f"{source.sdist}-{_key(source)}")
-        if not os.path.isdir(folder):
-            _unpacked(folder, lambda into: _sdist(source, into))
+        _unpacked(folder, lambda into: _sdist(source, into))
         return Tree(folder=folder, origin=f"sdist {source.sdist}")
     repository = _clone(source, where) if source.git else os.environ.get(source.checkout, "")
     name = source.git or source.checkout
@@ -63,10 +64,11 @@ def _obtain(source: Source, where: str) -> Tree:
         raise SuiteError(f"{source.checkout} is not set (a git repository or bundle on this machine)")
     if os.path.isfile(repository):
         repository = _from_bundle(repository, source.checkout, where)
-    commit = _commit(repository, source.revision, name)
+    commit = _commit(repository, source.revision)
+    if commit is None:
+        raise SuiteError(f"{name}: {repository} has no revision {source.revision}")
     folder = os.path.join(where, f"{commit[:12]}-{_key(source)}")
-    if not os.path.isdir(folder):
-        _unpacked(folder, lambda into: _archive(repository, commit, source, into))
+    _unpacked(folder, lambda into: _archive(repository, commit, source, into))
     return Tree(folder=folder, origin=f"{name} at {source.revision} (commit {commit[:12]})")
 
 
@@ -75,7 +77,9 @@ def _key(source: Source) -> str:
 
 
 def _unpacked(folder: str, fill: Callable[[str], object]) -> None:
-    """Make a folder by one rename, so that it is there whole or not at all, also when two runs make it."""
+    """Make a folder, unless it is there, by one rename: whole or not at all, also when two runs make it."""
+    if os.path.isdir(folder):
+        return
     parent = os.path.dirname(folder)
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent, prefix=".get-") as scratch:
@@ -109,41 +113,28 @@ def _sdist(source: Source, into: str) -> None:
 def _clone(source: Source, where: str) -> str:
     """Return a bare clone that has the revision."""
     folder = os.path.join(where, f"clone-{hashlib.sha256(source.git.encode()).hexdigest()[:12]}")
-    if not os.path.isdir(folder):
-        _unpacked(folder, lambda into: _git(into, "init", "--bare", "--quiet"))
-    if _try_commit(folder, source.revision) is None:
-        kind = "" if _looks_like_commit(source.revision) else "refs/tags/"
-        wanted = f"{kind}{source.revision}"
+    _unpacked(folder, lambda into: _git(into, "init", "--bare", "--quiet"))
+    if _commit(folder, source.revision) is None:
+        is_commit = re.fullmatch("[0-9a-f]{7,}", source.revision)  # as short as git makes it
+        wanted = source.revision if is_commit else f"refs/tags/{source.revision}"
         _git(folder, "fetch", "--quiet", "--depth=1", source.git, f"{wanted}:refs/tags/{source.revision}")
     return folder
 
 
 def _from_bundle(bundle: str, name: str, where: str) -> str:
-    """Return a bare clone of a git bundle: of what lies there now, should another have taken its place."""
+    """Return a bare clone of a git bundle, a new one if the bundle has been replaced."""
     with open(bundle, "rb") as file:
         if not file.read(16).startswith(b"# v"):
             raise SuiteError(f"{name}={bundle} is neither a git repository nor a git bundle")
     status = os.stat(bundle)
     key = f"{os.path.realpath(bundle)} {status.st_size} {status.st_mtime_ns}"
     folder = os.path.join(where, f"bundle-{hashlib.sha256(key.encode()).hexdigest()[:12]}")
-    if not os.path.isdir(folder):
-        command = ["git", "clone", "--quiet", "--bare", bundle]
-        _unpacked(folder, lambda into: _run([*command, into], f"{name}={bundle}"))
+    command = ["git", "clone", "--quiet", "--bare", bundle]
+    _unpacked(folder, lambda into: _run([*command, into], f"{name}={bundle}"))
     return folder
 
 
-def _looks_like_commit(revision: str) -> bool:
-    return set(revision) <= set("0123456789abcdef") and len(revision) >= 7  # noqa: PLR2004 -- as git shortens
-
-
-def _commit(repository: str, revision: str, name: str) -> str:
-    found = _try_commit(repository, revision)
-    if found is None:
-        raise SuiteError(f"{name}: {repository} has no revision {revision}")
-    return found
-
-
-def _try_commit(repository: str, revision: str) -> str | None:
+def _commit(repository: str, revision: str) -> str | None:
     # A tag first, so that a branch of the same name is not taken for it.
     for name in (f"refs/tags/{revision}", revision):
         command = ["git", "-C", repository, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"]
@@ -168,7 +159,7 @@ def _git(repository: str, *words: str) -> bytes:
 
 
 def _run(command: list[str], what: str) -> bytes:
-    """Return what a command wrote. Raises `SuiteError` with the last line of what it complained of."""
+    """Return the output of a command. Raises `SuiteError` with the last line of its errors."""
     environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GIT_TERMINAL_PROMPT": "0"}
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE, env=environ)
@@ -179,3 +170,19 @@ def _run(command: list[str], what: str) -> bytes:
         errors = [line for line in said if line.startswith(("ERROR", "fatal"))] or said
         raise SuiteError(f"{what}: {errors[-1][:300]}")
     return done.stdout
+
+
+def expand(tree: str, patterns: Sequence[str]) -> list[str]:
+    """Return the files that match a pattern, sorted. `**` stands for any folders, `*` for part of a name."""
+    found = {name for pattern in patterns for name in glob(pattern, root_dir=tree, recursive=True)}
+    return sorted(name for name in found if os.path.isfile(os.path.join(tree, name)))
+
+
+def excluded(tree: str, files: Sequence[str], groups: Iterable[Excluded]) -> dict[str, str]:
+    """Return which of some files are not run, and why: the reason of the first group that has the file."""
+    reasons: dict[str, str] = {}
+    for group in groups:
+        for name in expand(tree, group.files):
+            if name in files:
+                reasons.setdefault(name, group.reason)
+    return reasons

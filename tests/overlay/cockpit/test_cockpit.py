@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_line import overlay, read
 from fake_upstream import PROJECT, triple
 
 from overlay.arming import doctor
 from overlay.catalogue.registry import load_patches, starting_commands
 from overlay.cockpit import state
-from overlay.cockpit.defects import Defects
 from overlay.cockpit.screen import screen
-from overlay.cockpit.state import Applying, Cockpit
+from overlay.cockpit.state import Applying, Cockpit, Defects
 from overlay.deciding.installed import Installed, installed
 from overlay.defect import Defect
 from overlay.reading.source import InstalledTree
@@ -31,23 +29,17 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
 
 
-def run(*words: str, path: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("OVERLAY", "PYTHONPATH"))}
-    clean["PYTHONPATH"] = path
-    return subprocess.run(
-        [sys.executable, "-m", "overlay", *words],
-        capture_output=True, text=True, timeout=120, check=False, env={**clean, **environ},
-    )  # fmt: skip
-
-
 # -- what is looked at -----------------------------------------------------------------------------
 
 
 @pytest.fixture
-def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let the checks find what a test says, which are tried on whole processes elsewhere."""
+def look(
+    upstream: Upstream, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Cockpit]:
+    """Look at the fake upstream, while the checks find what a test says: they are tried elsewhere."""
+    monkeypatch.chdir("/")
 
-    def say(**wrong: str) -> None:
+    def find(*patches: Patch, **wrong: str) -> Cockpit:
         checks = tuple(
             doctor.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
         )
@@ -56,32 +48,24 @@ def armed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             projects=(), todo=(),
         )  # fmt: skip
         monkeypatch.setattr(state, "examine", lambda engine: found)
+        return state.look(engines(*(patches or [upstream.patch()])))
 
-    monkeypatch.chdir("/")
-    say()
-    return say
-
-
-def opt_in(upstream: Upstream) -> Patch:
-    patch = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading")
-    return patch.replace(opt_in=True)
+    return find
 
 
 def test_it_says_what_is_there_what_applies_and_what_is_left(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    armed: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    upstream: Upstream, look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = upstream.patch().replace(changes=("memory", "numbers"))
-    engine = engines(patch, opt_in(upstream))
-    records = [
-        Defect(id=f"{mends.id}-is-wrong", project=PROJECT, summary="", harm="crash", patch=mends.id)
-        for mends in engine.known().values()
-    ]
-    known = {record.id: record for record in records}
+    named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
+    known = {
+        f"{mends.id}-is-wrong": Defect(
+            id=f"{mends.id}-is-wrong", project=PROJECT, summary="", harm="crash", patch=mends.id
+        )
+        for mends in (patch, named)
+    }
     monkeypatch.setattr("overlay.auditing.audit.load_defects", lambda patches: known)
-    found = state.look(engine)
+    found = look(patch, named)
     assert Installed(project="fakeup", version="1.2.0", where=str(upstream.root)) in found.projects
     assert found.patches == (Applying(patch="fakeup.scale", changes=("memory", "numbers")),)
     assert found.defects == Defects(
@@ -96,41 +80,37 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
     )
     assert said in " ".join(text.split())
     assert "armed: yes, every Python process that starts here and now" in text
-
-
-def test_it_imports_nothing_of_an_upstream(
-    upstream: Upstream, engines: Callable[..., Engine], armed: Callable[..., None]
-) -> None:
-    state.look(engines(upstream.patch()))
+    # Nothing of an upstream was imported for that.
     assert not [name for name in sys.modules if name.partition(".")[0] == "fakeup"]
+
+
+NOT_SET = {"OVERLAY": "is not set"}
 
 
 @pytest.mark.parametrize(
     ("wrong", "refused", "there", "command"),
     [
         ({}, False, True, "overlay lock"),
-        ({"OVERLAY": "is not set"}, False, True, "overlay run torchrun --nproc-per-node 8 train.py"),
-        ({"OVERLAY": "is not set", "copies": "2"}, False, True, "overlay doctor"),
-        ({"OVERLAY": "is not set"}, True, True, "overlay explain fakeup.scale"),
-        ({"OVERLAY": "is not set"}, False, False, "overlay audit --site DIR"),
+        (NOT_SET, False, True, "overlay run torchrun --nproc-per-node 8 train.py"),
+        ({**NOT_SET, "copies": "2"}, False, True, "overlay doctor"),
+        (NOT_SET, True, True, "overlay explain fakeup.scale"),
+        (NOT_SET, False, False, "overlay audit --site DIR"),
     ],
 )
 def test_the_next_command_is_of_use(
     upstream: Upstream,
-    engines: Callable[..., Engine],
-    armed: Callable[..., None],
+    look: Callable[..., Cockpit],
     wrong: dict[str, str],
     refused: bool,
     there: bool,
     command: str,
 ) -> None:
-    engine = engines(upstream.patch())
-    armed(**wrong)
+    patch = upstream.patch()
     if refused:
         upstream.write(core="def scale(value): ...\n")
     if not there:
         (upstream.root / "fakeup/core.py").unlink()
-    found = state.look(engine)
+    found = look(patch, **wrong)
     assert found.next == command
     assert found.refused == (("fakeup.scale",) if refused else ())
     assert command in screen(found)
@@ -139,15 +119,11 @@ def test_the_next_command_is_of_use(
 
 
 def test_the_command_is_that_of_what_is_installed(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    armed: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    armed(OVERLAY="is not set")
     commands = {"absent": "python -m absent", PROJECT.name: "python -m fakeup.train ...", "torch": "torchrun"}
     monkeypatch.setattr(state, "starting_commands", lambda: commands)
-    assert state.look(engines(upstream.patch())).next == "overlay run python -m fakeup.train ..."
+    assert look(**NOT_SET).next == "overlay run python -m fakeup.train ..."
 
 
 def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
@@ -157,16 +133,11 @@ def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None
 
 
 def test_a_lock_that_is_there_is_in_the_command(
-    upstream: Upstream,
-    engines: Callable[..., Engine],
-    armed: Callable[..., None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[..., Cockpit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    armed(OVERLAY="is not set")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "overlay.lock").touch()
-    assert state.look(engines(upstream.patch())).next.startswith("overlay run --pin overlay.lock ")
+    assert look(**NOT_SET).next.startswith("overlay run --pin overlay.lock ")
 
 
 def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
@@ -227,7 +198,7 @@ def test_each_patch_stands_once_by_what_matters_most() -> None:
 
 
 def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
-    done, data = run(), run("--json")
+    done, data = overlay(), overlay("--json")
     assert done.returncode == data.returncode == 0, done.stderr
     found: Any = json.loads(data.stdout)
     assert done.stdout.startswith(f"overlay {found['version']} on Python {found['python']}, ")
@@ -244,7 +215,7 @@ def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
 
 
 def test_it_says_what_is_wrong_with_a_setting() -> None:
-    done = run(OVERLAY_PATCHES="verl.nothing")
+    done = overlay(OVERLAY_PATCHES="verl.nothing")
     assert done.returncode == 0
     assert "armed: no, OVERLAY_PATCHES: 'verl.nothing' names no patch" in done.stdout
     assert "next: overlay doctor" in done.stdout
@@ -252,7 +223,7 @@ def test_it_says_what_is_wrong_with_a_setting() -> None:
 
 
 def test_json_can_be_asked_for_before_the_command_and_after_it() -> None:
-    assert json.loads(run("--json", "packs").stdout) == json.loads(run("packs", "--json").stdout)
+    assert json.loads(overlay("--json", "packs").stdout) == read("packs")
 
 
 def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -> None:
@@ -262,7 +233,7 @@ def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -
     (tmp_path / "slime/utils/__init__.py").touch()
     (tmp_path / "slime/utils/seqlen_balancing.py").write_text("")
     (tmp_path / "setup.py").write_text("setup(name='slime', version='0.2.4')\n")
-    done = run(path=str(tmp_path), OVERLAY_PATCHES="slime.*")
+    done = overlay(PYTHONPATH=str(tmp_path), OVERLAY_PATCHES="slime.*")
     assert done.returncode == 1, done.stdout
     assert "slime" in done.stdout
     assert "not known of this source: slime." in done.stdout

@@ -8,25 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import overlay, read, unknown_verl
+
+from overlay import cli
+from overlay.catalogue.registry import load_patches
 
 PATCHES = Path(__file__).resolve().parents[3] / "patches"
-
-
-def overlay(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
-    return subprocess.run(
-        [sys.executable, "-m", "overlay", *arguments],
-        capture_output=True, text=True, timeout=120, env={**clean, **environ}, check=False,
-    )  # fmt: skip
-
-
-def read(*arguments: str, code: int = 0, **environ: str) -> Any:
-    done = overlay(*arguments, "--json", **environ)
-    assert done.returncode == code, done.stderr
-    return json.loads(done.stdout)
 
 
 #: The patches that there are, by their files and folders.
@@ -44,10 +33,7 @@ def test_list() -> None:
 
 
 def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
-    (tmp_path / "verl/version").mkdir(parents=True)
-    (tmp_path / "verl/version/version").write_text("0.8.0\n")
-    (tmp_path / "verl/protocol.py").write_text("")
-    (tmp_path / "verl/__init__.py").write_text("")
+    (unknown_verl(tmp_path) / "verl/__init__.py").touch()
     environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
     here = {patch["id"]: patch["here"] for patch in read("list", code=0, **environ)}
     assert here["verl.strict-token-budget"] == "unsupported"
@@ -63,8 +49,6 @@ def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
 
 
 def test_explain_says_whether_numbers_change_and_how_to_have_it_alone(tmp_path: Path) -> None:
-    from overlay.catalogue.registry import load_patches
-
     said = "Changes the numbers of a running job:"
     for name in ("slime.loss-memory", "verl.dynamic-cp-loss", "verl.distillation-loss-scale"):
         patch = load_patches()[name]
@@ -104,12 +88,13 @@ def test_tables_fit_a_terminal(tmp_path: Path) -> None:
         assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_explain(name: str, tmp_path: Path) -> None:
-    data = read("explain", name, "--site", str(tmp_path))
-    assert data["patch"]["id"] == name
-    assert data["verdict"]["verdict"] == "not-installed"
-    assert f"{name}@" in overlay("explain", name).stdout
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in IDS:
+        assert cli.main(["explain", name, "--site", str(tmp_path), "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert (data["patch"]["id"], data["verdict"]["verdict"]) == (name, "not-installed")
+        assert cli.main(["explain", name, "--site", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.startswith(f"{name}@")
 
 
 def test_explain_an_unknown_patch() -> None:
@@ -130,29 +115,22 @@ def test_plan_of_an_empty_folder(tmp_path: Path) -> None:
     assert {verdict["verdict"] for verdict in audited["verdicts"]} == {"not-installed"}
 
 
-def test_a_loud_verdict_is_exit_code_1(tmp_path: Path) -> None:
-    (tmp_path / "verl/version").mkdir(parents=True)
-    (tmp_path / "verl/version/version").write_text("0.8.0\n")
-    (tmp_path / "verl/protocol.py").write_text("")
-    data = read("audit", "--site", str(tmp_path), code=1)
+@pytest.fixture
+def site(tmp_path: Path) -> str:
+    """Return the folder of a verl whose version is known, and of which all is missing."""
+    return str(unknown_verl(tmp_path / "site"))
+
+
+def test_a_loud_verdict_is_exit_code_1(site: str) -> None:
+    data = read("audit", "--site", site, code=1)
     verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
     assert verdicts["verl.strict-token-budget"] == "unsupported"
-    done = overlay("audit", "--site", str(tmp_path), "--sites")
+    done = overlay("audit", "--site", site, "--sites")
     assert done.returncode == 1
     assert "does not exist" in done.stdout
 
 
-def an_image(folder: Path) -> str:
-    """Write a verl whose version is known, with one function as released and all else missing."""
-    (folder / "verl/version").mkdir(parents=True)
-    (folder / "verl/version/version").write_text("0.8.0\n")
-    (folder / "verl/protocol.py").write_text("")
-    (folder / "verl/utils/metric").mkdir(parents=True)
-    return str(folder)
-
-
-def test_audit_takes_a_path_and_writes_sarif(tmp_path: Path) -> None:
-    site = an_image(tmp_path / "site")
+def test_audit_takes_a_path_and_writes_sarif(site: str, tmp_path: Path) -> None:
     data = read("audit", site, "--sarif", str(tmp_path / "x.sarif"), code=1)
     assert data == read("audit", "--site", site, code=1)
     states = {one["defect"]: one["state"] for one in data["defects"]}
@@ -165,8 +143,7 @@ def test_audit_takes_a_path_and_writes_sarif(tmp_path: Path) -> None:
     assert (done.returncode, "cannot be written" in done.stderr) == (2, True)
 
 
-def test_exit_codes_of_audit_follow_harm_and_settings(tmp_path: Path) -> None:
-    site = an_image(tmp_path / "site")
+def test_exit_codes_of_audit_follow_harm_and_settings(site: str, tmp_path: Path) -> None:
     assert overlay("audit", site).returncode == 1
     found = read("audit", site, "--harm", "hang", code=1)["defects"]
     assert {one["harm"] for one in found} == {"hang"}
@@ -184,16 +161,14 @@ def test_exit_codes_of_audit_follow_harm_and_settings(tmp_path: Path) -> None:
         assert overlay("audit", site, "--settings", str(config)).returncode == 2
 
 
-def test_audit_explains_one_defect(tmp_path: Path) -> None:
-    site = an_image(tmp_path / "site")
+def test_audit_explains_one_defect(site: str) -> None:
     data = read("audit", site, "--explain", "verl.per-token-loss-untold", code=1)
     assert data["finding"]["defect"] == data["defect"]["id"] == "verl.per-token-loss-untold"
     done = overlay("audit", site, "--explain", "verl.per-token-loss")
     assert (done.returncode, "the nearest: verl.per-token-loss-untold" in done.stderr) == (2, True)
 
 
-def test_plan_counts_known_defects(tmp_path: Path) -> None:
-    site = an_image(tmp_path / "site")
+def test_plan_counts_known_defects(site: str) -> None:
     assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
     data = read("plan", "--site", site, code=1)
     assert data["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from command_line import clean, overlay, read, unknown_verl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from output_schema import SCHEMA, check
@@ -140,13 +141,13 @@ def test_long_names_have_their_reasons_below() -> None:
 
 def on_a_terminal(code: str, **environ: str) -> tuple[str, str]:
     """Return what a program prints to a terminal, and what remains of it there without escapes."""
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
-    for name in ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS"):
-        clean.pop(name, None)
+    kept = clean(TERM="xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        kept.pop(name, None)
     mine, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs,
-        env={**clean, "TERM": "xterm-256color", **environ},
+        env={**kept, **environ},
     )  # fmt: skip
     os.close(theirs)
     parts = []
@@ -171,9 +172,8 @@ STATUS = (
 def test_colours_are_for_terminals() -> None:
     pytest.importorskip("rich")
     piped = subprocess.run(
-        [sys.executable, "-c", STATUS], capture_output=True, text=True, timeout=60, check=True,
-        env={name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")},
-    )  # fmt: skip
+        [sys.executable, "-c", STATUS], capture_output=True, text=True, timeout=60, check=True, env=clean()
+    )
     assert "\x1b" not in piped.stdout
     text, plain = on_a_terminal(STATUS)
     assert "\x1b[36marmed" in text
@@ -280,46 +280,25 @@ def test_a_slow_command_shows_what_it_is_at_and_then_its_table_alone(command: st
 # -- JSON ------------------------------------------------------------------------------------------
 
 
-def run(*words: str) -> Any:
-    clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
-    done = subprocess.run(
-        [sys.executable, "-m", "overlay", *words],
-        capture_output=True, text=True, timeout=120, check=False, env=clean,
-    )  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr
-    return json.loads(done.stdout)
-
-
-def upstream(folder: Path) -> str:
-    """Write an upstream whose version is known and whose source is not."""
-    files = {
-        "verl/version/version": "0.8.0\n",
-        "verl/protocol.py": "",
-        "verl/utils/seqlen_balancing.py": "def karmarkar_karp(): ...\n",
-    }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return str(folder)
-
-
 def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     jsonschema: Any = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert run("schema") == SCHEMA
-    site = ["--site", upstream(tmp_path)]
-    check(run("--json"), "overlay")
-    commands: list[Sequence[str]] = [
-        ["list"], ["plan"], ["plan", *site], ["audit"], ["audit", *site], ["status"], ["doctor"], ["packs"],
-        ["digest", "verl.utils.seqlen_balancing:karmarkar_karp", "verl:nothing", *site],
-        ["lock", "--file", str(tmp_path / "overlay.lock")], ["explain", "verl.fast-partitioner", *site],
-    ]  # fmt: skip
-    for words in commands:
-        check(run(*words, "--json"), words[0])
-    check(run("audit", "--explain", "verl.per-token-loss-untold", *site, "--json"), "audit explain")
+    assert read("schema") == SCHEMA
+    site = ["--site", str(unknown_verl(tmp_path))]
+    check(read(), "overlay")
+    (tmp_path / "m.py").write_text("def f(): ...\n")
     script = tmp_path / "run.sh"
     script.write_text("algorithm.adv_estimator=grpo\n")
-    check(run("audit", *site, "--settings", str(script), "--json"), "audit")
+    commands: list[Sequence[str]] = [
+        ["list"], ["plan"], ["plan", *site], ["audit"], ["audit", *site], ["status"], ["doctor"], ["packs"],
+        ["digest", "verl.protocol:nothing", "m:f", *site], ["lock", "--file", str(tmp_path / "overlay.lock")],
+        ["explain", "verl.fast-partitioner", *site], ["audit", *site, "--settings", str(script)],
+    ]  # fmt: skip
+    for words in commands:
+        done = overlay(*words, "--json")
+        assert done.returncode in (0, 1), done.stderr
+        check(json.loads(done.stdout), words[0])
+    check(read("audit", "--explain", "verl.per-token-loss-untold", *site, code=1), "audit explain")
     # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have their own tests.
     described = {words[0] for words in commands} | {"new"}
     assert described | {"prove", "report", "run", "schema", "suite"} == commands_of_the_parser()
@@ -332,7 +311,7 @@ def commands_of_the_parser() -> set[str]:
     return set(words)
 
 
-#: What of the schema is a record of the engine.
+#: What of the schema is a record of the engine, and where in it.
 RECORDS: dict[str, type[Record]] = {
     "decided": verdict.Plan,
     "defect": defect.Defect,
@@ -343,34 +322,30 @@ RECORDS: dict[str, type[Record]] = {
     "installed": installed.Installed,
     "new": new.Written,
     "patch": patch.Patch,
+    "patch.remove": patch.Removal,
     "target": patch.Target,
+    "target.project": patch.Project,
     "variant": patch.Variant,
+    "variant.replacements": patch.Replacement,
     "verdict": verdict.Verdict,
+    "verdict.targets": verdict.TargetVerdict,
+    "verdict.targets.findings": verdict.SiteFinding,
     "patch-status": ledger.PatchStatus,
+    "patch-status.sites": ledger.SiteStatus,
 }
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_the_schema_has_the_fields_of_the_records(name: str) -> None:
-    found = SCHEMA["$defs"][name]
-    assert list(found["properties"]) == list(RECORDS[name]._fields)
-    assert found["required"] == list(RECORDS[name]._fields)
+@pytest.mark.parametrize("place", RECORDS)
+def test_the_schema_has_the_fields_of_the_records(place: str) -> None:
+    found = {"properties": SCHEMA["$defs"]}
+    for name in place.split("."):
+        found = found["properties"][name]
+        found = found.get("items", found)
+    assert list(found["properties"]) == found["required"] == list(RECORDS[place]._fields)
 
 
-def test_the_schema_has_the_fields_of_what_is_inside_them() -> None:
+def test_the_schema_has_the_words_of_the_engine() -> None:
     defs = SCHEMA["$defs"]
-    inside: dict[type[Record], Any] = {
-        verdict.TargetVerdict: defs["verdict"]["properties"]["targets"]["items"],
-        verdict.SiteFinding: defs["verdict"]["properties"]["targets"]["items"]["properties"]["findings"][
-            "items"
-        ],
-        ledger.SiteStatus: defs["patch-status"]["properties"]["sites"]["items"],
-        patch.Removal: defs["patch"]["properties"]["remove"],
-        patch.Project: defs["target"]["properties"]["project"],
-        patch.Replacement: defs["variant"]["properties"]["replacements"]["items"],
-    }
-    for record, found in inside.items():
-        assert found["required"] == list(found["properties"]) == list(record._fields), record
     assert defs["packs"]["items"]["required"] == [*packs.Pack._fields, "loaded"]
     assert defs["verdict-name"]["enum"] == list(verdict.VERDICTS)
     assert defs["state"]["enum"] == list(ledger.STATES)

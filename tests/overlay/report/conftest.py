@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import report_inputs as made
+from command_line import unknown_verl
 
 from overlay import cli
 
@@ -38,7 +39,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
     def write(text: str) -> Path:
         folder = tmp_path_factory.mktemp("report")
-        site = made.unknown_verl(folder / "site")
+        site = unknown_verl(folder / "site")
         one, other = made.status(site), made.status(site, half_patched=[text], pinned=text)
         named = made.patch_of(other, "verl.sft-balance")
         place = {

@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import overlay
+from overlay import cli
+from overlay.report import inputs
 
 if TYPE_CHECKING:
     import random
@@ -50,14 +52,6 @@ def patch_of(ledger: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def unknown_verl(folder: Path) -> Path:
-    """Make a folder with a verl 0.8.0 that no patch knows the source of, and return it."""
-    (folder / "verl/version").mkdir(parents=True)
-    (folder / "verl/version/version").write_text("0.8.0\n")
-    (folder / "verl/protocol.py").write_text("")
-    return folder
-
-
 def suite(text: str = "reason") -> dict[str, Any]:
     """Return a result as `overlay suite run --json` prints it."""
     change = {
@@ -97,6 +91,18 @@ def figures(draw: random.Random, text: str = "name") -> list[dict[str, Any]]:
         },
         {"kind": "timelines", "title": text, "steps": {text: [*spans, (0, 2, 0.0, 0.4)]}},
     ]
+
+
+def ledgers(folder: Path, *statuses: dict[str, Any]) -> list[inputs.Ledger]:
+    """Return what ranks say that have written these statuses."""
+    paths = [write(folder / f"rank{rank}.json", status) for rank, status in enumerate(statuses)]
+    return [inputs.ledger(path) for path in paths]
+
+
+def page(folder: Path, *words: str) -> str:
+    """Write a report into a folder, and return its HTML."""
+    assert cli.main(["report", "-o", str(folder / "r.html"), *words]) == 0
+    return (folder / "r.html").read_text(encoding="utf-8")
 
 
 def write(path: Path, data: Any) -> str:

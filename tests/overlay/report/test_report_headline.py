@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import report_inputs as made
+from command_line import unknown_verl
 from fake_upstream import triple
 
-from overlay import cli
 from overlay.catalogue.registry import load_patches
 from overlay.ledger import STATES
 from overlay.reading.source import InstalledTree
@@ -70,20 +70,14 @@ def test_what_only_its_id_selects_is_not_to_be_applied(
     assert outcome([ON_REQUEST, "armed"]) == "not reached"
 
 
-def test_what_waits_is_grey_and_what_is_in_place_is_green() -> None:
-    assert (page.tone("armed"), page.tone("applied")) == ("plain", "good")
-
-
 def job(folder: Path, *changes: dict[str, Any]) -> list[inputs.Ledger]:
     """Return ledgers of ranks with four patches in place, and others that were not reached."""
-    found = []
-    for rank, change in enumerate(changes):
-        status = made.status(folder, **change)
+    statuses = [made.status(folder, **change) for change in changes]
+    for status in statuses:
         for place, patch in enumerate(status["patches"]):
             patch.update(state="applied" if place < 4 else "armed", verdict=None, reason="")
         status["patches"] = status["patches"][:13]
-        found.append(inputs.ledger(made.write(folder / f"rank{rank}.json", status)))
-    return found
+    return made.ledgers(folder, *statuses)
 
 
 def first(ledgers: list[inputs.Ledger]) -> tuple[str, str, str]:
@@ -146,11 +140,7 @@ def test_ranks_of_two_selections_differ_in_that_and_not_in_each_patch(tmp_path: 
     more = made.status(tmp_path)
     names = [one["patch"] for one in more["patches"]]
     fewer = {**more, "patches": more["patches"][:2], "selection": names[:2]}
-    two = [
-        inputs.ledger(made.write(tmp_path / f"rank{rank}.json", {**one, "selection": chosen}))
-        for rank, (one, chosen) in enumerate(((more, names[:4]), (fewer, names[:2])))
-    ]
-    groups, differences = compare(two)
+    groups, differences = compare(made.ledgers(tmp_path, {**more, "selection": names[:4]}, fewer))
     assert [group.name for group in groups] == ["rank 0", "rank 1"]
     (one,) = differences
     assert (one.fact, one.said) == (
@@ -168,9 +158,7 @@ def test_ranks_of_two_selections_differ_in_that_and_not_in_each_patch(tmp_path: 
 
 
 def test_what_no_process_has_selected_is_not_selected(tmp_path: Path) -> None:
-    status = made.status(tmp_path)
-    (ledger,) = [inputs.ledger(made.write(tmp_path / "rank0.json", status))]
-    (group,), _ = compare([ledger])
+    (group,), _ = compare(made.ledgers(tmp_path, made.status(tmp_path)))
     view = page.ledger_view(group, InstalledTree())
     opted = next(name for name, patch in load_patches().items() if patch.opt_in)
     assert outcome([view.word(opted)]) == "not selected"
@@ -189,15 +177,12 @@ def test_a_project_of_which_nothing_was_reached_is_told_apart() -> None:
 
 
 def test_a_job_without_slime_has_no_row_of_slime(tmp_path: Path) -> None:
-    site = made.unknown_verl(tmp_path / "site")
+    site = unknown_verl(tmp_path / "site")
     ledger = made.write(tmp_path / "rank0.json", made.status(site))
-    pages = tmp_path / "r.html"
-    assert cli.main(["report", "-o", str(pages), "--ledger", ledger]) == 0
-    text = pages.read_text(encoding="utf-8")
+    text = made.page(tmp_path, "--ledger", ledger)
     assert "Nothing of slime was reached" in text
     assert 'href="#patch-slime.' not in text
     # The installation itself knows that it is not there.
-    assert cli.main(["report", "-o", str(pages), "--ledger", ledger, "--audit", str(site)]) == 0
-    text = pages.read_text(encoding="utf-8")
+    text = made.page(tmp_path, "--ledger", ledger, "--audit", str(site))
     assert "Nothing of slime was reached" not in text
     assert "not installed" in text

@@ -134,6 +134,7 @@ def test_references_become_addresses() -> None:
 
 def test_no_word_is_told_by_its_colour_alone() -> None:
     assert {tone(word) for word in LOUD} == {"bad"}
+    assert (tone("armed"), tone("applied")) == ("plain", "good")
     assert len({mark(word) for word in ("apply", "conflict", "incomplete", "superseded")}) == 4
     assert all(mark(word) for word in VERDICTS)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
+
+from command_line import clean
+
+from overlay.reading.source import InstalledTree
 
 #: `scale` is wrong, and `offset` right. Nothing imports `other`.
 CODE = {
@@ -218,6 +221,8 @@ class Workplace:
         self.folder = folder
         self.repository = folder / "repository"
         self.packs = folder / "packs"
+        #: What was printed about the last run.
+        self.said: dict[str, Any] = {}
         write(self.repository, {**CODE, **TESTS})
         self.git("init", "--quiet")
         self.commit("v1.0")
@@ -230,7 +235,8 @@ class Workplace:
             "acme_suite/patches/fakesuite/__init__.py": "",
         }
         for name, site in SITES.items():
-            digest = self._digest(site)
+            digest = InstalledTree(str(self.repository)).digest(site)
+            assert digest
             text = PATCH.replace("NAME", name).replace("SITE", site).replace("DIGEST", digest)
             files[f"acme_suite/patches/fakesuite/{name}.py"] = text
         write(self.packs, files)
@@ -257,13 +263,6 @@ class Workplace:
         path.write_text(f"{textwrap.dedent(text)}\n{lines}")
         return str(path)
 
-    def _digest(self, site: str) -> str:
-        from overlay.reading.source import InstalledTree
-
-        found = InstalledTree(str(self.repository)).digest(site)
-        assert found
-        return found
-
     def overlay(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run `overlay suite`."""
         process = self.start(*words, **environ)
@@ -272,10 +271,10 @@ class Workplace:
 
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         """Start `overlay suite`."""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("OVERLAY")}
         given = {
             "FAKESUITE_REPO": str(self.repository),
             "PYTHONPATH": str(self.packs),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
             "OVERLAY_PACKS": "acme",
             "OVERLAY_PATCHES": "acme/*",
             "FLAKY": str(self.folder / "flaky"),
@@ -285,15 +284,15 @@ class Workplace:
         return subprocess.Popen(
             [sys.executable, "-m", "overlay", "suite", *words],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
-            env={**clean, **given},
+            env=clean(**given),
         )  # fmt: skip
 
     def run(self, recipe: str, *words: str, code: int = 0, **environ: str) -> dict[str, Any]:
         """Run a recipe, and return what was printed as JSON about it."""
-        done = self.overlay("run", recipe, "--cache", str(self.folder / "cache"), "--json", *words, **environ)
+        done = self.overlay("run", recipe, "--json", *words, **environ)
         assert done.returncode == code, done.stdout + done.stderr
-        said: dict[str, Any] = json.loads(done.stdout)["runs"][0]
-        return said
+        self.said = json.loads(done.stdout)["runs"][0]
+        return self.said
 
     def outcomes(self, recipe: str, mode: str) -> dict[str, str]:
         """Return the outcome of each test in the first attempt, by the part of its id after the file."""

@@ -8,7 +8,7 @@ import pytest
 
 from overlay.errors import SuiteError
 from overlay.suite import recipe
-from overlay.suite.files import excluded, expand
+from overlay.suite.source import excluded, expand
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,6 +131,6 @@ def test_patterns_of_files(tmp_path: Path) -> None:
         recipe.Excluded(files=("tests/x/**/*.py",), reason="one"),
         recipe.Excluded(files=("**/*.py",), reason="two"),
     ]
-    assert excluded(everything, groups) == {
+    assert excluded(str(tmp_path), everything, groups) == {
         "tests/test_a.py": "two", "tests/x/test_b.py": "one", "tests/x/y/test_c.py": "one",
     }  # fmt: skip

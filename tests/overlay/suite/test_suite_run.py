@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workplace, dict[str, Any]]:
-    """Run everything that ends, once."""
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """Return a workplace in which everything that ends was run."""
     workplace = Workplace(tmp_path_factory.mktemp("suite"))
-    said = workplace.run(workplace.recipe("tiny"), code=1)
-    return workplace, said
+    workplace.run(workplace.recipe("tiny"), code=1)
+    return workplace
 
 
 def ids(said: dict[str, Any], kind: str) -> list[str]:
     return [change["id"].partition("::")[2] for change in said["difference"][kind]]
 
 
-def test_lost_won_failing_and_flaky(ran: tuple[Workplace, dict[str, Any]]) -> None:
-    _, said = ran
+def test_lost_won_failing_and_flaky(tiny: Workplace) -> None:
+    said = tiny.said
     assert ids(said, "lost") == ["test_lost"]
     assert ids(said, "won") == ["test_won"]
     assert sorted(ids(said, "failing")) == ["", "test_broken", "test_teardown"]
@@ -45,21 +45,19 @@ def test_lost_won_failing_and_flaky(ran: tuple[Workplace, dict[str, Any]]) -> No
 
 
 def test_the_conftest_that_imports_the_target_first_gets_the_replacement(
-    ran: tuple[Workplace, dict[str, Any]],
+    tiny: Workplace,
 ) -> None:
-    workplace, _ = ran
-    assert workplace.outcomes("tiny", "overlay")["test_mixed.py::test_won"] == "passed"
-    for process in workplace.lines("tiny", "overlay", "process"):
+    assert tiny.outcomes("tiny", "overlay")["test_mixed.py::test_won"] == "passed"
+    for process in tiny.lines("tiny", "overlay", "process"):
         if process["file"] == "tests/test_mixed.py":
             assert process["patches"]["acme/fakesuite.scale"]["state"] == "applied"
 
 
-def test_what_was_applied_and_called_is_counted(ran: tuple[Workplace, dict[str, Any]]) -> None:
-    workplace, _ = ran
+def test_what_was_applied_and_called_is_counted(tiny: Workplace) -> None:
     mixed = [
         process
         for mode in ("plain", "overlay")
-        for process in workplace.lines("tiny", mode, "process")
+        for process in tiny.lines("tiny", mode, "process")
         if process["file"] == "tests/test_mixed.py"
     ]
     plain, _, patched, _ = mixed  # files of a test that was lost are run again
@@ -72,9 +70,8 @@ def test_what_was_applied_and_called_is_counted(ran: tuple[Workplace, dict[str, 
     assert states["acme/fakesuite.never"] == "armed"
 
 
-def test_a_patch_that_is_never_applied_is_said_to_be(ran: tuple[Workplace, dict[str, Any]]) -> None:
-    workplace, _ = ran
-    page = workplace.overlay("report").stdout
+def test_a_patch_that_is_never_applied_is_said_to_be(tiny: Workplace) -> None:
+    page = tiny.overlay("report").stdout
     assert "| `acme/fakesuite.never` | **never** (of 4) | 0 of 1 | 0 | 0 |" in page
     assert "| `acme/fakesuite.scale` | 4 of 4 | 1 of 1 | 3 | 3 |" in page
     assert "2 of 3 patches that apply here are called by this suite" in page
@@ -84,8 +81,8 @@ def test_a_patch_that_is_never_applied_is_said_to_be(ran: tuple[Workplace, dict[
     assert "- 1: no tests" in page
     assert "Recipes of which there are no results here: megatron-core-0.16.1, " in page
     assert "FAKESUITE_REPO at v1.0 (commit " in page
-    assert str(workplace.folder) not in page
-    data = json.loads(workplace.overlay("report", "--json").stdout)[0]
+    assert str(tiny.folder) not in page
+    data = json.loads(tiny.overlay("report", "--json").stdout)[0]
     ours = [item for item in data["coverage"] if item["patch"].startswith("acme/")]
     assert {item["patch"]: item["called"] for item in ours} == {
         "acme/fakesuite.never": 0,
@@ -94,52 +91,43 @@ def test_a_patch_that_is_never_applied_is_said_to_be(ran: tuple[Workplace, dict[
     }
 
 
-def test_a_page_says_which_patches_are_younger_than_its_runs(
-    ran: tuple[Workplace, dict[str, Any]], tmp_path: Path
-) -> None:
-    workplace, _ = ran
-    shutil.copytree(workplace.folder / "suite-results" / "tiny", tmp_path / "tiny")
+def test_a_page_says_which_patches_are_younger_than_its_runs(tiny: Workplace, tmp_path: Path) -> None:
+    shutil.copytree(tiny.folder / "suite-results" / "tiny", tmp_path / "tiny")
     written = tmp_path / "tiny" / "run.json"
     run = json.loads(written.read_text())
     del run["patches"]["verl.sft-balance"]
     written.write_text(json.dumps(run))
     said = "- older than `verl.sft-balance`, and shows nothing of them"
-    assert said in workplace.overlay("report", str(tmp_path / "tiny")).stdout
-    assert "older than" not in workplace.overlay("report").stdout
+    assert said in tiny.overlay("report", str(tmp_path / "tiny")).stdout
+    assert "older than" not in tiny.overlay("report").stdout
 
 
-def test_what_is_printed_as_json_is_what_the_schema_says(ran: tuple[Workplace, dict[str, Any]]) -> None:
-    workplace, said = ran
-    check({"runs": [said], "not_run": []}, "suite run")
+def test_what_is_printed_as_json_is_what_the_schema_says(tiny: Workplace) -> None:
+    check({"runs": [tiny.said], "not_run": []}, "suite run")
     for words in (["list"], ["report"], ["diff", "suite-results/tiny/plain", "suite-results/tiny/overlay"]):
-        check(json.loads(workplace.overlay(*words, "--json").stdout), f"suite {words[0]}")
+        check(json.loads(tiny.overlay(*words, "--json").stdout), f"suite {words[0]}")
 
 
-def test_results_of_another_format_are_refused(ran: tuple[Workplace, dict[str, Any]], tmp_path: Path) -> None:
-    workplace, _ = ran
+def test_results_of_another_format_are_refused(tiny: Workplace, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"format": 2}')
-    done = workplace.overlay("report", str(tmp_path))
+    done = tiny.overlay("report", str(tmp_path))
     assert done.returncode == 2
     assert (
         f"the results {tmp_path}/run.json are not those of this overlay: run the recipe again" in done.stderr
     )
 
 
-def test_a_pytest_that_a_test_starts_is_not_counted(ran: tuple[Workplace, dict[str, Any]]) -> None:
-    workplace, _ = ran
-    assert workplace.outcomes("tiny", "overlay")["test_nested.py::test_nested"] == "passed"
-    assert not [name for name in workplace.outcomes("tiny", "overlay") if "inner" in name]
+def test_a_pytest_that_a_test_starts_is_not_counted(tiny: Workplace) -> None:
+    assert tiny.outcomes("tiny", "overlay")["test_nested.py::test_nested"] == "passed"
+    assert not [name for name in tiny.outcomes("tiny", "overlay") if "inner" in name]
 
 
-def test_results_are_read_again_by_diff_and_as_junit(ran: tuple[Workplace, dict[str, Any]]) -> None:
-    workplace, said = ran
-    folder = workplace.folder / "suite-results" / "tiny"
-    done = workplace.overlay(
-        "diff", str(folder / "plain"), str(folder / "overlay" / "results.jsonl"), "--json"
-    )
+def test_results_are_read_again_by_diff_and_as_junit(tiny: Workplace) -> None:
+    folder = tiny.folder / "suite-results" / "tiny"
+    done = tiny.overlay("diff", str(folder / "plain"), str(folder / "overlay" / "results.jsonl"), "--json")
     assert done.returncode == 1
-    assert json.loads(done.stdout) == said["difference"]
-    assert workplace.overlay("diff", str(folder / "plain"), str(folder / "plain")).returncode == 0
+    assert json.loads(done.stdout) == tiny.said["difference"]
+    assert tiny.overlay("diff", str(folder / "plain"), str(folder / "plain")).returncode == 0
     root = ET.parse(folder / "plain" / "junit.xml").getroot()  # noqa: S314 -- written by ourselves
     cases = {case.get("name", "").rpartition("::")[2]: case for case in root.iter("testcase")}
     failure = cases["test_won"].find("failure")
@@ -169,12 +157,12 @@ def test_a_hanging_file_is_killed_with_what_it_started(workplace: Workplace) -> 
 
 def test_a_run_that_is_stopped_leaves_nothing_behind(workplace: Workplace) -> None:
     recipe = workplace.recipe("stopped", include='["tests/hang/*.py"]')
-    process = workplace.start("run", recipe, "--cache", str(workplace.folder / "cache"))
+    process = workplace.start("run", recipe)
     child = workplace.folder / "child"
     until = time.monotonic() + 60
     while not (child.exists() and child.read_text()) and time.monotonic() < until:
         time.sleep(0.05)
-    second = workplace.overlay("run", recipe, "--cache", str(workplace.folder / "cache"))
+    second = workplace.overlay("run", recipe)
     assert second.returncode == 2
     assert "another run writes into" in second.stderr
     process.terminate()
@@ -271,7 +259,7 @@ def test_what_is_installed_is_tested_if_that_is_asked_for(workplace: Workplace) 
 
 def test_progress_and_estimates_go_to_standard_error(workplace: Workplace) -> None:
     recipe = workplace.recipe("seen", include='["tests/test_nested.py"]')
-    words = ("run", recipe, "--cache", str(workplace.folder / "cache"))
+    words = ("run", recipe)
     first, second = workplace.overlay(*words), workplace.overlay(*words)
     assert first.returncode == second.returncode == 0, first.stderr
     assert "seen: 1 files, plain and under overlay, takes at most 60 s" in first.stderr

@@ -1,4 +1,4 @@
-"""`overlay status`: what `enable()` arms in a fresh process, and what that comes to here."""
+"""`overlay status` and `overlay doctor`: is a process that starts here patched, and if not, why?"""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command to a parser."""
+    """Add the commands to a parser."""
     status = add_command("status", _status, "enable overlay in a fresh process, and show what is armed")
     what = f"what to select (default: OVERLAY_PATCHES, or all): {SELECTION}"
     status.add_argument("--patches", metavar="SELECTION", help=what)
+    what = "say whether a Python process that starts here and now is patched, and what to do if not"
+    add_command("doctor", _doctor, what)
 
 
 def _status(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -36,7 +38,7 @@ def _status(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def foreseen(status: Status, plan: Plan) -> Status:
-    """Return a ledger with what will be decided on the patches that wait for their modules.
+    """Return a ledger with the verdicts that patches will get once their modules are imported.
 
     A process that trains finds that out at the import of a module, when its path is complete. Here somebody
     asks about what is installed.
@@ -52,3 +54,11 @@ def foreseen(status: Status, plan: Plan) -> Status:
         return patch.replace(state="skipped", reason=verdict.reason, verdict=verdict)
 
     return status.replace(patches=tuple(map(look, status.patches)))
+
+
+def _doctor(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.arming.doctor import examine
+
+    found = examine(engine)
+    show(arguments, found.to_dict(), lambda: tables.checkup(found))
+    return EXIT_OK if found.armed else EXIT_LOUD

@@ -1,4 +1,4 @@
-"""What patches bring along: figures and contracts, which a report has without a checkout or a benchmark."""
+"""What shows that patches work: the figures and contracts that come with them. It needs no checkout."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from overlay.catalogue.registry import module_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from importlib.machinery import ModuleSpec
     from typing import Any
 
     Support = Mapping[str, Mapping[str, Mapping[str, str]]]
 
 
-class Held(Record):
-    """What a patch is held to, and where that was tried."""
+class Tried(Record):
+    """What the contract of a patch promises, and where that was tried."""
 
     patch: str
     #: A sentence.
@@ -33,19 +34,12 @@ class Held(Record):
 
 def figures(patch: str) -> list[Any]:
     """Return the figures of a patch that was loaded, from `figures.py` in its folder; none without one."""
-    home = module_of(patch)
-    if not home:
-        return []
-    try:
-        found: list[Any] = import_module(f"{home}.figures").figures()
-    except ModuleNotFoundError as error:
-        if error.name in (home, f"{home}.figures"):
-            return []
-        raise
+    spec = _file(patch, "figures")
+    found: list[Any] = import_module(spec.name).figures() if spec is not None else []
     return [{**figure, "title": f"{patch}: {figure['title']}"} for figure in found]
 
 
-def contracts(patches: Iterable[str], support: Support, here: Iterable[str]) -> dict[str, Held]:
+def contracts(patches: Iterable[str], support: Support, here: Iterable[str]) -> dict[str, Tried]:
     """Return the contracts of patches that have one, by patch.
 
     Args:
@@ -64,14 +58,13 @@ def contracts(patches: Iterable[str], support: Support, here: Iterable[str]) -> 
             }
             said = tuple((place.replace("==", " "), tried[place]) for place in releases if place in tried)
             passed = sum(one == "passed" for one in tried.values())
-            found[name] = Held(patch=name, promise=promise, here=said, passed=passed, tried=len(tried))
+            found[name] = Tried(patch=name, promise=promise, here=said, passed=passed, tried=len(tried))
     return found
 
 
 def _promise(patch: str) -> str:
     """Return what the file of a contract says first of it; it is read and not run."""
-    home = module_of(patch)
-    spec = find_spec(f"{home}.contract") if home and _is_package(home) else None
+    spec = _file(patch, "contract")
     if spec is None or not spec.origin or not os.path.isfile(spec.origin):
         return ""
     with open(spec.origin, encoding="utf-8") as file:
@@ -80,5 +73,8 @@ def _promise(patch: str) -> str:
     return said[:1].upper() + said[1:]
 
 
-def _is_package(name: str) -> bool:
-    return hasattr(import_module(name), "__path__")
+def _file(patch: str, name: str) -> ModuleSpec | None:
+    """Return where a module in the folder of a loaded patch lies, `None` if there is none."""
+    home = module_of(patch)
+    is_folder = home and hasattr(import_module(home), "__path__")
+    return find_spec(f"{home}.{name}") if is_folder else None

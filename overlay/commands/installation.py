@@ -1,18 +1,28 @@
-"""`overlay audit`: what is known to be wrong in an installation, and what overlay would do about it."""
+"""`overlay plan` and `overlay audit`: the verdicts on patches, and the known defects, of an installation."""
 
 from __future__ import annotations
 
 import json
 
+from overlay.base import text
 from overlay.commands import tables
-from overlay.commands.output import EXIT_LOUD, EXIT_OK, EXIT_USAGE, add_sites, folder, say, show
+from overlay.commands.output import (
+    EXIT_LOUD,
+    EXIT_OK,
+    EXIT_USAGE,
+    SELECTION,
+    add_sites,
+    folder,
+    say,
+    show,
+)
 from overlay.defect import HARMS
 from overlay.errors import OutputFileError, SelectionError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from overlay.auditing.audit import Audit
     from overlay.enabling.engine import Engine
@@ -23,7 +33,11 @@ INSTALLED = "installed"
 
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add the command to a parser."""
+    """Add the commands to a parser."""
+    plan = add_command("plan", _plan, "decide on the selected patches without importing anything")
+    add_sites(plan)
+    what = f"what to select (default: OVERLAY_PATCHES, or all): {SELECTION}"
+    plan.add_argument("--patches", metavar="SELECTION", help=what)
     audit = add_command(
         "audit", _audit, "say what is known to be wrong here, and what is mended, importing nothing"
     )
@@ -42,6 +56,33 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--explain", metavar="ID", help="say all about one defect, and what it is here")
     what = "print what is decided on each patch, and the sites that decided, instead of the defects"
     audit.add_argument("--sites", action="store_true", help=what)
+
+
+def _plan(engine: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.auditing.audit import make_audit
+    from overlay.reading.source import InstalledTree
+
+    tree = InstalledTree(arguments.site, arguments.root)
+    plan = engine.plan(arguments.patches, tree)
+    audit = make_audit(engine, plan, tree)
+    pointer = (
+        text.wrap(f"known defects: {audit.count()}: `overlay audit` names them") if audit.findings else ""
+    )
+    show(
+        arguments,
+        audit.to_dict(),
+        lambda: "\n".join(filter(None, [tables.plan(plan, findings=False), pointer])),
+    )
+    patches = [engine.known()[name] for name in plan.selection]
+    for sentence in tree.remarks({target.project.marker for patch in patches for target in patch.targets}):
+        say(sentence)
+    selected = {one.verdict for one in plan.verdicts} - {"not-selected"}
+    if arguments.site and selected == {"not-installed"}:
+        return _say_no_upstream(arguments.site)
+    for verdict in plan.lost:
+        lost = f"nobody named it: without it, {engine.known()[verdict.patch].without}"
+        say(f"{verdict.patch} cannot be applied, which stops nothing, as {lost}")
+    return EXIT_LOUD if plan.loud else EXIT_OK
 
 
 def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
@@ -70,13 +111,18 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     if sites and not plan.selection:
         return EXIT_OK
     if sites and not any(one.version for verdict in plan.verdicts for one in verdict.targets):
-        where = ", ".join(sites)
-        say(
-            f"no upstream of a selected patch is in {where}: name the folders of the path, such as "
-            "the site-packages and each checkout"
-        )
-        return EXIT_USAGE
+        return _say_no_upstream(sites)
     return EXIT_LOUD if audit.concerning() else EXIT_OK
+
+
+def _say_no_upstream(sites: Sequence[str]) -> int:
+    """Say that some folders hold no upstream, and return the exit code for that."""
+    where = ", ".join(sites)
+    say(
+        f"no upstream of a selected patch is in {where}: name the folders of the path, such as "
+        "the site-packages and each checkout"
+    )
+    return EXIT_USAGE
 
 
 def _text(audit: Audit, arguments: argparse.Namespace) -> str:

@@ -1,0 +1,40 @@
+"""The command line of overlay in a process of its own, and an installation for it to look at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def clean(**environ: str) -> dict[str, str]:
+    """Return the environment of this process without what is said to overlay, and with what is said here."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")} | environ
+
+
+def overlay(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command, and return how it ended."""
+    return subprocess.run(
+        [sys.executable, "-m", "overlay", *words],
+        capture_output=True, text=True, timeout=120, env=clean(**environ), check=False,
+    )  # fmt: skip
+
+
+def read(*words: str, code: int = 0, **environ: str) -> Any:
+    """Run a command that ends with an exit code, and return what it prints as JSON."""
+    done = overlay(*words, "--json", **environ)
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout)
+
+
+def unknown_verl(folder: Path) -> Path:
+    """Make a folder with a verl 0.8.0 that no patch knows the source of, and return it."""
+    (folder / "verl/version").mkdir(parents=True)
+    (folder / "verl/version/version").write_text("0.8.0\n")
+    (folder / "verl/protocol.py").write_text("")
+    return folder
