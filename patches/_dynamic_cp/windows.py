@@ -129,8 +129,8 @@ def _fill(
         load, place = heap[0]
         member = members[place]
         size = member.size
-        most = min(size * budget - member.tokens, size * room)
-        fitting = bisect_right(sorted_lengths, most) - 1
+        # What is left is no longer than what opened the subgroup, for which its ranks have room.
+        fitting = bisect_right(sorted_lengths, size * budget - member.tokens) - 1
         if limit is not None and fitting >= 0 and load + sequence_cost(sorted_lengths[fitting], size) > limit:
             fitting = _cheap_enough(sorted_lengths, fitting, size, limit - load)
         if fitting < 0 or (

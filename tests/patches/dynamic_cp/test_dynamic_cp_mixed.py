@@ -143,6 +143,7 @@ def test_the_split_of_verl_is_by_number() -> None:
 
 @settings(deadline=None)
 @given(LENGTHS, RANKS)
+@example([426, 338, 463, 2 * CAP, 2 * CAP], 2)  # where room for the tokens is not room for the sequence
 def test_exchanges_only_gain_and_keep_count(lengths: list[int], ranks: int) -> None:
     lengths = fitting(lengths, ranks)
     step = windows(lengths, ranks, CAP, 2 * CAP)
@@ -155,6 +156,7 @@ def test_exchanges_only_gain_and_keep_count(lengths: list[int], ranks: int) -> N
     for member in itertools.chain.from_iterable(step):
         taken = [lengths[index] for index in member.indices]
         assert member.tokens == sum(taken) <= 2 * CAP * member.size
+        assert max(taken) <= CAP * member.size
         assert member.load == cost.start_cost(member.size) + sum(
             cost.sequence_cost(length, member.size) for length in taken
         )
