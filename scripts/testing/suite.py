@@ -1,15 +1,15 @@
 """Run the linters, the type checker and the test suite; scripts/test starts this in its environment.
 
 Without arguments everything runs, even after a failure, so that one run shows all there is to mend. With
-arguments pytest runs alone and gets them; `--lint` runs all but pytest. The whole suite runs on two workers,
-each test file on one of them, and types are checked beside it. pytest's closing line is the last line of
+arguments pytest runs alone and gets them; `--lint` runs all but pytest. The whole suite runs on workers, each
+test file on one of them, and types are checked beside it. pytest's closing line is the last line of
 output, and just before it stand what the type checker found, the skipped tests, counted by reason, and the
 checks that failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay, and
 the tests that are left out by day as repetitions (`scripts/checks/upstreams/repetitions.py`). Each program
 starts cold then; by day they start on a server that has imported what they begin with
-(`scripts/checks/ranks/warm_tests.py`).
+(`compat/ranks/warm_server.py`).
 `--quick` runs the tests that catch most slips in the least time, and needs no source but this checkout
 (`scripts/torture own` says what they miss).
 """
@@ -17,6 +17,7 @@ starts cold then; by day they start on a server that has imported what they begi
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 # Before pytest puts `tests` on the path, where a folder without modules has the same name.
-import overlay  # noqa: F401
+from overlay.compat.ranks import warm
+from sources import fetch_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -35,9 +37,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPED = Path(".cache") / "typed"
-#: The whole suite on two workers: tests of real ranks take as many processors as there are while they
-#: compute, and one while they import. By file, as what a release was found to do is found once in a file.
-WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
+#: The whole suite on one worker more than processors, up to three: tests of ranks, clusters and browsers
+#: wait for an eighth of their time. By file, as what a release was found to do is found once in a file.
+WORKERS = ["--numprocesses", str(min(3, 1 + (os.cpu_count() or 1))), "--dist", "loadfile"]
 #: Folders of tests whose files take minutes. They come first: a long file that is begun last leaves the other
 #: workers idle. (xdist would begin with the files that have most tests, which are short ones.)
 LONG = ("real", "distributed", "torture", "workers", "scripts")
@@ -111,6 +113,15 @@ def ruff(root: Path, *arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", "ruff", *arguments], cwd=root, check=False).returncode
 
 
+@contextlib.contextmanager
+def by_day() -> Generator[None]:
+    """Leave repetitions to the nightly run, and start the programs of all workers on one warm server."""
+    with warm.server() as socket:
+        compiled = str(fetch_release.CACHE.resolve())
+        os.environ.update({"TESTS_ONCE": "1", warm.VARIABLE: socket, "WARM_COMPILED": compiled})
+        yield
+
+
 def suites(root: Path) -> int:
     """Run the quick files of upstream's own suites, those whose files can be had."""
     kept = root / ".cache"
@@ -164,8 +175,6 @@ def main(arguments: list[str]) -> int:
     nightly, lint = arguments == ["--nightly"], arguments == ["--lint"]
     if arguments and not nightly and not lint:
         return int(pytest.main(arguments, plugins=[Closing([])]))
-    if not nightly and not lint:
-        os.environ.update(TESTS_ONCE="1", TESTS_WARM="1")
     # The type checker has use for one processor, and tests of ranks leave one of two idle while they wait.
     with ThreadPoolExecutor(1) as beside:
         closing = Closing([], beside.submit(mypy, ROOT))
@@ -181,7 +190,8 @@ def main(arguments: list[str]) -> int:
         status = 0
         if not lint:
             print("--- pytest", flush=True)
-            status = int(pytest.main(whole_run(), plugins=[closing]))
+            with contextlib.nullcontext() if nightly else by_day():
+                status = int(pytest.main(whole_run(), plugins=[closing]))
         # Should pytest have ended before its summary.
         closing.finish()
     if lint:

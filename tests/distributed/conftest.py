@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from repetitions import pytest_runtest_setup
-from warm_tests import warm_server
 
 from sources import fetch_release
 
-__all__ = ["folder_of", "megatron", "pytest_runtest_setup", "warm_server"]
+__all__ = ["folder_of", "megatron", "pytest_runtest_setup"]
 
 if TYPE_CHECKING:
     from pathlib import Path

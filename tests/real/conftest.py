@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from repetitions import pytest_runtest_setup
-from warm_tests import warm_server
 
 from checks import UPSTREAMS
 from overlay.compat.ranks.warm import Program
@@ -20,7 +19,7 @@ from records import support
 from sources import fetch_release, fetch_source, git_sources, releases
 from sources.git_sources import FetchError
 
-__all__ = ["pytest_runtest_setup", "warm_server"]
+__all__ = ["pytest_runtest_setup"]
 
 #: Until a program is killed.
 SECONDS = 400

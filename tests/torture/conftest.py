@@ -10,13 +10,12 @@ import pytest
 from fake_upstream import Upstream, forget
 from order_world import Subject, write_upstream
 from own_heap import own_heap, whole_heap
-from warm_tests import warm_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["own_heap", "subject", "upstream", "warm_server", "whole_heap"]
+__all__ = ["own_heap", "subject", "upstream", "whole_heap"]
 
 
 @pytest.fixture
