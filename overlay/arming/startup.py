@@ -18,7 +18,7 @@ STOPPED = 1
 started = False
 
 #: What says no in a variable that is yes or no. It is asked here too where what else asks is broken.
-NO = ("", "0", "false", "no", "off")
+_NO = ("", "0", "false", "no", "off")
 
 
 def start() -> None:
@@ -52,7 +52,7 @@ def start() -> None:
 
 
 def _says_no(name: str) -> bool:
-    return os.environ.get(name, "").strip().lower() in NO
+    return os.environ.get(name, "").strip().lower() in _NO
 
 
 def _say(text: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
-from overlay.arming.startup import NO
 from overlay.base import settings
 from overlay.enabling.process import here
+
+#: What says no in a variable that is yes or no.
+_NO = ("", "0", "false", "no", "off")
 
 
 def variables() -> dict[str, str]:
@@ -30,4 +32,4 @@ def variables() -> dict[str, str]:
 
 def says_no(value: object) -> bool:
     """Return whether a value of `OVERLAY` is there and means no."""
-    return isinstance(value, str) and value.strip().lower() in NO
+    return isinstance(value, str) and value.strip().lower() in _NO
