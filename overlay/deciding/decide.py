@@ -111,7 +111,7 @@ def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:
 def _decide_target(patch: Patch, target: Target, tree: Tree, served: TargetVerdict | None) -> TargetVerdict:
     blank = TargetVerdict(project=target.project.name, verdict="unsupported", optional=target.optional)
     try:
-        if not _is_installed(target, tree):
+        if not _is_there(target.project.marker, tree) and not _trace(target, tree):
             return blank.replace(verdict="not-installed", reason=f"{target.project.name} is not installed")
         if served is not None and served.verdict != "apply" and served.verdict not in LOUD:
             return _unneeded(target, tree, blank, served)
@@ -128,13 +128,11 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _is_installed(target: Target, tree: Tree) -> bool:
-    return _is_there(target.project.marker, tree) or bool(_trace(target, tree))
-
-
 def _trace(target: Target, tree: Tree) -> str:
-    """Return the first module of those that would be changed which is there, empty if none is."""
-    return next((module for module in _modules(target) if _is_there(module, tree)), "")
+    """Return the first module of those that a target's variants would change which is there, or nothing."""
+    sites = (replacement.site for variant in target.variants for replacement in variant.replacements)
+    modules = dict.fromkeys(site.partition(":")[0] for site in sites)
+    return next((module for module in modules if _is_there(module, tree)), "")
 
 
 def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVerdict) -> TargetVerdict:
@@ -193,12 +191,6 @@ def _is_there(module: str, tree: Tree) -> bool:
         return tree.has(module)
     except SourceError:
         return True  # and the shape says what of it cannot be read
-
-
-def _modules(target: Target) -> list[str]:
-    """Return the modules that a target's variants would change: a trace of its project, cheap to look for."""
-    sites = [replacement.site for variant in target.variants for replacement in variant.replacements]
-    return list(dict.fromkeys(site.partition(":")[0] for site in sites))
 
 
 def combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:

@@ -129,16 +129,14 @@ def write(path: str, proofs: Iterable[Proof]) -> None:
 
 def _item(proof: Proof) -> dict[str, Any]:
     """Return a proof as it stands in the file."""
-    plain = {key: value for key, value in proof.to_dict().items() if key not in ("targets", "environment")}
+    plain = proof.to_dict()
+    del plain["targets"]
     return {
         **plain,
         "environment": dict(proof.environment),
         "target": [
             {
-                "project": target.project,
-                "version": target.version,
-                "verdict": target.verdict,
-                "variant": target.variant,
+                **target.to_dict(),
                 "sites": dict(target.sites),
                 "trusted": {site: dict(target.sites)[site] for site in target.trusted},
             }
