@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import secrets
 from pathlib import Path
@@ -10,24 +9,21 @@ from typing import Any
 
 import pytest
 
+from tortures import fuzz
+
 SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 
 
-@pytest.fixture
-def fuzz(monkeypatch: pytest.MonkeyPatch) -> Any:
-    print(f"OVERLAY_TEST_SEED={SEED}")
-    return importlib.import_module("tortures.fuzz")
-
-
 @pytest.mark.parametrize("kind", ["settings", "locks", "commands", "recipes", "lengths"])
-def test_an_error_of_our_own_or_a_right_answer(fuzz: Any, kind: str) -> None:
+def test_an_error_of_our_own_or_a_right_answer(kind: str) -> None:
+    print(f"OVERLAY_TEST_SEED={SEED}")
     row = getattr(fuzz, kind)(SEED, 200)
     assert row.wrong == []
     assert row.refused > 10
     assert row.accepted > 0
 
 
-def test_a_wrong_answer_is_seen(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_answer_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     from overlay.pinning import lockfile
 
     def read(path: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import os
@@ -18,6 +17,14 @@ import pytest
 
 import overlay
 from overlay.catalogue.registry import load_patches
+from tortures import _mutant_record
+from tortures._attack import Attack, Mutant
+from tortures._breaking import breaking
+from tortures._contracts import CONTRACTS
+from tortures._mutations import HARMLESS
+from tortures._neighbours import relied_on
+from tortures._start_contracts import outcomes
+from tortures._upstreams import Pristine, Release
 
 pytestmark = pytest.mark.real
 
@@ -36,15 +43,13 @@ def site() -> Path:
 
 
 @pytest.fixture
-def attack(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
+def attack(site: Path) -> Any:
     """Return what lists the mutants of a patch on what is installed here."""
     print(f"OVERLAY_TEST_SEED={SEED}")
-    upstreams = importlib.import_module("tortures._upstreams")
-    module = importlib.import_module("tortures._attack")
-    release, tree = upstreams.Release("installed", (site,)), upstreams.Pristine((site,))
+    release, tree = Release("installed", (site,)), Pristine((site,))
 
-    def of(patch: str, beside: int = 0) -> list[Any]:
-        return list(module.Attack(load_patches()[patch], release, tree, (), SEED).mutants(beside))
+    def of(patch: str, beside: int = 0) -> list[Mutant]:
+        return list(Attack(load_patches()[patch], release, tree, (), SEED).mutants(beside))
 
     of.tree = tree  # type: ignore[attr-defined]
     return of
@@ -52,13 +57,12 @@ def attack(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
 
 @pytest.mark.parametrize("patch", PATCHES)
 def test_a_changed_site_is_refused_and_a_quoted_one_is_not(attack: Any, patch: str) -> None:
-    harmless = importlib.import_module("tortures._mutations").HARMLESS
     mutants = attack(patch)
     wrong = [
         (one.site, one.kind, one.verdict)
         for one in mutants
         # What is relied on may change as long as it does what is asked of it.
-        if one.where == "inside" and (one.verdict == "apply") != (one.kind in harmless)
+        if one.where == "inside" and (one.verdict == "apply") != (one.kind in HARMLESS)
     ]
     assert wrong == []
     assert all(one.reason for one in mutants if one.verdict != "apply")
@@ -66,21 +70,18 @@ def test_a_changed_site_is_refused_and_a_quoted_one_is_not(attack: Any, patch: s
     assert len(kinds) >= 8, kinds
 
 
-@pytest.fixture
-def outcomes(monkeypatch: pytest.MonkeyPatch, site: Path) -> Any:
-    """Return what runs contracts on what is installed here."""
-    start = importlib.import_module("tortures._start_contracts").outcomes
-
-    def run(jobs: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
-        return list(start(str(site), jobs, SEED))
-
-    return run
-
-
 NEAR = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from overlay.catalogue.registry import load_patches
+from tortures import _mutant_record
+from tortures._attack import Attack, Mutant
+from tortures._breaking import breaking
+from tortures._contracts import CONTRACTS
+from tortures._mutations import HARMLESS
+from tortures._neighbours import relied_on
+from tortures._start_contracts import outcomes
+from tortures._upstreams import Pristine, Release
 from tortures._neighbours import neighbours, shape_of
 from tortures._upstreams import Pristine
 tree = Pristine((Path(sys.argv[2]),))
@@ -101,25 +102,23 @@ def test_a_seed_leads_to_the_same_mutants_in_every_process(site: Path) -> None:
     assert "'called'" in found.pop()
 
 
-def test_every_patch_has_a_contract(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert importlib.import_module("tortures._contracts").CONTRACTS.keys() == load_patches().keys()
+def test_every_patch_has_a_contract() -> None:
+    assert CONTRACTS.keys() == load_patches().keys()
 
 
 def test_a_row_of_the_record_stays_until_its_patch_is_run_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    record = importlib.import_module("tortures._mutant_record")
     old = {"run": "2026-01-02", "seed": "3", "beside": 2, "outcomes": {"loud": 5, "same": 1}}
     (tmp_path / "mutants.json").write_text(json.dumps({"verl.a": old, "verl.b": old}))
-    monkeypatch.setattr(record, "RECORD", tmp_path / "mutants.json")
-    record.write({"verl.b": Counter(loud=7, wrong=1)}, "4", 2)
-    found = record.recorded()
+    monkeypatch.setattr(_mutant_record, "RECORD", tmp_path / "mutants.json")
+    _mutant_record.write({"verl.b": Counter(loud=7, wrong=1)}, "4", 2)
+    found = _mutant_record.recorded()
     assert found["verl.a"] == old
     assert found["verl.b"]["outcomes"] == {"loud": 7, "wrong": 1}
     assert found["verl.b"]["seed"] == "4"
     day = found["verl.b"]["run"]
-    table = record.table(["verl.c", "verl.b", "verl.a"], ["loud", "same", "wrong"])
+    table = _mutant_record.table(["verl.c", "verl.b", "verl.a"], ["loud", "same", "wrong"])
     assert [line.split() for line in table.splitlines()] == [
         ["patch", "mutants", "loud", "same", "wrong", "run", "on", "seed"],
         ["verl.a", "6", "5", "1", "0", "2026-01-02", "3"],
@@ -129,15 +128,14 @@ def test_a_row_of_the_record_stays_until_its_patch_is_run_again(
     ]
 
 
-def test_contracts_hold_where_nothing_was_changed(outcomes: Any) -> None:
+def test_contracts_hold_where_nothing_was_changed(site: Path) -> None:
     """Else no mutant that a patch applies to would be judged."""
-    found = outcomes([(patch, "", "") for patch in PATCHES])
+    found = outcomes([site], [(patch, "", "") for patch in PATCHES], SEED)
     assert found == [("holds", "")] * len(PATCHES), (SEED, found)
 
 
-def test_a_change_is_seen_where_a_contract_starts_processes(site: Path, outcomes: Any) -> None:
+def test_a_change_is_seen_where_a_contract_starts_processes(site: Path) -> None:
     """Else each of their mutants would hold: ranks and Ray's workers import for themselves."""
-    contracts = importlib.import_module("tortures._contracts").CONTRACTS
     # One for each way in which contracts start processes, and a module that it imports and does not change.
     modules = {
         "megatron.dynamic-cp-names": "megatron.core.utils",
@@ -146,10 +144,10 @@ def test_a_change_is_seen_where_a_contract_starts_processes(site: Path, outcomes
     }
     jobs = []
     for patch, module in modules.items():
-        assert contracts[patch].starts
+        assert CONTRACTS[patch].starts
         file = site.joinpath(*module.split(".")).with_suffix(".py")
         jobs.append((patch, module, f"{file.read_text()}\nraise ArithmeticError('on purpose')\n"))
-    for (patch, *_), (outcome, why) in zip(jobs, outcomes(jobs), strict=True):
+    for (patch, *_), (outcome, why) in zip(jobs, outcomes([site], jobs, SEED), strict=True):
         assert outcome == "raises", patch
         assert "ArithmeticError: on purpose" in why, patch
 
@@ -172,8 +170,7 @@ def test_the_audit_of_a_folder_says_the_same(attack: Any, site: Path, tmp_path: 
 @pytest.mark.parametrize("patch", ["megatron.agreement", "megatron.dynamic-cp-names"])
 def test_whatever_a_condition_asks_for_is_taken_away(attack: Any, patch: str) -> None:
     """A mutant that came to nothing would be left out, and be no attack."""
-    breaking = importlib.import_module("tortures._breaking").breaking
-    asked = importlib.import_module("tortures._neighbours").relied_on(load_patches()[patch], attack.tree)
+    asked = relied_on(load_patches()[patch], attack.tree)
     assert asked
     kinds = {one.kind for one in attack(patch)}
     for condition in asked:

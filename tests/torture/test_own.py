@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tortures import own
+from tortures._own_copy import Copy
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return importlib.import_module("tortures.own")
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path / "copy")
 
 
-@pytest.fixture
-def copy(own: Any, tmp_path: Path) -> Any:
-    return importlib.import_module("tortures._own_copy").Copy(tmp_path / "copy")
-
-
-def test_each_slip_can_be_made_in_one_place_and_has_tests(own: Any, copy: Any) -> None:
+def test_each_slip_can_be_made_in_one_place_and_has_tests(copy: Copy) -> None:
     slips = own.slips()
     assert len(slips) >= 60
     assert len({slip.defect for slip in slips}) == len(slips)
@@ -32,7 +27,7 @@ def test_each_slip_can_be_made_in_one_place_and_has_tests(own: Any, copy: Any) -
         assert copy.tests(slip.tests)
 
 
-def test_a_slip_is_caught_in_the_copy_and_undone(own: Any, copy: Any) -> None:
+def test_a_slip_is_caught_in_the_copy_and_undone(copy: Copy) -> None:
     (slip,) = (one for one in own.slips() if one.tests == ("test_projects.py",) and "setup.py" in one.defect)
     part = own.quick_part(copy.tests(slip.tests))
     file = copy.file_with(slip.room, slip.old)

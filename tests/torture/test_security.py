@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from overlay.errors import SourceError
 from overlay.reading.source import InstalledTree
+from tortures import security
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def security(monkeypatch: pytest.MonkeyPatch) -> Any:
-    return importlib.import_module("tortures.security")
-
-
-def test_nothing_is_run_because_of_a_setting_or_a_lock(security: Any) -> None:
+def test_nothing_is_run_because_of_a_setting_or_a_lock() -> None:
     tried = security.attacks()
     assert [(name, wrong) for name, _, wrong in tried if wrong] == []
     assert [name for name, said, _ in tried if not said] == []
 
 
-def test_what_must_not_happen_would_be_seen(security: Any, tmp_path: Path) -> None:
+def test_what_must_not_happen_would_be_seen(tmp_path: Path) -> None:
     mark = security.bait(tmp_path)
     found = security.watched(tmp_path, {"OVERLAY_PACKS": "evil"})
     assert mark.exists()
@@ -34,7 +29,7 @@ def test_what_must_not_happen_would_be_seen(security: Any, tmp_path: Path) -> No
     assert not all(security.allowed(event, what, {}) for event, what in more)
 
 
-def test_hostile_sources_are_unsupported_in_bounded_time_and_memory(security: Any) -> None:
+def test_hostile_sources_are_unsupported_in_bounded_time_and_memory() -> None:
     names = ("null", "encoding", "parentheses", "minus", "f-strings", "digits", "is a pipe", "is an endless")
     found = security.sources(*names, "is a terabyte", "link to itself")
     assert len(found) > 20
