@@ -8,6 +8,7 @@ The last line is JSON: by patch, what becomes of its contract on the upstream al
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -45,8 +46,10 @@ def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, fl
             os.environ[PROVE] = ALONE if how == ALONE else ""
             contract = contract_of(patch)
             assert contract is not None
-            # With the patch also what it would undo of what the upstream has right.
-            said = contract.check(seed) if how == ALONE else contract.strictly(seed)
+            # On upstream alone it is the defect that is looked for: a cure need not give all that the patch
+            # promises. With the patch that is asked, and what it would undo of what upstream has right.
+            defect = getattr(importlib.import_module(f"{module_of(patch)}.contract"), "wrong", contract.check)
+            said = defect(seed) if how == ALONE else contract.strictly(seed)
             counted = of_module(module_of(patch))
             json.dump({} if counted is None else counted.values, figures)
             figures.flush()
