@@ -49,8 +49,11 @@ LEFT = "left to the nightly run"
 QUICK = [
     *("-m", "quick or not (real or distributed)"),
     *("tests/overlay", "tests/patches", "tests/compat"),
-    # These start pytest many times, for a command that no trainer runs.
-    "--ignore=tests/overlay/suite",
+    # These start processes by the dozen, or a browser, for commands that no trainer runs.
+    *("--ignore=tests/overlay/authoring", "--ignore=tests/overlay/proving", "--ignore=tests/overlay/suite"),
+    "--ignore=tests/overlay/report/test_report_browser.py",
+    # These compile.
+    "--ignore=tests/patches/packed_loss/test_triton_rows.py",
     *("tests/distributed/test_dynamic_cp.py", "tests/real/test_dynamic_cp_known_losses.py"),
 ]
 
@@ -171,6 +174,7 @@ def main(arguments: list[str]) -> int:
     """Run the checks and return the exit status: pytest's own, or 1 if only something else failed."""
     os.chdir(ROOT)
     if arguments[:1] == ["--quick"]:
+        os.environ["TESTS_ONCE"] = "1"
         arguments = [*WORKERS, *QUICK, *arguments[1:]]
     nightly, lint = arguments == ["--nightly"], arguments == ["--lint"]
     if arguments and not nightly and not lint:
