@@ -19,8 +19,8 @@ pytestmark = pytest.mark.real
 
 PATCH = "slime.fast-partitioner"
 BALANCING = "slime/utils/seqlen_balancing.py"
-#: overlay's command line, where a contract is believed whatever share of changed sources it lets pass. What was
-#: last measured of this one is in `docs/prove.md`, and here the road is looked at that a patch goes.
+#: overlay's command line, where a contract is believed whatever share of changed sources it lets pass: what
+#: was measured of this one changes with what was drawn, and here the road is looked at that a patch goes.
 BELIEVING = """
 import sys
 from overlay.proving import strength
