@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPED = Path(".cache") / "typed"
-#: The whole suite on one worker more than processors, up to three: tests of ranks, clusters and browsers
-#: wait for an eighth of their time. By file, as what a release was found to do is found once in a file.
-WORKERS = ["--numprocesses", str(min(3, 1 + (os.cpu_count() or 1))), "--dist", "loadfile"]
+#: The whole suite on two workers: tests of real ranks take as many processors as there are while they
+#: compute, and one while they import. A third worker saved a minute of fifteen, and a browser came too late.
+#: By file, as what a release was found to do is found once in a file.
+WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
 #: Folders of tests whose files take minutes. They come first: a long file that is begun last leaves the other
 #: workers idle. (xdist would begin with the files that have most tests, which are short ones.)
 LONG = ("real", "distributed", "torture", "workers", "scripts")

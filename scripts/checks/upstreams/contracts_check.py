@@ -9,10 +9,12 @@ The last line is JSON: by patch, what becomes of its contract on the upstream al
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 
 from overlay.base.settings import ALONE, PROVE
 from overlay.catalogue.registry import contract_of, load_patches, module_of
@@ -20,6 +22,11 @@ from overlay.compat.verl_imports import stand_in
 from overlay.effect import of_module
 from overlay.proving.forked import forked
 from overlay.proving.runner import STRICTLY, import_before
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from overlay.patch import Contract
 
 #: Seconds for each, on a machine that is busy.
 PATIENCE = 240.0
@@ -48,8 +55,7 @@ def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, fl
             assert contract is not None
             # On upstream alone it is the defect that is looked for: a cure need not give all that the patch
             # promises. With the patch that is asked, and what it would undo of what upstream has right.
-            defect = getattr(importlib.import_module(f"{module_of(patch)}.contract"), "wrong", contract.check)
-            said = defect(seed) if how == ALONE else contract.strictly(seed)
+            said = defect_of(patch, contract)(seed) if how == ALONE else contract.strictly(seed)
             counted = of_module(module_of(patch))
             json.dump({} if counted is None else counted.values, figures)
             figures.flush()
@@ -58,6 +64,12 @@ def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, fl
         outcome = forked(work, PATIENCE)
         figures.seek(0)
         return outcome, json.loads(figures.read() or "{}")
+
+
+def defect_of(patch: str, contract: Contract) -> Callable[[str], str]:
+    """Return what looks for the defect: the contract's function `wrong` if it has one, else all of it."""
+    found = getattr(importlib.import_module(f"{module_of(patch)}.contract"), "wrong", None)
+    return found if inspect.isfunction(found) else contract.check
 
 
 if __name__ == "__main__":

@@ -80,6 +80,8 @@ class Browser:
         )  # fmt: skip
         self.log("performance")
         self._do("url", {"url": page.as_uri()})
+        # What depends on the width is laid out in a frame that on a busy machine comes later.
+        self.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Return what a function body in JavaScript returns; a promise is waited for."""
