@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import sys
 from collections import Counter
 from typing import Any
-
-import overlay
-from overlay.compat.slime_on_cpu import stand_in
-from overlay.testing import assert_applied, enable
 
 
 def divide(function: Any, values: Any, parts: int, *, equal_size: bool) -> Any:
@@ -53,24 +48,6 @@ def calls(module: Any, samples: int) -> int:
     finally:
         sys.setprofile(None)
     return counted["call"] + counted["c_call"]
-
-
-def check(seed: str, patch: str) -> str:
-    """Compare what is made of drawn and of odd values with a patch and, in the same process, without it.
-
-    Args:
-        seed: Of what is drawn.
-        patch: Its id, which begins with the package whose functions these are.
-
-    """
-    package = patch.partition(".")[0]
-    stand_in(package)
-    enable(patch)
-    module = importlib.import_module(f"{package}.utils.seqlen_balancing")
-    assert_applied(patch)
-    ours = look(module, seed)
-    overlay.disable()
-    return compared(ours, look(module, seed))
 
 
 def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> str:

@@ -7,9 +7,8 @@ import sys
 from collections import Counter
 from typing import Any
 
-import overlay
 from overlay.patch import Contract
-from overlay.testing import assert_applied, enable
+from overlay.testing import assert_applied, enable, without
 
 PATCH = "verl.fast-partitioner"
 
@@ -20,13 +19,15 @@ def check(seed: str) -> str:
     from verl.utils import seqlen_balancing
 
     assert_applied(PATCH)
-    ours = partitioned(seqlen_balancing, random.Random(seed), 60)
-    fast = partitioner_calls(seqlen_balancing, 256, 48)
-    overlay.disable()
-    theirs = partitioned(seqlen_balancing, random.Random(seed), 60)
+
+    def found() -> tuple[list[Any], int]:
+        drawn = partitioned(seqlen_balancing, random.Random(seed), 60)
+        return drawn, partitioner_calls(seqlen_balancing, 256, 48)
+
+    (ours, fast), (theirs, slow) = without(found)
     if ours != theirs:
         return "other partitions than without the patch"
-    return "" if fast < partitioner_calls(seqlen_balancing, 256, 48) / 2 else "as slow as without the patch"
+    return "" if fast < slow / 2 else "as slow as without the patch"
 
 
 def partitioned(seqlen_balancing: Any, draw: random.Random, count: int) -> list[Any]:
