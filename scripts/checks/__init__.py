@@ -4,6 +4,8 @@ The modules are imported by their bare names: a rank, and a process with a relea
 of these folders on the path and nothing else of the project's scripts.
 """
 
+import os
+import secrets
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -14,3 +16,5 @@ RANKS = _HERE / "ranks"
 #: Small upstreams that are written to disk, and what must hold in them after any call of overlay.
 ENGINE = _HERE / "engine"
 FOLDERS = (UPSTREAMS, RANKS, ENGINE)
+#: Of all that tests draw. Processes that a test starts draw by it too, and a failure prints it.
+SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rank_rows import SEED, rows_of, run_once
+from rank_rows import rows_of, run_once
 
-from checks import RANKS
+from checks import RANKS, SEED
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from loss_layouts import OTHERS, PLANNED, layouts_of
-from rank_rows import SEED, answers, rows_of, run_once
+from rank_rows import answers, rows_of, run_once
 
-from checks import RANKS
+from checks import RANKS, SEED
 
 pytestmark = [
     pytest.mark.distributed,

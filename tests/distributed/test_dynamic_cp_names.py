@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from rank_rows import SEED, answers, rows_of, run_once
+from rank_rows import answers, rows_of, run_once
+
+from checks import SEED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from rank_rows import SEED, run_once
+from rank_rows import run_once
 
-from checks import RANKS
+from checks import RANKS, SEED
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 

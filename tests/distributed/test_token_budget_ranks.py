@@ -5,15 +5,13 @@ Each release runs once, on 4 ranks. What is drawn is the same for all of them.
 
 from __future__ import annotations
 
-import os
-import secrets
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checks import RANKS
+from checks import RANKS, SEED
 from overlay.compat.ranks.launcher import run_cases
 from sources import fetch_release
 
@@ -24,7 +22,6 @@ pytestmark = [
 ]
 
 WORLD = 4
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 PATCHES = "verl.strict-token-budget,verl.fast-partitioner"
 CAP = 64
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checks import RANKS
+from checks import RANKS, SEED
 from overlay.compat.ranks.launcher import run_cases
 from overlay.patches.verl.moe_aux_scale.contract import wrong
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 #: Of a gradient in float32.
 TOLERANCE = 1e-5
 CRITICS = ("critic, 1", "critic, 2", "critic, 4")

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from repetitions import LEFT
 
+from checks import SEED
 from overlay.catalogue.registry import contract_of, load_patches
 from overlay.enabling.engine import Engine
 from overlay.proving.forked import HOLDS, WRONG
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 HERE = "tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract"
 PATCHES = [name for name, patch in load_patches().items() if patch.remove.test == HERE]
 RECORD: dict[str, dict[str, dict[str, str]]] = json.loads(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from checks import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.real
-
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 
 
 @pytest.mark.parametrize("revision", ["v0.2.4", "v0.3.1"])

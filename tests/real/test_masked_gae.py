@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from slime_ranks import SEED, folder, on_ranks
+from slime_ranks import folder, on_ranks
+
+from checks import SEED
 
 if TYPE_CHECKING:
     from pathlib import Path

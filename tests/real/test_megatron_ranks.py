@@ -5,13 +5,11 @@ More ranks than a contract asks, which cases upstream alone gets wrong, and what
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checks import UPSTREAMS
+from checks import SEED, UPSTREAMS
 from overlay.compat.ranks.findings import megatron_ranks
 from overlay.patches.megatron.grad_norm.contract import MARKED, UNMARKED
 from overlay.patches.megatron.grad_norm.contract import wrong as wrong_norms
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
-
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 
 @pytest.fixture

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checks import one_device
+from checks import SEED, one_device
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 torch: Any = pytest.importorskip("torch")
-
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import os
 import random
 import runpy
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checks import SEED
 from overlay.patches._partition import capped_partitions, first_fit_count, karmarkar_karp
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real
-
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 
 
 def drawn(test: str, cases: int) -> Iterator[tuple[list[int], int, random.Random]]:

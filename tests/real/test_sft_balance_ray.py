@@ -7,13 +7,12 @@ of the contract); the tests ask what was found there. What is stood in for is in
 from __future__ import annotations
 
 import ast
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checks import SEED
 from overlay.patches._partition import karmarkar_karp
 from overlay.patches.verl.sft_balance.contract import PROGRAM
 from overlay.patches.verl.sft_balance.contract.judge import (
@@ -38,7 +37,6 @@ pytestmark = [
     ),
 ]
 
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: Release -> workers.
 RUN = {"0.7.0": 2, "0.7.1": 4, "0.8.0": 4, "0.9.0": 2, "0.9.1": 2}
 

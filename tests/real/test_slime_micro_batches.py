@@ -7,13 +7,12 @@ found there. `SLIME_REPO` names a repository of slime.
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checks import SEED
 from overlay.compat.slime_on_cpu.rollouts import (
     IMPOSSIBLE,
     PIPELINE,
@@ -35,7 +34,6 @@ pytestmark = [
 ]
 
 IDS = ("slime.capped-partitions", "slime.vpp-ceiling")
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 #: All tags before 0.3; the commit that brought upstream's cure; and the one that took it back.
 RUN = ("v0.1.0", "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "286750aa3", "8acc034bc")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from slime_layouts import LAYOUTS, cases_of
 
-from checks import UPSTREAMS
+from checks import SEED, UPSTREAMS
 from overlay.compat.ranks.launcher import run_cases
 from overlay.compat.slime_on_cpu.rollouts import IMPOSSIBLE, REALISTIC, broken, is_impossible
 
@@ -28,7 +26,6 @@ pytestmark = [
     pytest.mark.nightly("v0.2.4 stands for it, and one process", revision=("v0.1.0", "v0.2.0", "286750aa3")),
 ]
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 PATCHES = "slime.capped-partitions,slime.vpp-ceiling"
 
 #: The first and the last release of each source of `get_data_iterator`, and the commit with upstream's cure.

@@ -6,13 +6,12 @@ own with that revision first on the path; the tests ask what was found there.
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checks import SEED
 from overlay.compat.slime_on_cpu.schedules import broken, over, parts_of
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 #: With `--balance-by-flops`: the tag, slime's main as of 21 August 2026, and its fork.
 BY_FLOPS = ("slime==v0.3.1", "slime main", "miles main")

@@ -7,7 +7,6 @@ is run on an older release only if that does something else alone, and no hang i
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import pytest
 from slime_step import RIGHT, Row, cases_of, run
 from slime_step_cases import CASES, NOT_SHOWN
 
+from checks import SEED
 from overlay.catalogue.registry import load_patches
 from sources.slime_images import RELEASES
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
-SEED = int(os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31))))
 
 #: By day, the newest release stands for those that do the same alone.
 LEFT = {
@@ -87,7 +86,7 @@ def row(
                 wanted = [without(one) for of, one in MENDED if of == release]
             if os.environ.get("TESTS_ONCE"):
                 wanted = [one for one in wanted if (release, one.name) not in LEFT_IN[mode]]
-            runs[release, mode] = run(image, "plain" if mode == "plain" else "overlay", wanted, SEED)
+            runs[release, mode] = run(image, "plain" if mode == "plain" else "overlay", wanted, int(SEED))
         return runs[release, mode][case]
 
     return get

@@ -5,13 +5,13 @@ Each release of verl from 0.6.1 to 0.9.1 in a process of its own. 0.9.1 keeps th
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from token_budget_check import PATCHES
+
+from checks import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.by_source("verl.strict-token-budget", "verl.fast-partitioner", version="verl"),
 ]
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 COUNT = 300
 
 AFFECTED = ("0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0")

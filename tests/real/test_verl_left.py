@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checks import SEED
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.real
-
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 
 def test_verl_0_9_0_leaves_marks_to_the_next_transfer(release: Callable[[str], Path]) -> None:

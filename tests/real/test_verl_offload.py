@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from checks import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.real
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 COUNT = 100
 
 BEFORE = "0.8.0"

@@ -6,9 +6,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from slime_ranks import MILES, SEED, folder, on_ranks
+from slime_ranks import MILES, folder, on_ranks
 
 import overlay
+from checks import SEED
 
 if TYPE_CHECKING:
     from pathlib import Path

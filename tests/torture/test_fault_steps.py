@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +10,11 @@ import pytest
 from fault_steps import ERRORS, SCENES, judge, steps
 from forked import in_a_child
 
+from checks import SEED
+
 if TYPE_CHECKING:
     from order_world import Subject
 
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: What puts in place and takes out. (Deciding is one step to these: whatever it raises is a verdict.)
 FILES = (
     "enabling/session.py",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checks import SEED
 from tortures import fuzz
-
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 
 
 @pytest.mark.parametrize("kind", ["settings", "locks", "commands", "recipes", "lengths"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import overlay
+from checks import SEED
 from overlay.catalogue.registry import load_patches
 from tortures import _mutant_record
 from tortures._attack import Attack, Mutant
@@ -29,7 +29,6 @@ from tortures._upstreams import Pristine, Release
 pytestmark = pytest.mark.real
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: Patches, one of each upstream that is installed.
 PATCHES = ("megatron.agreement", "megatron.recompute", "verl.strict-token-budget", "verl.fast-partitioner")
 

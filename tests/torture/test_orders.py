@@ -6,18 +6,17 @@ Some of them, drawn anew in each run; `scripts/torture orders` tries all up to a
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import secrets
 from typing import TYPE_CHECKING
 
 import pytest
 from order_world import what_came
 
+from checks import SEED
+
 if TYPE_CHECKING:
     from order_world import Subject
 
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 LETTERS = "IEDRAX"
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")

@@ -11,7 +11,6 @@ import ast
 import os
 import random
 import re
-import secrets
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from local_cluster import running
 
+from checks import SEED
 from overlay.catalogue.registry import load_patches
 from overlay.compat.slime_actor_on_cpu import arguments, ray_job
 from records import support
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.distributed, pytest.mark.real]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 SIZES = arguments.Sizes()
 STEPS, GROUPS, EACH = 2, 2, 4
 #: Of learning.

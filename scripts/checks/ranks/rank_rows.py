@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-import os
-import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from checks import SEED
 from overlay.compat.ranks.launcher import run_cases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 
 @functools.cache

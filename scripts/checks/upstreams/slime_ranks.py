@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     #: Gets the folder of a revision, or skips the test.
     Folder = Callable[[str], Path]
 
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 #: The commit of the fork, among revisions of slime.
 MILES = "31f1ca961"
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
 from typing import TYPE_CHECKING
 
 import pytest
 import report_inputs as made
 from command_line import unknown_verl
 
+from checks import SEED
 from overlay import cli
 
 if TYPE_CHECKING:
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Report = Callable[..., Path]
-
-SEED = os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31)))
 
 
 def drawn() -> random.Random:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from effect_cases import SEED
+
+from checks import SEED
 
 
 @pytest.fixture

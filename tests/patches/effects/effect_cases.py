@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
-import secrets
 from importlib.util import find_spec
 from typing import Any
 
 from overlay.catalogue.registry import load_patches, module_of
 
 PATCHES = load_patches()
-SEED = int(os.environ.get("OVERLAY_TEST_SEED") or secrets.randbelow(2**31))
 #: For a factory that reads nothing of its module.
 NO_MODULE: Any = None
 COUNTING = [name for name in sorted(PATCHES) if find_spec(f"{module_of(name)}.effect") is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from checks import RANKS, triton_on_cpu
+from checks import RANKS, SEED, triton_on_cpu
 from sources.fetch_release import FetchError
 
 ROOT = Path(__file__).parents[3]
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 #: Of float32 in parts of the norm, and of what is rounded to bfloat16: one unit of its last place.
 TOLERANCE = {"torch.float32": 1e-6, "torch.bfloat16": 2**-7}
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checks import SEED
 from overlay.patches._packed_loss.row_blocks import Rows
 from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
 
@@ -17,7 +16,6 @@ torch: Any = pytest.importorskip("torch")
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SEED = int(os.environ.setdefault("OVERLAY_TEST_SEED", str(secrets.randbelow(2**31))))
 TOLERANCE = 1e-6
 
 compute = make_log_prob_entropy()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import ast
 import heapq
-import os
 import random
-import secrets
 from typing import TYPE_CHECKING, Any
+
+from checks import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-SEED = os.environ.get("OVERLAY_TEST_SEED") or str(secrets.randbelow(2**31))
 
 
 def drawing(test: str) -> random.Random:
