@@ -3,7 +3,7 @@
 Arguments: the name of this process, and the steps as JSON. A step has `worlds`, lists of members each of
 which initialises `torch.distributed` for itself; and `store`, where they meet: "new", or "kept", the same for
 all steps.
-Prints what each comparison raised, by step, as JSON.
+Prints what each comparison raised, by step, as JSON: `{"steps": [...]}`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> None:
     store = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), is_master=False, timeout=PATIENCE)
     member = Member(sys.argv[1], store)
     found = [member.take(number, step) for number, step in enumerate(steps)]
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
+    sys.stdout.write("\n" + json.dumps({"steps": found}) + "\n")
     sys.stdout.flush()
 
 

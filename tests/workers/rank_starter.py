@@ -28,17 +28,24 @@ def run_ranks(command: Sequence[str], environs: Sequence[dict[str, str]], folder
         environs: The variables of each rank.
         folder: Where the ranks write what they say besides.
     """
-    port = str(free_port())
+    together = {"WORLD_SIZE": str(len(environs)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    placed = [{**environ, **together, "RANK": str(rank)} for rank, environ in enumerate(environs)]
+    return run_each([command] * len(environs), placed, folder)
+
+
+def run_each(
+    commands: Sequence[Sequence[str]], environs: Sequence[dict[str, str]], folder: Path
+) -> list[Any]:
+    """Run a command for each of the ranks, as `run_ranks` runs one: they are given their places."""
     started: list[Program | subprocess.Popen[bytes]] = []
     printed = [folder / f"rank{rank}.out" for rank in range(len(environs))]
     said = [folder / f"rank{rank}.txt" for rank in range(len(environs))]
     results = []
     try:
-        for rank, environ in enumerate(environs):
-            place = {"RANK": str(rank), "WORLD_SIZE": str(len(environs)), "OMP_NUM_THREADS": "1"}
-            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
+        for rank, (command, environ) in enumerate(zip(commands, environs, strict=True)):
+            placed = {**environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
             with printed[rank].open("wb") as out, said[rank].open("wb") as err:
-                started.append(_start(command, {**environ, **place}, out, err, folder))
+                started.append(_start(command, placed, out, err, folder))
         for rank, process in enumerate(started):
             process.wait(180)
             lines = [line for line in printed[rank].read_text().splitlines() if line.startswith("{")]

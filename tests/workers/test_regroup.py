@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rank_starter import OWN, run_each
 
 pytest.importorskip("torch")
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.distributed
-SHORT = 4.0
+SHORT = 2.5
 
 #: What happens one after the other to the processes a, b, c and d.
 STEPS: dict[str, dict[str, Any]] = {
@@ -43,24 +42,9 @@ def run(store: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
     steps = [{"absent": [], **step, "store": store, "processes": len(names)} for step in STEPS.values()]
     kept = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
-    clean |= {"MASTER_PORT": str(kept.port), "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
-    clean |= {"GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    command = [sys.executable, "-W", "ignore", str(HERE / "rank_regroup.py")]
-    started = [
-        subprocess.Popen(
-            [*command, name, json.dumps(steps)], env=clean, cwd=folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for name in names
-    ]  # fmt: skip
-    try:
-        printed = [process.communicate(timeout=600) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    assert not any(process.returncode for process in started), [said[-2000:] for _, said in printed]
-    told = [json.loads(out.splitlines()[-1]) for out, _ in printed]
+    clean |= {"MASTER_PORT": str(kept.port), "RANK": "0", "WORLD_SIZE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    commands = [[*OWN, str(HERE / "rank_regroup.py"), name, json.dumps(steps)] for name in names]
+    told = [said["steps"] for said in run_each(commands, [clean] * len(names), folder)]
     return {name: [said[n] for said in told if said[n]] for n, name in enumerate(STEPS)}
 
 
