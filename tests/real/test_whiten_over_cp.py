@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from slime_ranks import MILES, folder, on_ranks
+from slime_ranks import HANGS, MILES, folder, on_ranks
 
 import overlay
 from checks import SEED
@@ -19,7 +19,7 @@ __all__ = ["folder"]
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.real,
-    pytest.mark.by_source("slime.whiten-over-cp", revision="slime"),
+    pytest.mark.by_variant("slime.whiten-over-cp", revision="slime"),
 ]
 
 #: After 0.3.1, with the change of slime#2235.
@@ -51,7 +51,7 @@ def test_advantages_are_those_of_one_process(folder: Path) -> None:
 @functools.cache
 def alone(folder: Path, case: str) -> list[Any]:
     """Return what the ranks make of a case without the patch."""
-    (ranks,) = on_ranks(folder, "whiten_cases", WHITEN_CASE=case, COLLECTIVE_TIMEOUT="15").values()
+    (ranks,) = on_ranks(folder, "whiten_cases", WHITEN_CASE=case, COLLECTIVE_TIMEOUT=HANGS).values()
     return ranks
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 import overlay
@@ -18,10 +19,11 @@ import overlay
 overlay.enable("megatron.recompute, verl.fast-partitioner")
 
 import torch.distributed as dist  # noqa: E402
+from torch.distributed.distributed_c10d import _get_default_store  # noqa: E402
 
 RANK = int(os.environ["RANK"])
 #: Seconds to wait for a rank, and seconds by which one is late.
-SHORT, LONG, LATE = 3.0, 40.0, 6.0
+SHORT, LONG, LATE = 3.0, 40.0, 5.0
 
 
 def tried(timeout: float) -> dict[str, Any]:
@@ -56,7 +58,10 @@ def late(who: int, timeout: float, seconds: float) -> None:
         time.sleep(seconds)
     found = tried(timeout)
     # The store lives in rank 0, which must not leave before all are done.
-    time.sleep(LATE + 2 if RANK == 0 else 0)
+    store = _get_default_store()
+    store.set(f"{RANK} is done", "")
+    if RANK == 0:
+        store.wait([f"{rank} is done" for rank in range(dist.get_world_size())], timedelta(seconds=LONG))
     say(found)
     os._exit(0)
 

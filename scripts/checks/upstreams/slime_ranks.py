@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The commit of the fork, among revisions of slime.
 MILES = "31f1ca961"
+#: Seconds after which ranks give up that would wait for each other for ever. A case takes far less.
+HANGS = "8"
 
 
 @pytest.fixture

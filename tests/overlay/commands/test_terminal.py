@@ -262,8 +262,8 @@ def test_a_slow_command_shows_what_it_is_at_and_then_its_table_alone(command: st
     code = (
         "import os, sys, time; from overlay import cli; from overlay.commands import progress; "
         "from overlay.deciding import plan; decide = plan.decide; "
-        "progress.PATIENCE, progress._PERIOD = 0.1, 0.02; "
-        "plan.decide = lambda *given: (time.sleep(0.1), decide(*given))[1]; "
+        "progress.PATIENCE, progress._PERIOD = 0.05, 0.01; "
+        "plan.decide = lambda *given: (time.sleep(0.02), decide(*given))[1]; "
         f"os.chdir({str(tmp_path)!r}); sys.exit(cli.main({words!r}) not in (0, 1, 2))"
     )
     text, _ = on_a_terminal(code, NO_COLOR="1")
