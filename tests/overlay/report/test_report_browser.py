@@ -187,8 +187,7 @@ def test_what_is_hostile_runs_nothing(browser: Browser, hostile: Path) -> None:
 
 
 @needs_axe
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1200, PHONE])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", PHONE)])
 def test_axe_finds_nothing(browser: Browser, page: Path, scheme: str, width: int) -> None:
     browser.show(page, scheme=scheme, width=width)
     browser.run("document.querySelectorAll('details').forEach(item => item.open = true)")
