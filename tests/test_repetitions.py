@@ -1,4 +1,4 @@
-"""What is left to the nightly run: a test on a release with the source of another one, and nothing else."""
+"""What is left to the nightly run: a test on a release with the variant of another one, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 CONFTEST = UPSTREAMS / "repetitions.py"
 TESTS_HERE = Path(__file__).parent
-#: What stands for sources: the first digit of a release, and of 0.x nothing can be had.
-SOURCES = """
-def source_of(patches, project, release):
+#: What stands for variants: the first digit of a release, and of 0.x nothing can be had.
+VARIANTS = """
+def variant_of(patches, project, release):
     assert (patches, project) == (("up.fix",), "up")
     return None if release.startswith("0") else (release[0],)
 """
 TESTS = """
 import pytest
 
-pytestmark = pytest.mark.by_source("up.fix", release="up")
+pytestmark = pytest.mark.by_variant("up.fix", release="up")
 of_all = pytest.mark.parametrize("release", ["0.1", "0.2", "1.0", "1.1", "2.0", "2.1"])
 
 
@@ -45,6 +45,12 @@ def test_of_none():
     pass
 
 
+@pytest.mark.nightly("others stand for it", release=("2.1",))
+@of_all
+def test_but_one(release):
+    pass
+
+
 @pytest.mark.nightly("others stand for it", world=(8, "x"))
 @pytest.mark.parametrize("world", [2, 8, "x", "y"])
 def test_world(world):
@@ -57,7 +63,7 @@ def skipped(tmp_path: Path) -> Callable[..., list[str]]:
     """Return the function that runs the tests with some variables, and returns which were skipped."""
 
     def run(**variables: str) -> list[str]:
-        (tmp_path / "conftest.py").write_text(CONFTEST.read_text() + SOURCES)
+        (tmp_path / "conftest.py").write_text(CONFTEST.read_text() + VARIANTS)
         (tmp_path / "test_it.py").write_text(TESTS)
         clean = {name: value for name, value in os.environ.items() if name != "TESTS_ONCE"}
         command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
@@ -78,11 +84,13 @@ def skipped(tmp_path: Path) -> Callable[..., list[str]]:
     return run
 
 
-def test_each_test_runs_once_for_each_source(skipped: Callable[..., list[str]]) -> None:
+def test_each_test_runs_once_for_each_variant(skipped: Callable[..., list[str]]) -> None:
     assert sorted(skipped(TESTS_ONCE="1")) == sorted(
         [
-            *(f"test_sized[{size}-{release}]" for size in (1, 2) for release in ("1.1", "2.1")),
-            *(f"test_other[{release}]" for release in ("1.1", "2.1")),
+            *(f"test_sized[{size}-{release}]" for size in (1, 2) for release in ("1.0", "2.0")),
+            *(f"test_other[{release}]" for release in ("1.0", "2.0")),
+            "test_but_one[1.0]",
+            "test_but_one[2.1]",
             *(f"test_world[{world}]" for world in (8, "x")),
         ]
     )
@@ -94,7 +102,7 @@ def test_unless_that_is_asked_for_all_of_them_run(skipped: Callable[..., list[st
 
 def test_wherever_something_is_left_to_the_nightly_run_it_is_left() -> None:
     """The marks mean something below a `conftest.py` alone that takes the hook in."""
-    marks = ("mark.nightly(", "mark.by_source(")
+    marks = ("mark.nightly(", "mark.by_variant(")
     hooked = {
         path.parent for path in TESTS_HERE.rglob("conftest.py") if "pytest_runtest_setup" in path.read_text()
     }

@@ -18,7 +18,7 @@ from sources import fetch_release
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.real,
-    pytest.mark.by_source("verl.strict-token-budget", "verl.fast-partitioner", version="verl"),
+    pytest.mark.by_variant("verl.strict-token-budget", "verl.fast-partitioner", version="verl"),
 ]
 
 WORLD = 4

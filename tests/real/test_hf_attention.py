@@ -17,7 +17,7 @@ __all__ = ["folder"]
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.real,
-    pytest.mark.by_source("slime.hf-attention-gradient", revision="slime"),
+    pytest.mark.by_variant("slime.hf-attention-gradient", revision="slime"),
 ]
 
 RELEASES = (

@@ -40,7 +40,10 @@ LACKS = {
 
 #: Those of each upstream at which all is tried by day: one that lacks something, and the last.
 ASKED = ("slime image v0.1.0", "slime image main", "verl image 0.6.1", "verl image main")
-LEFT = tuple(name for name in IMAGES if name not in ASKED)
+by_those_asked = pytest.mark.nightly(
+    "the record of the others is held to what is decided",
+    name=tuple(name for name in IMAGES if name not in ASKED),
+)
 
 #: Beginnings of what a site-packages has of the upstreams, and of this project as it is installed in place.
 UPSTREAM = ("megatron", "slime", "verl", "miles", "__editable__", "__pycache__")
@@ -98,7 +101,7 @@ def test_what_is_recorded_of_an_image_is_nothing_but_a_real_lack(name: str) -> N
     assert loud & usual == LACKS.get(name, set())
 
 
-@pytest.mark.nightly("the record of the others is held to what is decided", name=LEFT)
+@by_those_asked
 @pytest.mark.parametrize("name", IMAGES)
 def test_the_plan_of_an_image_names_nothing_but_a_real_lack(
     name: str, listed: Folder, capsys: pytest.CaptureFixture[str]
@@ -110,19 +113,21 @@ def test_the_plan_of_an_image_names_nothing_but_a_real_lack(
     assert code == (1 if loud else 0)
 
 
+@by_those_asked
 @pytest.mark.parametrize("name", [name for name in IMAGES if name.startswith("slime ")])
 def test_strict_mode_works_in_an_image_of_slime(name: str, listed: Folder, imported: Any) -> None:
     folder = listed(name)
     judge(name, folder, imported(folder, without_lacks(name, folder, "", imported)))
 
 
-@pytest.mark.nightly("in the others these are put in beside all others", name=LEFT)
+@by_those_asked
 @pytest.mark.parametrize("name", [name for name in IMAGES if name.startswith("slime ")])
 def test_strict_mode_works_with_what_is_for_slime_alone(name: str, listed: Folder, imported: Any) -> None:
     folder = listed(name)
     judge(name, folder, imported(folder, without_lacks(name, folder, "slime.*", imported)))
 
 
+@by_those_asked
 @pytest.mark.parametrize("name", [name for name in IMAGES if name.startswith("verl ")])
 def test_strict_mode_works_in_an_image_of_verl(name: str, listed: Folder, imported: Any) -> None:
     folder = listed(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from slime_ranks import MILES, folder, on_ranks
+from slime_ranks import HANGS, MILES, folder, on_ranks
 
 from checks import SEED
 
@@ -20,8 +20,7 @@ __all__ = ["folder"]
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.real,
-    pytest.mark.by_source("slime.loss-memory", revision="slime"),
-    pytest.mark.nightly("another release of its variant stands for it", revision=("v0.2.1",)),
+    pytest.mark.by_variant("slime.loss-memory", revision="slime"),
 ]
 
 TOLERANCE = 1e-6
@@ -34,7 +33,7 @@ COMMITS = ("2a89c169c", "2928bba9d")
 by_the_second = pytest.mark.nightly("2928bba9d stands for it", revision=COMMITS[:1])
 #: A commit after 0.3.1, whose policy loss is another one.
 LATER = "624b824a8"
-EACH = (*RELEASES, *COMMITS, LATER, MILES)
+EACH = (LATER, *RELEASES, *COMMITS, MILES)
 
 
 @pytest.fixture
@@ -129,7 +128,7 @@ def test_top_p_sets_are_left_to_upstream(sound: dict[str, list[Any]]) -> None:
 )
 def test_the_first_cures_stop_the_job(folder: Path, raised: str) -> None:
     """The ranks without a response token raise, and the one that has it waits for them in its collective."""
-    ranks = on_ranks(folder, "loss_hang_cases", COLLECTIVE_TIMEOUT="15")["step"]
+    ranks = on_ranks(folder, "loss_hang_cases", COLLECTIVE_TIMEOUT=HANGS)["step"]
     assert [rank["error"] for rank in ranks[:3]] == [raised] * 3
     assert ranks[3]["error"] == "RuntimeError"
     assert "Timed out" in ranks[3]["message"]

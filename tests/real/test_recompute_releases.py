@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-pytestmark = [pytest.mark.real, pytest.mark.by_source("megatron.recompute", found="megatron-core")]
+pytestmark = [pytest.mark.real, pytest.mark.by_variant("megatron.recompute", found="megatron-core")]
 
 ID = "megatron.recompute"
 

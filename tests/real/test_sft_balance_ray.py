@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.by_source("verl.sft-balance", found="verl"),
+    pytest.mark.by_variant("verl.sft-balance", found="verl"),
     pytest.mark.nightly(
         "one release of each variant stands for the others", found=("0.7.0", "0.9.0", "0.9.1")
     ),
 ]
 
 #: Release -> workers.
-RUN = {"0.7.0": 2, "0.7.1": 4, "0.8.0": 4, "0.9.0": 2, "0.9.1": 2}
+RUN = {"0.7.0": 4, "0.7.1": 2, "0.8.0": 4, "0.9.0": 2, "0.9.1": 2}
 
 
 @pytest.fixture(params=RUN)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.by_source("slime.capped-partitions", "slime.vpp-ceiling", found="slime"),
+    pytest.mark.by_variant("slime.capped-partitions", "slime.vpp-ceiling", found="slime"),
 ]
 
 IDS = ("slime.capped-partitions", "slime.vpp-ceiling")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.by_source("verl.strict-token-budget", "verl.fast-partitioner", version="verl"),
+    pytest.mark.by_variant("verl.strict-token-budget", "verl.fast-partitioner", version="verl"),
 ]
 
 COUNT = 300
