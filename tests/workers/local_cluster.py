@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,11 +98,16 @@ def running(venv: Venv, folder: Path, gpus: int = 0, **environ: str) -> Iterator
     """
     pytest.importorskip("ray", reason="needs ray")
     log = folder / "log.txt"
-    with log.open("wb") as stream:
+    # In a folder of its own, with a short name for Ray's sockets. In the one that all have, Ray writes down
+    # which cluster was started last, and a submitted job goes there, whichever it was submitted to.
+    with (
+        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as own,
+        log.open("wb") as stream,
+    ):
         process = subprocess.Popen(
             [str(venv.python), "-W", "ignore", str(HERE / "ray_job.py"), "cluster", str(gpus)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream, text=True,
-            env=environment(**environ), start_new_session=True, cwd=HERE,
+            env=environment(**environ, RAY_TMPDIR=own), start_new_session=True, cwd=HERE,
         )  # fmt: skip
         assert process.stdout is not None
         assert process.stdin is not None
