@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from planned import planned
 from verl.utils.megatron_utils import register_megatron_training_hooks
 from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine, cpu_reference
 from overlay.compat.cpu_steps import judged, run_outputs, run_sft, seed, worst
 from overlay.compat.cuda_on_cpu import replaced
-from overlay.patches._dynamic_cp.plan import check_plan
 from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
 
 if TYPE_CHECKING:
@@ -115,31 +115,18 @@ def _batch(draw: random.Random, world: int, size: int, *, micro_batches: int = 1
     return {"lengths": lengths, "cap": CAP, "micro_batch_size_per_gpu": len(lengths) // micro_batches}
 
 
-def _mixed(run: Callable[..., Any], *arguments: Any, **settings: Any) -> Callable[[], Any]:
-    """Return a case that runs with two sizes of subgroups in each micro-batch, and says which it had."""
+def halves(lengths: Sequence[int], ranks: int, cap: int) -> Plan:
+    """Give what one rank cannot hold, and one more, to a half, and the others to a rank each."""
+    half = ranks // 2
+    large = [i for i, length in enumerate(lengths) if length > cap]
+    one, *small = (i for i, length in enumerate(lengths) if length <= cap)
+    large.append(one)
+    alone = tuple((half + rank, 1, tuple(small[rank::half])) for rank in range(half))
+    return ((0, half, tuple(sorted(large))), *alone)
 
-    def case() -> Any:
-        plans: list[Plan] = []
 
-        def halves(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
-            """Give what one rank cannot hold, and one more, to a half, and the others to a rank each."""
-            del budget
-            half = ranks // 2
-            large = [i for i, length in enumerate(lengths) if length > cap]
-            one, *small = (i for i, length in enumerate(lengths) if length <= cap)
-            large.append(one)
-            alone = tuple((half + rank, 1, tuple(small[rank::half])) for rank in range(half))
-            plan = ((0, half, tuple(sorted(large))), *alone)
-            check_plan(plan, len(lengths), ranks)
-            plans.append(plan)
-            return plan
-
-        with replaced(dynamic_cp_loss, "make_plan", halves):
-            found = run(*arguments, **settings)
-        return {**found, "plans": [[size for _, size, _ in made] for made in plans]}
-
-    return case
-
+#: Makes a case with two sizes of subgroups in each micro-batch.
+_mixed = functools.partial(planned, halves)
 
 # --- experts ---
 

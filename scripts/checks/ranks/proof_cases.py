@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from planned import planned, sizes
 from verl.workers.utils.losses import sft_loss
 
 from overlay.compat import cpu_engine, cpu_reference
@@ -55,14 +56,16 @@ def cases(world: int) -> list[Case]:
         found.append((f"outputs, C {size}, {name}", functools.partial(run_outputs, **batch, shape=shape)))
     for index, (name, shape) in enumerate(SHAPES.items()):
         batch = _batch(draw, world, draw.choice(allowed_sizes(world // 2)), micro_batches=2)
-        found.append((f"sft, mixed {index}, {name}", _mixed(run_sft, **batch, shape=shape)))
+        found.append((f"sft, mixed {index}, {name}", planned(drawn_plan, run_sft, **batch, shape=shape)))
         if index < 2:
-            found.append((f"outputs, mixed {index}, {name}", _mixed(run_outputs, **batch, shape=shape)))
+            found.append(
+                (f"outputs, mixed {index}, {name}", planned(drawn_plan, run_outputs, **batch, shape=shape))
+            )
     # Long sequences to the first half, short ones to a rank each: the plan that verl 0.8.0 left for later.
     name, shape = next(shapes)
     halves: dict[str, Any] = {"lengths": [CAP * world // 2, 5, 3, CAP, *[4] * world], "cap": CAP}
     plan = _halves(world, len(halves["lengths"]))
-    found.append((f"sft, halves, {name}", _mixed(run_sft, plan=plan, **halves, shape=shape)))
+    found.append((f"sft, halves, {name}", planned(lambda *_: plan, run_sft, **halves, shape=shape)))
     # As `OVERLAY_DCP=mixed` plans it: with micro-batches of its own, and those that it is given.
     for budget in (None, CAP):
         for run in (run_sft, run_outputs):
@@ -74,10 +77,10 @@ def cases(world: int) -> list[Case]:
     for mode, (name, shape) in zip(("token-mean", "seq-mean-token-mean"), SHAPES.items(), strict=False):
         found.append((f"ppo, {mode}, {name}", functools.partial(run_ppo, draw, mode, shape=shape)))
         terms: dict[str, Any] = {"entropy": 0.3, "kl": 0.7, "shape": shape}
-        found.append((f"ppo, mixed, {mode}, {name}", _mixed(run_ppo, draw, mode, **terms)))
+        found.append((f"ppo, mixed, {mode}, {name}", planned(drawn_plan, run_ppo, draw, mode, **terms)))
     for name, shape in list(SHAPES.items())[:2]:
         found.append((f"steps, uniform, {name}", functools.partial(_steps, draw, world, shape)))
-        found.append((f"steps, mixed, {name}", _mixed(_steps, draw, world, shape)))
+        found.append((f"steps, mixed, {name}", planned(drawn_plan, _steps, draw, world, shape)))
     return [(name, 1, 1, case) for name, case in found]
 
 
@@ -118,7 +121,7 @@ def _as_set(run: Callable[..., Any], **settings: Any) -> dict[str, Any]:
             found: dict[str, Any] = run(**settings)
     finally:
         del os.environ["OVERLAY_DCP"]
-    return {**found, "plans": [[size for _, size, _ in made] for made in plans]}
+    return {**found, "plans": sizes(plans)}
 
 
 def _halves(world: int, count: int) -> Plan:
@@ -126,26 +129,6 @@ def _halves(world: int, count: int) -> Plan:
     half = world // 2
     alone = tuple((half + index, 1, tuple(range(1 + index, count, half))) for index in range(half))
     return ((0, half, (0,)), *alone)
-
-
-def _mixed(
-    run: Callable[..., Any], *arguments: Any, plan: Plan | None = None, **settings: Any
-) -> Callable[[], Any]:
-    """Return a case that runs under drawn plans, or one that is given, and says which sizes they had."""
-
-    def case() -> Any:
-        plans: list[Plan] = []
-
-        def noted(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
-            del budget
-            plans.append(plan or drawn_plan(lengths, ranks, cap))
-            return plans[-1]
-
-        with replaced(dynamic_cp_loss, "make_plan", noted):
-            found = run(*arguments, **settings)
-        return {**found, "plans": [[size for _, size, _ in made] for made in plans]}
-
-    return case
 
 
 def drawn_plan(lengths: Sequence[int], ranks: int, cap: int) -> Plan:

@@ -1,0 +1,49 @@
+"""Runs of verl's engine under plans of a case's own, instead of those that `verl.dynamic-cp-loss` makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from overlay.compat.cuda_on_cpu import replaced
+from overlay.patches._dynamic_cp.plan import check_plan
+from overlay.patches.verl.dynamic_cp_loss import fix as dynamic_cp_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from overlay.patches._dynamic_cp.plan import Plan
+
+
+def sizes(plans: Sequence[Plan]) -> list[list[int]]:
+    """Return the sizes of the subgroups in each plan."""
+    return [[size for _, size, _ in plan] for plan in plans]
+
+
+def planned(
+    make: Callable[[Sequence[int], int, int], Plan], run: Callable[..., Any], *arguments: Any, **settings: Any
+) -> Callable[[], Any]:
+    """Return a case that runs under other plans, and says which sizes they had.
+
+    Args:
+        make: Gets the lengths of the sequences, the number of ranks and the tokens that a rank can hold.
+        run: What is run, and returns what it found.
+        arguments: For it.
+        settings: For it.
+
+    """
+
+    def case() -> Any:
+        plans: list[Plan] = []
+
+        def noted(lengths: Sequence[int], ranks: int, cap: int, budget: int | None) -> Plan:
+            del budget
+            plan = make(lengths, ranks, cap)
+            check_plan(plan, len(lengths), ranks)
+            plans.append(plan)
+            return plan
+
+        with replaced(dynamic_cp_loss, "make_plan", noted):
+            found = run(*arguments, **settings)
+        return {**found, "plans": sizes(plans)}
+
+    return case
