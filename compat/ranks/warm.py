@@ -76,6 +76,14 @@ class Program:
                 raise subprocess.TimeoutExpired("a program on the warm server", timeout or 0) from None
         return self._status
 
+    def has_ended(self, timeout: float) -> bool:
+        """Return whether it ends within `timeout` seconds, or has ended before."""
+        try:
+            self.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def end(self) -> None:
         """Kill all that is left of its session."""
         with contextlib.suppress(ProcessLookupError):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 from checks import RANKS
+from overlay.compat.ranks.warm import Program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,19 +26,23 @@ def run(folder: Path, seed: str, device: str, ranks: int = 2, timeout: float = 2
     program, store = str(RANKS / "one_device_main.py"), str(folder / "store")
     env = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
     env |= {"OVERLAY_LOG": "off", "TORCHDYNAMO_DISABLE": "1"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", program, str(rank), str(ranks), store, seed, device],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(ranks)
-    ]  # fmt: skip
+    started: list[Program] = []
+    streams = [(folder / f"rank{rank}.out", folder / f"rank{rank}.err") for rank in range(ranks)]
     try:
-        said = [rank.communicate(timeout=timeout) for rank in started]
+        for rank, (out, err) in enumerate(streams):
+            with out.open("wb") as printed, err.open("wb") as said:
+                command = [program, str(rank), str(ranks), store, seed, device]
+                started.append(Program(command, env, printed, said))
+        for one in started:
+            one.wait(timeout)
     finally:
-        for rank in started:
-            rank.kill()
-    for out, error in said:
-        if not out:
-            raise RuntimeError(error.strip().splitlines()[-1] if error.strip() else "a rank said nothing")
-    return [dict(json.loads(out.splitlines()[-1])) for out, _ in said]
+        for one in started:
+            one.end()
+    found = []
+    for out, err in streams:
+        lines = out.read_text(encoding="utf-8").splitlines()
+        if not lines:
+            wrong = err.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise RuntimeError(wrong[-1] if wrong else "a rank said nothing")
+        found.append(dict(json.loads(lines[-1])))
+    return found

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -16,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slime_step_cases import CASES, Case
+
+from overlay.compat.ranks.warm import Program
 
 if TYPE_CHECKING:
     import threading
@@ -94,31 +92,25 @@ def _run(
     by_name = {case.name: case for case in cases}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [sys.executable, "-W", "ignore", str(_PROGRAM), patches, str(folder), str(seed), *by_name]
+        command = [str(_PROGRAM), patches, str(folder), str(seed), *by_name]
         path = [str(image), str(_PROGRAM.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         ours = [name for name in os.environ if name.startswith("OVERLAY")]
         environment = {name: value for name, value in os.environ.items() if name not in ours}
         environment |= {"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
         with (folder / "log.txt").open("wb") as log:
-            process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-            )
+            process = Program(command, environment, log, log)
             try:
                 deadline = time.monotonic() + limit
                 while len(rows) < len(cases) and time.monotonic() < deadline:
-                    ended = process.poll() is not None
+                    ended = process.has_ended(0.1)
                     for case, found, seconds in _lines(folder / "rows.jsonl")[len(rows) :]:
                         rows[case] = judged(by_name[case], found)
                         rows[case].seconds = seconds
                         say(f"{case}: {rows[case].verdict}")
                     if (ended and len(rows) < len(cases)) or (stop is not None and stop.is_set()):
                         break
-                    time.sleep(0.1)
             finally:
-                # The program and its ranks are a session of their own, and end together.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                process.end()
         if len(rows) < len(cases):
             said = (folder / "log.txt").read_text(encoding="utf-8", errors="replace")[-4000:]
             missing = next(case.name for case in cases if case.name not in rows)
