@@ -41,9 +41,11 @@ TYPED = Path(".cache") / "typed"
 #: compute, and one while they import. A third worker saved a minute of fifteen, and a browser came too late.
 #: By file, as what a release was found to do is found once in a file.
 WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
-#: Folders of tests whose files take minutes. They come first: a long file that is begun last leaves the other
-#: workers idle. (xdist would begin with the files that have most tests, which are short ones.)
-LONG = ("real", "distributed", "torture", "workers", "scripts")
+#: Folders of tests whose files take minutes: what computes, and what waits for clusters and processes.
+#: They come first, as a long file that is begun last leaves the other workers idle, and in turns, so that
+#: one worker computes while another waits. (xdist would begin with the files that have most tests, which
+#: are short ones.)
+COMPUTES, WAITS = ("real", "distributed"), ("workers", "torture", "scripts", "compat")
 #: What the reason begins with of a test that repeats another one (`scripts/checks/upstreams/repetitions.py`).
 LEFT = "left to the nightly run"
 #: What `--quick` gives pytest besides that: tests that need nothing but `.venv`, as they were measured.
@@ -65,10 +67,19 @@ def whole_run() -> list[str]:
 
 
 def in_order(tests: Path) -> list[str]:
-    """Return all that lies in the folder of tests and holds some, what takes long first."""
+    """Return the files of long tests, and all else in the folder of tests that holds some."""
+    long = [
+        [
+            str(path.relative_to(tests))
+            for folder in folders
+            for path in sorted((tests / folder).rglob("test_*.py"))
+        ]
+        for folders in (COMPUTES, WAITS)
+    ]
+    in_turns = sorted((index / len(files), file) for files in long for index, file in enumerate(files))
     found = [path.name for path in tests.iterdir() if any(path.rglob("test_*.py")) or path.match("test_*.py")]
-    found.sort(key=lambda name: (LONG.index(name) if name in LONG else len(LONG), name))
-    return [f"tests/{name}" for name in found]
+    short = sorted(name for name in found if name not in COMPUTES + WAITS)
+    return [f"tests/{name}" for name in (*(file for _, file in in_turns), *short)]
 
 
 def typed_tree(root: Path) -> Path:

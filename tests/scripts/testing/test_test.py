@@ -57,19 +57,28 @@ def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> No
     assert checks.calls == ["check", "format", "suites", ("pytest", checks.whole_run()), failed]
 
 
-def test_what_takes_long_is_begun_first_and_nothing_is_left_out(tmp_path: Path) -> None:
+def test_what_takes_long_is_begun_first_in_turns_and_nothing_is_left_out(tmp_path: Path) -> None:
     for name in (
         "overlay/base/test_b.py",
-        "real/test_r.py",
+        "real/test_a.py",
+        "real/test_b.py",
+        "distributed/in/test_c.py",
         "workers/test_w.py",
+        "torture/test_t.py",
         "new/test_n.py",
         "test_t.py",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "__pycache__").mkdir()
-    found = ["tests/real", "tests/workers", "tests/new", "tests/overlay", "tests/test_t.py"]
-    assert suite.in_order(tmp_path) == found
+    long = [
+        "real/test_a.py",
+        "workers/test_w.py",
+        "real/test_b.py",
+        "torture/test_t.py",
+        "distributed/in/test_c.py",
+    ]
+    assert suite.in_order(tmp_path) == [f"tests/{name}" for name in (*long, "new", "overlay", "test_t.py")]
 
 
 def test_linters_and_types_run_alone(checks: Any, capsys: pytest.CaptureFixture[str]) -> None:
