@@ -106,9 +106,9 @@ class Program:
 
 
 def _connect(connection: socket.socket, path: str) -> None:
-    """Connect, once the server is there: it has to import first."""
+    """Connect, once the server is there: it has to import first. Its folder goes when it has ended."""
     end = time.monotonic() + SECONDS
-    while not Path(path).exists() and time.monotonic() < end:
+    while not Path(path).exists() and Path(path).parent.exists() and time.monotonic() < end:
         time.sleep(0.05)
     try:
         connection.connect(path)

@@ -24,6 +24,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
@@ -133,8 +134,10 @@ def by_day() -> Generator[None]:
     """Leave repetitions to the nightly run, and start the programs of all workers on one warm server."""
     with warm.server() as socket:
         compiled = str(fetch_release.CACHE.resolve())
-        os.environ.update({"TESTS_ONCE": "1", warm.VARIABLE: socket, "WARM_COMPILED": compiled})
-        yield
+        # For as long as the server is there: a test runs all of this, and other tests come after it.
+        told = {"TESTS_ONCE": "1", warm.VARIABLE: socket, "WARM_COMPILED": compiled}
+        with mock.patch.dict(os.environ, told):
+            yield
 
 
 def suites(root: Path) -> int:

@@ -156,6 +156,14 @@ def test_a_server_that_is_gone_is_an_error_and_no_wait(tmp_path: Path) -> None:
         Program(["program.py"], {**os.environ, warm.VARIABLE: path}, out, out)
 
 
+def test_a_server_that_has_ended_with_its_folder_is_not_waited_for(tmp_path: Path) -> None:
+    gone = {**os.environ, warm.VARIABLE: str(tmp_path / "gone" / "socket")}
+    began = time.monotonic()
+    with (tmp_path / "out.txt").open("wb") as out, pytest.raises(FileNotFoundError):
+        Program(["program.py"], gone, out, out)
+    assert time.monotonic() - began < warm.SECONDS / 2
+
+
 def test_what_is_imported_before_is_nobodys_that_is_patched() -> None:
     ours = {"overlay", "megatron", "verl", "slime", "slime_plugins", "miles"}
     code = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,14 +33,17 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     monkeypatch.setattr(pytest, "main", main)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("TESTS_ONCE", raising=False)  # and as it was, afterwards
     return module
 
 
 def test_without_arguments_everything_runs_and_a_failure_counts(
     checks: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    before = dict(os.environ)
     assert checks.main([]) == 1
     assert checks.calls == ["check", "format", ("pytest", checks.whole_run()), ["mypy"]]
+    assert dict(os.environ) == before
     assert capsys.readouterr().out.endswith("--- pytest\n--- mypy\none.py:1: error\n")
 
 
