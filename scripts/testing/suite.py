@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 TYPED = Path(".cache") / "typed"
-#: The whole suite on two workers: tests of real ranks take as many processors as there are while they
-#: compute, and one while they import. A third worker saved a minute of fifteen, and a browser came too late.
-#: By file, as what a release was found to do is found once in a file.
-WORKERS = ["--numprocesses", str(min(2, os.cpu_count() or 1)), "--dist", "loadfile"]
+#: The whole suite on a worker more than two processors: tests of real ranks take both of them while they
+#: compute, and others wait for clusters and processes meanwhile. On two processors it took 12 minutes
+#: where two workers took 13.5. By file, as what a release was found to do is found once in a file.
+WORKERS = ["--numprocesses", str(min(3, 1 + (os.cpu_count() or 1))), "--dist", "loadfile"]
 #: Folders of tests whose files take minutes: what computes, and what waits for clusters and processes.
 #: They come first, as a long file that is begun last leaves the other workers idle, and in turns, so that
 #: one worker computes while another waits. (xdist would begin with the files that have most tests, which
