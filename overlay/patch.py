@@ -257,8 +257,13 @@ class Patch(Record):
     changes: tuple[str, ...] = ()
     #: The settings under which a job meets the defect, in a sentence: under others the patch changes nothing.
     met: str = ""
-    #: Whether only its id selects it, neither `all` nor a glob: upstream's reading can be defended as well.
+    #: Whether only its id selects it, neither `all` nor a glob. A patch is opt-in if it is a choice: a reading of
+    #: ours where upstream's can be defended, or a trade of one thing for another. Every other patch is exact: it
+    #: gives what upstream means to compute, or keeps a job from a crash, a hang or running out of memory.
     opt_in: bool = False
+    #: What shows that an exact patch is exact: an upstream commit, a sentence of upstream's documentation, a
+    #: reference of one process in float64. Of an opt-in patch, what it trades or which reading it takes.
+    evidence: str = ""
     #: The variable that, where it says yes, selects it along with whatever else is, as a companion. It is
     #: `opt_in` otherwise.
     switch: str = ""
