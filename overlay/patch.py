@@ -257,8 +257,8 @@ class Patch(Record):
     changes: tuple[str, ...] = ()
     #: The settings under which a job meets the defect, in a sentence: under others the patch changes nothing.
     met: str = ""
-    #: Whether only its id selects it, neither `all` nor a glob. A patch is opt-in if it is a choice: a reading of
-    #: ours where upstream's can be defended, or a trade of one thing for another. Every other patch is exact: it
+    #: Whether only its id selects it, neither `all` nor a glob. An opt-in patch is a choice: our own reading
+    #: where upstream's can be defended, or a trade of one thing for another. Every other patch is exact: it
     #: gives what upstream means to compute, or keeps a job from a crash, a hang or running out of memory.
     opt_in: bool = False
     #: What shows that an exact patch is exact: an upstream commit, a sentence of upstream's documentation, a

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from overlay.authoring import lint
-from overlay.base.settings import is_alone
+from overlay.base.settings import in_company, is_alone
 from overlay.errors import PatchError
 
 TYPE_CHECKING = False
@@ -76,13 +76,15 @@ def applied(patch: Patch) -> Iterator[None]:
 def enable(*patches: str) -> None:
     """Enable patches by their ids, in strict mode. Raises `PatchError` if one cannot be applied.
 
-    Where `overlay prove` tries a contract on upstream alone, nothing is enabled.
+    Where `overlay prove` tries a contract on upstream alone, nothing is enabled. Where a contract is tried in
+    company, so is every patch that `all` selects; some of these may not apply to what is installed.
     """
     if is_alone():
         return
     from overlay.enabling.process import here
 
-    here().enable(list(patches), strict=True)
+    company = in_company()
+    here().enable(["all", *patches] if company else list(patches), strict=not company)
 
 
 def assert_applied(*patches: str) -> None:

@@ -127,6 +127,8 @@ def _words(patch: Patch) -> Iterator[str]:
         yield f"summary: one line of {_SUMMARY.start} to {_SUMMARY.stop - 1} characters without a full stop"
     if len(patch.why) < _WHY or not patch.why.rstrip().endswith("."):
         yield f"why: sentences of at least {_WHY} characters: what goes wrong, for whom, and what is done"
+    if "/" not in patch.id and not patch.evidence.endswith("."):
+        yield "evidence: what shows that it is exact, or why it is opt-in, in a sentence"
     if bool(patch.without) != patch.companion:
         yield "without: what a job does without it, which a companion says and nothing else does"
     if not patch.upstream:

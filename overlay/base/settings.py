@@ -43,8 +43,8 @@ VARIABLES = (
     "OVERLAY_LEDGER_DIR",
     "OVERLAY_METRICS",
 )
-#: Set by `overlay prove` where a contract is run, to `ALONE` where upstream is to be tried without the patch.
-PROVE, ALONE = "OVERLAY_PROVE", "alone"
+#: Set where a contract is run: `ALONE` tries upstream without the patch, `COMPANY` adds the patch to `all`.
+PROVE, ALONE, COMPANY = "OVERLAY_PROVE", "alone", "company"
 #: Set there as well: which run of `overlay prove` a process belongs to.
 PROVE_RUN = "OVERLAY_PROVE_RUN"
 _RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, PROVE, PROVE_RUN)
@@ -72,7 +72,7 @@ def select(
 
     `patches` comes first, then `OVERLAY_PATCHES`, then everything. Terms apply from left to right; a
     selection that begins with a term that drops starts from everything. `companions` are chosen with whatever
-    else is, unless a term drops them. `opt_in` are chosen by their ids alone: not by `all`, nor by a glob.
+    else is, unless a term drops them. `opt_in` are chosen by their ids, neither by `all` nor by a glob.
 
     Raises `SelectionError` if a term matches no patch, with the nearest ids, or if it is not a string.
     """
@@ -96,7 +96,9 @@ def select(
         if not drop and term not in by_id:
             if matched and matched <= by_id:
                 named = ", ".join(sorted(matched))
-                raise SelectionError(f"{source}: {term!r} matches only what is selected by its id: {named}")
+                raise SelectionError(
+                    f"{source}: {term!r} matches only opt-in patches; select them by id: {named}"
+                )
             matched -= by_id
         chosen = chosen - matched if drop else chosen | matched
         dropped = dropped | matched if drop else dropped - matched
@@ -164,6 +166,11 @@ def trust(environ: Mapping[str, str] | None = None) -> str:
 def is_alone(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether this process tries a contract on upstream alone, where no patch is to be enabled."""
     return _variable(PROVE, environ) == ALONE
+
+
+def in_company(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether this process tries a contract with every patch that `all` selects."""
+    return _variable(PROVE, environ) == COMPANY
 
 
 def cache(environ: Mapping[str, str] | None = None) -> str | None:

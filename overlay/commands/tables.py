@@ -41,8 +41,8 @@ def patches(items: Iterable[Patch], verdicts: Mapping[str, str]) -> str:
     """Return the table of `overlay list`: those that are of use here come first."""
     rows = []
     for patch in items:
-        alone = " (selected by its id alone)" if patch.opt_in else ""
-        rows.append((f"{patch.id}@{patch.revision}", verdicts[patch.id], f"{patch.summary}{alone}"))
+        opt_in = " (opt-in)" if patch.opt_in else ""
+        rows.append((f"{patch.id}@{patch.revision}", verdicts[patch.id], f"{patch.summary}{opt_in}"))
     rows.sort(key=lambda row: row[1] == "not-installed")
     return _table(("patch", "here", "summary"), rows)
 
@@ -72,7 +72,9 @@ def explanation(patch: Patch, verdict: Verdict, alone: str) -> str:
         lines.append(text.wrap(f"Changes in a job: {', '.join(patch.changes)}. Met under: {patch.met}"))
     lines.append(f"Alone: overlay run --patches {alone} COMMAND")
     if patch.opt_in:
-        lines.append(text.wrap(f"Selected by its id alone: OVERLAY_PATCHES=all,{patch.id}"))
+        lines.append(text.wrap(f"Opt-in: `all` leaves it out, OVERLAY_PATCHES=all,{patch.id} takes it"))
+    if patch.evidence:
+        lines.append(text.wrap(f"{'Why it is a choice' if patch.opt_in else 'Exact'}: {patch.evidence}"))
     lines.append(text.wrap(f"Upstream: {', '.join(patch.upstream)}"))
     lines.append(text.wrap(f"Removal: {patch.remove.when}. Test: {patch.remove.test}"))
     if patch.requires:

@@ -27,7 +27,7 @@ class Selection(Record):
     argument: type | None = None
     known: tuple[str, ...] = ()
     all_companions: tuple[str, ...] = ()
-    #: The patches that are selected by their ids alone.
+    #: The patches that `all` and globs leave out.
     opt_in: tuple[str, ...] = ()
 
     def without(self, drop: Iterable[str], *, strict: bool = False) -> str:

@@ -150,8 +150,8 @@ class Engine:
     def plan_each(self, site: str | Sequence[str] | InstalledTree | None = None) -> Plan:
         """Decide on all patches, without importing anything of an upstream.
 
-        Those of the default selection are decided on together. One that only its id selects is decided on
-        beside what it requires: it may stand in for another, with which it would conflict.
+        Those of the default selection are decided on together. An opt-in patch is decided on with what it
+        requires alone: it may stand in for another, with which it would conflict.
         """
         from overlay.reading.source import InstalledTree
 

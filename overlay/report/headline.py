@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from overlay.report.ledgers import Difference, Group
 
-#: What an installation says of a patch that only its id selects.
-ON_REQUEST = "on request"
+#: What an installation says of a patch that `all` leaves out.
+OPT_IN = "opt-in"
 
 #: What becomes of a patch, the worst first, as it stands after a number; and its tone.
 OUTCOMES: dict[str, str] = {
@@ -22,7 +22,7 @@ OUTCOMES: dict[str, str] = {
     "in place": "good",
     "to be applied": "good",
     "not reached": "plain",
-    "only if named": "plain",
+    OPT_IN: "plain",
     "nothing to mend": "plain",
     "not installed": "plain",
     "not selected": "plain",
@@ -35,7 +35,7 @@ _OF_WORD = {
     "reverted": "taken out",
     "applied": "in place",
     "apply": "to be applied",
-    ON_REQUEST: "only if named",
+    OPT_IN: OPT_IN,
     "armed": "not reached",
     **dict.fromkeys(("fixed-upstream", "superseded", "not-affected", "skipped"), "nothing to mend"),
     "not-installed": "not installed",
@@ -63,7 +63,7 @@ def outcome(words: Iterable[str]) -> str:
     found = {_OF_WORD.get(word, "not known") for word in words}
     if found & {"not reached", "not selected"}:
         # What an installation could take is not what processes took; whatever else they say says more.
-        found -= {"to be applied", "only if named"}
+        found -= {"to be applied", OPT_IN}
     for said_by_some in ("not selected", "not reached"):
         if len(found) > 1:
             found.discard(said_by_some)

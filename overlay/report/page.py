@@ -14,7 +14,7 @@ from overlay.defect import HARMS
 from overlay.effect import told
 from overlay.report import evidence
 from overlay.report.charts import chart
-from overlay.report.headline import ON_REQUEST, OUTCOMES, headline, outcome, unmet
+from overlay.report.headline import OPT_IN, OUTCOMES, headline, outcome, unmet
 from overlay.report.inputs import CHANGES
 from overlay.report.ledgers import Group, compare
 from overlay.report.sources import site_source
@@ -56,7 +56,7 @@ class View(Record):
     def word(self, patch: str) -> str:
         """Return what became of a patch here: its state in a process, else its verdict."""
         if patch in self.on_request:
-            return ON_REQUEST
+            return OPT_IN
         state, verdict = self.states.get(patch), self.verdicts.get(patch)
         if self.states and state is None:
             return "not-selected"

@@ -55,7 +55,7 @@ def counted(patches: Iterable[Patch]) -> str:
     asked = ", ".join(f"`{patch.id}`" for patch in every if patch.opt_in)
     return (
         f"{len(every)} patches. How many change what (one may change several): {said}.\n\n"
-        f"Off unless you name them (`OVERLAY_PATCHES=all,ID`): {asked or 'none'}.\n"
+        f"Opt-in, so that `all` leaves them out (`OVERLAY_PATCHES=all,ID` takes one): {asked or 'none'}.\n"
     )
 
 
@@ -69,8 +69,6 @@ def section(project: str, patches: Iterable[Patch]) -> str:
 def row(patch: Patch) -> str:
     """Return the row of one patch."""
     # The page of the patches has a heading for each, and GitHub drops the dot from its anchor.
-    name = f"[`{patch.id}`](patches.md#{patch.id.replace('.', '')})" + (
-        " (by its id only)" if patch.opt_in else ""
-    )
+    name = f"[`{patch.id}`](patches.md#{patch.id.replace('.', '')})" + (" (opt-in)" if patch.opt_in else "")
     marks = ["yes" if change in patch.changes else "" for change in CHANGES]
     return "| " + " | ".join([name, *marks, patch.met.replace("|", "\\|")]) + " |"

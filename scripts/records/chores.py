@@ -123,18 +123,6 @@ def page(patch: Patch) -> Chore:
     return Chore("docs/patches.md", wrong, "./scripts/matrix patches")
 
 
-def readme(patch: Patch) -> Chore:
-    """Return whether the table of patches has it."""
-    wrong = "" if f"| `{patch.id}`" in _rows(ROOT / "README.md") else "has no row for it"
-    return Chore("README.md", wrong, "add a row to the table of patches")
-
-
-def _rows(file: Path) -> str:
-    """Return the rows of a file's tables, each id in the first cell as if it stood there alone."""
-    rows = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    return "\n".join(f"| {name}" for row in rows for name in row.split("|")[1].strip().split(", "))
-
-
 def changes(patch: Patch) -> Chore:
     """Return whether what has changed in it since the last release is said."""
     name, command = (
@@ -193,7 +181,6 @@ def of(patch: Patch, *, quick: bool) -> Iterator[Chore]:
     yield indexed(patch)
     yield known_sources(patch)
     yield page(patch)
-    yield readme(patch)
     yield changes(patch)
     yield from on_releases(patch, quick=quick)
     yield upstream_alone(patch, quick=quick)

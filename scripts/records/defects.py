@@ -149,7 +149,7 @@ def _section(defect: Defect, patches: dict[str, Patch]) -> str:
         f"- shown: {shown}",
     ]
     if defect.patch:
-        named = ", which only its id selects" if patches[defect.patch].opt_in else ""
+        named = ", which is opt-in" if patches[defect.patch].opt_in else ""
         facts.append(f"- mended by [`{defect.patch}`](patches.md#{defect.patch.replace('.', '')}){named}")
     else:
         facts.append("- mended by no patch")

@@ -46,12 +46,14 @@ def section(patch: Patch) -> str:
         f"- upstream: {', '.join(map(link, patch.upstream))}",
         f"- not needed once {patch.remove.when}"
         + (f" (in {patch.remove.version})" if patch.remove.version else ""),
-        f"- evidence: `{patch.remove.test}`",
+        f"- shown by: `{patch.remove.test}`",
     ]
     if measured := pages(patch.id):
         facts.append("- what was measured: " + ", ".join(f"[{name}]({name})" for name in measured))
     if patch.opt_in:
-        facts.append(f"- selected by its id alone: `OVERLAY_PATCHES=all,{patch.id}`")
+        facts.append(f"- opt-in: `OVERLAY_PATCHES=all,{patch.id}`. {patch.evidence}")
+    else:
+        facts.append(f"- exact: {patch.evidence}")
     if patch.requires:
         facts.append("- needs: " + ", ".join(f"`{name}`" for name in patch.requires))
     tables = [table(target) for target in patch.targets]

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from overlay.verdict import Verdict
 
-    #: What became of a contract on the upstream alone and with the patch, and what the patch has counted.
-    Found = tuple[list[str], list[str], dict[str, float]]
+    #: What became of a contract on upstream alone and with the patch, what the patch has counted, and what
+    #: became of the contract beside all that `all` selects.
+    Found = tuple[list[str], list[str], dict[str, float], list[str]]
 
 pytestmark = pytest.mark.real
 
@@ -128,11 +129,16 @@ def starts(patch: str) -> bool:
 
 @pytest.mark.parametrize(("patch", "release"), NEEDED)
 def test_with_the_patch_the_contract_holds(patch: str, found: Found) -> None:
-    _, ours, figures = found
+    _, ours, figures, _ = found
     assert ours == [HOLDS, ""], SEED
     if patch.startswith("slime.") and patch not in COUNTED_BY_RANKS:
         # On slime's own code the patch knows that it was reached.
         assert figures["changed"] > 0, SEED
+
+
+@pytest.mark.parametrize(("patch", "release"), NEEDED)
+def test_with_all_that_is_selected_by_default_the_contract_holds(patch: str, found: Found) -> None:
+    assert found[3] == [HOLDS, ""], SEED
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
     python contracts_check.py SEED PATCH...
 
 The last line is JSON: by patch, what becomes of its contract on the upstream alone and with the patch, as
-`overlay.proving.forked` says it, and the figures that the patch has counted by then.
+`overlay.proving.forked` says it, the figures that the patch has counted by then, and what becomes of the
+contract with the patch and all that `all` selects.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from overlay.base.settings import ALONE, PROVE
+from overlay.base.settings import ALONE, COMPANY, PROVE
 from overlay.catalogue.registry import contract_of, load_patches, module_of
 from overlay.compat.verl_imports import stand_in
 from overlay.effect import of_module
@@ -41,7 +42,10 @@ def main(seed: str, *patches: str) -> None:
     if any(patch.startswith("verl.") for patch in patches):
         stand_in()
     import_before(filter(None, map(contract_of, patches)))
-    found = {patch: [_run(patch, ALONE, seed)[0], *_run(patch, STRICTLY, seed)] for patch in patches}
+    found = {
+        patch: [_run(patch, ALONE, seed)[0], *_run(patch, STRICTLY, seed), _run(patch, COMPANY, seed)[0]]
+        for patch in patches
+    }
     answers.write(json.dumps(found) + "\n")
 
 
@@ -50,12 +54,14 @@ def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, fl
     with tempfile.TemporaryFile("w+") as figures:
 
         def work() -> str:
-            os.environ[PROVE] = ALONE if how == ALONE else ""
+            os.environ[PROVE] = how if how in (ALONE, COMPANY) else ""
             contract = contract_of(patch)
             assert contract is not None
             # On upstream alone it is the defect that is looked for: a cure need not give all that the patch
             # promises. With the patch that is asked, and what it would undo of what upstream has right.
-            said = defect_of(patch, contract)(seed) if how == ALONE else contract.strictly(seed)
+            # In company upstream alone is no measure: another patch may change what this one leaves as it is.
+            asked = {ALONE: defect_of(patch, contract), COMPANY: contract.check}.get(how, contract.strictly)
+            said = asked(seed)
             counted = of_module(module_of(patch))
             json.dump({} if counted is None else counted.values, figures)
             figures.flush()

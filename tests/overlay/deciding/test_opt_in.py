@@ -62,7 +62,9 @@ def test_a_glob_that_matches_nothing_else_is_an_error_that_names_it(
     upstream: Upstream, engines: Callable[..., Engine]
 ) -> None:
     for terms in ("fakeup.r*", "all,fakeup.r*"):
-        with pytest.raises(SelectionError, match=r"'fakeup\.r\*' matches only .* by its id: fakeup\.reading"):
+        with pytest.raises(
+            SelectionError, match=r"'fakeup\.r\*' matches only opt-in patches; .*: fakeup\.reading"
+        ):
             two(upstream, engines).enable(terms)
 
 
@@ -87,9 +89,7 @@ def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
     engine = two(upstream, engines)
     assert {one.patch: one.verdict for one in engine.plan_each().verdicts} == dict.fromkeys(ALL, "apply")
     assert {one.patch: one.verdict for one in engine.plan().verdicts}["fakeup.reading"] == "not-selected"
-    assert "(selected by its id alone)" in tables.patches(
-        engine.known().values(), dict.fromkeys(ALL, "apply")
-    )
+    assert "(opt-in)" in tables.patches(engine.known().values(), dict.fromkeys(ALL, "apply"))
     patch = engine.known()["fakeup.reading"]
     verdict = engine.plan([patch.id]).verdicts[0]
     assert "OVERLAY_PATCHES=all,fakeup.reading" in tables.explanation(patch, verdict, patch.id)

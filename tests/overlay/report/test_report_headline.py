@@ -13,7 +13,7 @@ from overlay.catalogue.registry import load_patches
 from overlay.ledger import STATES
 from overlay.reading.source import InstalledTree
 from overlay.report import inputs, page
-from overlay.report.headline import ON_REQUEST, OUTCOMES, headline, outcome, unmet
+from overlay.report.headline import OPT_IN, OUTCOMES, headline, outcome, unmet
 from overlay.report.job import Job
 from overlay.report.ledgers import compare
 from overlay.verdict import VERDICTS
@@ -49,7 +49,7 @@ def test_what_became_of_a_patch(words: list[str], found: str) -> None:
 
 
 def test_every_state_and_verdict_comes_to_something() -> None:
-    words = (*STATES, *VERDICTS, ON_REQUEST)
+    words = (*STATES, *VERDICTS, OPT_IN)
     assert {outcome([word]) for word in words} == OUTCOMES.keys() - {"not known"}
 
 
@@ -61,13 +61,13 @@ def test_what_only_its_id_selects_is_not_to_be_applied(
     view = page.audit_view("here", engine.plan_each(tree), tree, engine.chosen("all").ids)
     assert {name: outcome([view.word(name)]) for name in engine.known()} == {
         "fakeup.scale": "to be applied",
-        "fakeup.reading": "only if named",
+        "fakeup.reading": "opt-in",
     }
     assert page.tone(view.word("fakeup.reading")) == "plain"
     assert view.why("fakeup.reading") == "OVERLAY_PATCHES=all,fakeup.reading applies it"
     # A job in which somebody has named it tells more.
-    assert outcome([ON_REQUEST, "applied"]) == "in place"
-    assert outcome([ON_REQUEST, "armed"]) == "not reached"
+    assert outcome([OPT_IN, "applied"]) == "in place"
+    assert outcome([OPT_IN, "armed"]) == "not reached"
 
 
 def job(folder: Path, *changes: dict[str, Any]) -> list[inputs.Ledger]:
@@ -163,7 +163,7 @@ def test_what_no_process_has_selected_is_not_selected(tmp_path: Path) -> None:
     opted = next(name for name, patch in load_patches().items() if patch.opt_in)
     assert outcome([view.word(opted)]) == "not selected"
     # Whatever an installation could take, this is what the job took.
-    for word in ("apply", ON_REQUEST):
+    for word in ("apply", OPT_IN):
         assert outcome([word, view.word(opted)]) == "not selected"
     assert outcome(["armed", "not-selected"]) == "not reached"
     assert outcome(["applied", "not-selected"]) == "in place"
