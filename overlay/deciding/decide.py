@@ -31,8 +31,8 @@ def decide_all(
 ) -> dict[str, Verdict]:
     """Return the verdicts on all patches, with what they mean for each other, by id.
 
-    `trusted` says by patch what was proven here. The fingerprints of what will be replaced are left in `tree`:
-    its syntax trees are let go of soon.
+    `trusted` says by patch what was proven here. `tree` keeps the fingerprints of what will be replaced: its
+    syntax trees are dropped soon.
     """
     found = {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}
     found = settle(patches, found, tree)

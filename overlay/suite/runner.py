@@ -251,7 +251,7 @@ _PYTEST_LAST = 5
 def _alone(folder: str) -> Iterator[None]:
     """Keep other runs out of a folder, until this one ends or its process dies.
 
-    What lies in the folder is deleted later. So a folder of somebody else's is refused: a run leaves a file in
+    What lies in the folder is deleted later, so a folder of somebody else's is refused. A run marks
     its own.
     """
     os.makedirs(folder, exist_ok=True)

@@ -10,7 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, build_wheel, clean_environment
+from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, build_wheel, clean_environment, copy_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,6 +129,23 @@ def test_nowhere_to_say_it_ends_the_process_as_well(broken: Venv) -> None:
         command = ["/bin/sh", "-c", shell, str(broken.python)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout) == (1, ""), shell
+
+
+def test_a_checkout_on_the_path_is_one_sentence_with_the_way_out(worksite: Venv, tmp_path: Path) -> None:
+    """There, the patches lie beside the package, and not in it."""
+    checkout = copy_sources(tmp_path / "checkout")
+    said = f"overlay is imported from {checkout}, where its patches are not inside it: install it, `pip install "
+    for words in ([], ["doctor"], ["run", "python", "-c", "1"], ["list"], ["suite", "list"]):
+        done = worksite.run("-m", "overlay", *words, PYTHONPATH=str(checkout))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"overlay: {said}"), words
+        assert done.stderr.count("\n") == 1
+    done = worksite.run("-c", "import overlay; overlay.enable()", PYTHONPATH=str(checkout))
+    assert done.stderr.splitlines()[-1].startswith(f"overlay.errors.OverlayError: {said}")
+    done = worksite.run("-c", PROBE, PYTHONPATH=str(checkout), **ARMED)
+    assert done.stdout.split() == [PLAIN]
+    assert done.stderr.startswith(f"overlay: NOT enabled: {said}")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("missing", ["base/settings.py", "enabling/engine.py", "errors.py"])
