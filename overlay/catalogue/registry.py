@@ -39,8 +39,8 @@ def check_whole() -> None:
         return
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     raise OverlayError(
-        f"overlay is imported from {folder}, where its patches are not inside it: install it, `pip install "
-        f"{folder}`, take that folder off PYTHONPATH, and start in another one"
+        f"overlay is imported from {folder}, where its patches are not inside it: `pip install {folder}`, "
+        "and then start in another folder, without this one on PYTHONPATH"
     )
 
 

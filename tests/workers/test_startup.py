@@ -35,6 +35,17 @@ def test_a_process_is_armed_before_user_code(worksite: Venv, value: str) -> None
     assert has == f"overlay: this process: 1 applied, 0 refused, digest {digest[:12]}"
 
 
+def test_a_job_of_a_launcher_that_is_patched_speaks_and_a_fork_does_not(worksite: Venv) -> None:
+    job = f"import subprocess, sys; {PROBE}; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    done = worksite.run("-c", job, PROBE, **ARMED)
+    assert done.stderr.count("overlay: configuration: ") == 2, done.stderr
+    assert done.stderr.count("overlay: this process: 1 applied") == 2
+    fork = f"import os; child = os.fork(); {PROBE}; child and os.waitpid(child, 0)"
+    done = worksite.run("-c", fork, **ARMED)
+    assert done.stdout.split() == [PATCHED, PATCHED]
+    assert done.stderr.count("overlay: configuration: ") == 1, done.stderr
+
+
 @pytest.mark.parametrize("value", [None, "", "0", "off"])
 def test_a_process_is_left_alone(worksite: Venv, value: str | None) -> None:
     environ = {key: text for key, text in ARMED.items() if key != "OVERLAY"}
@@ -134,7 +145,7 @@ def test_nowhere_to_say_it_ends_the_process_as_well(broken: Venv) -> None:
 def test_a_checkout_on_the_path_is_one_sentence_with_the_way_out(worksite: Venv, tmp_path: Path) -> None:
     """There, the patches lie beside the package, and not in it."""
     checkout = copy_sources(tmp_path / "checkout")
-    said = f"overlay is imported from {checkout}, where its patches are not inside it: install it, `pip install "
+    said = f"overlay is imported from {checkout}, where its patches are not inside it: `pip install {checkout}`"
     for words in ([], ["doctor"], ["run", "python", "-c", "1"], ["list"], ["suite", "list"]):
         done = worksite.run("-m", "overlay", *words, PYTHONPATH=str(checkout))
         assert (done.returncode, done.stdout) == (1, "")
