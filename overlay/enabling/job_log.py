@@ -88,6 +88,10 @@ class JobLog:
         if self._before is None:
             self._before = _told()
         mine = is_first() and not self._speaker()
+        if mine and log.heard("info"):
+            self._said_in = os.getpid()
+            if self._shared is not None:  # before it is said, which takes a while: a fork may be as far
+                self._shared[0] = 1
         if log.heard("info" if mine else "debug"):
             text = _as_text(self._configured())
             if text != self._configuration:
@@ -95,10 +99,6 @@ class JobLog:
                 (log.info if mine else log.debug)(f"configuration: {text}")
         if is_first() and log.heard("info"):
             os.environ[settings.SAID] = _name()
-            if mine:
-                self._said_in = os.getpid()
-                if self._shared is not None:
-                    self._shared[0] = 1
 
     def _speaker(self) -> str:
         """Return who else has said what the job is run with, empty if nobody has."""

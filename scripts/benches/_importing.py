@@ -59,7 +59,7 @@ def watch() -> None:
         (InstalledTree, "let_go", "deciding"),
         (sites, "rebind", "searching"),
         (sites, "is_alone", "searching"),
-        (session, "with_functions", "searching"),
+        (session, "modules_with_functions", "searching"),
         (sites, "prepare", "installing"),
         (sites, "put", "installing"),
     ):

@@ -144,7 +144,6 @@ def test_a_job_that_is_there_already_is_heard_of_once(cluster: Cluster) -> None:
 
 def test_a_job_that_was_started_with_other_settings_is_heard_of(cluster: Cluster) -> None:
     found, _ = cluster.job("otherwise")
-    assert "before overlay.enable() was called: its workers run without patches" in found["set late"]
     assert "OVERLAY_PATCHES='none' there, 'acme/*' here" in found["others"]
     assert "OVERLAY_DCP='' there, 'mixed' here" in found["another option"]
     assert found["enabled"] == "False"
@@ -214,6 +213,30 @@ def test_strict_mode_leaves_no_cluster_behind(worksite: Venv) -> None:
     )  # fmt: skip
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
+
+def test_a_variable_that_is_set_after_the_cluster_was_started_arms_no_worker(worksite: Venv) -> None:
+    pytest.importorskip("ray", reason="needs ray")
+    done = subprocess.run(
+        [str(worksite.python), "-W", "ignore", "-c", SET_LATE], env=environment(OVERLAY_PACKS="acme"),
+        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
+    )  # fmt: skip
+    assert "before overlay.enable() was called: its workers run without patches" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[-1] == PLAIN
+
+
+SET_LATE = """
+import os
+import ray
+import overlay
+ray.init("local", num_cpus=1, include_dashboard=False)
+os.environ["OVERLAY"] = "1"
+try:
+    overlay.enable(strict=True)
+except overlay.WorkersError as error:
+    print(error)
+import ray_job
+print(ray.get(ray.remote(ray_job.probe).remote())["value"])
+"""
 
 LEFT = """
 import json, sys

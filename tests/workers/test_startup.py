@@ -40,7 +40,7 @@ def test_a_job_of_a_launcher_that_is_patched_speaks_and_a_fork_does_not(worksite
     done = worksite.run("-c", job, PROBE, **ARMED)
     assert done.stderr.count("overlay: configuration: ") == 2, done.stderr
     assert done.stderr.count("overlay: this process: 1 applied") == 2
-    fork = f"import os; child = os.fork(); {PROBE}; child and os.waitpid(child, 0)"
+    fork = f"import os; child = os.fork(); child and os.waitpid(child, 0); {PROBE}"
     done = worksite.run("-c", fork, **ARMED)
     assert done.stdout.split() == [PATCHED, PATCHED]
     assert done.stderr.count("overlay: configuration: ") == 1, done.stderr
