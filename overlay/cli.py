@@ -15,6 +15,7 @@ import os
 import sys
 
 from overlay._version import __version__
+from overlay.catalogue.registry import check_whole
 from overlay.commands import authoring, installation, lock, output, patches, process, run
 from overlay.commands.output import (
     EXIT_LOUD,
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser(suite=words[:1] == ["suite"], prove=words[:1] == ["prove"])
     try:
         arguments = parser.parse_args(_with_values(words))
+        check_whole()
         arguments.words = command
         return _run(arguments)
     except (

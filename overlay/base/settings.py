@@ -9,7 +9,6 @@
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
 | `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
-| `OVERLAY_CACHE` | a folder, in which is kept what was decided on a source; `0` for none | one of this user |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 | `OVERLAY_LOSS_KERNEL` | `blocks`, `triton`: what goes over rows of logits | `blocks` |
 | `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |
@@ -37,7 +36,6 @@ VARIABLES = (
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
     "OVERLAY_TRUST",
-    "OVERLAY_CACHE",
     "OVERLAY_DCP",
     "OVERLAY_LOSS_KERNEL",
     "OVERLAY_LEDGER_DIR",
@@ -47,6 +45,8 @@ VARIABLES = (
 PROVE, ALONE, COMPANY = "OVERLAY_PROVE", "alone", "company"
 #: Set there as well: which run of `overlay prove` a process belongs to.
 PROVE_RUN = "OVERLAY_PROVE_RUN"
+#: Settings of earlier versions.
+_REMOVED = ("OVERLAY_CACHE",)
 _RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, PROVE, PROVE_RUN)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
@@ -173,12 +173,6 @@ def in_company(environ: Mapping[str, str] | None = None) -> bool:
     return _variable(PROVE, environ) == COMPANY
 
 
-def cache(environ: Mapping[str, str] | None = None) -> str | None:
-    """Return the folder in which is kept what was decided on a source: empty for the usual one, or none."""
-    text = _variable("OVERLAY_CACHE", environ).strip()
-    return None if text.lower() in _FALSE else text
-
-
 def packs(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the names of the packs to be loaded, sorted. Raises `SelectionError` for what is no name."""
     names = _split(_variable("OVERLAY_PACKS", environ))
@@ -227,6 +221,9 @@ def unknown(environ: Mapping[str, str] | None = None) -> list[str]:
             continue
         if not name.startswith("OVERLAY_") and name.upper() not in known:
             continue  # in small letters, it may well be another program's
+        if name in _REMOVED:
+            found.append(f"{name} was removed and does nothing: unset it")
+            continue
         from difflib import get_close_matches
 
         near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.0)

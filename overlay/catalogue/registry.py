@@ -31,6 +31,19 @@ _CODE = (".py", ".pyc")
 _modules: dict[str, str] = {}
 
 
+def check_whole() -> None:
+    """Raise `OverlayError` if this overlay is imported from a checkout, where the patches lie beside it."""
+    from importlib.util import find_spec
+
+    if find_spec(PACK) is not None and find_spec(COMPAT) is not None:
+        return
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    raise OverlayError(
+        f"overlay is imported from {folder}, where its patches are not inside it: `pip install {folder}`, "
+        "and then start in another folder, without this one on PYTHONPATH"
+    )
+
+
 def recorded_projects() -> tuple[Project, ...]:
     """Return the projects that no patch changes and whose versions a lock keeps all the same."""
     projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").RECORDED

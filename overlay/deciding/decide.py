@@ -6,6 +6,8 @@ what the audit says is what a trainer does.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding import versions
 from overlay.deciding.selection import in_order
@@ -13,15 +15,45 @@ from overlay.errors import OverlayError, SourceError
 from overlay.verdict import LOUD, TargetVerdict, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch, Project, Target, Variant
-    from overlay.reading.source import Tree
+    from overlay.reading.source import InstalledTree, Tree
 
 
 #: Of a project that is installed and tells no version.
 UNKNOWN = "of unknown version"
+
+
+def decide_all(
+    patches: Collection[Patch], tree: InstalledTree, trusted: Mapping[str, Trusted]
+) -> dict[str, Verdict]:
+    """Return the verdicts on all patches, with what they mean for each other, by id.
+
+    `trusted` says by patch what was proven here. `tree` keeps the fingerprints of what will be replaced: its
+    syntax trees are dropped soon.
+    """
+    found = {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}
+    found = settle(patches, found, tree)
+    tree.prints = prints_of(patches, found, tree)
+    return found
+
+
+def prints_of(
+    patches: Iterable[Patch], found: Mapping[str, Verdict], tree: InstalledTree
+) -> dict[str, tuple[str, list[str]]]:
+    """Return where each site that is replaced is defined, and fingerprints of what that compiles to."""
+    prints = {}
+    for patch in patches:
+        for target in found[patch.id].targets if found[patch.id].verdict == "apply" else ():
+            variant = variant_of(patch, target)
+            for replacement in variant.replacements if variant is not None else ():
+                if not replacement.new:
+                    with suppress(SourceError):  # it is met, and told, where the site is looked at
+                        origin = tree.chain(replacement.site)[-1]
+                        prints[replacement.site] = (origin, tree.ask("prints", origin))
+    return prints
 
 
 def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None) -> Verdict:

@@ -2,7 +2,8 @@
 
 The first is said where the first module is met that a patch is for, or where a Ray job is started. Before
 that the path is not complete, and a launcher never gets there. It is said by rank 0, or by a process that is
-no rank, unless a process that has started it said it before: a variable of the environment tells.
+no rank. Those that it forks, and those that `multiprocessing` or Ray starts for it, do not say it again. Any
+other program that it starts may be a job of its own, and does.
 
 The second is said when ranks have agreed, by the first of them. Where they do not meet, it is said after a
 while or at the end of the process, whichever comes first, and of this process alone.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 
 from overlay import log
 from overlay.base import settings
@@ -47,6 +49,13 @@ class JobLog:
         self._account = account
         #: Who had said it when this process said it or left it to them; `None` before that.
         self._before: str | None = None
+        self._made_in = os.getpid()
+        #: The process that has said it here: a fork has the same number from whom it comes.
+        self._said_in = 0
+        #: A byte that forks share: whether one of them has said it. Before the first fork there is none.
+        self._shared: Any = None
+        #: Who a fork comes from.
+        self._forked_from = ""
         self._configuration = ""
         self._agreed = ""
         self._differ = False
@@ -55,12 +64,21 @@ class JobLog:
         self._turn = 0
         self._at_exit = False
 
+    def forks(self) -> None:
+        """Note that this process is about to fork."""
+        self._forked_from = _name()
+        if self._shared is None:
+            from mmap import mmap
+
+            self._shared = mmap(-1, 1)
+            self._shared[0] = self._said_in != 0
+
     def first_module(self) -> None:
         """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
         try:
             self.say_configuration()
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
-            if is_first() and self._before != _name() and log.heard("info"):
+            if is_first() and self._speaker() != _name() and log.heard("info"):
                 self._owe()
         except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
             log.warning(f"what this job is run with cannot be told: {type(error).__name__}: {error}")
@@ -68,8 +86,12 @@ class JobLog:
     def say_configuration(self) -> None:
         """Say what the job is run with, if that is this process's to say."""
         if self._before is None:
-            self._before = os.environ.get(settings.SAID, "")
-        mine = is_first() and not self._before
+            self._before = _told()
+        mine = is_first() and not self._speaker()
+        if mine and log.heard("info"):
+            self._said_in = os.getpid()
+            if self._shared is not None:  # before it is said, which takes a while: a fork may be as far
+                self._shared[0] = 1
         if log.heard("info" if mine else "debug"):
             text = _as_text(self._configured())
             if text != self._configuration:
@@ -77,6 +99,15 @@ class JobLog:
                 (log.info if mine else log.debug)(f"configuration: {text}")
         if is_first() and log.heard("info"):
             os.environ[settings.SAID] = _name()
+
+    def _speaker(self) -> str:
+        """Return who else has said what the job is run with, empty if nobody has."""
+        if self._said_in == os.getpid():
+            return ""
+        if self._shared is not None and self._shared[0]:
+            # Whom others come from speaks for itself, also if one of them was the first.
+            return "fork" if self._made_in == os.getpid() else self._forked_from
+        return self._before or ""
 
     def say_agreed(self, sentence: str) -> None:
         """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
@@ -131,6 +162,8 @@ class JobLog:
             import atexit
 
             atexit.register(self.say_alone)
+        if _is_single_threaded():  # from Python 3.12 on, `os.fork()` warns of another one
+            return
         try:
             _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
         except RuntimeError:  # no more threads, or the interpreter is ending: it is said then
@@ -142,6 +175,22 @@ class JobLog:
         sleep(seconds)
         if turn == self._turn:
             self.say_alone()
+
+
+def _told() -> str:
+    """Return who has told this process that it was said: the driver of its Ray job, or who it is a part of."""
+    said = os.environ.get(settings.SAID, "")
+    process = sys.modules.get("multiprocessing.process")
+    is_part = process is not None and process.parent_process() is not None
+    return said if is_part or said == DRIVER else ""
+
+
+def _is_single_threaded() -> bool:
+    """Return whether this process has one thread, as far as the system tells."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
 
 
 def _name() -> str:

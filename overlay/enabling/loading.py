@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.base import settings
-from overlay.catalogue.registry import PACK, deferred_patches, load_patches
+from overlay.catalogue.registry import PACK, check_whole, deferred_patches, load_patches
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
@@ -21,9 +21,14 @@ def know_sources() -> None:
 def load_all() -> dict[str, Patch]:
     """Return the patches that come with overlay and those of the packs that `OVERLAY_PACKS` names, by id.
 
-    Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded.
+    Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded, or if the
+    patches that come with overlay are not there.
     """
-    patches = deferred_patches()
+    try:
+        patches = deferred_patches()
+    except ModuleNotFoundError:
+        check_whole()
+        raise
     if not settings.packs():
         return patches
     from overlay.catalogue.packs import named

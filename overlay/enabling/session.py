@@ -26,12 +26,12 @@ from overlay.errors import OverlayError, PatchError, PinError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from overlay.deciding.cache import Witness
     from overlay.deciding.selection import Selection
     from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.pinning.pin import Pin
+    from overlay.reading.source import InstalledTree
     from overlay.verdict import Verdict
 
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
@@ -77,7 +77,7 @@ class Session:
         self.entries = {name: Entry(by_id[name]) for name in in_order(by_id)}
         #: Whether it is being taken out, or has been.
         self.closed = False
-        self._tree: Witness | None = None
+        self._tree: InstalledTree | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._seen: dict[str, object] = {}
         self._watched: dict[str, list[Entry]] = {}
@@ -361,7 +361,7 @@ class Session:
         found = self._verdicts
         if patch.id not in found:
             from overlay.base.collector import paused
-            from overlay.deciding.cache import decide_all
+            from overlay.deciding.decide import decide_all
 
             chosen, found = [], {}
             for entry in self.entries.values():
@@ -379,13 +379,13 @@ class Session:
             self._verdicts = found
         return found[patch.id]
 
-    def _source(self) -> Witness:
-        from overlay.deciding.cache import Witness
+    def _source(self) -> InstalledTree:
+        from overlay.reading.source import InstalledTree
 
         tree = self._tree
         if tree is None:
             know_sources()
-            tree = self._tree = Witness()
+            tree = self._tree = InstalledTree()
         return tree
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from overlay.base.rank import is_first
+from overlay.base.rank import is_first, rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,15 +77,19 @@ def end() -> None:
 
 
 def lines(status: Status) -> list[str]:
-    """Return what this process has to say at its end: what was changed, line by line, and then the rest."""
+    """Return what this process says of itself at its end: what was changed, line by line, and then the rest.
+
+    Other ranks may have had work for a patch that had none here.
+    """
     from overlay.effect import told
 
     counted = [(one.patch, one.effect) for one in status.patches if one.effect and one.state in _WAS_IN_PLACE]
     reached = [(patch, effect) for patch, effect in counted if effect.reached]
     reached.sort(key=lambda pair: not pair[1].values.get("changed"))
-    found = [f"in this run: {patch} {told(effect)}" for patch, effect in reached]
+    where = "in this process" if rank() is None else f"on rank {rank()}"
+    found = [f"{where}: {patch} {told(effect)}" for patch, effect in reached]
     never = [patch for patch, effect in counted if not effect.reached]
-    return found + ([f"in this run: nothing to do for: {', '.join(never)}"] if never else [])
+    return found + ([f"{where}: nothing to do for: {', '.join(never)}"] if never else [])
 
 
 def _watch() -> None:

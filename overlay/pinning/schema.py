@@ -130,9 +130,10 @@ def save(path: str, text: str) -> None:
         with open(path, "w", encoding="utf-8") as file:  # a terminal, a pipe: nothing can take its place
             file.write(text)
         return
-    fresh = f"{path}.{os.getpid()}.new"
+    fresh = f"{path}.{os.urandom(4).hex()}.new"
+    file = open(fresh, "x", encoding="utf-8")  # noqa: SIM115 -- closed below; what is there is not ours
     try:
-        with open(fresh, "w", encoding="utf-8") as file:
+        with file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

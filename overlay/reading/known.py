@@ -86,11 +86,6 @@ def answers(module: str, text: str) -> Callable[[tuple[str, ...]], object] | Non
     return None
 
 
-def files() -> list[str]:
-    """Return the files of the tables that are asked."""
-    return [path for path in map(_place, _packages) if os.path.isfile(path)]
-
-
 def digest_of(data: bytes) -> str:
     """Return the digest of a text, or of a table."""
     from hashlib import sha256

@@ -249,9 +249,16 @@ _PYTEST_LAST = 5
 
 @contextlib.contextmanager
 def _alone(folder: str) -> Iterator[None]:
-    """Keep other runs out of a folder, until this one ends or its process dies."""
+    """Keep other runs out of a folder, until this one ends or its process dies.
+
+    What lies in the folder is deleted later, so a folder of somebody else's is refused. A run marks
+    its own.
+    """
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, ".running"), "w", encoding="utf-8") as file:
+    mark = os.path.join(folder, ".running")
+    if os.listdir(folder) and not os.path.exists(mark):
+        raise SuiteError(f"{folder} is not empty, and no run has made it: take another --out")
+    with open(mark, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -41,10 +41,11 @@ def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def watch() -> None:
     """Time the parts of overlay from here on."""
     from overlay.catalogue import deferred
-    from overlay.deciding import cache
+    from overlay.deciding import decide
     from overlay.enabling import engine, session
     from overlay.installing import sites
     from overlay.pinning import own_digest
+    from overlay.reading.source import InstalledTree
 
     for owner, name, part in (
         (session.Session, "_imported", "rest"),
@@ -52,13 +53,13 @@ def watch() -> None:
         (deferred, "whole", "patches"),
         (own_digest, "import_module", "patches"),
         (engine.Engine, "_lock_of", "lock"),
-        (cache.Witness, "source", "reading"),
-        (cache.Witness, "read", "reading"),
-        (cache, "decide_all", "deciding"),
-        (cache.Witness, "let_go", "deciding"),
+        (InstalledTree, "source", "reading"),
+        (InstalledTree, "read", "reading"),
+        (decide, "decide_all", "deciding"),
+        (InstalledTree, "let_go", "deciding"),
         (sites, "rebind", "searching"),
         (sites, "is_alone", "searching"),
-        (session, "with_functions", "searching"),
+        (session, "modules_with_functions", "searching"),
         (sites, "prepare", "installing"),
         (sites, "put", "installing"),
     ):

@@ -1,8 +1,7 @@
 """What overlay adds to the import of a trainer: verl's Megatron engine and slime's actor, in turn with plain.
 
-Each import is a process of its own. What was decided is kept nowhere, or in a folder that an earlier process
-of the same kind has filled: so it is for the first rank of a node, and for all others. The first may have to
-parse all sources, as where none is of a release, or also to write the line on the configuration, as rank 0.
+Each import is a process of its own, as a rank is. It may also write the line on the configuration, as rank 0
+does, or parse all sources, as where none is of a release.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,21 +46,15 @@ def measure(turns: int) -> list[Row]:
     """Compare the imports with overlay with those without."""
     rows = []
     for name, arguments in trainers().items():
-        with tempfile.TemporaryDirectory() as kept:
-            for label, how, place in (
-                ("first rank of a node", "armed", {"OVERLAY_CACHE": "0"}),
-                (
-                    "rank 0, with its line",
-                    "armed",
-                    {"OVERLAY_CACHE": "0", "RANK": "0", "OVERLAY_LOG": "info"},
-                ),
-                ("first rank, unknown sources", "unknown", {"OVERLAY_CACHE": "0"}),
-                ("other ranks", "armed", {"OVERLAY_CACHE": kept}),
-            ):
-                title = f"{name}, {label}"
-                pairs, parts = _compared(arguments, how, place, turns)
-                rows.append(_row(f"{title} / plain", pairs, [sum(one.values()) for one in parts]))
-                _parts[title] = {part: median(one.get(part, 0.0) for one in parts) * 1e3 for part in parts[0]}
+        for label, how, environ in (
+            ("a rank", "armed", {}),
+            ("rank 0, with its line", "armed", {"RANK": "0", "OVERLAY_LOG": "info"}),
+            ("a rank, unknown sources", "unknown", {}),
+        ):
+            title = f"{name}, {label}"
+            pairs, parts = _compared(arguments, how, environ, turns)
+            rows.append(_row(f"{title} / plain", pairs, [sum(one.values()) for one in parts]))
+            _parts[title] = {part: median(one.get(part, 0.0) for one in parts) * 1e3 for part in parts[0]}
     return rows
 
 
@@ -77,7 +69,7 @@ def _row(name: str, pairs: list[tuple[float, float]], own: list[float]) -> Row:
 
 
 def _compared(
-    arguments: list[str], how: str, place: dict[str, str], turns: int
+    arguments: list[str], how: str, environ: dict[str, str], turns: int
 ) -> tuple[list[tuple[float, float]], list[dict[str, float]]]:
     """Return what an import takes without overlay and with it, in seconds, and the parts of the latter."""
     what, *folders = arguments
@@ -87,11 +79,11 @@ def _compared(
         return float(_import(what, "plain", *folders)["total"])
 
     def armed() -> float:
-        done = _import(what, how, *folders, place=place)
+        done = _import(what, how, *folders, environ=environ)
         parts.append(done["parts"])
         return float(done["total"])
 
-    armed()  # warms the disk cache, and fills the folder
+    armed()  # warms the disk cache
     parts.clear()
     return take_turns(plain, armed, turns), parts
 
@@ -105,8 +97,8 @@ def report() -> str:
     return "\n".join(lines)
 
 
-def _import(*arguments: str, place: dict[str, str] | None = None) -> dict[str, Any]:
-    environ = {**clean_environment(), "OVERLAY_LOG": "off", "RANK": "1", **(place or {})}
+def _import(*arguments: str, environ: dict[str, str] | None = None) -> dict[str, Any]:
+    environ = {**clean_environment(), "OVERLAY_LOG": "off", "RANK": "1", **(environ or {})}
     done = subprocess.run(
         interpreter(str(PROGRAM), *arguments), env=environ, capture_output=True, text=True, check=False
     )

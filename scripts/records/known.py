@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import overlay
 from overlay.catalogue.registry import load_patches
-from overlay.deciding.cache import prints_of
-from overlay.deciding.decide import decide
+from overlay.deciding.decide import decide, prints_of
 from overlay.errors import SourceError
 from overlay.patch import Absent, Calls, Fields, Present
 from overlay.reading import known

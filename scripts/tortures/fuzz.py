@@ -73,7 +73,6 @@ def settings(seed: str, count: int) -> Row:
         "OVERLAY_PIN": _settings.pin,
         "OVERLAY_PACKS": _settings.packs,
         "OVERLAY_TRUST": _settings.trust,
-        "OVERLAY_CACHE": _settings.cache,
         "OVERLAY_DCP": _settings.dynamic_cp,
         "OVERLAY_LOSS_KERNEL": _settings.loss_kernel,
         "OVERLAY_LEDGER_DIR": lambda environ: environ.get("OVERLAY_LEDGER_DIR"),

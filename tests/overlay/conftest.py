@@ -29,7 +29,6 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstre
     """Write the fake upstream, make it importable, and forget it afterwards."""
     for name in ("OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG", "OVERLAY_DCP", *RANKS):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OVERLAY_CACHE", "0")  # another test may have decided on the very same source
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     made = Upstream(tmp_path)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from overlay.catalogue.registry import PACK, load_patches
-from overlay.deciding.cache import prints_of
-from overlay.deciding.decide import decide, settle
+from overlay.deciding.decide import decide, prints_of, settle
 from overlay.reading import known
 from overlay.reading.source import InstalledTree
 from records import known as record

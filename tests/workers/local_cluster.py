@@ -62,7 +62,7 @@ class Cluster:
         return _printed(self.submit([str(HERE / "ray_job.py"), kind], runtime_env))
 
     def submit(
-        self, words: Sequence[str], runtime_env: dict[str, Any], patience: float = PATIENCE
+        self, words: Sequence[str], runtime_env: dict[str, Any], patience: float = PATIENCE, **environ: str
     ) -> subprocess.CompletedProcess[str]:
         """Run Python with some words as a job, by the command line that launch scripts use."""
         command = [str(self.venv.python), "-W", "ignore", "-m", "ray.scripts.scripts", "job", "submit"]
@@ -71,8 +71,9 @@ class Cluster:
         until = time.monotonic() + patience
         while True:
             done = subprocess.run(
-                command, env=environment(), capture_output=True, text=True, timeout=patience, check=False
-            )
+                command, env=environment(**environ), capture_output=True, text=True, timeout=patience,
+                check=False,
+            )  # fmt: skip
             if "No available agent" not in done.stdout + done.stderr or time.monotonic() > until:
                 return done
             time.sleep(1)  # the agent starts a while after the cluster

@@ -172,6 +172,69 @@ def late() -> dict[str, Any]:
     return found
 
 
+def otherwise() -> dict[str, Any]:
+    """Enable once a job is there whose workers have other patches than this process."""
+    import ray
+
+    import overlay
+
+    overlay.enable("none")
+    ray.init()
+    overlay.disable()
+    found = {"others": said(lambda: overlay.enable("acme/*", strict=True))}
+    found["enabled"] = str(overlay.status().enabled)
+    os.environ["OVERLAY_DCP"] = "mixed"
+    found["another option"] = said(lambda: overlay.enable("none", strict=True))
+    del os.environ["OVERLAY_DCP"]
+    overlay.enable("none", strict=True)  # as it was
+    return found
+
+
+def unreadable() -> dict[str, Any]:
+    """Pin workers to a lock that they cannot read, and ask them all the same."""
+    import ray
+
+    import overlay
+
+    overlay.enable("acme/*")
+    ray.init(runtime_env={"env_vars": {"OVERLAY_PIN": "/nowhere/overlay.lock"}})
+    found: dict[str, Any] = {}
+    for kind, ask in (
+        ("task", lambda: ray.remote(max_retries=0)(probe).remote()),
+        ("actor", ray.remote(Probe).remote().probe.remote),
+    ):
+        try:
+            found[kind] = ray.get(ask(), timeout=120)
+        except ray.exceptions.RayError as error:  # noqa: PERF203 -- each of them has its own
+            found[kind] = [type(error).__name__, str(error)]
+    time.sleep(3)  # until what Ray says of it has come here
+    return found
+
+
+def submits() -> dict[str, Any]:
+    """Submit a job from Python, and return what it printed."""
+    import overlay
+
+    overlay.enable("acme/*", strict=True)
+    from ray.job_submission import JobSubmissionClient
+
+    client = JobSubmissionClient(os.environ["JOBS"])
+    refused = said(lambda: client.submit_job(entrypoint="true", runtime_env={"conda": "other"}))
+    job = client.submit_job(
+        entrypoint=f"{sys.executable} -W ignore {os.path.abspath(__file__)} asked",  # noqa: PTH100
+        runtime_env={"env_vars": {"SUBMITTED": "yes"}},
+    )
+    until = time.monotonic() + 120
+    while not client.get_job_status(job).is_terminal() and time.monotonic() < until:
+        time.sleep(0.5)
+    printed = client.get_job_logs(job)
+    found = [line for line in printed.splitlines() if line.startswith("{")]
+    own = JobSubmissionClient.submit_job
+    overlay.disable()
+    back = JobSubmissionClient.submit_job is own.__wrapped__  # type: ignore[attr-defined]
+    return {"refused": refused, "log": printed, "put back": back, **json.loads((found or ["{}"])[-1])}
+
+
 def refused() -> dict[str, Any]:
     """Start jobs whose workers have another Python, and one for which this Python starts nothing armed."""
     import overlay

@@ -142,6 +142,46 @@ def test_a_job_that_is_there_already_is_heard_of_once(cluster: Cluster) -> None:
     assert "overlay: Ray:" not in after
 
 
+def test_a_job_that_was_started_with_other_settings_is_heard_of(cluster: Cluster) -> None:
+    found, _ = cluster.job("otherwise")
+    assert "OVERLAY_PATCHES='none' there, 'acme/*' here" in found["others"]
+    assert "OVERLAY_DCP='' there, 'mixed' here" in found["another option"]
+    assert found["enabled"] == "False"
+
+
+def test_a_lock_that_workers_cannot_read_fails_what_is_asked_of_them(cluster: Cluster) -> None:
+    """A worker that ends at its start would be started again for ever, and the driver would wait."""
+    found, done = cluster.job("unreadable")
+    assert found["task"][0] == "WorkerCrashedError"
+    assert found["actor"][0] == "ActorDiedError"
+    reason = "this process is stopped: the lock /nowhere/overlay.lock cannot be read"
+    assert reason in found["actor"][1]
+    assert reason in done.stdout + done.stderr
+
+
+def test_a_job_that_is_submitted_from_python_is_armed(cluster: Cluster) -> None:
+    found, done = cluster.job("submits", JOBS=cluster.where["JOBS"])
+    assert "'conda' in the runtime_env of this job" in found["refused"]
+    for kind in ("task", "actor"):
+        assert of(found[kind], ARMED) == ARMED, found["log"]
+        assert found[kind]["strict"]
+        assert found[kind]["set"] == {"SUBMITTED": "yes"}
+    assert found["put back"]
+    # Its own log says what it is run with, and that of whoever submits it does not.
+    assert found["log"].count("overlay: configuration: ") == 1
+    assert "overlay: configuration" not in done.stderr
+
+
+def test_a_job_that_is_submitted_by_an_armed_command_is_armed(cluster: Cluster) -> None:
+    done = cluster.submit([str(HERE / "ray_job.py"), "asked"], {}, **ENVIRONMENT)
+    (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for kind in ("task", "actor"):
+        assert of(found[kind], ARMED) == ARMED, kind
+    plain = cluster.submit([str(HERE / "ray_job.py"), "asked"], {"env_vars": {"OVERLAY": "0"}}, **ENVIRONMENT)
+    (found,) = [json.loads(line) for line in plain.stdout.splitlines() if line.startswith("{")]
+    assert found["task"]["value"] == int(PLAIN)
+
+
 def test_strict_mode_refuses_before_anything_is_sent(cluster: Cluster, tmp_path: Path, wheel: Path) -> None:
     """The driver of the second job is in an installation without a start-up file."""
     found, _ = cluster.job("refused")
@@ -173,6 +213,30 @@ def test_strict_mode_leaves_no_cluster_behind(worksite: Venv) -> None:
     )  # fmt: skip
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
+
+def test_a_variable_that_is_set_after_the_cluster_was_started_arms_no_worker(worksite: Venv) -> None:
+    pytest.importorskip("ray", reason="needs ray")
+    done = subprocess.run(
+        [str(worksite.python), "-W", "ignore", "-c", SET_LATE], env=environment(OVERLAY_PACKS="acme"),
+        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=HERE,
+    )  # fmt: skip
+    assert "before overlay.enable() was called: its workers run without patches" in done.stdout, done.stderr
+    assert done.stdout.splitlines()[-1] == PLAIN
+
+
+SET_LATE = """
+import os
+import ray
+import overlay
+ray.init("local", num_cpus=1, include_dashboard=False)
+os.environ["OVERLAY"] = "1"
+try:
+    overlay.enable(strict=True)
+except overlay.WorkersError as error:
+    print(error)
+import ray_job
+print(ray.get(ray.remote(ray_job.probe).remote())["value"])
+"""
 
 LEFT = """
 import json, sys

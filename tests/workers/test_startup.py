@@ -10,7 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, build_wheel, clean_environment
+from worksite import ARMED, PATCHED, PLAIN, PROBE, Venv, build_wheel, clean_environment, copy_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +33,17 @@ def test_a_process_is_armed_before_user_code(worksite: Venv, value: str) -> None
     configuration, has = done.stderr.splitlines()
     digest = json.loads(configuration.removeprefix("overlay: configuration: "))["digest"]
     assert has == f"overlay: this process: 1 applied, 0 refused, digest {digest[:12]}"
+
+
+def test_a_job_of_a_launcher_that_is_patched_speaks_and_a_fork_does_not(worksite: Venv) -> None:
+    job = f"import subprocess, sys; {PROBE}; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    done = worksite.run("-c", job, PROBE, **ARMED)
+    assert done.stderr.count("overlay: configuration: ") == 2, done.stderr
+    assert done.stderr.count("overlay: this process: 1 applied") == 2
+    fork = f"import os; child = os.fork(); child and os.waitpid(child, 0); {PROBE}"
+    done = worksite.run("-c", fork, **ARMED)
+    assert done.stdout.split() == [PATCHED, PATCHED]
+    assert done.stderr.count("overlay: configuration: ") == 1, done.stderr
 
 
 @pytest.mark.parametrize("value", [None, "", "0", "off"])
@@ -129,6 +140,23 @@ def test_nowhere_to_say_it_ends_the_process_as_well(broken: Venv) -> None:
         command = ["/bin/sh", "-c", shell, str(broken.python)]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout) == (1, ""), shell
+
+
+def test_a_checkout_on_the_path_is_one_sentence_with_the_way_out(worksite: Venv, tmp_path: Path) -> None:
+    """There, the patches lie beside the package, and not in it."""
+    checkout = copy_sources(tmp_path / "checkout")
+    said = f"overlay is imported from {checkout}, where its patches are not inside it: `pip install {checkout}`"
+    for words in ([], ["doctor"], ["run", "python", "-c", "1"], ["list"], ["suite", "list"]):
+        done = worksite.run("-m", "overlay", *words, PYTHONPATH=str(checkout))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith(f"overlay: {said}"), words
+        assert done.stderr.count("\n") == 1
+    done = worksite.run("-c", "import overlay; overlay.enable()", PYTHONPATH=str(checkout))
+    assert done.stderr.splitlines()[-1].startswith(f"overlay.errors.OverlayError: {said}")
+    done = worksite.run("-c", PROBE, PYTHONPATH=str(checkout), **ARMED)
+    assert done.stdout.split() == [PLAIN]
+    assert done.stderr.startswith(f"overlay: NOT enabled: {said}")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("missing", ["base/settings.py", "enabling/engine.py", "errors.py"])

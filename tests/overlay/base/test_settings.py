@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from overlay.base import settings
+from overlay.enabling.engine import Engine
 from overlay.errors import SelectionError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 IDS = ["megatron.recompute", "slime.loss-memory", "verl.dynamic-cp-loss", "verl.sft-balance"]
 
@@ -111,6 +116,21 @@ def test_variables_that_are_no_settings_are_named() -> None:
     found = settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
     assert [line.split()[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
     assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES", "OVERLAY_STRICT", "OVERLAY_LOG"]
+
+
+def test_a_setting_that_was_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`OVERLAY_CACHE` named a folder, in which what was old was deleted, whoever had written it."""
+    theirs = tmp_path / "config.json"
+    theirs.write_text("{}")
+    os.utime(theirs, (0, 0))
+    monkeypatch.setenv("OVERLAY_CACHE", str(tmp_path))
+    engine = Engine()
+    assert engine.enable("none").enabled
+    engine.disable()
+    assert capfd.readouterr().err == "overlay: OVERLAY_CACHE was removed and does nothing: unset it\n"
+    assert [*tmp_path.iterdir()] == [theirs]
 
 
 def test_companions_go_with_whatever_is_selected() -> None:

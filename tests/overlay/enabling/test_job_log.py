@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from overlay.enabling.engine import Engine
 from overlay.enabling.job_log import DRIVER, JobLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from fake_upstream import Upstream
 
@@ -34,7 +36,7 @@ class Job:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.set, self.unset = monkeypatch.setenv, monkeypatch.delenv
-        self._capsys = capsys
+        self._capsys, self._patch = capsys, monkeypatch
         for name in (settings.SAID, "RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
             monkeypatch.setenv(name, "")
             monkeypatch.delenv(name)
@@ -43,6 +45,11 @@ class Job:
 
     def process(self) -> JobLog:
         return JobLog(lambda: self.has, Account)
+
+    def child(self) -> JobLog:
+        """Return the log of a process that `multiprocessing` has started."""
+        self._patch.setattr("multiprocessing.process._parent_process", object())
+        return self.process()
 
     def said(self) -> list[str]:
         return self._capsys.readouterr().err.splitlines()
@@ -66,9 +73,21 @@ def job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ),
         ({"RANK": "1", "WORLD_SIZE": "2"}, []),
         ({settings.SAID: DRIVER}, [f"overlay: {ALONE}"]),
-        ({settings.SAID: "process", "RANK": "0"}, ["overlay: ranks not compared; rank 0: 1 applied"]),
+        ({settings.SAID: "process"}, [INTRODUCED, f"overlay: {ALONE}"]),
+        (
+            {settings.SAID: "process", "RANK": "0"},
+            [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"],
+        ),
     ],
-    ids=["no rank", "the only rank", "rank 0", "rank 1", "a worker of a driver that spoke", "its rank 0"],
+    ids=[
+        "no rank",
+        "the only rank",
+        "rank 0",
+        "rank 1",
+        "a worker of a driver that spoke",
+        "a job",
+        "its rank 0",
+    ],
 )
 def test_who_says_what(job: Job, environ: dict[str, str], said: list[str]) -> None:
     for name, text in environ.items():
@@ -78,11 +97,65 @@ def test_who_says_what(job: Job, environ: dict[str, str], said: list[str]) -> No
     one.say_alone()
     one.say_alone()
     assert job.said() == said
-    # Whoever it starts says nothing again.
-    child = job.process()
+    # What is a part of it says nothing again.
+    child = job.child()
     child.first_module()
     child.say_alone()
     assert job.said() == []
+
+
+def test_a_rank_that_multiprocessing_starts_speaks_for_itself(job: Job) -> None:
+    job.process().say_configuration()
+    assert job.said() == [INTRODUCED]
+    job.set("RANK", "0")
+    child = job.child()
+    child.first_module()
+    child.say_alone()
+    assert job.said() == ["overlay: ranks not compared; rank 0: 1 applied"]
+
+
+def forked(work: Callable[[], object]) -> None:
+    """Do some work in a fork, and wait for it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["the parent", "a fork"])
+def test_forks_say_it_once(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """The first of a process and its forks says it. A fork that is not the first says nothing at all."""
+    one = job.process()
+
+    def works() -> None:
+        one.first_module()
+        one.say_alone()
+
+    with (tmp_path / "log.txt").open("a") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        if before:
+            one.first_module()
+        for _ in range(2):
+            one.forks()
+            forked(works)
+        works()
+    said = (tmp_path / "log.txt").read_text().splitlines()
+    assert sorted(said) == sorted([INTRODUCED] + [f"overlay: {ALONE}"] * (1 if before else 2))
+
+
+def test_no_thread_waits_where_a_fork_would_be_warned_of_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on, `os.fork()` warns in a process that has more threads than one."""
+    started: list[object] = []
+    monkeypatch.setattr("_thread.start_new_thread", lambda *call: started.append(call))
+    for alone, expected in ((True, 0), (False, 1)):
+        monkeypatch.setattr(job_log, "_is_single_threaded", lambda alone=alone: alone)
+        job.process().first_module()
+        assert len(started) == expected
 
 
 def test_ranks_that_agree_are_one_line_and_nothing_is_said_alone(job: Job) -> None:
@@ -136,6 +209,7 @@ def test_a_fork_owes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_said_after_a_while(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_log, "QUIET", 0.05)
+    monkeypatch.setattr(job_log, "_is_single_threaded", lambda: False)
     job.process().first_module()
     found: list[str] = []
     until = time.monotonic() + 20

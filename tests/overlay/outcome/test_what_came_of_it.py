@@ -99,19 +99,22 @@ def run(program: Path, *words: str, **variables: Any) -> list[str]:
     process = start(program, *words, **variables)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    return [line for line in said.splitlines() if "in this run:" in line or "ledger" in line]
+    words = ("in this process:", "on rank", "ledger")
+    return [line for line in said.splitlines() if any(word in line for word in words)]
 
 
 def test_the_first_rank_says_what_was_changed(program: Path) -> None:
-    line = "overlay: in this run: up.doubled changed 2 of 3 calls; up to 11"
+    line = "overlay: in this process: up.doubled changed 2 of 3 calls; up to 11"
     assert run(program, "5,10,11,-1") == [line]
-    assert run(program, "5,10,11,-1", RANK="0") == [line]
+    # What other ranks had to do is not known here, so nothing is said of the run.
+    assert run(program, "5,10,11,-1", RANK="0") == [line.replace("in this process", "on rank 0")]
     assert run(program, "5,10,11,-1", RANK="1") == []
 
 
 def test_what_was_never_reached_is_said(program: Path) -> None:
-    assert run(program, "-1") == ["overlay: in this run: nothing to do for: up.doubled"]
-    assert run(program, "3") == ["overlay: in this run: up.doubled looked at 1 call and changed nothing"]
+    assert run(program, "-1") == ["overlay: in this process: nothing to do for: up.doubled"]
+    assert run(program, "-1", RANK="0") == ["overlay: on rank 0: nothing to do for: up.doubled"]
+    assert run(program, "3") == ["overlay: in this process: up.doubled looked at 1 call and changed nothing"]
 
 
 def test_a_process_without_the_upstream_says_and_leaves_nothing(program: Path, tmp_path: Path) -> None:
@@ -123,12 +126,12 @@ def test_a_process_that_fails_says_it_too(program: Path) -> None:
     process = start(program, "12", "raise ValueError")
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "in this run: up.doubled changed 1 of 1 call" in said
+    assert "in this process: up.doubled changed 1 of 1 call" in said
 
 
 def test_the_child_of_a_fork_does_not_say_it_again(program: Path) -> None:
     said = run(program, "12", "pid = os.fork()\nif pid: os.waitpid(pid, 0)")
-    assert said == ["overlay: in this run: up.doubled changed 1 of 1 call; up to 12"]
+    assert said == ["overlay: in this process: up.doubled changed 1 of 1 call; up to 12"]
 
 
 def test_a_ledger_that_many_say_is_written_once(program: Path, tmp_path: Path) -> None:

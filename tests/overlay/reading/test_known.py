@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.deciding.cache import Witness, decide_all
+from overlay.deciding.decide import decide_all
 from overlay.patch import Absent, Calls, Fields, Known, Present
 from overlay.reading import known
 from overlay.reading.bindings import Module
@@ -64,7 +64,6 @@ def sealed(body: str) -> bytes:
 @pytest.fixture
 def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Path]:
     """Return what ships a table, in a package of its own, and returns its file."""
-    monkeypatch.setenv("OVERLAY_CACHE", "0")
     monkeypatch.setattr(known, "_packages", [])
     monkeypatch.setattr(known, "_tables", {})
     (tmp_path / "shipped").mkdir()
@@ -94,17 +93,17 @@ def core(upstream: Upstream) -> str:
 
 
 def verdict(patch: Patch) -> str:
-    return decide_all([patch], Witness())[patch.id].verdict
+    return decide_all([patch], InstalledTree(), {})[patch.id].verdict
 
 
 def test_what_is_known_is_not_parsed_and_is_decided_on_alike(
     upstream: Upstream, ship: Callable[[bytes], Path], parsed: list[str], engines: Callable[..., Engine]
 ) -> None:
     patch = upstream.patch()
-    before, tree = decide_all([patch], Witness()), Witness()
+    before, tree = decide_all([patch], InstalledTree(), {}), InstalledTree()
     ship(table({"fakeup.core": core(upstream)}))
     parsed.clear()
-    assert decide_all([patch], tree) == before
+    assert decide_all([patch], tree, {}) == before
     assert before[patch.id].verdict == "apply"
     assert tree.prints == {"fakeup.core:scale": ("fakeup.core:scale", tree.fingerprints("fakeup.core:scale"))}
     assert engines(patch).enable(strict=True).patches[0].state == "armed"
@@ -220,8 +219,8 @@ def test_a_source_that_is_edited_after_it_was_read_is_what_was_read(
         return plain(module, given)
 
     monkeypatch.setattr(known, "answers", edited)
-    tree = Witness()
-    assert decide_all([patch], tree)[patch.id].verdict == "apply"
+    tree = InstalledTree()
+    assert decide_all([patch], tree, {})[patch.id].verdict == "apply"
     assert tree._texts["fakeup.core"] == text
     assert verdict(patch) == "unsupported"
 
@@ -244,8 +243,8 @@ def test_what_another_python_has_compiled_is_compiled_here(
         {"cpython-399 9": ["no such"]} if isinstance(one, dict) else one for one in data["answers"]
     ]
     ship(sealed(json.dumps(data)))
-    tree = Witness()
-    decide_all([patch], tree)
+    tree = InstalledTree()
+    decide_all([patch], tree, {})
     site = "fakeup.core:scale"
     assert tree.prints == {site: (site, tree.fingerprints(site))}
     assert engines(patch).enable(strict=True).patches[0].state == "armed"

@@ -174,6 +174,16 @@ def test_a_run_that_is_stopped_leaves_nothing_behind(workplace: Workplace) -> No
     assert not (workplace.folder / "suite-results" / "stopped" / "run.json").exists()
 
 
+def test_a_folder_that_no_run_has_made_is_left_alone(workplace: Workplace) -> None:
+    theirs = workplace.folder / "suite-results" / "theirs"
+    (theirs / "plain").mkdir(parents=True)
+    (theirs / "plain" / "thesis.txt").write_text("years of work")
+    done = workplace.overlay("run", workplace.recipe("theirs", include='["tests/test_flaky.py"]'))
+    assert done.returncode == 2
+    assert "suite-results/theirs is not empty, and no run has made it" in done.stderr
+    assert [path.name for path in theirs.rglob("*")] == ["plain", "thesis.txt"]
+
+
 def alive(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
