@@ -3,28 +3,34 @@
 The store and not a collective, for two reasons: a rank that runs no overlay code does not take part, and its
 next collective would be taken for the answer; and the store works with any backend and touches no device.
 
-How ranks find each other in a store that others have used before is told in `overlay.compat.comparison`.
+Each rank writes down what it says of itself, unless somebody has said the same, and counts itself. The last to
+come judges for all, or the first whose time is up. It reads what differs, and nothing of ranks that agree.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from hashlib import sha256
-from threading import Thread
 
 from overlay import log
-from overlay.compat.comparison import Talk
-from overlay.compat.store_keys import PATIENCE
 from overlay.enabling.process import here
 from overlay.errors import AgreementError, OverlayError
 from overlay.pinning import agreement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
-    from overlay.compat.store_keys import Keys
+#: Seconds before the timeout of a group at which who has not come is named, and a fifth of it at most.
+MARGIN = 10.0
+#: Seconds after which a warning names who has not come, if the wait is not shorter than twice that.
+REMINDER = 60.0
+#: Seconds that may pass between looks at the store. Waiting within it would lock it for all threads here.
+PAUSE = 0.5
+#: Seconds for who judges to read what all have written, and for all to hear the verdict.
+SLACK = 30.0
 
 
 def is_distributed() -> bool:
@@ -36,13 +42,7 @@ def is_distributed() -> bool:
     )
 
 
-def agree(
-    group: Any,
-    timeout: float,
-    facts: Mapping[str, str],
-    files: Mapping[str, str],
-    account: agreement.Account | None,
-) -> None:
+def agree(group: Any, timeout: float | None, said: agreement.Testimony) -> None:
     """Compare what this rank says of itself with all ranks of a group. See `overlay.agree`.
 
     The first rank of the group then says in the log that they agree, and what all of them have.
@@ -57,21 +57,22 @@ def agree(
     store = _store()
     if store is None:
         raise OverlayError("this backend keeps no store, through which ranks are compared")
-    if len(ranks) > 1 and dist.get_backend(group) != "fake":  # whose other ranks are nobody
-        me, applied = dist.get_rank(), () if account is None else account.applied
-        job_log = here().job_log
-        try:
-            heard = compare_through(store, ranks, me, timeout, facts, files, _name(group), applied)
-        except AgreementError:
-            job_log.note_disagreement()
-            raise
-        if account is None or me != ranks[0]:
-            job_log.leave_to_others()
-            log.debug(f"{agreement.spans(ranks)} agree")
-            return
-        who = f"{len(ranks)} ranks" if len(ranks) == dist.get_world_size() else agreement.spans(ranks)
-        everything = account.replace(applied=tuple(sorted(frozenset().union(*heard))))
-        job_log.say_agreed(f"{who} agree: {everything.sentence(frozenset.intersection(*heard))}")
+    if len(ranks) == 1 or dist.get_backend(group) == "fake":  # whose other ranks are nobody
+        return
+    job_log, me = here().job_log, dist.get_rank()
+    patience = _patience(group) if timeout is None else timeout
+    try:
+        everywhere, anywhere = Comparison(store, _name(group), ranks, me).agree(said, patience)
+    except AgreementError:
+        job_log.note_disagreement()
+        raise
+    if said.account is None or me != ranks[0]:
+        job_log.leave_to_others()
+        log.debug(f"{agreement.spans(ranks)} agree")
+        return
+    who = f"{len(ranks)} ranks" if len(ranks) == dist.get_world_size() else agreement.spans(ranks)
+    account = said.account.replace(applied=tuple(anywhere))
+    job_log.say_agreed(f"{who} agree: {account.sentence(everywhere)}")
 
 
 def _name(group: Any) -> str:
@@ -92,67 +93,130 @@ def _store() -> Any:
         return None
 
 
-def compare_through(  # noqa: D417 -- what is not told here is as in `agree`
-    store: Any,
-    ranks: Sequence[int],
-    me: int,
-    timeout: float,
-    facts: Mapping[str, str],
-    files: Mapping[str, str],
-    name: str = "",
-    applied: Iterable[str] = (),
-) -> set[frozenset[str]]:
-    """Take part in one comparison, and return what this rank has applied, on the first what each has.
+def _patience(group: Any) -> float:
+    """Return the seconds to wait for ranks of a group: less than its timeout, so that they are named first.
 
-    Raises `AgreementError`.
-
-    Args:
-        store: A store that all ranks share. It may have been used for other groups and by other processes.
-        ranks: All ranks of the group, the first of which compares.
-        me: This rank.
-        timeout: Seconds to wait for a rank that does not come.
-        name: What tells this group from others of the same ranks.
-        applied: Ids of the patches that this rank has applied so far.
+    A rank that does not take part is in its next collective, which fails when the timeout is over.
     """
-    key = sha256(repr([name, *ranks]).encode()).hexdigest()[:16]
-    talk = Talk(store, f"overlay/agree/{key}", ranks, applied)
+    import torch.distributed as dist
 
-    def take_part() -> str:
-        first = me == ranks[0]
-        return talk.lead(facts, files, timeout) if first else talk.follow(me, facts, files, timeout)
-
+    found = group or dist.group.WORLD
     try:
-        report = _watched(take_part, talk.keys)
-    except RuntimeError as error:
-        raise AgreementError(f"the ranks could not be compared: their store failed: {error}") from error
-    if report:
-        raise AgreementError(report)
-    return talk.applied
+        backends = [found._get_backend(device) for device in found._device_types]  # noqa: SLF001 -- no other way
+        timeout = min(backend.options._timeout.total_seconds() for backend in backends)  # noqa: SLF001 -- the same
+    except (AttributeError, RuntimeError, ValueError):  # a group that somebody has wrapped, or an unusual backend
+        timeout = dist.default_pg_timeout.total_seconds()
+    return max(timeout - MARGIN, 0.8 * timeout)
 
 
-def _watched(take_part: Callable[[], str], keys: Keys) -> str:
-    """Return what a function returns that talks to a store. Raises `RuntimeError` if the store does not.
+class Comparison:
+    """One comparison of the ranks of a group, of which this is `me`."""
 
-    What torch does when a store stops to answer without its connection breaking (a machine that is frozen, a
-    network that has lost it) is to wait without end. So it waits in a thread of its own, which is left to
-    itself then.
-    """
-    done: list[str] = []
-    failed: list[BaseException] = []
+    def __init__(self, store: Any, name: str, ranks: Sequence[int], me: int) -> None:
+        place = sha256(repr([name, *ranks]).encode()).hexdigest()[:16]
+        self._store, self._ranks, self._me = store, ranks, me
+        # Counted in the store and not here: this process may have taken the place of another.
+        self._place = f"overlay/agree/{place}/{store.add(f'overlay/agree/{place}/rank {me}', 1)}"
 
-    def run() -> None:
+    def agree(self, said: agreement.Testimony, patience: float) -> tuple[list[str], list[str]]:
+        """Return the patches that are applied on all ranks, and those on any. Raises `AgreementError`.
+
+        Args:
+            said: What this rank says of itself.
+            patience: Seconds to wait for ranks that do not come.
+
+        """
         try:
-            done.append(take_part())
-        except BaseException as error:  # noqa: BLE001 -- raised where it is waited for
-            failed.append(error)
+            verdict = self._verdict(said, patience)
+            if verdict["report"]:
+                # The store may live in a process that ends now, and all are to read it before.
+                if self._count("read", 1) == verdict["readers"]:
+                    self._set("all have read", True)
+                self._comes("all have read", SLACK)
+        except AgreementError:
+            raise
+        except RuntimeError as error:
+            raise AgreementError(f"the ranks could not be compared: their store failed: {error}") from error
+        if verdict["report"]:
+            raise AgreementError(verdict["report"])
+        return verdict["everywhere"], verdict["anywhere"]
 
-    thread = Thread(target=run, name="overlay-agree", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        left = keys.due - time.monotonic()
-        if left <= 0:
-            raise RuntimeError(f"it has not answered for {PATIENCE:g} s longer than it was asked to wait")
-        thread.join(left)
-    if failed:
-        raise failed[0]
-    return done[0]
+    def _verdict(self, said: agreement.Testimony, patience: float) -> dict[str, Any]:
+        """Say what this rank has to say, and return what is said of all, by this rank if it is the one."""
+        outcome = [dict(said.outcome), list(said.account.applied) if said.account is not None else []]
+        facts = dict(said.facts)
+        kinds = [self._say("facts", facts, [facts, dict(said.notes)]), self._say("outcome", outcome, outcome)]
+        self._set(f"rank {self._me}", kinds)
+        if self._count("came", 1) == len(self._ranks) or not self._comes("verdict", patience, remind=True):
+            if self._count("judges", 1) == 1:
+                self._set("verdict", self._judge(patience))
+            elif not self._comes("verdict", SLACK):
+                raise AgreementError("the ranks were not compared: the one that was to do it hangs or has ended")
+        return dict(self._get("verdict"))
+
+    def _say(self, part: str, compared: object, value: object) -> str:
+        """Write down what this rank says, unless somebody has said the same. Return the digest of that."""
+        digest = sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
+        if self._count(f"{part} {digest}", 1) == 1:
+            self._set(f"{part} {self._count(part, 1)}", [digest, value])
+        return digest
+
+    def _judge(self, patience: float) -> dict[str, Any]:
+        readers = self._count("came")
+        silent = self._silent() if readers < len(self._ranks) else []
+        # What the digests stand for: of as many as there are, which is one where all have the same.
+        facts, outcomes = (
+            dict(self._get(f"{part} {number + 1}") for number in range(self._count(part)))
+            for part in ("facts", "outcome")
+        )
+        report = agreement.silence(silent, patience)
+        some, _ = next(iter(facts.values()))
+        words = [(agreement.Testimony(facts=some, outcome=one), [place]) for place, (one, _) in enumerate(outcomes.values())]
+        if len(facts) > 1 or agreement.differences(words):
+            by_kind: dict[tuple[str, str], list[int]] = {}
+            for rank in self._ranks:
+                if rank not in silent:
+                    by_kind.setdefault(tuple(self._get(f"rank {rank}")), []).append(rank)
+            kinds = [
+                (agreement.Testimony(facts=facts[one][0], notes=facts[one][1], outcome=outcomes[other][0]), of)
+                for (one, other), of in by_kind.items()
+            ]
+            table = agreement.differences(kinds)
+            report += f"the ranks do not run the same:\n{table}" if table else ""
+        applied = [frozenset(ids) for _, ids in outcomes.values()]
+        everywhere, anywhere = frozenset.intersection(*applied), frozenset.union(*applied)
+        return {"report": report, "readers": readers, "everywhere": sorted(everywhere), "anywhere": sorted(anywhere)}
+
+    def _silent(self) -> list[int]:
+        return [rank for rank in self._ranks if not self._has(f"rank {rank}")]
+
+    def _comes(self, name: str, seconds: float, *, remind: bool = False) -> bool:
+        """Wait for a value, and tell whether it has come within so many seconds."""
+        begin = time.monotonic()
+        reminder = begin + min(REMINDER, seconds / 2) if remind else begin + seconds
+        pause = 0.001
+        while not self._has(name):
+            now = time.monotonic()
+            if now >= begin + seconds:
+                return False
+            if now >= reminder:
+                reminder = begin + seconds
+                if self._count("reminders", 1) == 1:
+                    log.warning(agreement.lateness(self._silent(), now - begin, seconds))
+            time.sleep(min(pause, begin + seconds - now))
+            pause = min(2 * pause, PAUSE)
+        return True
+
+    # Values are JSON. All that is used is in every store.
+
+    def _count(self, name: str, by: int = 0) -> int:
+        return int(self._store.add(f"{self._place}/{name}", by))
+
+    def _set(self, name: str, value: object) -> None:
+        self._store.set(f"{self._place}/{name}", json.dumps(value))
+
+    def _get(self, name: str) -> Any:
+        return json.loads(self._store.get(f"{self._place}/{name}"))
+
+    def _has(self, name: str) -> bool:
+        return bool(self._store.check([f"{self._place}/{name}"]))

@@ -160,8 +160,12 @@ def metrics(*, reached: bool = False) -> dict[str, int | float]:
     }
 
 
-def agree(group: Any = None, timeout: float = 60.0) -> None:
-    """Compare patches, their states and the sources they are on over all ranks of a process group.
+def agree(group: Any = None, timeout: float | None = None) -> None:
+    """Compare over all ranks of a process group what is in force.
+
+    That is: the code of overlay, each patch that applies with its code and the source of each site, which
+    patches are in place, strict mode, and the options of patches. What some ranks have not imported yet is
+    no difference.
 
     Every rank of the group calls it, as a collective. The first of them logs that they agree. It goes through
     the store of the process group and works with any backend that has one. With Megatron it runs by itself
@@ -169,15 +173,16 @@ def agree(group: Any = None, timeout: float = 60.0) -> None:
 
     Args:
         group: A process group of `torch.distributed`. Default: all ranks.
-        timeout: Seconds to wait for a rank that does not call it, because it never enabled overlay.
+        timeout: Seconds to wait for a rank that does not call it. Default: a little less than the timeout of
+            the group, so that such a rank is named before the group's next collective fails. A warning
+            names it after a minute, or half that time.
 
     Raises:
         AgreementError: On every rank that called it, if ranks differ or some did not call it in time. The
-            message says which ranks, which patch, and which version or file.
+            message says which ranks, which patch, and on which version and file.
         OverlayError: There is no process group, or its backend keeps no store.
     """
     from importlib import import_module
 
-    facts, files = _here().testimony()
     # By name: the engine knows no torch.
-    import_module("overlay.compat.agreement").agree(group, timeout, facts, files, _here().account(facts))
+    import_module("overlay.compat.agreement").agree(group, timeout, _here().testimony())

@@ -212,6 +212,11 @@ def loss_kernel(environ: Mapping[str, str] | None = None) -> str:
     return _one_of("OVERLAY_LOSS_KERNEL", LOSS_KERNELS, environ, wrong) or LOSS_KERNELS[0]
 
 
+def options(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the options of patches, by their variables. Raises `SelectionError` for a value that is none."""
+    return {"OVERLAY_DCP": dynamic_cp(environ), "OVERLAY_LOSS_KERNEL": loss_kernel(environ)}
+
+
 def unknown(environ: Mapping[str, str] | None = None) -> list[str]:
     """Return a sentence for each variable that looks like a setting and is none, with the nearest one."""
     known = (*VARIABLES, *_RESERVED)

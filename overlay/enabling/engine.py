@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
-    from overlay.pinning.agreement import Account
+    from overlay.pinning.agreement import Account, Testimony
     from overlay.pinning.lock import Lock
     from overlay.pinning.pin import Pin
     from overlay.reading.source import InstalledTree
@@ -97,8 +97,7 @@ class Engine:
                 selection = choose(known, patches)
                 wanted = settings.strict(strict)
                 log.set_level(settings.log_level())
-                settings.dynamic_cp()  # a wrong value is an error now, not in the middle of a job
-                settings.loss_kernel()
+                settings.options()  # a wrong value is an error now, not in the middle of a job
                 for sentence in settings.unknown():
                     log.warning(sentence)
                 chosen = [known[name] for name in selection.ids]
@@ -193,31 +192,27 @@ class Engine:
         plan = self.plan(patches)
         return self._lock_of(plan.selection, plan.verdicts)
 
-    def testimony(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Return what this process says of itself to other ranks, and where its modules lie."""
+    def testimony(self) -> Testimony:
+        """Return what this process says of itself to other ranks."""
         from overlay.pinning import agreement
 
         status, session = self.status(), self._session
         if session is None:
-            return agreement.NOT_ENABLED, {}
-        return agreement.facts_of(self._session_lock(session), status), agreement.files_of(session.verdicts())
+            return agreement.Testimony()
+        decided = session.decided()
+        lock = self._lock_of(session.chosen.ids, decided)
+        return agreement.testimony_of(lock, decided, status, self._account_by(lock, session))
 
-    def account(self, facts: dict[str, str] | None = None) -> Account | None:
-        """Return what is in place in this process, `None` if it is not enabled.
-
-        `facts`, if they are there, are its testimony: the digest need not be made again.
-        """
-        from overlay.pinning import agreement
-
+    def account(self) -> Account | None:
+        """Return what is in place in this process, `None` if it is not enabled."""
         session = self._session
-        if session is None:
-            return None
-        if facts is not None:
-            digest = agreement.lock_digest(facts)
-        else:
-            digest = str(self._session_lock(session)["digest"])
+        return None if session is None else self._account_by(self._session_lock(session), session)
+
+    def _account_by(self, lock: Lock, session: Session) -> Account:
+        from overlay.pinning.agreement import account_of
+
         patches = session.status()
-        return agreement.account_of(patches, half_patched(patches), digest)
+        return account_of(patches, half_patched(patches), str(lock["digest"]))
 
     def configuration(self) -> dict[str, Any]:
         """Return what this process is run with, as plain data. Raises `OverlayError` if it is not enabled."""
@@ -241,7 +236,7 @@ class Engine:
         }
 
     def _session_lock(self, session: Session) -> Lock:
-        return self._lock_of(session.chosen.ids, session.verdicts())
+        return self._lock_of(session.chosen.ids, session.decided())
 
     def _lock_of(self, selection: Iterable[str], verdicts: Sequence[Verdict]) -> Lock:
         """Return the lock of selected patches, by the verdicts on them."""

@@ -338,6 +338,11 @@ class Session:
         """Return the verdicts on all selected patches, also on those whose modules have not been imported."""
         return [entry.verdict or self._decide(entry.patch) for entry in self.entries.values()]
 
+    def decided(self) -> list[Verdict]:
+        """Return what was decided from the sources, whoever else was met at the sites since."""
+        found = self.entries.values()
+        return [entry.verdict if entry.installed and entry.verdict else self._decide(entry.patch) for entry in found]
+
     def _verdict_on(self, entry: Entry, name: str) -> Verdict:
         """Return the verdict on a patch, one of whose modules has been executed under `name`."""
         if entry.verdict is None or entry.state not in ENDED:

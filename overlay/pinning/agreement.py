@@ -1,11 +1,13 @@
-"""What one rank says of itself, and whether several say the same.
+"""What a rank says of itself to the others, and in what several of them differ.
 
-The facts are those of a lock, with the state of each patch. Ranks with one digest run the same patches on the
-same sources. A patch that is armed and one that is applied count as the same: the module was not used yet.
+Compared is what is in force: overlay's code, each patch that applies with its code and the digest of each site,
+strict mode, the options of patches, and which patches are in place. What a rank has not imported yet says nothing
+of it, and neither do the words in which it explains itself: they hold paths, and depend on the order of imports.
 """
 
 from __future__ import annotations
 
+from overlay.base import settings
 from overlay.base.record import Record
 from overlay.pinning import lock as locks
 
@@ -16,13 +18,8 @@ if TYPE_CHECKING:
     from overlay.ledger import PatchStatus, Status
     from overlay.verdict import Verdict
 
-_IN_FORCE = ("armed", "applied")
-#: The fact of a process in which overlay is not enabled.
-NOT_ENABLED = {"overlay": "not enabled"}
-#: How many runs of ranks one line of a report names: every rank reads the report, and there may be 65,536.
+#: How many runs of ranks one line of a report names: every rank reads the report, and there may be thousands.
 RUNS = 64
-_STATE = ": state"
-_HALF = "half-patched "
 
 
 class Account(Record):
@@ -40,18 +37,27 @@ class Account(Record):
     def sentence(self, everywhere: Iterable[str] | None = None) -> str:
         """Return the account in words. `everywhere`: of those applied, the ones that are on all ranks."""
         shared = self.applied if everywhere is None else tuple(everywhere)
-        some = "" if everywhere is None else _counted(self.applied, shared)
+        some = sorted({*self.applied} - {*shared})
+        partly = f" on all, {len(some)} on some ({', '.join(some)})" if some else ""
         refused = f" ({', '.join(self.refused)})" if self.refused else ""
         half = f", {self.half_patched} half-patched" if self.half_patched else ""
         return (
-            f"{len(shared)} applied{some}, {len(self.refused)} refused{refused}{half}, "
+            f"{len(shared)} applied{partly}, {len(self.refused)} refused{refused}{half}, "
             f"digest {locks.shown(self.digest)}"
         )
 
 
-def _counted(applied: Iterable[str], shared: Iterable[str]) -> str:
-    some = sorted(set(applied) - set(shared))
-    return f" on all, {len(some)} on some ({', '.join(some)})" if some else ""
+class Testimony(Record):
+    """What one rank says of itself. The default is that of a process in which overlay is not enabled."""
+
+    #: What must be the same on all ranks: a value by the name of each fact.
+    facts: Mapping[str, str] = {"overlay": "not enabled"}  # noqa: RUF012 -- nobody changes it
+    #: What helps a person with a fact, such as the file of a site. It is not compared.
+    notes: Mapping[str, str] = {}  # noqa: RUF012 -- nobody changes it
+    #: What became of a patch, by its id: only of patches one of whose modules has been imported. Ranks that both
+    #: say something of a patch must say the same.
+    outcome: Mapping[str, str] = {}  # noqa: RUF012 -- nobody changes it
+    account: Account | None = None
 
 
 def account_of(patches: Iterable[PatchStatus], half_patched: Sequence[str], digest: str) -> Account:
@@ -65,120 +71,102 @@ def account_of(patches: Iterable[PatchStatus], half_patched: Sequence[str], dige
     )
 
 
-def lock_digest(facts: Mapping[str, str]) -> str:
-    """Return the digest of the lock of a process, of which `facts` are what it says to other ranks."""
-    return locks.digest_of(
-        {
-            name: value
-            for name, value in facts.items()
-            if name != "overlay" and not name.endswith(_STATE) and not name.startswith(_HALF)
-        }
-    )
-
-
 def _is_refused(patch: PatchStatus) -> bool:
     if patch.state == "skipped":
         return patch.verdict is not None and patch.verdict.loud
     return patch.state in ("failed", "incomplete")
 
 
-def facts_of(lock: locks.Lock, status: Status) -> dict[str, str]:
-    """Return what a rank says of itself."""
-    found = {"overlay": "enabled", **locks.facts(lock)}
-    for patch in status.patches:
-        found[f"{patch.patch}{_STATE}"] = _state(patch)
-    for number, sentence in enumerate(status.half_patched):
-        found[f"{_HALF}{number + 1}"] = sentence
-    return found
+def testimony_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, account: Account) -> Testimony:
+    """Return what a rank says of itself.
 
+    Args:
+        lock: What was decided from the sources alone, whatever has been imported.
+        verdicts: What that was decided by.
+        status: The ledger.
+        account: What this rank has.
 
-def _state(patch: PatchStatus) -> str:
-    if patch.state in _IN_FORCE:
-        return "in force"
-    return f"{patch.state}: {' '.join(patch.reason.split())}" if patch.reason else patch.state
-
-
-def digest_of(facts: Mapping[str, str]) -> str:
-    """Return the digest by which ranks are compared first."""
-    return locks.digest_of(facts)
-
-
-def files_of(verdicts: Iterable[Verdict]) -> dict[str, str]:
-    """Return the file of the module of each site that was decided on, for a person to look at."""
+    """
     from overlay.reading.source import InstalledTree
 
     tree = InstalledTree()
-    sites = {f.site for verdict in verdicts for target in verdict.targets for f in target.findings}
-    return {module: tree.file(module) for module in sorted({site.partition(":")[0] for site in sites})}
+    by_patch = {verdict.patch: verdict for verdict in verdicts}
+    notes = {}
+    facts = {
+        "overlay": _version(lock["overlay"]),
+        "strict": "yes" if status.strict else "no",
+        "pinned": "yes" if status.pinned else "no",
+        **settings.options(),
+        **{f"pack {pack['name']}": _version(pack) for pack in lock["pack"]},
+        # The sentence goes on with the state of the patch here, which depends on what was imported.
+        **{f"half-patched: {text.partition(' came ')[0]}": "yes" for text in status.half_patched},
+    }
+    for patch in lock["patch"]:
+        name, verdict = patch["id"], by_patch[patch["id"]]
+        if patch["verdict"] != "apply":
+            sites = [finding.site for target in verdict.targets for finding in target.findings]
+            files = [tree.file(site.partition(":")[0]) for site in sites[:1]]
+            notes[name] = f"{patch['verdict']}: {', '.join([verdict.where(), *files])}"
+            continue
+        found = [target for target in patch["target"] if target["verdict"] == "apply"]
+        variants = ", ".join(f"{target['project']} {target['variant']}" for target in found)
+        facts[name] = f"revision {patch['revision']}, code {patch['content'][:12]}, for {variants}"
+        for target in found:
+            for site, digest in target["sites"].items():
+                facts[f"{name}{locks.SOURCE_OF}{site}"] = digest
+                file = tree.file(site.partition(":")[0])
+                notes[f"{name}{locks.SOURCE_OF}{site}"] = f"{target['project']} {target['version']}, {file}"
+    told = {patch.patch: _outcome(patch) for patch in status.patches if patch.patch in facts}
+    outcome = {name: word for name, word in told.items() if word}
+    return Testimony(facts=facts, notes=notes, outcome=outcome, account=account)
 
 
-def compare(
-    ranks: Mapping[int, str],
-    facts: Mapping[str, Mapping[str, str]],
-    files: Mapping[str, Mapping[str, str]],
-) -> str:
-    """Return a table of what differs.
+def _version(about: locks.Lock) -> str:
+    return f"{about['version']}, code {about['content'][:12]}"
+
+
+def _outcome(patch: PatchStatus) -> str:
+    """Return what became of a patch that applies, empty as long as none of its modules has been imported."""
+    if patch.state == "incomplete":
+        return "incomplete"
+    if patch.state in ("failed", "skipped"):
+        return "left out"
+    return "in place" if any(site.state == "applied" for site in patch.sites) else ""
+
+
+def differences(kinds: Sequence[tuple[Testimony, Sequence[int]]]) -> str:
+    """Return a table of what ranks differ in, empty if they do not.
 
     Args:
-        ranks: The digest of each rank.
-        facts: The facts that each digest stands for.
-        files: For each digest, the file of each module: that of one of the ranks that have this digest.
+        kinds: What ranks say of themselves, each with the ranks that say so.
+
     """
-    lines = (
-        _rows("overlay", ranks, facts, files) if len({said["overlay"] for said in facts.values()}) > 1 else []
-    )
-    enabled = {digest: said for digest, said in facts.items() if said != NOT_ENABLED}
-    ranks = {rank: digest for rank, digest in ranks.items() if digest in enabled}
-    for name in locks.different(list(enabled.values())):
-        lines += _rows(name, ranks, enabled, files)
+    lines = _rows("overlay", [(said.facts["overlay"], "", ranks) for said, ranks in kinds])
+    kinds = [(said, ranks) for said, ranks in kinds if said.facts != Testimony.facts]
+    partly: set[str] = set()
+    for name in sorted({name for said, _ in kinds for name in said.facts} - {"overlay"}):
+        if name.partition(locks.SOURCE_OF)[0] in partly:
+            continue
+        if not all(name in said.facts for said, _ in kinds):
+            partly.add(name)
+        values = [(locks.shown(said.facts.get(name)), said.notes.get(name, ""), of) for said, of in kinds]
+        lines += _rows(name, values)
+    for name in sorted({name for said, _ in kinds for name in said.outcome}):
+        lines += _rows(name, [(said.outcome[name], "", of) for said, of in kinds if name in said.outcome])
     return "\n".join(lines)
 
 
-def _rows(
-    name: str,
-    ranks: Mapping[int, str],
-    facts: Mapping[str, Mapping[str, str]],
-    files: Mapping[str, Mapping[str, str]],
-) -> list[str]:
-    """Return the rows on one fact: its name, and below that who says what."""
-    values = {digest: _told(name, facts[digest], files[digest]) for digest in facts}
-    groups: dict[str, list[int]] = {}
-    for rank, digest in sorted(ranks.items()):
-        groups.setdefault(values[digest], []).append(rank)
-    width = max(len(spans(group)) for group in groups.values())
-    return [f"  {name}", *(f"    {spans(group):<{width}}  {value}" for value, group in groups.items())]
-
-
-def _told(name: str, facts: Mapping[str, str], files: Mapping[str, str]) -> str:
-    value = facts.get(name)
-    module = name.partition(locks.SOURCE_OF)[2].partition(":")[0]
-    where = files.get(module) if value is not None else None
-    return locks.shown(value) + (f" in {where}" if where else "")
-
-
-def spans(ranks: Iterable[int]) -> str:
-    """Return ranks as a person would write them: `ranks 0-2,5`; of very many runs the first `RUNS`."""
-    runs = runs_of(ranks)
-    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:RUNS])
-    more = sum(last - first + 1 for first, last in runs[RUNS:])
-    many = len(runs) > 1 or any(first != last for first, last in runs)
-    return f"rank{'s' if many else ''} {text}{f' and {more} more' if more else ''}" if runs else "no rank"
-
-
-def runs_of(ranks: Iterable[int]) -> list[list[int]]:
-    """Return the first and the last of each run of ranks that follow each other, ascending."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return runs
-
-
-def ranks_of(runs: Iterable[Sequence[int]]) -> list[int]:
-    """Return the ranks of some runs."""
-    return [rank for first, last in runs for rank in range(first, last + 1)]
+def _rows(name: str, values: Iterable[tuple[str, str, Sequence[int]]]) -> list[str]:
+    """Return rows on one fact, none if all say the same: its name, and below that who says what."""
+    groups: dict[str, tuple[str, list[int]]] = {}
+    for value, note, ranks in values:
+        if ranks:
+            groups.setdefault(value, (f"{value} ({note})" if note else value, []))[1].extend(ranks)
+    if len(groups) < 2:  # noqa: PLR2004 -- two differ
+        return []
+    width = max(len(spans(ranks)) for _, ranks in groups.values())
+    ordered = sorted(groups.values(), key=lambda group: min(group[1]))
+    return [f"  {name}", *(f"    {spans(ranks):<{width}}  {text}" for text, ranks in ordered)]
 
 
 def silence(ranks: Iterable[int], timeout: float) -> str:
@@ -192,19 +180,23 @@ def silence(ranks: Iterable[int], timeout: float) -> str:
     )
 
 
-def gave_up(ranks: Iterable[int], first: int) -> str:
-    """Return a sentence on ranks that came before the first rank did, and did not wait for it long enough."""
-    left = list(ranks)
-    return f"{spans(left)} had given up waiting for rank {first}, which came later\n" if left else ""
-
-
-def no_verdict(first: int, seconds: float) -> str:
-    """Return a sentence on a first rank that asked the others, and did not say what came of it."""
+def lateness(ranks: Iterable[int], waited: float, timeout: float) -> str:
+    """Return a sentence on ranks that are waited for."""
     return (
-        f"rank {first} asked, and has not said what came of it within {seconds:g} s: it hangs or has ended\n"
+        f"{spans(ranks)} did not come to the comparison of patches for {waited:.0f} s: overlay is not enabled "
+        f"there, or it takes longer; waiting for {timeout - waited:.0f} s more"
     )
 
 
-def without(rank: int, said: str) -> str:
-    """Return what a comparison said that had ended before a rank came."""
-    return f"a comparison had ended before rank {rank} came, and said: {said.strip()}\n"
+def spans(ranks: Iterable[int]) -> str:
+    """Return ranks as a person would write them: `ranks 0-2,5`; of very many runs the first `RUNS`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:RUNS])
+    more = sum(last - first + 1 for first, last in runs[RUNS:])
+    many = len(runs) > 1 or any(first != last for first, last in runs)
+    return f"rank{'s' if many else ''} {text}{f' and {more} more' if more else ''}" if runs else "no rank"
