@@ -2,19 +2,21 @@
 
 It stands first on `sys.meta_path`, stays armed until it is taken out, and serves reloads and second
 imports as well (wrapt's hooks fire once and are lost when one of them raises). A module that is being
-executed when the hook arrives, or that is loaded lazily, is reported when it has been executed.
+executed when the hook arrives, or that is loaded lazily, is reported when it has been executed. A module
+that is run instead of imported is reported before its block for `__main__` (`main_module`).
 """
 
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 from _frozen_importlib import ModuleSpec  # `importlib` is three files to read, and this none
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import ModuleType
+    from types import CodeType, FrameType, ModuleType
     from typing import Any
 
     #: Called with the name under which a module was imported, and the module.
@@ -30,6 +32,10 @@ class WatchingFinder:
     def __init__(self, names: frozenset[str], imported: Imported, *, first: bool = True) -> None:
         """Watch modules by their names. `first`: stay in front of whoever comes first later."""
         self._names = names
+        #: What a file may be called that is one of them.
+        self._stems = frozenset(name.rpartition(".")[2] for name in names)
+        #: Files that run as `__main__` and have been looked at.
+        self._looked: set[object] = {None}
         self._first = first
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()
@@ -44,6 +50,8 @@ class WatchingFinder:
         """Find a watched module by way of the other finders, and hook its loader."""
         if self._first and sys.meta_path[0] is not self and self in sys.meta_path:
             self.install()  # somebody came first, who might answer for a watched module one day
+        if self._first:
+            self._look_at_main(sys._getframe(1))  # noqa: SLF001 -- who imports
         if fullname not in self._names:
             return None
         key = (_thread.get_ident(), fullname)
@@ -84,13 +92,65 @@ class WatchingFinder:
             return True
         return False
 
+    def _look_at_main(self, frame: FrameType | None) -> None:
+        """Report a watched module that is run, as nothing, if its code will not report it."""
+        while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        space = frame.f_globals if frame is not None else {}
+        if space.get("__name__") != "__main__":
+            space = getattr(sys.modules.get("__main__"), "__dict__", {})
+        file = space.get("__file__")
+        if file in self._looked:
+            return
+        self._looked.add(file)  # what follows imports as well
+        try:
+            name, silent = self.running(space)
+            if name and silent:
+                self._imported(name, None)
+        except BaseException:
+            self._looked.remove(file)  # the next import fails again
+            raise
+
+    def running(self, space: dict[str, Any]) -> tuple[str, bool]:
+        """Return the name of a watched module that runs in `space`, and whether its code never reports it.
+
+        The name is empty if there is none, or if its code is about to report it.
+        """
+        file = space.get("__file__")
+        if not isinstance(file, str) or not (self._may_be(file) or space.get("__spec__") is not None):
+            return "", False
+        from overlay.enabling.main_module import running
+
+        return running(space, self._names, self._imported)
+
+    def _may_be(self, path: str) -> bool:
+        return os.path.splitext(os.path.basename(os.path.realpath(path)))[0] in self._stems
+
+    def _script(self, path: str) -> Any:
+        """Find a watched module that is run as a script (a path hook)."""
+        if not self._may_be(path):
+            raise ImportError(path)
+        from overlay.enabling.main_module import Script, name_of
+
+        name = name_of(path, self._names)
+        if not name:
+            raise ImportError(path)
+        try:
+            sys._getframe(1)  # noqa: SLF001 -- whether Python code asks
+        except ValueError:
+            return Script(path, name, self._imported, first=True)
+        return Script(path, name, self._imported, first=False)
+
     def install(self) -> None:
         """Arm the finder, in front of all others."""
+        if self._first and self._script not in sys.path_hooks:
+            sys.path_hooks.append(self._script)
         # In one step: another thread may be walking along the path.
         sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
 
     def remove(self) -> None:
         """Disarm the finder."""
+        sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._script]
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
 
@@ -120,7 +180,8 @@ class HookedLoader:
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module, then report it."""
         spec = _spec_of(module)
-        if spec is not None:
+        # What `python -m` runs next is found by this spec.
+        if spec is not None and not any(word.endswith(self._name) for word in sys.orig_argv):
             spec.loader = self.real
         module.__loader__ = self.real
         self.real.exec_module(module)
@@ -130,6 +191,15 @@ class HookedLoader:
         else:
             # A module may have put another one in its place.
             self._imported(self._name, sys.modules.get(self._name, module))
+
+    def get_code(self, name: str) -> CodeType | None:
+        """Return the code by which the module is run as `__main__`, and reported."""
+        plain: CodeType | None = self.real.get_code(name)
+        if plain is None or not hasattr(self.real, "get_source"):
+            return plain
+        from overlay.enabling.main_module import code
+
+        return code(self, self._name, self.real.get_source(name), plain, self._imported)
 
     def load_module(self, name: str) -> Any:
         """Load the module in the way that importlib has deprecated, and report it."""

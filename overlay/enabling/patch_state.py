@@ -67,8 +67,14 @@ class Entry:
     def holds(self, module: object, site: str) -> bool:
         """Return whether a site of this very module object has our replacement."""
         parent, raw = _current(module, site)
+        from overlay.installing.live_site import run_as
+
+        # What a spawned process runs is copied into another module when it has been run.
+        copied = bool(run_as(module))
         return any(
-            item.parent is parent and item.after is raw for item in self.installed if item.site == site
+            item.after is raw and (item.parent is parent or copied)
+            for item in self.installed
+            if item.site == site
         )
 
     def grow_old(self, module: str) -> None:
@@ -138,6 +144,19 @@ class Entry:
             effect=of_module(module_of(self.patch.id), wait=wait),
         )
 
+    def _copies(self, site: str) -> list[tuple[object, list[Installed]]]:
+        """Return the modules that have a replaced site, the imported one first, each with what is in place."""
+        mine = [item for item in self.installed if item.site == site]
+        if not mine:
+            return []
+        from overlay.installing.live_site import run_as
+
+        run = [item for item in mine if run_as(item.module) and not item.past]
+        imported = [item for item in mine if not run_as(item.module)]
+        module = sys.modules.get(site.partition(":")[0])
+        found = [(module, imported)] if module is not None and imported else []
+        return [*found, *((item.module, [item]) for item in run)]
+
     def _optional(self, project: str) -> bool:
         return any(target.optional for target in self.patch.targets if target.project.name == project)
 
@@ -149,19 +168,22 @@ class Entry:
             state, fault = self.state if self.state in (*ENDED, "reverted") else "armed", ""
             rebound: tuple[str, ...] = ()
             stale: tuple[str, ...] = ()
-            module = sys.modules.get(site.partition(":")[0])
-            mine = [item for item in self.installed if item.site == site]
-            if module is not None and mine:
+            faults: list[str] = []
+            for module, mine in self._copies(site):
                 parent, raw = _current(module, site)
                 here = next((item for item in mine if item.parent is parent and item.after is raw), None)
-                if here is not None:
-                    rebound, stale = here.rebound, here.stale
-                    state = "incomplete" if stale else "applied"
-                    fault = f"is still held by {', '.join(stale)}" if stale else ""
-                else:
+                state = "applied"
+                if here is None:
                     from overlay.installing.live_site import describe
 
-                    state, fault = "incomplete", f"was replaced since by {describe(raw)}"
+                    faults.append(f"was replaced since by {describe(raw)}")
+                    continue
+                rebound += here.rebound
+                stale += here.stale
+                if here.stale:
+                    faults.append(f"is still held by {', '.join(here.stale)}")
+            if faults:
+                state, fault = "incomplete", "; ".join(faults)
             status = SiteStatus(site=site, project=target.project, state=state, rebound=rebound, stale=stale)
             found.append((status, fault))
         return found

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 #: Seconds for which `enable()` waits for another thread that is busy with a module. Not for ever: that thread
 #: may be waiting for an import of ours.
 PATIENCE = 10.0
+#: Why a module is not patched that is run: by what compiles it itself, or keeps it apart from all modules.
+_BY_OTHERS = (
+    "run as __main__ by something that overlay cannot follow (as a profiler or debugger does): start it "
+    "without that, or call overlay.enable() in it, below what it defines"
+)
 
 
 def _nothing() -> None:
@@ -79,7 +84,8 @@ class Session:
         self.closed = False
         self._tree: InstalledTree | None = None
         self._verdicts: dict[str, Verdict] = {}
-        self._seen: dict[str, object] = {}
+        #: By name, and by what it is called where it is run instead of imported.
+        self._seen: dict[tuple[str, str], object] = {}
         self._watched: dict[str, list[Entry]] = {}
         self.renew_locks()
         for entry in self.entries.values():
@@ -123,9 +129,13 @@ class Session:
         Raises `PatchError` in strict mode, once all of them have been looked at.
         """
         refused: PatchError | None = None
-        for name in self._watched:
-            module = sys.modules.get(name)
-            if module is None or self.closed or not self._finder.has_executed(name, module):
+        there = [(name, sys.modules.get(name)) for name in self._watched]
+        main = sys.modules.get("__main__")
+        run = self._finder.running(getattr(main, "__dict__", {}))[0] if patience else ""
+        for name, module in [*there, (run, main)]:
+            if self.closed or not name or module is None:
+                continue
+            if module is not main and not self._finder.has_executed(name, module):
                 continue
             try:
                 self._imported(name, module, patience)
@@ -150,8 +160,9 @@ class Session:
         if not busy.acquire(timeout=-1 if patience is None else patience):
             return
         try:
-            again = self._seen.get(name) is module
-            if name in self._seen and not (again and patience is not None):
+            key = (name, _run_as(module))
+            again = self._seen.get(key) is module
+            if key in self._seen and not (again and patience is not None):
                 # Executed once more: from another source, perhaps.
                 self._lived |= {name}
                 self._forget()
@@ -163,7 +174,7 @@ class Session:
             ended = [entry for entry in self._watched.get(name, ()) if entry.state in ENDED]
             for entry in self._watched.get(name, ()):
                 self._apply(entry, name, module)
-            self._seen[name] = module
+            self._seen[key] = module
             for entry in ended:
                 if entry.state not in ENDED:
                     self._make_up_for(entry, name)
@@ -173,9 +184,9 @@ class Session:
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
         """Apply a patch that was left out, until `name` was imported, to what had been imported before."""
-        for other in entry.patch.modules():
-            module = self._seen.get(other)
-            if other != name and module is not None and sys.modules.get(other) is module:
+        for (other, run), module in list(self._seen.items()):
+            there = run or sys.modules.get(other) is module
+            if other != name and other in entry.patch.modules() and module is not None and there:
                 self._imported(other, module, 0.0)
 
     def _forget(self) -> None:
@@ -205,15 +216,15 @@ class Session:
                 self._fail(entry, OverlayError(f"it needs {needed}, which is {self.entries[needed].state}"))
                 return
         if not isinstance(module, ModuleType):
-            self._fail(
-                entry, OverlayError(f"{name} in sys.modules is a {type(module).__qualname__}, no module")
-            )
+            what = f"in sys.modules is a {type(module).__qualname__}, no module"
+            what = f"is {_BY_OTHERS}" if module is None else what
+            self._fail(entry, OverlayError(f"{name} {what}"))
             return
         self._install(entry, name, module)
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
         from overlay.base.collector import paused
-        from overlay.installing.live_site import ConflictError
+        from overlay.installing.live_site import ConflictError, run_as
         from overlay.installing.sites import prepare, put
 
         with self._lock:
@@ -250,6 +261,8 @@ class Session:
             self._fail(entry, error)
             return
         except Exception as error:  # noqa: BLE001 -- whatever a factory raises must not look like an ImportError
+            if isinstance(error, OverlayError) and run_as(module):
+                error = OverlayError(f"{error}; {name} runs as __main__: call overlay.enable() below it all")
             self._fail(entry, error)
             return
         self._record(entry)
@@ -392,6 +405,12 @@ class Session:
             know_sources()
             tree = self._tree = InstalledTree()
         return tree
+
+
+def _run_as(module: object) -> str:
+    from overlay.installing.live_site import run_as
+
+    return run_as(module)
 
 
 def _undecided(patch: Patch, error: Exception) -> Verdict:

@@ -22,10 +22,18 @@ if TYPE_CHECKING:
     from overlay.reading.source import Tree
 
 _METHOD_KINDS = (staticmethod, classmethod)
+#: Names of a module that is run: by the interpreter, and again in a process that `multiprocessing` spawns.
+_RUN = ("__main__", "__mp_main__")
 
 
 class ConflictError(OverlayError):
     """Someone else's object stands at a site."""
+
+
+def run_as(module: object) -> str:
+    """Return the name of a module that is run instead of imported, empty for any other."""
+    name = getattr(module, "__dict__", {}).get("__name__")
+    return name if name in _RUN else ""
 
 
 def function_of(raw: object) -> Any:
@@ -85,8 +93,11 @@ def describe(value: object) -> str:
     return f"{getattr(function, '__module__', '?')}:{name}, {code.co_filename}:{code.co_firstlineno}"
 
 
-def check_original(site: str, original: object, tree: Tree) -> None:
-    """Raise `ConflictError` unless the live object is the function that the source defines."""
+def check_original(site: str, original: object, tree: Tree, home: str) -> None:
+    """Raise `ConflictError` unless the live object is the function that the source defines.
+
+    `home` is what the module of the site is called where it runs.
+    """
     if type(original) is not FunctionType:  # a transparent proxy says that it is an instance of one
         msg = f"{site} is a {type(original).__name__} in the imported module, not a plain function"
         raise ConflictError(msg)
@@ -95,7 +106,10 @@ def check_original(site: str, original: object, tree: Tree) -> None:
         raise ConflictError(msg)
     own = fingerprint(original.__code__)
     origin, prints = tree.prints.get(site) or (tree.chain(site)[-1], [])
-    if original.__module__ == split_site(origin)[0] and (own in prints or own in tree.fingerprints(origin)):
+    defined_in = split_site(origin)[0]
+    if defined_in == split_site(site)[0]:
+        defined_in = home
+    if original.__module__ == defined_in and (own in prints or own in tree.fingerprints(origin)):
         return
     msg = (
         f"{site} was replaced by someone else, or its file has changed since it was imported "

@@ -14,7 +14,7 @@ from overlay.aliases.search import holders_of, rebind
 from overlay.base.marks import ORIGINAL, OWNER
 from overlay.base.record import TYPE_CHECKING
 from overlay.errors import OverlayError
-from overlay.installing.live_site import ConflictError, check_original, function_of, kind_of, resolve
+from overlay.installing.live_site import ConflictError, check_original, function_of, kind_of, resolve, run_as
 from overlay.installing.unpickled import mark
 from overlay.reading.shape import split_site
 
@@ -38,8 +38,11 @@ _NOTHING = object()
 class Installed:
     """One site that was replaced, with all that is needed to take the replacement out again."""
 
-    def __init__(self, site: str, parent: Any, name: str, before: object, after: object) -> None:
+    def __init__(  # noqa: PLR0913, PLR0917 -- where it is, and what was put there
+        self, site: str, module: object, parent: Any, name: str, before: object, after: object
+    ) -> None:
         self.site = site
+        self.module = module
         self.parent = parent
         self.name = name
         self.before = before
@@ -70,7 +73,7 @@ class Installed:
         if self.before is _NOTHING:
             return False
         home: object = function_of(self.before).__module__
-        return home == split_site(self.site)[0]
+        return home == _home(self.module, self.site)
 
     def is_alone(self) -> bool:
         """Whether nobody but its parent has a reference to what is about to be replaced."""
@@ -189,12 +192,14 @@ def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tre
         return _prepare_new(owner, module, replacement)
     parent, name, raw = resolve(module, site)
     original = function_of(raw)
-    check_original(site, original, tree)
+    home = _home(module, site)
+    check_original(site, original, tree, home)
     made = _made(replacement, original, module)
     _check_parameters(replacement, original, made)
     _dress(owner, made, original, site)
+    made.__module__ = home
     kind = kind_of(raw)
-    return Installed(site, parent, name, raw, made if kind is None else kind(made))
+    return Installed(site, module, parent, name, raw, made if kind is None else kind(made))
 
 
 def _prepare_new(owner: str, module: ModuleType, replacement: Replacement) -> Installed:
@@ -205,10 +210,15 @@ def _prepare_new(owner: str, module: ModuleType, replacement: Replacement) -> In
         msg = f"{site} is there, and nothing should be" if "." not in name else f"{site} is not of a module"
         raise ConflictError(msg)
     made = _made(replacement, None, module)
-    made.__module__, made.__qualname__ = split_site(site)
+    made.__module__, made.__qualname__ = _home(module, site), name
     made.__name__ = name
     setattr(made, OWNER, owner)
-    return Installed(site, module, name, _NOTHING, made)
+    return Installed(site, module, module, name, _NOTHING, made)
+
+
+def _home(module: object, site: str) -> str:
+    """Return what the module of a site is called where it runs, by which its functions are pickled."""
+    return run_as(module) or split_site(site)[0]
 
 
 def _made(replacement: Replacement, original: Any, module: ModuleType) -> FunctionType:
@@ -246,7 +256,7 @@ def _check_parameters(
 def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     """Give a replacement the name that it is found under, so that it pickles by reference and reads well."""
     made.__name__ = original.__name__
-    made.__module__, made.__qualname__ = split_site(site)
+    made.__qualname__ = split_site(site)[1]
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
     made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})

@@ -1,0 +1,185 @@
+"""A module that is run: `python -m X` and `python path/to/x.py` execute it as `__main__` and import nothing.
+
+Whoever runs a module asks a loader for its code. The code that it gets here makes one more call, between what
+the module defines and the block for `__main__`: there the module is reported, as after an import. Line numbers
+and file stay as they are. Code that comes from elsewhere (a debugger that compiles a script itself) reports
+nothing; `running` finds the module that it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _frozen_importlib import ModuleSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable, Iterable
+    from types import CodeType
+    from typing import Any
+
+    Imported = Callable[[str, object], None]
+
+#: Code that was handed out: name of the module, loader, whom to tell.
+_made: dict[CodeType, tuple[str, Any, Imported]] = {}
+#: The frame in which it has reported its module. A debugger runs it more than once.
+_reported: dict[CodeType, int] = {}
+_DEFINED = f"__import__({__name__!r}, None, None, ('defined',)).defined()"
+_STARTED = f"__import__({__name__!r}, None, None, ('started',)).started()"
+
+
+def code(loader: Any, name: str, text: str | None, plain: CodeType, imported: Imported) -> CodeType:
+    """Return the code of a module with a call that reports it, or `plain` if that cannot be made.
+
+    Args:
+        loader: Hands the code out. `loader.real` takes its place in the module once that is reported.
+        name: The module.
+        text: Its source.
+        plain: Its code as the real loader has it.
+        imported: Called with the name and the module object.
+
+    """
+    import ast
+
+    if text is None:
+        return plain
+    tree = ast.parse(text)
+    place = _place(tree.body)
+    _insert(tree, place, _DEFINED)
+    if isinstance(loader, Script):
+        _insert(tree, _prologue(tree.body), _STARTED)
+    made: CodeType = compile(tree, plain.co_filename, "exec", dont_inherit=True)
+    if _parts(made) != _parts(plain):  # the compiled file is not of this source
+        return plain
+    _made[made] = (name, loader, imported)
+    return made
+
+
+def _parts(code: CodeType) -> list[CodeType]:
+    return [constant for constant in code.co_consts if isinstance(constant, type(code))]
+
+
+def _place(body: list[ast.stmt]) -> int:
+    """Return where all is defined and nothing has been run: the index of the statement after that."""
+    from ast import AsyncFunctionDef, ClassDef, Constant, FunctionDef, Name, walk
+
+    definitions = (AsyncFunctionDef, ClassDef, FunctionDef)
+    last = len(body)
+    for index, statement in enumerate(body):
+        if isinstance(statement, definitions):
+            last = index + 1
+            continue
+        nodes = list(walk(statement))
+        if any(isinstance(node, Name) and node.id == "__name__" for node in nodes) and any(
+            isinstance(node, Constant) and node.value == "__main__" for node in nodes
+        ):
+            return index
+    return last
+
+
+def _prologue(body: list[ast.stmt]) -> int:
+    """Return the index of the first statement that may follow others: not a docstring, nor of `__future__`."""
+    from ast import Constant, Expr, ImportFrom
+
+    for index, statement in enumerate(body):
+        docstring = not index and isinstance(statement, Expr) and isinstance(statement.value, Constant)
+        if not docstring and not (isinstance(statement, ImportFrom) and statement.module == "__future__"):
+            return index
+    return len(body)
+
+
+def _insert(tree: ast.Module, index: int, call: str) -> None:
+    from ast import copy_location, parse, walk
+
+    (statement,) = parse(call).body
+    beside = tree.body[min(index, len(tree.body) - 1)] if tree.body else statement
+    for node in walk(statement):
+        copy_location(node, beside)
+    tree.body.insert(index, statement)
+
+
+def defined() -> None:
+    """Report the module whose code calls this."""
+    frame = sys._getframe(1)  # noqa: SLF001 -- whose code it is
+    name, loader, imported = _made[frame.f_code]
+    _reported[frame.f_code] = id(frame)
+    space = frame.f_globals
+    spec = space.get("__spec__")
+    if space.get("__loader__") is loader:
+        space["__loader__"] = loader.real
+    if spec is not None and spec.loader is loader:
+        spec.loader = loader.real
+    module = sys.modules.get(space["__name__"])
+    imported(name, module if getattr(module, "__dict__", None) is space else None)
+
+
+def started() -> None:
+    """Give a script, which was run as an archive would be, the variables of a script."""
+    frame = sys._getframe(1)  # noqa: SLF001 -- whose code it is
+    space = frame.f_globals
+    loader = space["__loader__"]
+    space.update(__spec__=None, __cached__=None, __loader__=None)
+    if loader.direct:
+        space.update(__package__=None, __loader__=loader.real)
+
+
+def name_of(path: str, names: Iterable[str]) -> str:
+    """Return which of some modules a file is by its path, empty if none."""
+    stem = os.path.splitext(os.path.realpath(path))[0]
+    return next((name for name in names if stem.endswith(os.sep + name.replace(".", os.sep))), "")
+
+
+def running(space: dict[str, Any], names: Iterable[str], imported: Imported) -> tuple[str, bool]:
+    """Return which of some modules is run in a namespace, and whether its code never reports it.
+
+    The name is empty if it is none of them, or if its code is about to report it, which `imported` is told.
+    """
+    name = getattr(space.get("__spec__"), "name", "")
+    if name not in names:
+        name = name_of(space["__file__"], names)
+    codes = [code for code, made in _made.items() if made[0] == name]
+    frame = sys._getframe()  # noqa: SLF001 -- whose code runs
+    while frame is not None and not (frame.f_globals is space and frame.f_code.co_name == "<module>"):
+        frame = frame.f_back
+    if frame is not None:
+        waiting = [code for code in codes if code == frame.f_code and _reported.get(code) != id(frame)]
+    else:  # in another thread, or not at all any more
+        waiting = [code for code in codes if code not in _reported]
+    for code in waiting:
+        _made[code] = (*_made[code][:2], imported)
+    own = bool(codes) if frame is None else frame.f_code in codes
+    return ("", False) if waiting else (name, not own)
+
+
+class Script:
+    """Finds and loads a script that is a module of an upstream.
+
+    The interpreter asks path hooks whether a script is an archive, and runs that by way of its loader.
+    """
+
+    def __init__(self, path: str, name: str, imported: Imported, *, first: bool) -> None:
+        """Stand for the script at `path`, the module `name`. `first`: `python path` runs it first."""
+        from importlib.machinery import SourceFileLoader
+
+        self.real = SourceFileLoader("__main__", path)
+        self._name = name
+        self._imported = imported
+        self._first = first
+        #: Whether the interpreter itself runs it, and not `runpy.run_path`.
+        self.direct = False
+
+    def find_spec(self, name: str, _target: object = None) -> ModuleSpec | None:
+        """Find the script, which is the one module in this archive."""
+        return ModuleSpec(name, self, origin=self.real.path) if name == "__main__" else None  # type: ignore[arg-type]
+
+    def get_code(self, name: str) -> CodeType:
+        """Return its code, which reports it."""
+        path = self.real.path
+        self.direct, self._first = self._first, False
+        if sys.path[:1] == [path]:
+            folder = self.direct and not getattr(sys.flags, "safe_path", sys.flags.isolated)
+            sys.path[:1] = [os.path.dirname(os.path.realpath(path))] if folder else []
+        plain = self.real.source_to_code(self.real.get_data(path), path)
+        return code(self, self._name, self.real.get_source(name), plain, self._imported)
+

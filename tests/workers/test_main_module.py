@@ -1,0 +1,217 @@
+"""A module that is run instead of imported, as launchers run trainers: `python -m X`, `torchrun path/to/x.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from worksite import PACK, Venv
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+#: What an upstream's trainer may look like: it is run, and says what came of it.
+TRAINER = '''
+"""Trains."""
+from __future__ import annotations
+
+import json
+import sys
+
+from fakeup.core import scale
+
+
+def loss(value):
+    return value + 1
+
+
+class Trainer:
+    def fit(self, value):
+        return loss(value)
+
+
+def again():
+    import fakeup.train as imported
+    return imported.Trainer().fit(1)
+
+
+def ledger():
+    overlay = sys.modules.get("overlay")
+    if overlay is None:
+        return []
+    (status,) = [one for one in overlay.status().patches if one.patch == "trains/fakeup.train"]
+    return [status.state, [site.state for site in status.sites]]
+
+
+def main(fit=Trainer.fit):
+    import pickle
+    same = pickle.loads(pickle.dumps([loss, Trainer.fit])) == [loss, Trainer.fit]
+    found = {"fit": fit(Trainer(), 1), "argv": sys.argv[1:], "path": sys.path[0], "same": same}
+    spec = getattr(__spec__, "name", None)
+    found |= {"spec": spec, "package": __package__, "loader": type(__loader__).__name__, "file": __file__}
+    found |= {"ledger": ledger(), "again": again() if "again" in sys.argv else None}
+    found["after"] = ledger()
+    print(json.dumps(found))
+    if "raise" in sys.argv:
+        raise RuntimeError("of the trainer")
+
+
+if __name__ == "__main__":
+    main()
+'''
+
+PATCH = """
+from acme_overlay.patches.fakeup.scale import PROJECT
+from overlay.patch import Patch, Removal, Target, replaced, variant
+
+def make_loss(original, module):
+    def loss(value):
+        return original(value) * 100
+    return loss
+
+def make_fit(original, module):
+    def fit(self, value):
+        return original(self, value) + 7
+    return fit
+
+VARIANT = variant(
+    "1", ">=1,<2",
+    replaced("fakeup.train:loss", make_loss, "LOSS"),
+    replaced("fakeup.train:Trainer.fit", make_fit, "FIT"),
+)
+PATCH = Patch(
+    id="trains/fakeup.train",
+    summary="Train rightly",
+    why="Because.",
+    upstream=("fake/up#2",),
+    remove=Removal(version=None, when="it is right", test="tests/test_it.py"),
+    targets=(Target(project=PROJECT, variants=(VARIANT,)),),
+)
+"""
+ENVIRON = {"OVERLAY": "1", "OVERLAY_PACKS": "trains", "OVERLAY_PATCHES": "trains/*"}
+STRICT = {**ENVIRON, "OVERLAY_STRICT": "1"}
+PLAIN, PATCHED = 2, 207
+APPLIED = ["applied", ["applied", "applied"]]
+
+
+@pytest.fixture(scope="module")
+def site(worksite: Venv) -> Venv:
+    """Return the worksite with a trainer, and a pack that patches it."""
+    worksite.write({"fakeup/train.py": TRAINER})
+    sites = {"LOSS": "fakeup.train:loss", "FIT": "fakeup.train:Trainer.fit"}
+    text = PATCH
+    for word, digest in worksite.read("digest", *sites.values()).items():
+        text = text.replace(f'"{ {site: word for word, site in sites.items()}[word] }"', f'"{digest}"')
+    names = {name: source for name, source in PACK.items() if name.endswith("__init__.py")}
+    worksite.write({name.replace("acme_", "trains_"): source for name, source in names.items()})
+    worksite.write({"trains_overlay/patches/fakeup/train.py": text})
+    worksite.add_distribution("trains-overlay", "1", "[overlay.patches]\ntrains = trains_overlay.patches\n")
+    return worksite
+
+
+def script(site: Venv) -> str:
+    return str(site.site / "fakeup" / "train.py")
+
+
+def found(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    made: dict[str, object] = json.loads(lines[0])  # a debugger begins again
+    return made
+
+
+def forms(site: Venv) -> dict[str, list[str]]:
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-port", "0"]
+    run_path = f"import runpy; runpy.run_path({script(site)!r}, run_name='__main__')"
+    return {
+        "module": ["-m", "fakeup.train"],
+        "script": [script(site)],
+        "script, optimised": ["-O", script(site)],
+        "script, safe path": ["-I", script(site)],
+        "torchrun module": [*launcher, "-m", "fakeup.train"],
+        "torchrun script": [*launcher, script(site)],
+        "torchrun in process": [*launcher, "--run-path", script(site)],
+        "run_path": ["-c", run_path],
+        "run_module": ["-c", "import runpy; runpy.run_module('fakeup.train', None, '__main__', True)"],
+        "debugger": ["-m", "pdb", "-c", "continue", "-c", "quit", "-m", "fakeup.train"],
+    }
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "module", "script", "script, optimised", "script, safe path", "torchrun module", "torchrun script",
+        "torchrun in process", "run_path", "run_module", "debugger",
+    ],
+)  # fmt: skip
+def test_what_runs_is_patched_as_on_an_import(site: Venv, form: str) -> None:
+    words = forms(site)[form]
+    patched = found(site.run(*words, **STRICT))
+    assert (patched["fit"], patched["ledger"], patched["same"]) == (PATCHED, APPLIED, True)
+    # All else is as it was.
+    plain = found(site.run(*words))
+    assert plain["fit"] == PLAIN
+    ledgers = {"ledger": APPLIED, "after": APPLIED}
+    expected = {**plain, "fit": PATCHED, **ledgers}
+    assert patched == expected
+
+
+def test_both_copies_are_patched_when_it_is_imported_as_well(site: Venv) -> None:
+    made = found(site.run("-m", "fakeup.train", "again", **STRICT))
+    assert (made["fit"], made["again"], made["ledger"], made["after"]) == (PATCHED, PATCHED, APPLIED, APPLIED)
+
+
+def test_what_was_imported_before_it_is_run_is_patched_too(site: Venv, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import fakeup.train")
+    made = found(site.run("-W", "ignore", "-m", "fakeup.train", "again", PYTHONPATH=str(tmp_path), **STRICT))
+    assert (made["fit"], made["again"], made["ledger"], made["after"]) == (PATCHED, PATCHED, APPLIED, APPLIED)
+
+
+def test_overlay_run_and_a_pin_hold_it(site: Venv, tmp_path: Path) -> None:
+    overlay = str(site.python.parent / "overlay")
+    lock = str(tmp_path / "overlay.lock")
+    done = site.run(overlay, "lock", "--file", lock, **ENVIRON)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in (["-m", "fakeup.train"], [script(site)]):
+        command = [overlay, "run", "--strict", "--pin", lock, "--", str(site.python), *words]
+        assert found(site.run(*command, **site.on_path()))["fit"] == PATCHED
+
+
+def test_a_traceback_is_that_of_the_trainer(site: Venv) -> None:
+    for words in (["-m", "fakeup.train", "raise"], [script(site), "raise"]):
+        plain, patched = site.run(*words), site.run(*words, **STRICT)
+        assert plain.returncode == patched.returncode == 1
+        frames = [line for line in plain.stderr.splitlines() if "train.py" in line]
+        assert frames
+        assert [line for line in patched.stderr.splitlines() if "train.py" in line] == frames
+
+
+def unreachable(site: Venv) -> dict[str, list[str]]:
+    own = (
+        "import sys, types; main = types.ModuleType('__main__'); main.__file__ = path = sys.argv[1]; "
+        "sys.modules['__main__'] = main; exec(compile(open(path).read(), path, 'exec'), vars(main))"
+    )
+    return {
+        "a debugger of scripts": ["-m", "pdb", "-c", "continue", "-c", "quit", script(site)],
+        "a profiler of modules": ["-m", "cProfile", "-m", "fakeup.train"],
+        "a profiler of scripts": ["-m", "cProfile", script(site)],
+        "code of one's own": ["-c", own, script(site)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["a debugger of scripts", "a profiler of modules", "a profiler of scripts", "code of one's own"],
+)
+def test_what_cannot_be_patched_is_loud_and_an_error_in_strict_mode(site: Venv, form: str) -> None:
+    words = unreachable(site)[form]
+    done = site.run(*words, **ENVIRON)
+    assert "NOT applied trains/fakeup.train" in done.stderr, done.stderr
+    assert "fakeup.train" in done.stderr
+    strict = site.run(*words, **STRICT)
+    assert '"fit": 2' not in strict.stdout, strict.stdout
+    assert "strict mode" in strict.stdout + strict.stderr
