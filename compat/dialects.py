@@ -121,18 +121,25 @@ VERL = Dialect(
         "overlap_grad_reduce": False,
         "no_check_for_nan_in_loss_and_grad": False,
         "strategy": "fsdp",
+        "critic.enable": None,
     },
     implies=(
+        # The one that a whole configuration or its group `model_engine` names, and in SFT `engine`.
+        ("model_engine", "*megatron", "strategy", "megatron"),
         ("config_name", "*megatron*", "strategy", "megatron"),
-        ("model_engine", "megatron", "strategy", "megatron"),
         ("engine", "megatron", "strategy", "megatron"),
+        ("model_engine", "dp", "strategy", "fsdp"),
+        ("engine", "fsdp*", "strategy", "fsdp"),
+        ("model_engine", "*", "strategy", ...),
+        ("engine", "*", "strategy", ...),
+        ("*.megatron.*", "*", "strategy", ...),
         # Of RL, and of SFT.
         ("actor_rollout_ref.*", "*", "use_dynamic_bsz", False),
         ("algorithm.*", "*", "use_dynamic_bsz", False),
         ("optim.*", "*", "use_dynamic_bsz", True),
         ("engine", "*", "use_dynamic_bsz", True),
-        ("algorithm.adv_estimator", "gae", "critic.enable", True),
     ),
+    whole={"config_name": ("ppo_trainer*", "ppo_megatron_trainer*", "sft_trainer*")},
     # What verl has composed itself, for whoever wants to see all of it.
     aside={
         "tensor_model_parallel_size": ("*.rollout.*", "*.inference.*"),

@@ -99,7 +99,8 @@ SLIME = Project(
 #: A fork of slime with a training side of its own.
 MILES = Project(
     name="miles",
-    distributions=("miles",),
+    # The second is what the package index has: `miles` beside a `megatron` and an `sglang` of its own.
+    distributions=("miles", "miles-rl"),
     marker="miles.utils.seqlen_balancing",
     read_version=_miles_version,
 )

@@ -94,8 +94,11 @@ class Dialect(Record):
     #: Upstream's defaults, by key.
     defaults: dict[str, object]
     #: What one setting says of another that is left out: (key, pattern of its value, other key, value of
-    #: that).
+    #: that, or `...` if the upstream decides it by what no table here has). The first that fits counts.
     implies: tuple[tuple[str, str, str, object], ...] = ()
+    #: By the key of a setting that names a whole configuration, patterns of those whose defaults are in
+    #: `sources`: beside another one no default is known.
+    whole: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- a record is never changed
     #: Files of the upstreams that declare the options: Python with a parser or with classes of fields, or
     #: YAML with the whole configuration. Where all are there, what a file of settings names besides is
     #: unknown.

@@ -60,18 +60,27 @@ class Settings(Record):
         if named:
             # A role that the file leaves out has upstream's default, whatever the file says of another.
             return named + [one for one in self._defaults(key, aside) if "." in one[0]]
-        for source, pattern, target, one in self.dialect.implies:
-            if names(target, key) or names(key, target):
-                for full, said in self.values.items():
-                    if names(full, source) and fnmatchcase(str(said), pattern):
-                        beside = f"upstream's default beside {full}"
-                        why = beside if "*" in source else f"as {full} is {said}"
-                        return [(key, one, f", {why}")]
-        if self.elsewhere:
-            return []
+        implied = self._implied(key)
+        if implied is not None or self.elsewhere:
+            return implied or []
         if key in self.dialect.defaults:
             return [(key, self.dialect.defaults[key], DEFAULT)]
         return self._defaults(key, aside)
+
+    def _implied(self, key: str) -> list[tuple[str, Any, str]] | None:
+        """Return what other settings say of one that is left out, `None` if they say nothing of it."""
+        for source, pattern, target, one in self.dialect.implies:
+            if names(target, key) or names(key, target):
+                for full, said in self.values.items():
+                    if not names(full, source):
+                        continue
+                    if isinstance(said, Open) and pattern != "*":
+                        return [(full, said, "")]
+                    if fnmatchcase(str(said), pattern):
+                        beside = f"upstream's default beside {full}"
+                        why = beside if "*" in source else f"as {full} is {said}"
+                        return [] if one is ... else [(key, one, f", {why}")]
+        return None
 
     def _defaults(self, key: str, aside: tuple[str, ...]) -> list[tuple[str, Any, str]]:
         """Return the defaults of the options that a key means and the file leaves out, alike ones once."""
@@ -132,6 +141,15 @@ def recognise(
         known = ", ".join(dialect.name for dialect in dialects)
         raise SettingsError(f"{file} holds no setting that is known; it can be {known}")
     declared, missing = options(best, read)
+    known = declared | best.defaults
+    # A word after a switch is no value of it, and may be any number of settings.
+    elsewhere += tuple(one for key, one in values.items() if isinstance(one, Open) and known.get(key) is False and "." not in key)
+    elsewhere += tuple(
+        f"{key}={one}"
+        for key, patterns in best.whole.items()
+        for one in [values.get(key)]
+        if one is not None and not any(fnmatchcase(str(one), pattern) for pattern in patterns)
+    )
     return Settings(
         file=file, dialect=best, values=values, options=declared, elsewhere=elsewhere, missing=tuple(missing)
     )
@@ -162,6 +180,9 @@ def _one(condition: Condition, settings: Settings) -> Answer:
 def _value(condition: Setting, full: str, one: Any, remark: str) -> Answer:
     if isinstance(one, Open):
         return Answer(word="untold", why=f"{full} is {one} in the file")
+    if isinstance(one, tuple) and one:
+        found = _any([_value(condition, full, member, remark) for member in one])
+        return found if found.word == "untold" else found.replace(why=f"{full} is {_shown(one)}{remark}")
     said = f"{full} is {_shown(one)}{remark}"
     holds = _holds(condition, one)
     return Answer(word="untold" if holds is None else "met" if holds else "not-met", why=said)

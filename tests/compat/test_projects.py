@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.compat.projects import MEGATRON, SLIME
+import overlay
+from overlay.compat.projects import MEGATRON, MILES, SLIME
 from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
@@ -68,3 +69,25 @@ def test_megatron_says_its_version_in_parts(suffix: str) -> None:
     parts = f"MAJOR = 0\nMINOR = 16\nPATCH = 1\nPRE_RELEASE = '{suffix}'\n"
     assert MEGATRON.read_version({"megatron/core/package_info.py": parts}.get) == f"0.16.1{suffix}"
     assert MEGATRON.read_version({"megatron/core/package_info.py": parts.replace("MINOR", "M")}.get) is None
+
+
+def test_miles_is_told_by_the_name_that_the_package_index_has(tmp_path: Path) -> None:
+    """The wheel has `miles` beside a Megatron and an SGLang of its own, and no `setup.py`."""
+    (tmp_path / "miles/utils").mkdir(parents=True)
+    for name in ("miles/__init__.py", "miles/utils/__init__.py", "miles/utils/seqlen_balancing.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "megatron/core").mkdir(parents=True)
+    for name in ("megatron/core/__init__.py", "megatron/core/parallel_state.py"):
+        (tmp_path / name).touch()
+    parts = "MAJOR = 0\nMINOR = 16\nPATCH = 0\nPRE_RELEASE = 'rc0'\n"
+    (tmp_path / "megatron/core/package_info.py").write_text(parts)
+    metadata = tmp_path / "miles_rl-0.0.2.dist-info/METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.4\nName: miles-rl\nVersion: 0.0.2\n")
+    found = {one.patch: one for one in overlay.plan("all", str(tmp_path)).verdicts}
+    for name, one in found.items():
+        if name.startswith("miles."):
+            assert (one.verdict, one.where()) == ("unsupported", "miles 0.0.2"), name
+            assert "miles 0.0.2 is outside the versions that the patch knows" in one.reason
+    assert found["megatron.agreement"].targets[0].version == "0.16.0rc0"
+    assert InstalledTree(str(tmp_path)).metadata_version(MILES) == "0.0.2"
