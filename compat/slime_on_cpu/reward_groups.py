@@ -98,28 +98,23 @@ def samples(rewards: list[list[list[float]]]) -> list[Any]:
     return found
 
 
-def wanted(rewards: list[list[list[float]]], *, scaled: bool, together: bool) -> list[float]:
+def wanted(rewards: list[list[list[float]]], *, scaled: bool) -> list[float]:
     """Return the normalised rewards in plain arithmetic.
 
     Args:
-        rewards: By prompt, rollout and part.
+        rewards: By prompt, rollout and part. Each part counts.
         scaled: Whether to divide by the standard deviation.
-        together: Whether the parts of a rollout count as one.
 
     """
     found: list[float] = []
     for group in rewards:
-        counted = (
-            [sum(parts) / len(parts) for parts in group]
-            if together
-            else [reward for parts in group for reward in parts]
-        )
+        counted = [reward for parts in group for reward in parts]
         mean = sum(counted) / len(counted)
         spread = 1.0
-        if scaled and len(counted) > 1:
+        if scaled and len(set(counted)) > 1:
             squares = sum((value - mean) ** 2 for value in counted)
             spread = math.sqrt(squares / (len(counted) - 1)) + 1e-6
-        found += [(reward - mean) / spread for parts in group for reward in parts]
+        found += [(reward - mean) / spread for reward in counted]
     return found
 
 
@@ -130,16 +125,20 @@ def drawn(draw: random.Random) -> dict[str, list[list[list[float]]]]:
         return [[float(draw.randint(0, 3))] * draw.randint(1, parts) for _ in range(count)]
 
     whole = [group(4) for _ in range(3)]
+    apart = draw.uniform(0.1, 1)
     return {
         "whole": whole,
         "trimmed": [*whole[:2], whole[2][:2]],
         "trimmed to one": [*whole[:2], whole[2][:1]],
         "solved": [[[1.0]] * 4, group(4), group(3)],
+        # Of these, float32's mean is another number.
+        "solved, large rewards": [[[983.2213036077507]] * 3, group(4), group(3)],
         "uneven": [group(5), group(4), group(3)],  # as many as slime expects
         "parts": [group(4, 3) for _ in range(3)],
         "own rewards": [
             [[draw.random() for _ in range(draw.randint(1, 3))] for _ in range(4)] for _ in range(3)
         ],
+        "own rewards of one mean": [[[1 - apart, 1 + apart], [1.0], [1 + apart, 1.0, 1 - apart]], *whole[:2]],
     }
 
 
@@ -152,14 +151,27 @@ def faults(seed: str) -> Iterator[str]:
                 for name, rewards in drawn(draw).items():
                     given = samples(rewards)
                     raw, found = one._post_process_rewards(given)
-                    together = hasattr(given[0], "rollout_id") or hasattr(given[0], "group_id")
                     scaled = deviation and estimator in ("grpo", "gspo")
-                    right = wanted(rewards, scaled=scaled, together=together)
-                    if estimator == "reinforce_plus_plus":
-                        right = raw
+                    right = raw if estimator == "reinforce_plus_plus" else wanted(rewards, scaled=scaled)
                     off = max(abs(mine - true) for mine, true in zip(found, right, strict=True))
                     if raw != [sample.reward for sample in given] or not off <= TOLERANCE:
                         yield f"{estimator}, deviation {deviation}, {name}: off by {off:.2g}"
+                    if estimator == "grpo" and (far := _off_helper(one.args, rewards, found)) > TOLERANCE:
+                        yield f"deviation {deviation}, {name}: off by {far:.2g} from slime's own helper"
+
+
+def _off_helper(args: Any, rewards: list[list[list[float]]], found: list[float]) -> float:
+    """Return how far rewards are from those of slime's function by `group_index`, 0 in releases without it.
+
+    It has no number for a sample that is alone, and divides what is left of equal rewards by 1e-6.
+    """
+    try:
+        from slime.rollout._fanout_test_helpers import grpo_normalize_by_group_index
+    except ModuleNotFoundError:
+        return 0.0
+    _, theirs = grpo_normalize_by_group_index(args, samples(rewards))
+    told = [len({reward for parts in group for reward in parts}) > 1 for group in rewards for parts in group for _ in parts]
+    return max(abs(one - two) for one, two, is_told in zip(found, theirs, told, strict=True) if is_told)
 
 
 #: Of rewards of about one, divided by a deviation of no less than a part in a thousand: float32's.
@@ -178,8 +190,14 @@ def left_as_it_is(seed: str) -> list[Any]:
     nameless[3].group_index = None
     for sample in trimmed:
         sample.group_index = None
+    apart = samples(groups["whole"])
+    for sample in apart:
+        sample.group_index = sample.index
     with manager() as one:
-        found = [one._post_process_rewards(given)[1] for given in (whole, nameless, trimmed)]
+        found = [one._post_process_rewards(given)[1] for given in (whole, nameless, trimmed, apart)]
+    # One rollout for each prompt, with several samples: slime compares all of them.
+    with manager(n_samples_per_prompt=1, grpo_std_normalization=False) as one:
+        found.append(one._post_process_rewards(samples([group[:1] for group in groups["parts"]]))[1])
     with manager(custom_reward_post_process_path=f"{__name__}.theirs") as one:
         return [*found, one._post_process_rewards(samples(groups["trimmed"]))]
 

@@ -197,14 +197,6 @@ DEFECTS = (
         patch="slime.resumed-schedule",
     ),
     _defect(
-        id="slime.teacher-at-temperature-0",
-        summary="On-policy distillation asks the teacher's server at temperature 0, not at the rollout's: "
-        "student and teacher are compared at different temperatures. Nobody notices.",
-        harm="silent-wrong",
-        when=all_of(among("opd_type", "sglang"), other("rollout_temperature", 1)),
-        patch="slime.teacher-temperature",
-    ),
-    _defect(
         id="slime.qwen3-tool-results-split",
         summary="SFT with --loss-mask-type qwen3 gives each of several tool results a turn of its own, which "
         "the model's template never does. Nobody notices.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from overlay.compat.projects import SLIME
-from overlay.defect import Defect, above, among, beyond, given, switched
+from overlay.defect import Defect, above, among, beyond, given, other, switched
 from overlay.patch import Absent, known
 from overlay.patches._defects._short_forms import absent, all_of, fixed, present
 
@@ -14,6 +14,7 @@ _QWEN = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_m
 _STEP = "slime.backends.megatron_utils.model:train_one_step"
 _ADVANTAGES = "slime.backends.megatron_utils.loss:compute_advantages_and_returns"
 _TRAIN = "slime.backends.megatron_utils.model:train"
+_REWARD = "slime.rollout.on_policy_distillation:reward_func"
 _LOG = "slime.backends.megatron_utils.data:log_rollout_data"
 
 _defect = partial(Defect, project=SLIME)
@@ -157,5 +158,21 @@ DEFECTS = (
         ),
         upstream=("THUDM/slime#2132",),
         way_out="--mtp-num-layers 1",
+    ),
+    _defect(
+        id="slime.teacher-at-temperature-1",
+        summary="On-policy distillation compares the student at --rollout-temperature with an SGLang teacher "
+        "at 1: SGLang scores the tokens of a request at 1, whatever temperature it asks for. Nobody notices.",
+        harm="silent-wrong",
+        met="On-policy distillation with a teacher on an SGLang server, at a --rollout-temperature other than 1.",
+        when=all_of(among("opd_type", "sglang"), other("rollout_temperature", 1)),
+        variants=(
+            # The last asks for --rollout-temperature in place of 0, which changes nothing.
+            present("0.2.3", ">=0.2.2.dev0", known(_REWARD, "b20ddc59403e", "ef2380c10da4", "ec137632a649")),
+            absent("before 0.2.3", "<0.2.3.dev0", Absent(site=_REWARD), reason="there is no such teacher"),
+        ),
+        upstream=("THUDM/slime#2085",),
+        way_out="--rollout-temperature 1, or --opd-type megatron, whose teacher slime scores at "
+        "--rollout-temperature",
     ),
 )

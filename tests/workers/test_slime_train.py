@@ -62,7 +62,6 @@ NOT_IMPORTED = {
     "slime.group-baseline",
     "slime.hf-attention-gradient",
     "slime.partial-rollout-budget",
-    "slime.teacher-temperature",
     "slime.tool-turn-mask",
 }
 #: A job takes a minute or two.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.testing import with_patches, without
 
 #: Tokens and response tokens: enough for some to be over the bound.
 _SHAPE = ((200, 199),) * 4
@@ -26,6 +28,22 @@ def wrong(seed: str) -> str:
     return ""
 
 
+def alike(seed: str) -> str:
+    """Compare the loss under bounds that slime's own loss of a token refuses: they do nothing in slime alone."""
+    from overlay.compat.megatron_on_cpu import megatron
+
+    with megatron():
+        from overlay.compat.slime_on_cpu.losses import loss
+
+        def under_each() -> list[Any]:
+            return [loss(_SHAPE, seed=int(seed), eps_clip_c=bound)["errors"] for bound in (1.0, 0.5)]
+
+        ours, theirs = without(under_each)
+        return "" if ours == theirs else f"--eps-clip-c of 1 and 0.5: {ours}, and without the patch {theirs}"
+
+
 CONTRACT = Contract(
-    check=with_patches(wrong, "slime.eps-clip-c"), before=("megatron.core", "ray", "tensordict")
+    check=with_patches(wrong, "slime.eps-clip-c"),
+    alike=alike,
+    before=("megatron.core", "ray", "tensordict"),
 )

@@ -10,11 +10,19 @@ from typing import Any
 
 def make_policy_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
     """Build the policy loss of a micro-batch: slime's own, with the loss of a token bounded."""
+    from overlay import log
     from overlay.patches._rebound import rebound
     from overlay.patches.slime.eps_clip_c.effect import EFFECT
 
     def policy_loss_function(args: Any, batch: Any, logits: Any, sum_of_sample_mean: Any) -> Any:
         bound = getattr(args, "eps_clip_c", None)
+        if bound is not None and not bound > 1:
+            # slime's loss of a token asserts that it is more, and jobs that set it otherwise ran all the same.
+            log.warning(
+                f"slime.eps-clip-c: --eps-clip-c {bound} bounds nothing, as slime takes bounds above 1 only: the "
+                "loss is that of slime alone. Set it above 1, or leave it out"
+            )
+            bound = None
         if bound is None:
             return original(args, batch, logits, sum_of_sample_mean)
         EFFECT.changed += 1

@@ -1,4 +1,4 @@
-"""slime's own rollout manager normalises rewards by prompt, and counts a rollout as its loss does."""
+"""slime's own rollout manager normalises rewards by prompt, as slime's helper does where there is one."""
 
 from __future__ import annotations
 

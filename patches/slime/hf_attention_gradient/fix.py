@@ -8,6 +8,10 @@ from types import ModuleType
 from typing import Any
 
 
+#: In how many parts the gradient of all tokens is sent: one of them is held besides it.
+_PARTS = 8
+
+
 def make_backward(_original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Build the backward of the gather over context parallel ranks: the sum of what all ranks give back.
 
@@ -23,7 +27,9 @@ def make_backward(_original: Callable[..., Any], _module: ModuleType) -> Callabl
         """Return the gradient of this rank's tokens. Each of `grads`: of a rank's tokens, of one shape."""
         EFFECT.changed += 1
         own = torch.empty_like(grads[ctx.rank], memory_format=torch.contiguous_format)
-        dist.reduce_scatter_tensor(own, torch.cat(grads), group=ctx.group)
+        rows = -(-len(own) // _PARTS)
+        for parts in zip(own.split(rows), *(grad.split(rows) for grad in grads), strict=True):
+            dist.reduce_scatter_tensor(parts[0], torch.cat(parts[1:]), group=ctx.group)
         return own, None
 
     return backward

@@ -43,7 +43,7 @@ def main(seed: str) -> None:
             _, found = ray.get(manager._post_process_rewards.remote(reward_groups.samples(rewards)))
         finally:
             ray.shutdown()
-    print(json.dumps({"found": found, "wanted": reward_groups.wanted(rewards, scaled=True, together=True)}))
+    print(json.dumps({"found": found, "wanted": reward_groups.wanted(rewards, scaled=True)}))
 
 
 if __name__ == "__main__":

@@ -285,6 +285,5 @@ NOT_SHOWN = {
     "slime.group-timeouts": "it is about groups that are made again after offloading",
     "slime.partial-rollout-budget": "it is about generating rollouts",
     "slime.resumed-schedule": "it is about resuming a job",
-    "slime.teacher-temperature": "it is about the scores of a teacher in SGLang",
     "slime.tool-turn-mask": "it is about tokenizing conversations",
 }

@@ -27,10 +27,6 @@ def initialize_model_and_optimizer(args, role="actor"):
     scheduler.step(args.again)
     return None, None, scheduler, 1
 
-async def reward_func(args, sample):
-    session = aiohttp.ClientSession()
-    session.json_serialize({"sampling_params": {"temperature": 0}})
-
 def train_actor(self, rollout_id, rollout_data, external_data=None):
     compute_advantages_and_returns(self.args, rollout_data)
 """
@@ -72,15 +68,6 @@ def test_resumed_schedule(slime: Any, draw: random.Random) -> None:
         slime.load_checkpoint = lambda *_, saved=saved: slime.scheduler.step(saved)
         initialize(SimpleNamespace(again=again))
     assert counts.read() == {"calls": 3, "changed": 1, "off": steps}
-
-
-def test_teacher_temperature(slime: Any) -> None:
-    counts = counts_of("slime.teacher-temperature")
-    slime.aiohttp = SimpleNamespace(ClientSession=SimpleNamespace)
-    reward = fix("slime.teacher-temperature").make_reward(slime.reward_func, slime)
-    for temperature in (0, 1.0, 0.7):
-        asyncio.run(reward(SimpleNamespace(rollout_temperature=temperature), None))
-    assert counts.read() == {"calls": 3, "changed": 2}
 
 
 def test_one_step_log_probs(slime: Any) -> None:
