@@ -51,7 +51,14 @@ def build(engine_class: Any, model: torch.nn.Module, ranks: int = 1) -> Any:
         ranks: Data parallel ranks that the engine is told of.
 
     """
-    methods = {"get_data_parallel_size": lambda _self: ranks, "get_data_parallel_group": lambda _self: None}
+    methods = {
+        "get_data_parallel_size": lambda _self: ranks,
+        "get_data_parallel_group": lambda _self: None,
+        "is_mp_src_rank_with_outputs": lambda _self: True,
+        # Ranks that take turns have one gradient.
+        "optimizer_zero_grad": lambda _self: None,
+        "optimizer_step": lambda _self: 0.0,
+    }
     alone = type(engine_class.__name__, (engine_class,), methods)
     engine: Any = object.__new__(alone)
     vars(engine).update(
@@ -130,16 +137,29 @@ def mean_of_batch(sums: list[torch.Tensor], batch: TensorDict, mode: str) -> tor
         sums = [one / max(count, 1) for one, count in zip(sums, tokens, strict=True)]
     if mode == "seq-mean-token-sum-norm":
         sums = [one / batch["response_mask"].shape[1] for one in sums]
-    return torch.stack(sums).sum() / (sum(tokens) if mode == "token-mean" else len(tokens))
+    return torch.stack(sums).sum() / (max(sum(tokens), 1) if mode == "token-mean" else len(tokens))
+
+
+class _Told(Exception):
+    """A rank has said how many tokens it has."""
 
 
 @contextlib.contextmanager
-def on_cpu(engine_class: Any, tokens: torch.Tensor) -> Iterator[None]:
-    """Let an engine of the class run on this CPU, as one of ranks that have so many tokens together."""
+def on_cpu(engine_class: Any, tokens: torch.Tensor | Callable[[torch.Tensor], None]) -> Iterator[None]:
+    """Let an engine of the class run on this CPU, as one of several ranks.
+
+    Args:
+        engine_class: As in `build`.
+        tokens: How many the ranks have together, or what is called with those of this rank: it stops there.
+
+    """
 
     def all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None) -> None:
         """Leave what all ranks have, as they count tokens and nothing else."""
         del op, group
+        if callable(tokens):
+            tokens(tensor.clone())
+            raise _Told
         tensor.copy_(tokens)
 
     # Of an engine of somebody's own: that of verl's, which it comes from.
@@ -180,12 +200,17 @@ def step(
     """
     model.zero_grad()
     engine = build(engine_class, model, ranks)
-    tokens = batch["loss_mask"].sum()
-    outputs = []
+    shares = tu.chunk_tensordict(batch, ranks) if ranks > 1 else [batch]
+    settings = {"use_dynamic_bsz": False, "global_batch_size": len(batch), **cut}
+    shares = [tu.assign_non_tensor(share, **settings) for share in shares]
+    # First each rank says how many tokens it has, and gets no further.
+    told: list[torch.Tensor] = []
+    for share in shares:
+        with contextlib.suppress(_Told), on_cpu(engine_class, told.append):
+            engine.train_batch(share, loss)
+    tokens = torch.stack(told).sum(0)
     with on_cpu(engine_class, tokens):
-        for share in tu.chunk_tensordict(batch, ranks) if ranks > 1 else [batch]:
-            settings = {"use_dynamic_bsz": False, "global_batch_size": len(batch), **cut}
-            outputs.append(engine.forward_backward_batch(tu.assign_non_tensor(share, **settings), loss))
+        outputs = [engine.train_batch(share, loss) for share in shares]
     for parameter in model.parameters():
         if parameter.grad is not None:
             parameter.grad /= ranks

@@ -237,6 +237,7 @@ INDEX: dict[str, dict[str, Any]] = {
         "modules": (
             "verl.workers.utils.losses",
             "verl.trainer.ppo.core_algos",
+            "verl.workers.engine.base",
         ),
     },
     "verl.distillation-loss-scale": {

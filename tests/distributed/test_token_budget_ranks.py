@@ -133,7 +133,6 @@ def test_either_all_ranks_of_a_group_fail_with_one_error_or_none(version: str) -
     [
         ("too long on one rank", "a sample of 65 tokens"),
         ("too long on the last", "a sample of 66 tokens"),
-        ("more than one rank has", "2 micro-batches are needed"),
         ("no multiple", "6 micro-batches are needed"),
         ("indivisible", "3 samples do not divide into groups of force_group_size=2"),
     ],
@@ -173,6 +172,26 @@ def test_one_collective_where_upstream_has_one_and_all_meet_in_the_next(version:
         expected = 0 if "on their own" in name else 1
         assert [rank["collectives"] for rank in ranks] == [expected] * len(ranks), name
         assert [rank["in_step"] for rank in ranks] == [len(ranks)] * len(ranks), name
+
+
+@on_affected
+def test_a_rank_with_the_patch_trains_along_with_ranks_without_it(version: str) -> None:
+    found = {name: ranks for name, ranks in results(version).items() if name.startswith("half/fresh/")}
+    assert len(found) == 6
+    for name, ranks in found.items():
+        first, *others = ranks
+        assert {len(rank["indices"]) for rank in ranks} == {len(first["indices"])}, name
+        assert [rank["collectives"] for rank in ranks] == [1] * WORLD
+        assert [rank["in_step"] for rank in ranks] == [WORLD] * WORLD
+        tokens = [sum(first["lengths"][sample] for sample in samples) for samples in first["indices"]]
+        assert max(tokens) <= CAP
+
+
+@on_affected
+def test_what_a_rank_with_the_patch_cannot_do_is_an_error_on_those_without_it(version: str) -> None:
+    first, *others = results(version)["half/too long"]
+    assert "a sample of 65 tokens" in first["message"]
+    assert [rank["error"][0] for rank in others] == ["AssertionError"] * (WORLD - 1)
 
 
 @on_affected

@@ -21,10 +21,11 @@ from overlay.patch import (
     replaced,
     variant,
 )
-from overlay.patches.verl.critic_loss_scale.fix import make_agg_loss, make_value_loss
+from overlay.patches.verl.critic_loss_scale.fix import make_agg_loss, make_train_batch, make_value_loss
 
 _LOSSES = "verl.workers.utils.losses"
 _VALUE_LOSS = f"{_LOSSES}:value_loss"
+_TRAIN_BATCH = "verl.workers.engine.base:BaseEngine.train_batch"
 _ALGORITHMS = "verl.trainer.ppo.core_algos"
 _AGGREGATE, _COMPUTE = f"{_ALGORITHMS}:agg_loss", f"{_ALGORITHMS}:compute_value_loss"
 
@@ -66,6 +67,8 @@ PATCH = Patch(
             # 0.7.0; 0.7.1 and 0.8.0
             replaced(_AGGREGATE, make_agg_loss, "644aa4946d9c", "dc73e40d0484"),
             Calls(site=_COMPUTE, callee="agg_loss"),
+            # 0.7.0; 0.7.1 and 0.8.0
+            replaced(_TRAIN_BATCH, make_train_batch, "0c41601c7035", "02ec485a5290"),
         ),
         fixed(
             "0.9",

@@ -1,11 +1,18 @@
-"""The contract of `verl.critic-loss-scale`: any cut of a batch, the same gradient, that of its mean."""
+"""The contract of `verl.critic-loss-scale`: any cut of a batch, the same gradient, that of its mean.
+
+The mean is that over the tokens that the loss is taken over. `main_ppo_sync` of verl 0.8 rejects tokens in
+`response_mask` alone, and leaves `loss_mask` as it was rolled out.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 import random
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
@@ -28,8 +35,9 @@ def wrong(seed: str) -> str:
     draw = random.Random(seed)
     generator = torch.Generator().manual_seed(draw.randrange(2**31))
     engine, loss, make_config = _upstream()
-    for mode in _modes():
+    for mode, kept in itertools.product(_modes(), (1.0, 0.5, 0.0)):
         batch = cpu_fsdp_engine.draw_batch(draw, 8)
+        _reject(batch, kept, draw)
         shape = batch["response_mask"].shape
         for name in ("values", "returns"):
             batch[name] = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -40,11 +48,39 @@ def wrong(seed: str) -> str:
             found = cpu_fsdp_engine.step(
                 engine, model, batch.clone(), functools.partial(loss, config), ranks=ranks, **cut
             )
-            error = float((model.rows.grad - want).norm() / want.norm())
+            how = f"{mode}, {kept:.0%} of the tokens kept, {ranks} ranks, {cut}"
+            # Of a batch that is rejected whole, the gradient is zero.
+            error = float((model.rows.grad - want).norm() / (want.norm() or 1))
             if not error <= TOLERANCE:
-                return f"{mode}, {ranks} ranks, {cut}: the gradient is off by {error:.3g}"
+                ratio = float(model.rows.grad.norm() / want.norm())
+                return f"{how}: the gradient is off by {error:.3g}, {ratio:.3f} times its size"
             if wrong := _misreported(found, value):
-                return f"{mode}, {ranks} ranks, {cut}: {wrong}"
+                return f"{how}: {wrong}"
+    return _compiled(draw)
+
+
+def _reject(batch: Any, kept: float, draw: random.Random) -> None:
+    """Reject tokens as rejection sampling does, with only a share of them kept: in `response_mask` alone."""
+    import torch
+
+    shape = batch["response_mask"].shape
+    keeps = [[int(draw.random() < kept) for _ in range(shape[1])] for _ in range(shape[0])]
+    batch["response_mask"] = batch["loss_mask"] * torch.tensor(keeps)
+
+
+def _compiled(draw: random.Random) -> str:
+    """Return what is wrong with `agg_loss` that somebody compiles into one graph: it is the policy's too."""
+    import torch
+    from verl.trainer.ppo import core_algos
+
+    # Programs that only compute are started with the compiler off.
+    with mock.patch.dict(os.environ, TORCHDYNAMO_DISABLE=""):
+        compiled = torch.compile(core_algos.agg_loss, fullgraph=True, backend="eager")
+        for tokens in draw.sample(range(5, 99), 3):
+            losses = torch.randn(3, 5)
+            found = compiled(losses, torch.ones(3, 5), "token-mean", batch_num_tokens=tokens)
+            if not torch.allclose(found, losses.sum() / tokens):
+                return f"compiled, the loss of {losses.tolist()} over {tokens} tokens is {found}"
     return ""
 
 

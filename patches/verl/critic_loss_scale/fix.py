@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-#: While a critic's loss is computed: what `agg_loss` is to divide by, in its own words.
-_batch: ContextVar[dict[str, Any] | None] = ContextVar("overlay_critic_batch", default=None)
+#: While a critic's loss is computed: what `agg_loss` is to divide by, in its own words. Not a context variable,
+#: for `torch.compile` reads a global and breaks the graph at a context variable.
+_batch: dict[str, Any] | None = None
+
+
+def make_train_batch(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `train_batch`: for a critic the engine counts the tokens that the loss is taken over.
+
+    The engine counts `loss_mask`, and the loss is taken over `response_mask`. Rejection sampling leaves the
+    former as it was in some trainers.
+    """
+
+    def train_batch(self: Any, data: Any, loss_function: Any) -> Any:
+        if _is_value_loss(loss_function) and {"loss_mask", "response_mask"} <= set(data.keys()):
+            data = data.clone(recurse=False)
+            data["loss_mask"] = data["response_mask"]
+        return original(self, data, loss_function)
+
+    return train_batch
+
+
+def _is_value_loss(loss_function: Any) -> bool:
+    """Return whether a loss is `value_loss`, as verl's trainers hand it to a worker: with its configuration."""
+    from verl.workers.utils import losses
+
+    while hasattr(loss_function, "func"):
+        loss_function = loss_function.func
+    return loss_function is losses.value_loss
 
 
 def make_agg_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
@@ -29,7 +54,7 @@ def make_agg_loss(original: Callable[..., Any], module: ModuleType) -> Callable[
             "global_batch_size": global_batch_size,
             "loss_scale_factor": loss_scale_factor,
         }
-        return original(loss_mat, loss_mask, loss_agg_mode, **(_batch.get() or whole))
+        return original(loss_mat, loss_mask, loss_agg_mode, **(_batch or whole))
 
     return agg_loss
 
@@ -43,19 +68,19 @@ def make_value_loss(original: Callable[..., Any], module: ModuleType) -> Callabl
     from overlay.patches.verl.critic_loss_scale.effect import EFFECT
 
     def value_loss(config: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        global _batch  # noqa: PLW0603
         EFFECT.changed += 1
-        token = _batch.set(
-            {
-                "dp_size": data["dp_size"],
-                "batch_num_tokens": data["batch_num_tokens"],
-                "global_batch_size": data["global_batch_size"],
-                "loss_scale_factor": getattr(config, "loss_scale_factor", None),
-            }
-        )
+        _batch = {
+            "dp_size": data["dp_size"],
+            # Of a batch that was rejected whole the loss is zero, not zero by zero.
+            "batch_num_tokens": max(data["batch_num_tokens"], 1),
+            "global_batch_size": data["global_batch_size"],
+            "loss_scale_factor": getattr(config, "loss_scale_factor", None),
+        }
         try:
             loss, metrics = original(config, model_output, data, dp_group)
         finally:
-            _batch.reset(token)
+            _batch = None
         metrics["critic/vf_loss"] = _reported(original, module, loss, config, model_output, data, dp_group)
         return loss, metrics
 

@@ -7,8 +7,12 @@ from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
-#: Takes a rank's list of integers, and returns the greatest of all ranks at each place.
-Agree = Callable[[list[int]], list[int]]
+#: Takes a rank's integer, and returns the greatest of all ranks.
+Agree = Callable[[int], int]
+
+#: What a rank that cannot go on asks for in place of a number of micro-batches: more than any rank has samples,
+#: so that a rank without overlay raises too. The number that its error names is added to it.
+_INDIVISIBLE, _TOO_LONG = 1 << 40, 1 << 41
 
 #: While `rearrange_micro_batches` runs: the groups of samples that go into each micro-batch.
 _settled: ContextVar[list[list[int]] | None] = ContextVar("overlay_micro_batches", default=None)
@@ -42,7 +46,7 @@ def make_rearrange(original: Callable[..., Any], module: ModuleType) -> Callable
         partitions = settle(
             *measure(batch, module.calculate_workload, force_group_size),
             cap=int(max_token_len),
-            agree=_all_reduce(module, dp_group) if together else list,
+            agree=_all_reduce(module, dp_group) if together else int,
             divisor=num_batches_divided_by or 1,
             at_least=min_num_micro_batch or 1,
             group_size=force_group_size,
@@ -79,7 +83,7 @@ def _make_ungrouped(
         partitions = settle(
             *measure(batch, workload),
             cap=int(max_token_len),
-            agree=_all_reduce(module, dp_group) if together else list,
+            agree=_all_reduce(module, dp_group) if together else int,
             divisor=num_batches_divided_by or 1,
             at_least=min_num_micro_batch or 1,
         )
@@ -177,7 +181,8 @@ def settle(
         warned of once.
 
     Raises:
-        TokenBudgetError: Some rank cannot keep to this, on all ranks.
+        TokenBudgetError: Some rank has a sample over the cap, or samples that do not divide into groups: on
+            all ranks. This rank has fewer groups than micro-batches are needed: on all ranks that have as few.
 
     """
     from overlay.patches._partition import capped_partitions, fewest_parts
@@ -188,37 +193,36 @@ def settle(
         # No fewer than the original takes, which a group over the cap would otherwise allow.
         usual = max(need, min(groups, -(-sum(tokens) // cap)))
         need = fewest_parts(tokens, cap, at_least=usual, costs=costs)
-    own = [
-        need,
-        longest if longest > cap else 0,
-        samples if samples % group_size else 0,
-        -groups,
-        usual,
-    ]
-    need, too_long, indivisible, fewest, usual = agree(own)
+    if longest > cap:
+        asked = _TOO_LONG + longest
+    else:
+        asked = _INDIVISIBLE + samples if samples % group_size else need
+    agreed = agree(asked)
     way_out = "Raise the token limit per GPU (max_token_len_per_gpu and its like)"
-    if too_long:
+    if agreed >= _TOO_LONG:
         raise TokenBudgetError(
-            f"a sample of {too_long} tokens, padding included, is over max_token_len={cap}. "
+            f"a sample of {agreed - _TOO_LONG} tokens, padding included, is over max_token_len={cap}. "
             f"{way_out}, or shorten or drop the sample."
         )
-    if indivisible:
+    if agreed >= _INDIVISIBLE:
         raise TokenBudgetError(
-            f"{indivisible} samples do not divide into groups of force_group_size={group_size}. "
+            f"{agreed - _INDIVISIBLE} samples do not divide into groups of force_group_size={group_size}. "
             "Change the batch size or force_group_size."
         )
-    count = -(need // -divisor) * divisor
-    if count > -fewest:
+    count = -(agreed // -divisor) * divisor
+    if count > groups:
         raise TokenBudgetError(
             f"{count} micro-batches are needed (max_token_len={cap}, num_batches_divided_by={divisor}, "
-            f"min_num_micro_batch={at_least}), and a rank has only {-fewest} groups of {group_size} to fill "
+            f"min_num_micro_batch={at_least}), and this rank has only {groups} groups of {group_size} to fill "
             f"them with. {way_out}, give each rank more samples, or lower what asks for the number."
         )
     if max(tokens) > cap:
         _warn(group_size, max(tokens), cap)
     refused: list[list[int]] = []
     found = capped_partitions(tokens, count, cap, costs=costs, refused=refused)
-    _count(refused, tokens, costs, cap, count, -(usual // -divisor) * divisor)
+    # How many verl would take where another rank decides, only that one knows.
+    theirs = -(usual // -divisor) * divisor if agreed == need else count
+    _count(refused, tokens, costs, cap, count, theirs)
     return found
 
 
@@ -266,12 +270,12 @@ def _warn(group_size: int, tokens: int, cap: int) -> None:
 def _all_reduce(module: ModuleType, group: Any) -> Agree:
     """Return the function that asks the ranks of `group`, or all ranks if that is `None`."""
 
-    def agree(own: list[int]) -> list[int]:
+    def agree(own: int) -> int:
         import torch
 
-        shared = torch.tensor(own, dtype=torch.long, device=module.get_device_name())
+        # As the original asks, so that ranks with the patch and without it understand each other.
+        shared = torch.tensor([own], device=module.get_device_name())
         module.dist.all_reduce(shared, op=module.dist.ReduceOp.MAX, group=group)
-        agreed: list[int] = shared.tolist()
-        return agreed
+        return int(shared.item())
 
     return agree

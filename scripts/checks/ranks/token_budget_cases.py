@@ -45,7 +45,6 @@ FIXED: dict[str, tuple[list[list[int]], dict[str, Any]]] = {
     "one empty sample": ([[0], [CAP]], {}),
     "too long on one rank": ([[CAP + 1, 3], [5, 6, 7]], {}),
     "too long on the last": ([[5, 6, 7], [8, 9], [CAP + 2]], {}),
-    "more than one rank has": ([[3], [CAP, CAP]], {}),
     "no multiple": ([[CAP] * 5, [CAP] * 5], {"num_batches_divided_by": 3}),
     "too heavy together": ([[1, 1, 40, 40, 2, 2], [1, 1, 1, 1]], {"force_group_size": 2}),
     "indivisible": ([[4, 4, 4], [1, 1]], {"force_group_size": 2}),
@@ -60,9 +59,10 @@ def batches(name: str, number: int, world: int) -> list[list[int]]:
         ranks = FIXED[name][0]
         return [ranks[min(rank, len(ranks) - 1)] for rank in range(world)]
     draw = random.Random(f"{os.environ['OVERLAY_TEST_SEED']}/{name}/{number}")
-    # Of different sizes, the smallest of which can still take what the largest needs, but not always.
+    # As many for each rank, as verl deals them out.
+    samples = 2 * draw.randint(5, 9)
     most = CAP // 2 if "pairs" in name else draw.choice((CAP // 2, CAP // 2, CAP))
-    return [[draw.randint(0, most) for _ in range(2 * draw.randint(5, 9))] for _ in range(world)]
+    return [[draw.randint(0, most) for _ in range(samples)] for _ in range(world)]
 
 
 def divide(
@@ -112,6 +112,14 @@ def states() -> dict[str, str]:
     return {patch.patch: patch.state for patch in overlay.status().patches}
 
 
+def half(name: str, number: int) -> dict[str, Any]:
+    """Divide in a job in which only the first rank has the patch."""
+    if dist.get_rank():
+        overlay.disable()
+    group = dist.new_group(timeout=timedelta(seconds=PATIENCE))
+    return in_step(divide(name, number, group, list(range(dist.get_world_size()))), group)
+
+
 def alone() -> dict[str, Any]:
     """Let a rank fail as released, and tell how long the others wait for it."""
     overlay.disable()
@@ -142,5 +150,8 @@ def cases(world: int) -> list[tuple[str, Callable[[], Any]]]:
         listed += [(f"{name}/0/{who}", case(name, 0, which)) for name in FIXED]
     listed.append(("fresh/0/no group", case("fresh", 0, 0, without_group=True)))
     listed.append(("ledger", states))
+    if states()["verl.strict-token-budget"] == "applied":
+        listed += [(f"half/fresh/{n}", functools.partial(half, "fresh", n)) for n in range(6)]
+        listed.append(("half/too long", functools.partial(half, "too long on one rank", 0)))
     listed.append(("alone", alone))
     return listed

@@ -109,8 +109,8 @@ def test_strict_token_budget(draw: random.Random) -> None:
     """Two of 60 and two of 50 under 120 tokens: verl takes two micro-batches of two, by work of their own."""
     counts = counts_of("verl.strict-token-budget")
     settle = fix("verl.strict-token-budget").settle
-    settle(4, 60, [60, 60, 50, 50], [6, 6, 5, 5], cap=120, agree=list)
+    settle(4, 60, [60, 60, 50, 50], [6, 6, 5, 5], cap=120, agree=int)
     assert counts.read() == {"calls": 1, "changed": 0, "over": 0}
     # 70 and 70 are over 120, and 240 tokens need two micro-batches as verl counts them.
-    settle(4, 70, [70, 70, 70, 30], [7, 7, 7, 3], cap=120, agree=list)
+    settle(4, 70, [70, 70, 70, 30], [7, 7, 7, 3], cap=120, agree=int)
     assert counts.read() == {"calls": 2, "changed": 1, "over": 1, "fullest": 140 / 120}

@@ -49,10 +49,10 @@ def batch(lengths: list[int], width: int | None = None) -> dict[str, Any]:
 
 def on_ranks(ranks: list[list[int]], cap: int, group_size: int = 1, **arguments: int) -> list[Any]:
     """Return what each rank settles on, or the text of its error. The ranks ask each other exactly once."""
-    sent: list[list[int]] = []
+    sent: list[int] = []
     settled: list[Any] = []
 
-    def ask(own: list[int]) -> list[int]:
+    def ask(own: int) -> int:
         sent.append(own)
         raise Asked
 
@@ -73,11 +73,11 @@ def on_ranks(ranks: list[list[int]], cap: int, group_size: int = 1, **arguments:
     for lengths in ranks:
         with pytest.raises(Asked):
             run(lengths, ask)
-    greatest = [max(values) for values in zip(*sent, strict=True)]
+    greatest = max(sent)
     for lengths in ranks:
         asked: list[Any] = []
 
-        def answer(own: list[int], asked: list[Any] = asked) -> list[int]:
+        def answer(own: int, asked: list[Any] = asked) -> int:
             asked.append(own)
             return greatest
 
@@ -104,8 +104,13 @@ def test_all_ranks_take_one_number_or_fail_with_one_error(
     ranks: list[list[int]], cap: int, group_size: int, divisor: int, at_least: int
 ) -> None:
     settled = on_ranks(ranks, cap, group_size, divisor=divisor, at_least=at_least)
-    if any(isinstance(rank, str) for rank in settled):
-        assert len(set(map(str, settled))) == 1
+    failed = [rank for rank in settled if isinstance(rank, str)]
+    if failed:
+        # As many samples on each rank is what verl gives them. Who has fewer than all need says so alone.
+        alone = [rank for rank in failed if "this rank has only" in rank]
+        equal = len({len(lengths) for lengths in ranks}) == 1
+        assert len(set(failed)) == 1 or alone == failed
+        assert len(failed) == len(settled) or (alone and not equal)
         # Each sample in its own micro-batch would have done, but for what the error says.
         groups = [len(lengths) // group_size for lengths in ranks]
         assert (
@@ -162,10 +167,10 @@ def test_the_number_of_micro_batches(ranks: list[list[int]], arguments: dict[str
         ([[3], [9, 1]], {"cap": 8}, ["sample of 9 tokens", "max_token_len=8", "max_token_len_per_gpu"]),
         ([[3]], {"cap": 0}, ["sample of 3 tokens", "max_token_len=0"]),
         ([[3, 3], [3, 3, 3]], {"cap": 8, "group_size": 2}, ["3 samples", "force_group_size=2"]),
-        ([[7] * 3, [1]], {"cap": 8}, ["3 micro-batches", "only 1 groups of 1", "max_token_len=8"]),
+        ([[7] * 3, [8] * 3], {"cap": 8, "divisor": 4}, ["4 micro-batches", "only 3 groups of 1", "=8"]),
         ([[7] * 3], {"cap": 8, "divisor": 2}, ["4 micro-batches", "num_batches_divided_by=2", "only 3"]),
         ([[1] * 3], {"cap": 8, "at_least": 5}, ["5 micro-batches", "min_num_micro_batch=5", "only 3"]),
-        ([[], [1]], {"cap": 8}, ["1 micro-batches", "only 0"]),
+        ([[], []], {"cap": 8}, ["1 micro-batches", "only 0"]),
     ],
 )
 def test_the_error_has_the_numbers_and_the_way_out(
@@ -176,12 +181,28 @@ def test_the_error_has_the_numbers_and_the_way_out(
         assert not [word for word in words if word not in message], message
 
 
+def test_who_has_fewer_samples_than_micro_batches_are_needed_says_so() -> None:
+    first, second = on_ranks([[7] * 3, [1]], cap=8)
+    assert len(first) == 3
+    assert "3 micro-batches" in second
+    assert "only 1 groups of 1" in second
+
+
+def test_a_rank_without_overlay_raises_on_what_another_cannot_do() -> None:
+    asked: list[int] = []
+    for arguments in ((1, 9, [9], [9]), (10**6, 3, [], [])):
+        with pytest.raises(TokenBudgetError):
+            settle(*arguments, cap=8, agree=lambda own: asked.append(own) or own, group_size=3)
+    # verl's own check is that there are no more micro-batches than samples.
+    assert min(asked) > 10**9
+
+
 def test_a_group_over_the_limit_is_alone_and_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fix, "_warned", set())
     tokens = [1, 9, 1, 10]
 
     def settled() -> list[list[int]]:
-        return sorted(map(sorted, settle(8, 5, tokens, tokens, cap=8, agree=list, group_size=2)))
+        return sorted(map(sorted, settle(8, 5, tokens, tokens, cap=8, agree=int, group_size=2)))
 
     with pytest.warns(TokenBudgetWarning) as caught:
         first = settled()
@@ -193,9 +214,9 @@ def test_a_group_over_the_limit_is_alone_and_warned_of_once(monkeypatch: pytest.
 
 def test_the_error_is_what_either_kind_of_release_raises() -> None:
     with pytest.raises(AssertionError):
-        settle(1, 9, [9], [9], cap=8, agree=list)
+        settle(1, 9, [9], [9], cap=8, agree=int)
     with pytest.raises(ValueError, match="9 tokens"):
-        settle(1, 9, [9], [9], cap=8, agree=list)
+        settle(1, 9, [9], [9], cap=8, agree=int)
 
 
 def test_a_nested_batch_is_measured() -> None:
