@@ -38,10 +38,8 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.grad-norm": {
         "id": "megatron.grad-norm",
-        "modules": (
-            "megatron.core.optimizer",
-            "megatron.core.optimizer.optimizer",
-        ),
+        "revision": 2,
+        "modules": ("megatron.core.optimizer",),
     },
     "megatron.label-smoothing-over-tp": {
         "id": "megatron.label-smoothing-over-tp",

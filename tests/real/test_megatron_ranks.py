@@ -53,6 +53,19 @@ def test_what_upstream_alone_counts_wrongly(folder: Path, marks: str, kinds: set
     assert {name.partition(",")[0] for name in off} == kinds
 
 
+@pytest.mark.parametrize("version", ["0.16.1"])
+def test_slime_sends_whole_experts_and_sinks(
+    folder: Path, slime: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLIME_FOLDER", str(slime("v0.3.0")))
+    for marks in (UNMARKED, MARKED):
+        found = megatron_ranks(
+            SEED, UPSTREAMS / "expert_weights_cases.py", "megatron.grad-norm", release=folder, te=marks
+        )
+        wrong = [(case, name) for case, rows in found.items() for row in rows for name in row if not row[name]]
+        assert wrong == [], (SEED, marks)
+
+
 # --- megatron.vpp-send-before-free ---
 
 

@@ -2,7 +2,7 @@
 
 Megatron leaves out of the norm what another tensor parallel rank has too, and tells by a mark of Transformer
 Engine's, which was dropped for grouped experts in 2.13, is set where a weight is not split, and is missing on
-attention sinks. Every optimizer begins with `_get_param_groups`. There the modules of the model are known by
+attention sinks. Every optimizer begins with one of two functions. There the modules of the model are known by
 the names of their classes, and the marks are put right before optimizers copy them to their shards.
 """
 
@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
 from overlay.patch import Patch, Removal, one_target, replaced, variant
-from overlay.patches.megatron.grad_norm.fix import make_param_groups
-from overlay.patches.megatron.grad_norm.measure import make_init
+from overlay.patches.megatron.grad_norm.fix import make_marked
 
 _GROUPS = "megatron.core.optimizer:_get_param_groups"
-_INIT = "megatron.core.optimizer.optimizer:ChainedOptimizer.__init__"
+#: All optimizers but Muon begin with this one, which calls the other: ms-swift replaces that under some options.
+_BUFFERS = f"{_GROUPS}_and_buffers"
 
 PATCH = Patch(
     id="megatron.grad-norm",
+    revision=2,
     summary="Experts, undivided weights and attention sinks count once in the gradient norm",
     why=(
         "With tensor parallelism Megatron counts a parameter without a mark on the first tensor parallel "
@@ -26,9 +27,7 @@ PATCH = Patch(
         "clipped too weakly. Weights that are not split, as of the down projections of multi-latent "
         "attention, are marked and count TP times, up to Megatron 0.16. Learnable attention sinks have "
         "never been marked. With the patch the marks are right before an optimizer is built. The norm of a "
-        "running job changes with them, and the size of an update that is clipped. In the first step and in "
-        "every hundredth Megatron's own norm is taken too, so that `overlay status` has both: one more norm "
-        "and its collective."
+        "running job changes with them, and the size of an update that is clipped."
     ),
     changes=("numbers",),
     met=(
@@ -52,7 +51,7 @@ PATCH = Patch(
             ">=0.12.0.dev0,<0.21.0.dev0",
             replaced(
                 _GROUPS,
-                make_param_groups,
+                make_marked,
                 "43b3910c5bb9",  # 0.12
                 "e98b8dddf290",  # 0.13
                 "6b884bf618f1",  # 0.14, 0.15
@@ -61,10 +60,12 @@ PATCH = Patch(
                 "047b90f92eab",  # 0.18, 0.19, main and dev of August 2026
             ),
             replaced(
-                _INIT,
-                make_init,
-                "f00fee01762c",  # every release
-                "cfa97f0c8830",  # d48bd6be0, dev of July 2026
+                _BUFFERS,
+                make_marked,
+                "ef6c48c80ca1",  # 0.12, 0.13
+                "c08d8b529eec",  # 0.14, 0.15
+                "3ee16b03a337",  # 3714d81d, before 0.16
+                "a32966a182b2",  # from 0.16 on
             ),
         ),
     ),

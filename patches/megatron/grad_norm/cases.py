@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
 from collections.abc import Callable
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 
-#: Of a parameter, the shape over all ranks, and what takes this rank's part of it.
-Split = tuple[tuple[int, ...], Callable[[Any], Any]]
+#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and along which dimension it is
+#: split, `None` if every rank has it whole.
+Split = tuple[tuple[int, ...], Callable[[Any], Any], "int | None"]
 
 #: Experts of the whole model, and sizes of theirs. Heads of attention.
 EXPERTS, WIDE, NARROW, HEADS = 4, 8, 4, 4
@@ -33,29 +35,48 @@ KINDS = ("experts", "biased experts", "undivided", "sinks", "all")
 
 
 def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
-    """Return a case for each layout and kind of layer, by SGD and by the distributed optimizer."""
+    """Return a case for each layout and kind of layer, by SGD and by the distributed optimizer.
+
+    And one in which another project has replaced `_get_param_groups`, as ms-swift does for rates of its own.
+    """
     return [
         (f"{kind}, {layout}, {name}", sizes, functools.partial(_step, kind, distributed=distributed))
         for layout, sizes in LAYOUTS[world].items()
         for kind in KINDS
         for name, distributed in (("plain", False), ("distributed", True))
+    ] + [
+        (f"{KINDS[-1]}, {layout}, other groups", sizes, functools.partial(_with_other_groups, KINDS[-1]))
+        for layout, sizes in LAYOUTS[world].items()
     ]
 
 
-def _step(kind: str, *, distributed: bool) -> dict[str, float]:
-    """Take a step, and return how far norm and update are off, relatively, from those of the whole model.
+def _with_other_groups(kind: str) -> dict[str, float]:
+    """Take a step with parameter groups that are not made by what stands at `_get_param_groups`."""
+    import inspect
 
-    Where the patch is, so is what it says of upstream's norm, from what the marks of upstream count.
+    from megatron.core import optimizer
+
+    from overlay.compat.cuda_on_cpu import replaced
+
+    upstreams = inspect.unwrap(vars(optimizer)["_get_param_groups"])
+    with replaced(optimizer, "_get_param_groups", lambda *args, **kwargs: upstreams(*args, **kwargs)):
+        return _step(kind, distributed=False)
+
+
+def _step(kind: str, *, distributed: bool) -> dict[str, float]:
+    """Take a step, and return how far norm, update and joined parts are off, relatively, from the whole model.
+
+    `kept` is the number of optimizers and states that outlive the last reference, without the collector.
     """
     import torch
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
 
-    from overlay.patches.megatron.grad_norm.effect import EFFECT
-
-    EFFECT.clear()
     model, splits = _model(kind)
-    marked = {name: _is_marked(one) for name, one in model.named_parameters()}
+    for parameter in model.parameters():  # as Megatron's training does with every model
+        set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    dims = {name: one.partition_dim for name, one in model.named_parameters()}
     config = model.config
     settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed, overlap_grad_reduce=False)
     parallel = DistributedDataParallel(config, settings, model)
@@ -69,7 +90,7 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
     )  # fmt: skip
     draw = parts.generator()
     squares, wanted = 0.0, {}
-    for name, (shape, part) in splits.items():
+    for name, (shape, part, _) in splits.items():
         whole = torch.randn(shape, generator=draw, dtype=torch.float64)
         squares += float(whole.square().sum())
         wanted[name] = part(whole)
@@ -85,38 +106,40 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
             step = before[name] - one.detach().double()
             clipped = wanted[name] * RATE * CLIP / right
             off = max(off, parts.relative_error(step, clipped))
-    found = {"norm": abs(float(norm) / right - 1), "update": off}
-    said = EFFECT.read()
-    if "theirs" in said:
-        theirs = _upstreams(parameters, {name: wanted[name] for name, one in marked.items() if one})
-        found["said"] = max(abs(said["norm"] / right - 1), abs(said["theirs"] / theirs - 1))
-    return found
+    witnesses = _witnesses(optimizer)
+    gc.disable()
+    del optimizer
+    kept = sum(one() is not None for one in witnesses)
+    gc.enable()
+    return {
+        "norm": abs(float(norm) / right - 1),
+        "update": off,
+        # Transformer Engine itself says 0 of all experts where Megatron does not tell it how they are split.
+        "joined": float(sum(_badly_joined(parameters[name], splits[name][2]) for name in splits if dims[name] < 0)),
+        "kept": float(kept),
+    }
 
 
-def _is_marked(parameter: Any) -> bool:
-    """Tell whether this rank's part counts by the marks as they are: any, or that of the first rank."""
-    from megatron.core import parallel_state
-    from megatron.core.optimizer.clip_grads import count_zeros_fp32
-
-    # Since 0.19 optimizers look for duplicates of whole experts in a group of their own.
-    own = parts.knows(count_zeros_fp32, "expert_tp_group")
-    of_expert = own and not getattr(parameter, "allreduce", True)
-    rank = parallel_state.get_expert_tensor_parallel_rank() if of_expert else _rank()
-    return bool(getattr(parameter, "tensor_model_parallel", False)) or rank == 0
-
-
-def _upstreams(parameters: dict[str, Any], counted: dict[str, Any]) -> float:
-    """Return the norm over all ranks of the gradients that count on this one."""
+def _badly_joined(parameter: Any, dim: int | None) -> bool:
+    """Return whether parts along a dimension make another whole, joined along the one that the parameter has."""
     import torch
-    from megatron.core import parallel_state
 
-    # What is not shared by all data parallel ranks is other experts on those that share a model.
-    sums = torch.zeros(2, dtype=torch.float64)
-    for name, gradient in counted.items():
-        sums[int(getattr(parameters[name], "allreduce", True))] += gradient.square().sum()
-    torch.distributed.all_reduce(sums[:1], group=parallel_state.get_expert_tensor_and_model_parallel_group())
-    torch.distributed.all_reduce(sums[1:], group=parallel_state.get_tensor_model_parallel_group())
-    return math.sqrt(float(sums.sum()))
+    if not parameter.tensor_model_parallel or dim is None:
+        return False
+    shape = [2 * size if place == dim else size for place, size in enumerate(parameter.shape)]
+    whole = torch.arange(2 * parameter.numel()).view(shape)
+    joined = torch.cat(whole.chunk(2, dim), parameter.partition_dim)
+    return not torch.equal(joined, whole) or parameter.partition_stride != 1
+
+
+def _witnesses(optimizer: Any) -> list[Any]:
+    """Return weak references to an optimizer and its states."""
+    import weakref
+
+    own = [one.optimizer for one in optimizer.chained_optimizers if one.optimizer is not None]
+    states = [state for one in own for state in one.state.values()]
+    tensors = [value for state in states for value in state.values() if hasattr(value, "untyped_storage")]
+    return [weakref.ref(one) for one in (optimizer, *tensors)]
 
 
 def _no_gloo(function: Callable[..., Any]) -> dict[str, Any]:
@@ -151,14 +174,14 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
             6, 4, parallel_mode="duplicated", config=config, init_method=_ones, bias=False,
             skip_bias_add=False, skip_weight_param_allocation=False,
         )  # fmt: skip
-        splits["down.weight"] = ((4, 6), _whole)
+        splits["down.weight"] = ((4, 6), _whole, None)
     if kind in ("sinks", "all"):
         attention = torch.nn.Module()
         # As Megatron's and Transformer Engine's attention register it, without a mark.
         attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(HEADS // _size())))
         model.attention = attention
         heads = functools.partial(_part, rank=_rank(), size=_size())
-        splits["attention.softmax_offset"] = ((HEADS,), heads)
+        splits["attention.softmax_offset"] = ((HEADS,), heads, 0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()  # a step is all there is then, and none of it is rounded away
@@ -187,7 +210,7 @@ def _add_experts(model: Any, *, biased: bool) -> dict[str, Split]:
             shape = sizes[1:] if bias else sizes[::-1]
             dim = 0 if layer == "fc1" else None if bias else 1
             # Other experts on the other ranks.
-            splits[f"{layer}.{name}"] = ((expert, *shape), functools.partial(_experts_part, dim=dim))
+            splits[f"{layer}.{name}"] = ((expert, *shape), functools.partial(_experts_part, dim=dim), dim)
     return splits
 
 

@@ -7,8 +7,6 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from overlay.patches.megatron.grad_norm.measure import note
-
 #: The attribute that tells Megatron whether other ranks have the same elements.
 _MARK = "tensor_model_parallel"
 
@@ -32,7 +30,16 @@ def mark(module: Any) -> None:
             if getattr(parameter, "allreduce", True):
                 parameter.tensor_model_parallel = False
     if "softmax_offset" in own:  # one for each head, of which a rank has its own
-        own["softmax_offset"].tensor_model_parallel = True
+        _mark_split(own["softmax_offset"], 0)
+
+
+def _mark_split(parameter: Any, dim: int) -> None:
+    """Mark a parameter as split along a dimension: others join the parts of all ranks along it.
+
+    What is marked already keeps its dimension.
+    """
+    if not getattr(parameter, _MARK, False):
+        parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dim, 1
 
 
 def _undivided(module: Any, names: set[str]) -> bool:
@@ -60,25 +67,23 @@ def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:
         # Whole experts, in groups of their own: no two ranks of the norm's group have the same one.
         whole = size == 1 and not getattr(parameter, "allreduce", True)
         if split or whole:
-            parameter.tensor_model_parallel = True
+            _mark_split(parameter, 1 if row and kind == "weight" else 0)
 
 
-def make_param_groups(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap `_get_param_groups`, with which every optimizer begins: the marks are right before it."""
+def make_marked(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap a function that takes the chunks of a model, and that an optimizer begins with: it finds them marked."""
     from overlay.patches.megatron.grad_norm.effect import EFFECT
 
     @wraps(original)
-    def _get_param_groups(*args: Any, **kwargs: Any) -> Any:
+    def marked(*args: Any, **kwargs: Any) -> Any:
         chunks: Iterable[Any] = kwargs["model_chunks"] if "model_chunks" in kwargs else args[0]
         for chunk in chunks:
             for module in chunk.modules():
                 before = [(one, getattr(one, _MARK, False)) for one in module.parameters(recurse=False)]
                 mark(module)
-                for parameter, marked in before:
-                    changed = note(parameter, marked)
-                    EFFECT.calls += 1
-                    EFFECT.changed += changed
-                    EFFECT.elements += parameter.numel() if changed else 0
+                changed = [one for one, was in before if bool(getattr(one, _MARK, False)) != bool(was)]
+                EFFECT.changed += len(changed)
+                EFFECT.elements += sum(one.numel() for one in changed)
         return original(*args, **kwargs)
 
-    return _get_param_groups
+    return marked

@@ -103,11 +103,20 @@ def _masters(buffer: Any, numbers: Iterator[int], states: dict[int, Any]) -> Ite
 
 
 def _shifted(masters: Iterator[tuple[int, Any, Any]]) -> int:
-    """Return how many parameters have mostly other master weights, 0 if those of the first bucket have."""
-    others = [0, 0]
+    """Return how many parameters have mostly other master weights, 0 if nothing says that the state is shifted.
+
+    What says so are the elements: after the first bucket most of them are others, and in it most are not.
+    """
+    import torch
+
+    count, others, elements = 0, [0, 0], [0, 0]
     for bucket, weights, master in masters:
         given = master.detach().reshape(weights.shape).to(weights.device)
-        # Twice what rounding to bfloat16 changes.
-        far = (given - weights).abs() > 2**-7 * weights.abs()
-        others[bucket > 0] += int(2 * int(far.sum()) > far.numel())
-    return 0 if others[0] else others[1]
+        kind = torch.finfo(weights.dtype)
+        # Twice what rounding to bfloat16 changes, and near zero twice the distance of two numbers.
+        far = (given - weights).abs() > 2**-7 * weights.abs() + 2 * kind.tiny * kind.eps
+        others[bucket > 0] += (off := int(far.sum()))
+        elements[bucket > 0] += far.numel()
+        count += bucket > 0 and 2 * off > far.numel()
+    first, later = (2 * off > all_ for off, all_ in zip(others, elements, strict=True))
+    return count if elements[0] and later and not first else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,8 +86,8 @@ def test_grad_norm(draw: random.Random) -> None:
     for parameter in whole.parameters():
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
     chunk = torch.nn.ModuleList([whole, other])
-    fix("megatron.grad-norm").make_param_groups(lambda *_: None, NO_MODULE)([chunk])
-    assert counts.read() == {"calls": 4, "changed": 2, "elements": 3 * wide + 3}
+    fix("megatron.grad-norm").make_marked(lambda *_: None, NO_MODULE)([chunk])
+    assert counts.read() == {"changed": 2, "elements": 3 * wide + 3}
 
 
 def test_reshardable_checkpoint(draw: random.Random) -> None:
@@ -115,46 +114,6 @@ def test_reshardable_checkpoint(draw: random.Random) -> None:
     save(Optimizer())
     # What ends a bucket shifts those after it alone.
     assert counts.read() == {"calls": 2, "changed": 1, "padding": pad}
-
-
-def test_the_norm_that_megatron_would_have_had(draw: random.Random) -> None:
-    """Of 3, marked by the patch, and 4: on the first rank without its marks both count, elsewhere none."""
-    from overlay.patches.megatron.grad_norm.measure import EVERY, make_init, note
-
-    counts = counts_of("megatron.grad-norm")
-
-    class Parameter:
-        tensor_model_parallel: object
-
-        def __init__(self, size: float, before: object, after: object) -> None:
-            self.size, self.tensor_model_parallel = size, after
-            self.noted = note(self, before)
-
-    class Chained:
-        taken = 0
-
-        def __init__(self, parameters: list[Parameter]) -> None:
-            self.chained_optimizers = [SimpleNamespace(get_parameters=lambda: parameters)]
-
-        def get_grad_norm(self) -> float:
-            self.taken += 1
-            (one,) = self.chained_optimizers
-            return math.hypot(*(it.size for it in one.get_parameters() if it.tensor_model_parallel))
-
-    expert, plain, repeated = Parameter(3, False, True), Parameter(4, True, True), Parameter(12, True, False)
-    assert [one.noted for one in (expert, plain, repeated)] == [True, False, True]
-    assert not note(expert, expert.tensor_model_parallel)  # for another optimizer: it stays noted
-    optimizer: Any = object.__new__(Chained)
-    make_init(Chained.__init__, NO_MODULE)(optimizer, [expert, plain, repeated])
-    steps = draw.randint(1, 2 * EVERY)
-    for _ in range(steps):
-        assert optimizer.get_grad_norm() == 5
-    # What is not twice as long: one in a hundred is taken again.
-    assert optimizer.taken == steps + (steps - 1) // EVERY + 1
-    assert counts.read() == {
-        "calls": 0, "changed": 0, "elements": 0, "norm": 5, "theirs": pytest.approx(160**0.5)
-    }  # fmt: skip
-    assert [bool(one.tensor_model_parallel) for one in (expert, plain, repeated)] == [True, True, False]
 
 
 def test_async_checkpoint_pin() -> None:
