@@ -208,10 +208,6 @@ INDEX: dict[str, dict[str, Any]] = {
         "id": "slime.resumed-schedule",
         "modules": ("slime.backends.megatron_utils.model",),
     },
-    "slime.teacher-temperature": {
-        "id": "slime.teacher-temperature",
-        "modules": ("slime.rollout.on_policy_distillation",),
-    },
     "slime.tool-turn-mask": {
         "id": "slime.tool-turn-mask",
         "modules": ("slime.utils.mask_utils",),
