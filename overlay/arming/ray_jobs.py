@@ -193,7 +193,10 @@ class RayJobs:
             return env
         if added and understood:
             shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
-            log.info(f"Ray: the workers of this job are armed by its runtime_env: {shown}")
+            who = "the workers of this job are armed"
+            if drives is None:
+                who = "this job is armed, if overlay is installed where it runs,"
+            log.info(f"Ray: {who} by its runtime_env: {shown}")
         return {**env, "env_vars": {**given, **added, **told}}
 
     def _understood(self, sent: dict[str, Any]) -> bool:

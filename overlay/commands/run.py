@@ -126,11 +126,6 @@ def _refused(words: list[str], environ: dict[str, str]) -> int:
     from overlay.arming.startup_file import refusal
 
     path = environ.get("PATH")
-    if os.path.basename(words[0]) == "ray" and "submit" in words[1:3] and "OVERLAY" not in " ".join(words):
-        say(
-            "a job that is submitted gets the environment of the cluster, and none of these variables: add "
-            """--runtime-env-json '{"env_vars": {"OVERLAY": "1"}}'"""
-        )
     known = interpreter_of(words, path)
     for interpreter in [known] if known else on_path(path)[:1]:
         try:

@@ -162,7 +162,7 @@ class JobLog:
             import atexit
 
             atexit.register(self.say_alone)
-        if _is_single_threaded():  # from Python 3.12 on, `os.fork()` warns of another one
+        if _is_single_threaded():  # from Python 3.12 on, a fork warns of more
             return
         try:
             _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
@@ -178,7 +178,7 @@ class JobLog:
 
 
 def _told() -> str:
-    """Return who has told this process that it was said: the driver of its Ray job, or who it is a part of."""
+    """Return who has said it, if that was the driver of this Ray job, or what this process is a part of."""
     said = os.environ.get(settings.SAID, "")
     process = sys.modules.get("multiprocessing.process")
     is_part = process is not None and process.parent_process() is not None

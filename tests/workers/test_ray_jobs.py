@@ -170,6 +170,7 @@ def test_a_job_that_is_submitted_from_python_is_armed(cluster: Cluster) -> None:
     # Its own log says what it is run with, and that of whoever submits it does not.
     assert found["log"].count("overlay: configuration: ") == 1
     assert "overlay: configuration" not in done.stderr
+    assert "overlay: Ray: this job is armed, if overlay is installed where it runs, by its" in done.stderr
 
 
 def test_a_job_that_is_submitted_by_an_armed_command_is_armed(cluster: Cluster) -> None:

@@ -182,20 +182,6 @@ def test_a_pin_that_this_installation_violates_is_status_2(worksite: Venv, tmp_p
     assert not marker.exists()
 
 
-def test_a_job_that_is_submitted_is_said_to_get_no_variables(worksite: Venv) -> None:
-    fake = worksite.folder / "bin" / "ray"
-    fake.write_text("#!/bin/sh\necho ran\n")
-    fake.chmod(0o755)
-    try:
-        done = run(worksite, "ray", "job", "submit", "--", "python", "train.py")
-        assert "none of these variables: add --runtime-env-json" in done.stderr
-        words = ["--runtime-env-json", '{"env_vars": {"OVERLAY": "1"}}', "--", "python", "train.py"]
-        assert run(worksite, "ray", "job", "submit", *words).stderr == ""
-        assert run(worksite, "ray", "start", "--head").stderr == ""
-    finally:
-        fake.unlink()
-
-
 def test_it_is_started_by_nobody_else(worksite: Venv) -> None:
     # It becomes the command: signals and the terminal are the command's.
     code = "import os; print(os.getpid() == int(os.environ['SHELL_PID']))"
