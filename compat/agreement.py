@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from hashlib import sha256
 
 from overlay import log
@@ -42,7 +43,7 @@ def is_distributed() -> bool:
     )
 
 
-def agree(group: Any, timeout: float | None, said: agreement.Testimony) -> None:
+def agree(group: Any, timeout: float | None, said: agreement.Statement) -> None:
     """Compare what this rank says of itself with all ranks of a group. See `overlay.agree`.
 
     The first rank of the group then says in the log that they agree, and what all of them have.
@@ -113,12 +114,10 @@ class Comparison:
     """One comparison of the ranks of a group, of which this is `me`."""
 
     def __init__(self, store: Any, name: str, ranks: Sequence[int], me: int) -> None:
-        place = sha256(repr([name, *ranks]).encode()).hexdigest()[:16]
         self._store, self._ranks, self._me = store, ranks, me
-        # Counted in the store and not here: this process may have taken the place of another.
-        self._place = f"overlay/agree/{place}/{store.add(f'overlay/agree/{place}/rank {me}', 1)}"
+        self._place = f"overlay/agree/{sha256(repr([name, *ranks]).encode()).hexdigest()[:16]}"
 
-    def agree(self, said: agreement.Testimony, patience: float) -> tuple[list[str], list[str]]:
+    def agree(self, said: agreement.Statement, patience: float) -> tuple[list[str], list[str]]:
         """Return the patches that are applied on all ranks, and those on any. Raises `AgreementError`.
 
         Args:
@@ -128,21 +127,22 @@ class Comparison:
         """
         try:
             verdict = self._verdict(said, patience)
-            if verdict["report"]:
-                # The store may live in a process that ends now, and all are to read it before.
-                if self._count("read", 1) == verdict["readers"]:
-                    self._set("all have read", True)
-                self._comes("all have read", SLACK)
         except AgreementError:
             raise
         except RuntimeError as error:
             raise AgreementError(f"the ranks could not be compared: their store failed: {error}") from error
         if verdict["report"]:
+            with suppress(RuntimeError):  # who keeps the store has seen that all have read it, and is gone
+                if self._count("read", 1) == verdict["readers"]:
+                    self._set("all have read", True)
+                self._comes("all have read", SLACK)
             raise AgreementError(verdict["report"])
         return verdict["everywhere"], verdict["anywhere"]
 
-    def _verdict(self, said: agreement.Testimony, patience: float) -> dict[str, Any]:
+    def _verdict(self, said: agreement.Statement, patience: float) -> dict[str, Any]:
         """Say what this rank has to say, and return what is said of all, by this rank if it is the one."""
+        # Counted in the store and not here: this process may have taken the place of another.
+        self._place += f"/{self._count(f'rank {self._me}', 1)}"
         outcome = [dict(said.outcome), list(said.account.applied) if said.account is not None else []]
         facts = dict(said.facts)
         kinds = [self._say("facts", facts, [facts, dict(said.notes)]), self._say("outcome", outcome, outcome)]
@@ -171,14 +171,14 @@ class Comparison:
         )
         report = agreement.silence(silent, patience)
         some, _ = next(iter(facts.values()))
-        words = [(agreement.Testimony(facts=some, outcome=one), [place]) for place, (one, _) in enumerate(outcomes.values())]
+        words = [(agreement.Statement(facts=some, outcome=one), [place]) for place, (one, _) in enumerate(outcomes.values())]
         if len(facts) > 1 or agreement.differences(words):
             by_kind: dict[tuple[str, str], list[int]] = {}
             for rank in self._ranks:
                 if rank not in silent:
                     by_kind.setdefault(tuple(self._get(f"rank {rank}")), []).append(rank)
             kinds = [
-                (agreement.Testimony(facts=facts[one][0], notes=facts[one][1], outcome=outcomes[other][0]), of)
+                (agreement.Statement(facts=facts[one][0], notes=facts[one][1], outcome=outcomes[other][0]), of)
                 for (one, other), of in by_kind.items()
             ]
             table = agreement.differences(kinds)

@@ -185,4 +185,4 @@ def agree(group: Any = None, timeout: float | None = None) -> None:
     from importlib import import_module
 
     # By name: the engine knows no torch.
-    import_module("overlay.compat.agreement").agree(group, timeout, _here().testimony())
+    import_module("overlay.compat.agreement").agree(group, timeout, _here().statement())

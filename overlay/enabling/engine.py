@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from overlay.deciding.trusted import Trusted
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
-    from overlay.pinning.agreement import Account, Testimony
+    from overlay.pinning.agreement import Account, Statement
     from overlay.pinning.lock import Lock
     from overlay.pinning.pin import Pin
     from overlay.reading.source import InstalledTree
@@ -192,16 +192,16 @@ class Engine:
         plan = self.plan(patches)
         return self._lock_of(plan.selection, plan.verdicts)
 
-    def testimony(self) -> Testimony:
+    def statement(self) -> Statement:
         """Return what this process says of itself to other ranks."""
         from overlay.pinning import agreement
 
         status, session = self.status(), self._session
         if session is None:
-            return agreement.Testimony()
+            return agreement.Statement()
         decided = session.decided()
         lock = self._lock_of(session.chosen.ids, decided)
-        return agreement.testimony_of(lock, decided, status, self._account_by(lock, session))
+        return agreement.statement_of(lock, decided, status, self._account_by(lock, session))
 
     def account(self) -> Account | None:
         """Return what is in place in this process, `None` if it is not enabled."""

@@ -47,7 +47,7 @@ class Account(Record):
         )
 
 
-class Testimony(Record):
+class Statement(Record):
     """What one rank says of itself. The default is that of a process in which overlay is not enabled."""
 
     #: What must be the same on all ranks: a value by the name of each fact.
@@ -77,7 +77,7 @@ def _is_refused(patch: PatchStatus) -> bool:
     return patch.state in ("failed", "incomplete")
 
 
-def testimony_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, account: Account) -> Testimony:
+def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, account: Account) -> Statement:
     """Return what a rank says of itself.
 
     Args:
@@ -118,7 +118,7 @@ def testimony_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, 
                 notes[f"{name}{locks.SOURCE_OF}{site}"] = f"{target['project']} {target['version']}, {file}"
     told = {patch.patch: _outcome(patch) for patch in status.patches if patch.patch in facts}
     outcome = {name: word for name, word in told.items() if word}
-    return Testimony(facts=facts, notes=notes, outcome=outcome, account=account)
+    return Statement(facts=facts, notes=notes, outcome=outcome, account=account)
 
 
 def _version(about: locks.Lock) -> str:
@@ -134,7 +134,7 @@ def _outcome(patch: PatchStatus) -> str:
     return "in place" if any(site.state == "applied" for site in patch.sites) else ""
 
 
-def differences(kinds: Sequence[tuple[Testimony, Sequence[int]]]) -> str:
+def differences(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> str:
     """Return a table of what ranks differ in, empty if they do not.
 
     Args:
@@ -142,7 +142,7 @@ def differences(kinds: Sequence[tuple[Testimony, Sequence[int]]]) -> str:
 
     """
     lines = _rows("overlay", [(said.facts["overlay"], "", ranks) for said, ranks in kinds])
-    kinds = [(said, ranks) for said, ranks in kinds if said.facts != Testimony.facts]
+    kinds = [(said, ranks) for said, ranks in kinds if said.facts != Statement.facts]
     partly: set[str] = set()
     for name in sorted({name for said, _ in kinds for name in said.facts} - {"overlay"}):
         if name.partition(locks.SOURCE_OF)[0] in partly:

@@ -236,8 +236,7 @@ def test_the_judge_asks_more_often() -> None:
 def test_upstream_alone_lets_the_others_wait(version: str) -> None:
     first, *others = results(version)["alone"]
     assert "AssertionError" in first["error"]
-    assert first["seconds"] < 2
     for rank in others:
         # They were in a collective until the time of the process group was up.
         assert "RuntimeError" in rank["error"], rank
-        assert rank["seconds"] > 3
+        assert "Timed out waiting" in rank["message"], rank

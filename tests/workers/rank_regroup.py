@@ -1,8 +1,7 @@
 """Started as a process that is a member of one group of ranks after another, each with other members.
 
 Arguments: the name of this process, and the steps as JSON. A step has `worlds`, lists of members each of
-which initialises `torch.distributed` for itself; and `store`, where they meet: "new", or "kept", the same for
-all steps.
+which initialises `torch.distributed` for itself, with a new store.
 Prints what each comparison raised, by step, as JSON: `{"steps": [...]}`.
 """
 
@@ -20,9 +19,7 @@ overlay.enable("megatron.recompute")
 
 import torch.distributed as dist  # noqa: E402
 from rank_agree import tried  # noqa: E402
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # noqa: E402
-
-from overlay.compat import agreement  # noqa: E402
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: E402
 
 PATIENCE = timedelta(seconds=300)
 LONG = 120.0
@@ -45,15 +42,11 @@ class Member:
     def _in_world(self, number: int, members: list[str], step: dict[str, Any]) -> dict[str, Any]:
         rank, world = members.index(self._name), len(members)
         place = f"step {number} of {members}"
-        # A group always meets in keys of its own: gloo itself cannot be made twice from the same ones.
-        store = PrefixStore(place, self._store) if step["store"] == "kept" else self._new(place, rank)
+        store = self._new(place, rank)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=PATIENCE)
         found: dict[str, Any] = {}
         if self._name not in step["absent"]:
             found["world"] = tried(None, step.get("timeout", LONG))
-        # Two groups at the same time never share keys: each has a prefix of its own, in torch as well.
-        if step["store"] == "kept" and found and len(step["worlds"]) == 1:
-            found["kept"] = self._through_kept(rank, world, step.get("timeout", LONG))
         if step.get("halves"):
             halves = [dist.new_group(list(half)) for half in (range(world // 2), range(world // 2, world))]
             found["half"] = tried(halves[rank >= world // 2], LONG)
@@ -62,14 +55,6 @@ class Member:
         self._meet(f"{place} is over", world)  # the store lives in one of them
         dist.destroy_process_group()
         return found
-
-    def _through_kept(self, rank: int, world: int, timeout: float) -> str:
-        """Compare through keys that earlier steps have used, as a launcher's own store has them."""
-        try:
-            agreement.compare_through(self._store, range(world), rank, timeout, *overlay._here().testimony())
-        except overlay.AgreementError as error:
-            return str(error)
-        return ""
 
     def _new(self, place: str, rank: int) -> Any:
         if rank == 0:

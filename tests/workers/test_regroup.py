@@ -34,12 +34,12 @@ STEPS: dict[str, dict[str, Any]] = {
 SILENT = ("one is silent", "the first is silent")
 
 
-def run(store: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
+def run(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Return for each step what its comparisons raised in each process that took part."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     names = ["a", "b", "c", "d"]
-    steps = [{"absent": [], **step, "store": store, "processes": len(names)} for step in STEPS.values()]
+    steps = [{"absent": [], **step, "processes": len(names)} for step in STEPS.values()]
     kept = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     clean = {name: text for name, text in os.environ.items() if not name.startswith("OVERLAY")}
     clean |= {"MASTER_PORT": str(kept.port), "RANK": "0", "WORLD_SIZE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -48,9 +48,9 @@ def run(store: str, folder: Path) -> dict[str, list[dict[str, Any]]]:
     return {name: [said[n] for said in told if said[n]] for n, name in enumerate(STEPS)}
 
 
-@pytest.fixture(scope="module", params=["new", "kept"])
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    return run(request.param, tmp_path_factory.mktemp("regroup"))
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    return run(tmp_path_factory.mktemp("regroup"))
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step not in SILENT])
@@ -58,7 +58,6 @@ def test_ranks_that_are_alike_agree_whoever_was_there_before(found: dict[str, li
     told = found[step]
     assert len(told) == sum(map(len, STEPS[step]["worlds"]))
     assert [rank["world"]["said"] for rank in told] == [""] * len(told)
-    assert {rank.get("kept", "") for rank in told} == {""}
 
 
 @pytest.mark.parametrize("step", ["grown", "grown again"])
@@ -72,6 +71,6 @@ def test_groups_within_one_world_are_compared_at_the_same_time(
 @pytest.mark.parametrize(("step", "who"), [("one is silent", 1), ("the first is silent", 0)])
 def test_only_a_rank_that_is_silent_is_named(found: dict[str, list[Any]], step: str, who: int) -> None:
     (rank,) = found[step]
-    for said in (rank["world"]["said"], rank.get("kept", rank["world"]["said"])):
-        assert said.startswith(f"rank {who} did not take part within {SHORT:g} s: ")
-        assert said.count("\n") == 1
+    said = rank["world"]["said"]
+    assert said.startswith(f"rank {who} did not take part within {SHORT:g} s: ")
+    assert said.count("\n") == 1

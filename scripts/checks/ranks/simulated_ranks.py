@@ -6,6 +6,7 @@ So it makes no difference how fast the machine is, and nobody waits for ten minu
 from __future__ import annotations
 
 import heapq
+import re
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -14,11 +15,11 @@ from overlay.compat import agreement as compared
 from overlay.errors import AgreementError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pytest
 
-    from overlay.pinning.agreement import Testimony
+    from overlay.pinning.agreement import Statement
 
 
 class Time:
@@ -63,41 +64,43 @@ class Store:
         self._lock = threading.Lock()
         self._values: dict[str, str] = {}
         self.asked: Counter[str] = Counter()
-        #: The length of what was sent to and fro.
-        self.letters = 0
+        #: How many of these were looks whether something is there.
+        self.looked: Counter[str] = Counter()
 
-    def _exchange(self, what: Callable[[], str]) -> str:
-        with self._lock:
-            self.asked[threading.current_thread().name] += 1
-            found = what()
-            self.letters += len(found)
-            return found
+    def _asked(self, looks: int = 0) -> None:
+        name = threading.current_thread().name
+        self.asked[name] += 1
+        self.looked[name] += looks
 
     def add(self, key: str, number: int) -> int:
         """Add to a counter, and return what it is then."""
-
-        def add() -> str:
+        with self._lock:
+            self._asked()
             self._values[key] = str(int(self._values.get(key, "0")) + number)
-            return self._values[key]
-
-        return int(self._exchange(add))
+            return int(self._values[key])
 
     def set(self, key: str, value: str) -> None:
         """Write a value."""
-        self._exchange(lambda: self._values.setdefault(key, value) and self._values.update({key: value}) or value)
+        with self._lock:
+            self._asked()
+            self._values[key] = value
 
     def get(self, key: str) -> str:
         """Read a value that is there."""
-        return self._exchange(lambda: self._values[key])
+        with self._lock:
+            self._asked()
+            return self._values[key]
 
     def check(self, keys: Sequence[str]) -> bool:
         """Tell whether all values are there."""
-        return bool(self._exchange(lambda: "yes" if all(key in self._values for key in keys) else ""))
+        with self._lock:
+            self._asked(not keys[0].rpartition("/")[2].startswith("rank "))
+            return all(key in self._values for key in keys)
 
 
 def compare(  # noqa: PLR0913 -- what may be drawn of a job
     monkeypatch: pytest.MonkeyPatch,
-    ranks: Mapping[int, Testimony],
+    ranks: Mapping[int, Statement],
     world: int,
     *,
     patience: float = 590.0,
@@ -140,4 +143,14 @@ def compare(  # noqa: PLR0913 -- what may be drawn of a job
         thread.start()
     for thread in threads:
         thread.join()
+    return found
+
+
+def named(text: str) -> set[int]:
+    """Return all ranks in a text: those of a table, and those that did not take part."""
+    found: set[int] = set()
+    for runs in re.findall(r"ranks? ([\d,-]+)", text):
+        for run in runs.split(","):
+            first, _, last = run.partition("-")
+            found |= set(range(int(first), int(last or first) + 1))
     return found

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from fake_upstream import forget
-from simulated_ranks import compare
+from simulated_ranks import compare, named
 
 from overlay.patch import fixed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable
 
     from fake_upstream import Upstream
 
     from overlay.enabling.engine import Engine
     from overlay.patch import Patch
-    from overlay.pinning.agreement import Testimony
+    from overlay.pinning.agreement import Statement
 
 SEED = int(os.environ.get("OVERLAY_TEST_SEED") or random.randrange(2**32))
 JOBS = 24
@@ -101,16 +99,16 @@ class Site:
             mended(upstream.patch({"fakeup.core:Engine.named": unchanged}, name="e.mended")),
         ]
         self._core = (upstream.root / "fakeup/core.py").read_text()
-        self._said: dict[Rank, Testimony] = {}
+        self._said: dict[Rank, Statement] = {}
         set_variable("OVERLAY_LOG", "off")
 
-    def says(self, rank: Rank) -> Testimony:
+    def says(self, rank: Rank) -> Statement:
         """Return what such a rank says of itself."""
         if rank not in self._said:
             self._said[rank] = self._session(rank)
         return self._said[rank]
 
-    def _session(self, rank: Rank) -> Testimony:
+    def _session(self, rank: Rank) -> Statement:
         from overlay.installing import unpickled
 
         source = "\n\ndef scale(value, factor=2):\n    return factor * value\n" if rank.fault == "source" else ""
@@ -126,7 +124,7 @@ class Site:
                 self._import(name, rank)
             if rank.fault == "pickled":
                 unpickled.arrive("z.other@1", "fakeup.core:Engine.named")
-            return engine.testimony()
+            return engine.statement()
         finally:
             unpickled._arrived.clear()
             engine.disable()
@@ -160,16 +158,6 @@ def mended(patch: Patch) -> Patch:
     (one,) = target.variants
     cured = fixed("1", one.versions, *one.shape, reason="it is mended in 1.2")
     return patch.replace(targets=(target.replace(variants=(cured,)),))
-
-
-def named(text: str) -> set[int]:
-    """Return all ranks in a text: those of a table, and those that did not take part."""
-    found: set[int] = set()
-    for runs in re.findall(r"ranks? ([\d,-]+)", text):
-        for run in runs.split(","):
-            first, _, last = run.partition("-")
-            found |= set(range(int(first), int(last or first) + 1))
-    return found
 
 
 @pytest.mark.parametrize("fault", ["", *FAULTS])

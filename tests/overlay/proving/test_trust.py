@@ -206,7 +206,7 @@ def test_lock_pin_and_ranks_hold_what_is_trusted(toy: Toy) -> None:
         "overlay.enable()\n"
         "import toylib.core\n"
         "print(toylib.core.scale(4))\n"
-        "print(*(f'{name}={value}' for name, value in sorted(here().testimony()[0].items())), sep='\\n')\n",
+        "print(*(f'{name}={value}' for name, value in sorted(here().statement().facts.items())), sep='\\n')\n",
     )
     settings = {"OVERLAY_PATCHES": RIGHT}
     plain, trusting = (toy.python("job.py", **settings, **more) for more in ({}, {"OVERLAY_TRUST": FILE}))

@@ -84,11 +84,8 @@ def test_a_chart_fits_the_width_that_it_is_given(browser: Browser, page: Path, w
         const texts = [...svg.querySelectorAll('text')].map(text => text.getBoundingClientRect())
         return {look: svg.classList[1], right: box.right, height: Math.min(...texts.map(text => text.height)),
             cut: texts.filter(text => text.left < box.left - 1 || text.right > box.right + 1).length}})"""
-    for _ in range(20):
-        found = browser.run(script)
-        if len(found) == 5:
-            break
-        time.sleep(0.5)  # a busy browser has not laid out all of it yet
+    while len(found := browser.run(script)) < 5:
+        time.sleep(0.1)  # a busy browser has not laid out all of it yet
     assert [one["look"] for one in found] == [look] * 5
     assert max(one["right"] for one in found) <= width
     assert not any(one["cut"] for one in found)

@@ -108,11 +108,11 @@ TESTS = {
             pass
 
         def test_hangs():
-            code = "import time; time.sleep(60)"
+            code = "import time; time.sleep(3600)"
             child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
             with open(os.environ["CHILD"], "a") as file:
                 file.write(f"{child.pid}\\n")
-            time.sleep(60)
+            time.sleep(3600)
 
         def test_after():
             pass

@@ -168,7 +168,7 @@ def test_parallel_calls_install_once(layout: Any, installed: list[int]) -> None:
 
 
 def test_lock_waits_for_another_process_and_survives_its_death(
-    layout: Any, capsys: pytest.CaptureFixture[str]
+    layout: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
         "import fcntl, os, sys, time\n"
@@ -180,12 +180,12 @@ def test_lock_waits_for_another_process_and_survives_its_death(
     with subprocess.Popen([sys.executable, "-c", code, str(layout.lock)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        timer = threading.Timer(0.5, holder.kill)
-        timer.start()
+        said: list[str] = []
+        # It is killed when somebody waits for it, whenever that is.
+        monkeypatch.setattr(setup, "say", lambda text: (said.append(text), holder.kill()))
         with setup.locked(layout):
-            assert holder.wait(10) == -signal.SIGKILL
-        timer.join()
-    assert "waiting for it" in capsys.readouterr().err
+            assert holder.wait() == -signal.SIGKILL
+    assert [text.partition(", ")[2] for text in said] == ["waiting for it"]
 
 
 def test_settings_for_other_environments_are_out_of_the_way(
