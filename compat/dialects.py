@@ -39,6 +39,12 @@ _MEGATRON: dict[str, object] = {
     "no_check_for_nan_in_loss_and_grad": False,
     "no_overlap_p2p_communication": False,
     "lr_decay_style": "linear",
+    "lr_warmup_iters": 0,
+    "lr_warmup_samples": 0,
+    "lr_warmup_fraction": None,
+    "weight_decay_incr_style": "constant",
+    "fp16": False,
+    "loss_scale": None,
     "decoupled_lr": None,
 }
 _SLIME: dict[str, object] = {
@@ -68,6 +74,7 @@ _SLIME: dict[str, object] = {
     "partial_rollout": False,
     "qkv_format": "thd",
     "ref_ckpt_step": None,
+    "rollout_batch_size": None,
     "rollout_function_path": "slime.rollout.sglang_rollout.generate_rollout",
     "rollout_temperature": 1.0,
     "train_backend": "megatron",
@@ -122,6 +129,7 @@ VERL = Dialect(
         "no_check_for_nan_in_loss_and_grad": False,
         "strategy": "fsdp",
         "critic.enable": None,
+        "rollout_batch_size": None,
     },
     implies=(
         # The one that a whole configuration or its group `model_engine` names, and in SFT `engine`.

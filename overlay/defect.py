@@ -74,8 +74,12 @@ class Defect(Record):
     shown: str = ""
     #: The id of the patch that mends it, empty while there is none.
     patch: str = ""
-    #: What to do where no patch mends it: a setting to avoid, something to use in its place.
+    #: What to do where no patch mends it: a setting to avoid, something to use in its place. Empty if nothing
+    #: that is known helps.
     way_out: str = ""
+    #: The test that does what `way_out` says and sees the right outcome, or upstream's refusal, on each release
+    #: that has the defect (a pytest node id). Empty while nobody has tried it.
+    tried: str = ""
 
 
 #: What `Defect.shown` says of a defect that was found in the source and that no run has shown.

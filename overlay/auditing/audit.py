@@ -80,7 +80,7 @@ class Audit(Record):
 
     def _entry(self, finding: Finding) -> dict[str, Any]:
         defect = self.defects[finding.defect].to_dict()
-        said = {name: defect[name] for name in ("summary", "met", "upstream", "fixed", "shown")}
+        said = {name: defect[name] for name in ("summary", "met", "upstream", "fixed", "shown", "tried")}
         if finding.defect in self.answers:
             said["settings"] = self.answers[finding.defect].to_dict()
         return {**finding.to_dict(), **said}

@@ -22,6 +22,8 @@ STATES: dict[str, str] = {
     "absent": "not there: this release does not have the code that is wrong",
     "not-installed": "the project is not installed",
 }
+#: Said where neither a setting nor a release is known to help.
+NONE = "no way out is known"
 _OF_VERDICTS = {
     "apply": "open",
     "fixed-upstream": "fixed",
@@ -113,7 +115,13 @@ def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree) -> Target
 
 
 def _way_out(defect: Defect) -> str:
-    return "; or ".join(filter(None, [defect.way_out, _later(defect)]))
+    return "; or ".join(filter(None, [advice(defect), _later(defect)])) or NONE
+
+
+def advice(defect: Defect) -> str:
+    """Return what to do about a defect, and whether anybody tried it; empty if nothing is known."""
+    untried = "" if defect.tried or not defect.way_out else "(not tried) "
+    return untried + defect.way_out
 
 
 def _later(defect: Defect) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 
 from overlay.auditing.job_settings import ANSWERS
-from overlay.auditing.judge import STATES
+from overlay.auditing.judge import NONE, STATES, advice
 from overlay.base.record import TYPE_CHECKING
 from overlay.base.text import WIDTH, wrap
 from overlay.defect import HARMS, READ
@@ -169,7 +169,8 @@ def explanation(defect: Defect, finding: Finding | None = None) -> str:
         "Fixed": f"{defect.project.name} {defect.fixed}" if defect.fixed else "in no release",
         "Shown": read if defect.shown == READ else f"measured by {defect.shown}",
         "Mended by": defect.patch or "no patch",
-        "Way out": defect.way_out,
+        "Way out": advice(defect) or ("" if defect.patch or defect.fixed else NONE),
+        "Tried by": defect.tried,
     }
     lines = [f"{defect.id}: {defect.harm}, {HARMS[defect.harm]}", "", *_wrapped(defect.summary), ""]
     for what, text in said.items():

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from itertools import product
 
+from overlay.defect import Setting
 from overlay.patch import Variant, variant
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overlay.defect import Condition as OnSettings
     from overlay.patch import Condition
+
+#: slime's own loss and miles' divide by themselves without a loss per token, and say that there is one token.
+NOT_SLIME = Setting(key="rollout_batch_size", among=(None,))
 
 
 def all_of(*conditions: OnSettings | tuple[OnSettings, ...]) -> tuple[tuple[OnSettings, ...], ...]:

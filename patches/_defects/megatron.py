@@ -6,8 +6,8 @@ from functools import partial
 
 from overlay.compat.projects import MEGATRON
 from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patch import known
-from overlay.patches._defects._short_forms import all_of, fixed, one_of, present
+from overlay.patch import Absent, known
+from overlay.patches._defects._short_forms import NOT_SLIME, absent, all_of, fixed, one_of, present
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -19,6 +19,7 @@ _EXPERTS = given("num_experts")
 _OVERLAPPED = among("no_overlap_p2p_communication", False)
 _GROUPED = "megatron.core.extensions.transformer_engine:TEGroupedLinear.__init__"
 _INTERLEAVED = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving"
+_SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 _LINEAR = "megatron.core.extensions.transformer_engine:TELinear.__init__"
 
 _defect = partial(Defect, project=MEGATRON)
@@ -142,7 +143,10 @@ DEFECTS = (
         "others beside them weigh more. Nobody notices; in 0.14 a slice without any is NaN.",
         harm="silent-wrong",
         when=all_of(
-            _CP, _PER_BATCH, beyond("the loss function returns a sum, a number of tokens and a report")
+            _CP,
+            _PER_BATCH,
+            NOT_SLIME,
+            beyond("the loss function returns a sum, a number of tokens and a report"),
         ),
         patch="megatron.masked-loss-cp",
     ),
@@ -194,6 +198,42 @@ DEFECTS = (
         only=("0.12", "0.14"),
         fixed="0.16.0",
         patch="megatron.moe-aux-scale",
+    ),
+    _defect(
+        id="megatron.seq-aux-loss-micro-batch-scale",
+        summary="With a loss per token the gradient of seq_aux_loss is too small by the number of sequences "
+        "in a micro-batch. Nobody notices: what is logged is right.",
+        harm="silent-wrong",
+        met="seq_aux_loss with calculate_per_token_loss and several sequences in a micro-batch, in 0.16 to "
+        "0.18 and on the dev branch.",
+        when=all_of(
+            _EXPERTS,
+            among("moe_router_load_balancing_type", "seq_aux_loss"),
+            _AUX,
+            _PER_TOKEN,
+            above("micro_batch_size", 1),
+        ),
+        variants=(
+            present("0.16", ">=0.16.0.dev0", known(_SEQUENCE, "56ddc1f9e8d7")),
+            present("dev", ">=0.16.0.dev0", known(_SEQUENCE, "3e433714469a")),
+            fixed(
+                "0.19",
+                ">=0.18.0.dev0",
+                known(_SEQUENCE, "3f96c4fa47cc"),
+                reason="the tokens of all sequences count",
+            ),
+            absent(
+                "0.14",
+                ">=0.13.1.dev0",
+                known(_SEQUENCE, "ef35efac69a6"),
+                reason="the tokens of all sequences count",
+            ),
+            absent("before 0.14", "<0.14.0.dev0", Absent(site=_SEQUENCE), reason="there is no such method"),
+        ),
+        upstream=("NVIDIA/Megatron-LM#5798",),
+        fixed="0.19.0",
+        patch="megatron.moe-aux-scale",
+        way_out="one sequence in a micro-batch",
     ),
     _defect(
         id="megatron.recompute-holds-inputs",

@@ -7,7 +7,7 @@ from functools import partial
 from overlay.compat.projects import MEGATRON
 from overlay.defect import Defect, above, among, beyond, given, switched
 from overlay.patch import Absent, known
-from overlay.patches._defects._short_forms import absent, all_of, fixed, present
+from overlay.patches._defects._short_forms import NOT_SLIME, absent, all_of, fixed, one_of, present
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -65,7 +65,6 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#3159",),
         fixed="0.17.0",
-        way_out="scale mtp_loss_scaling_factor",
     ),
     _defect(
         id="megatron.instances-stream",
@@ -137,12 +136,13 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
-        way_out="multiply moe_aux_loss_coeff by the data parallel size, and pack sequences, not pad them",
+        way_out="multiply moe_aux_loss_coeff (in a list the entry of global_aux_loss alone) by the data "
+        "parallel size, and pack sequences instead of padding them",
     ),
     _defect(
         id="megatron.padded-z-loss-report",
         summary="With a padding mask what is logged of a router's z-loss is a mean of means of ranks, which "
-        "have different numbers of tokens. Nobody notices.",
+        "have different numbers of tokens; before 0.19 it is the mean of one rank. Nobody notices.",
         harm="silent-wrong",
         met="moe_z_loss_coeff with a padding mask, on several ranks.",
         when=all_of(
@@ -155,35 +155,8 @@ DEFECTS = (
             absent("before", "<0.17.0.dev0", Absent(site=_COUNT), reason="routers know no padding mask"),
         ),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
-        way_out="pack sequences instead of padding them",
-    ),
-    _defect(
-        id="megatron.seq-aux-loss-micro-batch-scale",
-        summary="With a loss per token the gradient of seq_aux_loss is too small by the number of sequences "
-        "in a micro-batch. Nobody notices: what is logged is right.",
-        harm="silent-wrong",
-        met="seq_aux_loss with calculate_per_token_loss and several sequences in a micro-batch, on the dev "
-        "branch.",
-        when=all_of(
-            given("num_experts"),
-            among("moe_router_load_balancing_type", "seq_aux_loss"),
-            _AUX,
-            switched("calculate_per_token_loss"),
-            above("micro_batch_size", 1),
-        ),
-        variants=(
-            present("dev", ">=0.16.0.dev0", known(_SEQUENCE, "3e433714469a")),
-            # Those of the releases count otherwise, and `megatron.moe-aux-scale` mends them with the rest.
-            absent(
-                "releases",
-                ">=0.13.1.dev0",
-                known(_SEQUENCE, "ef35efac69a6", "56ddc1f9e8d7", "3f96c4fa47cc"),
-                reason="the method counts in another way",
-            ),
-            absent("before 0.14", "<0.14.0.dev0", Absent(site=_SEQUENCE), reason="there is no such method"),
-        ),
-        upstream=("NVIDIA/Megatron-LM#5798",),
-        way_out="one sequence in a micro-batch",
+        way_out="from 0.19 on, pack sequences instead of padding them; before, do so with "
+        "megatron.moe-aux-scale",
     ),
     _defect(
         id="megatron.masked-loss-before-0-14",
@@ -195,13 +168,16 @@ DEFECTS = (
         when=all_of(
             _CP,
             among("calculate_per_token_loss", False),
+            NOT_SLIME,
             beyond("the loss function returns a sum, a number of tokens and a report"),
         ),
         variants=(
-            present(
-                "0.12",
-                ">=0.11.0.dev0,<0.14.0.dev0",
-                known(_STEP, "eb112126da5b", "241ca4edb8d8", "faf3bdaa7af9"),
+            present("0.13", ">=0.13.0.dev0,<0.14.0.dev0", known(_STEP, "faf3bdaa7af9")),
+            absent(
+                "before 0.13",
+                ">=0.11.0.dev0,<0.13.0.dev0",
+                known(_STEP, "eb112126da5b", "241ca4edb8d8"),
+                reason="Megatron's own loss function adds up the tokens of all context parallel ranks there",
             ),
             absent(
                 "0.14",
@@ -212,6 +188,7 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#1764"),
         way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
+        tried="tests/real/test_advice.py::test_a_loss_per_token_is_right_in_0_13",
     ),
     _defect(
         id="megatron.cross-attention-group",
@@ -263,17 +240,24 @@ DEFECTS = (
     ),
     _defect(
         id="megatron.reshardable-without-fused-adam",
-        summary="A fully reshardable checkpoint cannot be loaded into torch's own Adam: KeyError: 'step'.",
+        summary="A fully reshardable checkpoint (before 0.15: one sharded over the model's space) cannot be "
+        "loaded into torch's own Adam: KeyError: 'step'.",
         harm="crash",
-        met="A resume with dist_ckpt_optim_fully_reshardable, where neither Transformer Engine nor Apex is "
-        "installed.",
+        met="A resume with dist_ckpt_optim_fully_reshardable (before 0.15 with optimizer states of the type "
+        "fully_sharded_model_space), where neither Transformer Engine nor Apex is installed.",
         when=all_of(
-            switched("dist_ckpt_optim_fully_reshardable"),
+            one_of(
+                switched("dist_ckpt_optim_fully_reshardable"),
+                beyond("Megatron is before 0.15, and the checkpoint is fully_sharded_model_space"),
+            ),
             beyond("the job resumes, with neither Transformer Engine nor Apex"),
         ),
         variants=(
             present("0.15", ">=0.15.0.dev0", known(_LOAD, "205ab9853a7c", "54793d359f10")),
-            absent("before 0.15", "<0.15.0.dev0", reason="there is no such format"),
+            # With the sharding type `fully_sharded_model_space`, which loads by the same function.
+            present(
+                "0.12", ">=0.12.0.dev0,<0.15.0.dev0", known(_LOAD, "7ac37f64b6e1", "7d4cb7f0e87c", "205ab9853a7c")
+            ),
         ),
         way_out="install Transformer Engine or Apex",
     ),
@@ -305,6 +289,7 @@ DEFECTS = (
         ),
         upstream=("NVIDIA/Megatron-LM#3007",),
         fixed="0.17.0",
-        way_out="leave --reuse-grad-buf-for-mxfp8-param-ag out",
+        way_out="leave --reuse-grad-buf-for-mxfp8-param-ag and --fp8-param-gather out: without the first "
+        "alone the job ends in NotImplementedError",
     ),
 )

@@ -6,7 +6,8 @@ from functools import partial
 
 from overlay.compat.projects import SLIME
 from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patches._defects._short_forms import all_of, one_of
+from overlay.patch import Absent, Present, known
+from overlay.patches._defects._short_forms import absent, all_of, fixed, one_of, present
 
 _PPO = among("advantage_estimator", "ppo")
 _CP = above("context_parallel_size", 1)
@@ -16,6 +17,9 @@ _GROUPED = (
     among("advantage_estimator", "grpo", "gspo", "cispo", "reinforce_plus_plus_baseline"),
     among("disable_rewards_normalization", False),
 )
+_PROVIDER = "slime.backends.megatron_utils.model_provider:get_model_provider_func"
+_INNER = "slime.backends.megatron_utils.model_provider:_get_model_provider_func"
+_BRIDGED = "slime.utils.megatron_bridge_utils"
 _GDN = beyond("the model is Qwen3-Next or Qwen3.5, with slime's own layer")
 
 _defect = partial(Defect, project=SLIME)
@@ -51,6 +55,32 @@ DEFECTS = (
         "is a mean of means over micro-batches. Nobody notices.",
         harm="silent-wrong",
         when=all_of(among("megatron_to_hf_mode", "bridge"), switched("calculate_per_token_loss")),
+        patch="slime.bridge-flags",
+    ),
+    _defect(
+        id="slime.bridge-context-parallel-lost",
+        summary="In bridge mode --context-parallel-size does not reach the model: each rank attends to its "
+        "own tokens alone. Nobody notices but by a reward that does not rise.",
+        harm="silent-wrong",
+        when=all_of(among("megatron_to_hf_mode", "bridge"), _CP),
+        variants=(
+            present("0.2.2", ">=0.2.1.dev0,<0.3.0.dev0", known(_PROVIDER, "507f0e2851f8", "ed1c7b3f37ff")),
+            fixed(
+                "0.2.4",
+                ">=0.2.3.dev0",
+                known(_PROVIDER, "29333892cf28", "52559e6c1f83"),
+                reason="the model is told the context parallel size",
+            ),
+            fixed("0.3.0", ">=0.2.4.dev0", Present(site=_INNER), reason="the model is told the context parallel size"),
+            fixed("0.3.1", ">=0.3.0.dev0", Absent(site=_BRIDGED), reason="slime has no bridge mode any more"),
+            absent(
+                "before 0.2.2",
+                "<0.2.2.dev0",
+                known(_PROVIDER, "dfa83e8f2cfc", "1345b8887bf1", "cfd30a1c11bd"),
+                reason="slime has no bridge mode for the model before 0.2.2",
+            ),
+        ),
+        fixed="0.2.4",
         patch="slime.bridge-flags",
     ),
     _defect(
@@ -176,6 +206,7 @@ DEFECTS = (
         when=all_of(
             among("loss_type", "policy_loss"),
             among("kl_coef", 0),
+            other("advantage_estimator", "ppo"),  # whose values stand in for them
             beyond("the generate function brings no rollout_log_probs"),
         ),
         patch="slime.one-step-log-probs",
@@ -193,7 +224,16 @@ DEFECTS = (
         summary="A resumed run's learning rate schedule is advanced a second time, past warm-up and towards "
         "its end. One notices only in the curve of the learning rate.",
         harm="silent-wrong",
-        when=all_of(other("lr_decay_style", "constant"), beyond("the job resumes with its optimizer")),
+        when=all_of(
+            one_of(
+                other("lr_decay_style", "constant"),
+                above("lr_warmup_iters", 0),
+                above("lr_warmup_samples", 0),
+                above("lr_warmup_fraction", 0),
+                other("weight_decay_incr_style", "constant"),
+            ),
+            beyond("the job resumes with its optimizer"),
+        ),
         patch="slime.resumed-schedule",
     ),
     _defect(

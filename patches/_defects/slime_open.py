@@ -31,7 +31,8 @@ DEFECTS = (
             absent("none", ">=0", Absent(site=_FSDP), reason="there is no such trainer"),
         ),
         upstream=("THUDM/slime#2247",),
-        way_out="train on Megatron",
+        way_out="train on Megatron, with slime.eps-clip-c",
+        tried="tests/real/test_contracts.py::test_with_the_patch_the_contract_holds",
     ),
     _defect(
         id="slime.qwen-tool-results-split",
@@ -52,15 +53,25 @@ DEFECTS = (
             ),
         ),
         upstream=("THUDM/slime#2264",),
-        way_out="--loss-mask-type qwen3, for a model that has that template",
+        way_out="for a model with that template --loss-mask-type qwen3_5, from 0.2.4 on, or before "
+        "--loss-mask-type qwen3 with slime.tool-turn-mask; 0.1.0 has neither",
+        tried="tests/real/test_advice.py::test_slimes_other_masks_keep_the_results_of_tools_in_one_turn",
     ),
     _defect(
         id="slime.grad-norm-unbound",
         summary="A step that is skipped for an infinite gradient ends the job in UnboundLocalError, instead "
         "of being skipped.",
         harm="crash",
-        met="--no-check-for-nan-in-loss-and-grad, and gradients that overflow.",
-        when=all_of(switched("no_check_for_nan_in_loss_and_grad"), beyond("a gradient overflows")),
+        met="--fp16, or --no-check-for-nan-in-loss-and-grad with --loss-scale, and gradients that overflow.",
+        when=(
+            # Megatron leaves the check out itself where the scale of the loss is dynamic.
+            (switched("fp16"), among("loss_scale", None), beyond("a gradient overflows")),
+            (
+                given("loss_scale"),
+                switched("no_check_for_nan_in_loss_and_grad"),
+                beyond("a gradient overflows"),
+            ),
+        ),
         variants=(
             present(
                 "0.1",
@@ -76,7 +87,7 @@ DEFECTS = (
         ),
         upstream=("THUDM/slime#1762",),
         fixed="0.3.0",
-        way_out="leave --no-check-for-nan-in-loss-and-grad out",
+        way_out="train in bfloat16, without --loss-scale",
     ),
     _defect(
         id="slime.kl-metric-overwritten",
@@ -105,7 +116,6 @@ DEFECTS = (
             absent("0.1", "<0.1.0.dev0", known(_ADVANTAGES, "227c1383b566"), reason="there is no PPO"),
         ),
         upstream=("THUDM/slime#2114",),
-        way_out="do not read rollout/kl",
     ),
     _defect(
         id="slime.correct-samples-mispaired",

@@ -31,7 +31,11 @@ DEFECTS = (
         summary="The critic's gradient grows with the number of micro-batches, and a short one counts as "
         "much as a full one: another batch size is another learning rate. Nobody notices.",
         harm="silent-wrong",
-        when=all_of(switched("critic.enable"), beyond("a mini-batch has several micro-batches or ranks")),
+        when=all_of(
+            one_of(switched("critic.enable"), among("critic.enable", None)),
+            one_of(switched("critic.enable"), among("algorithm.adv_estimator", "gae")),
+            beyond("a mini-batch has several micro-batches or ranks"),
+        ),
         patch="verl.critic-loss-scale",
     ),
     _defect(
@@ -95,8 +99,8 @@ DEFECTS = (
     ),
     _defect(
         id="verl.resume-skips-an-epoch",
-        summary="A job that is resumed from the last step of an epoch skips the next, or ends at once with "
-        "exit code 0. Nobody notices but by the number of steps.",
+        summary="A job that is resumed from the last step of an epoch (in 0.9 one of SFT) skips the next, or "
+        "ends at once with exit code 0. Nobody notices but by the number of steps.",
         harm="silent-wrong",
         when=all_of(
             other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")
@@ -185,10 +189,9 @@ DEFECTS = (
         "copies of weights on the device. One notices by memory.",
         harm="out-of-memory",
         met="Offloading with Megatron, a precision-aware optimizer or FP8 weights.",
-        when=all_of(
-            _MEGATRON,
-            switched("optimizer_offload"),
-            beyond("the optimizer is precision-aware, or weights are FP8"),
+        when=(
+            (_MEGATRON, switched("optimizer_offload"), beyond("the optimizer is precision-aware")),
+            (_MEGATRON, switched("param_offload"), beyond("weights are FP8")),
         ),
         patch="verl.megatron-offload-rest",
     ),

@@ -52,12 +52,11 @@ DEFECTS = (
         ),
         fixed="0.9.1",
         shown="tests/real/test_verl_left.py::test_verl_0_9_0_leaves_marks_to_the_next_transfer",
-        way_out="another checkpoint engine, or verl 0.9.1",
     ),
     _defect(
         id="verl.legacy-workers-weigh-by-samples",
-        summary="The legacy workers weigh a micro-batch by its samples: under token-mean a token in a short "
-        "response counts for more. Nobody notices.",
+        summary="The legacy workers weigh a micro-batch by its samples, and on Megatron all micro-batches "
+        "alike: under token-mean a token in a short response counts for more. Nobody notices.",
         harm="silent-wrong",
         met="The legacy workers: trainer.use_legacy_worker_impl other than disable.",
         when=all_of(other("trainer.use_legacy_worker_impl", "disable")),
@@ -67,7 +66,9 @@ DEFECTS = (
         ),
         upstream=("verl-project/verl#6836",),
         fixed="0.8.0",
-        way_out="trainer.use_legacy_worker_impl=disable, from 0.7 on",
+        way_out="from 0.7 on trainer.use_legacy_worker_impl=disable, and fsdp_config.strategy=fsdp2 beside "
+        "actor.strategy=fsdp2; but it refuses a critic that is not on fsdp, and one that is needs "
+        "verl.critic-loss-scale",
     ),
     _defect(
         id="verl.distillation-of-nothing",
@@ -80,16 +81,21 @@ DEFECTS = (
             present("0.8", ">=0.8.0.dev0", known(_RANGE, "addbe0c1ed1e")),
             absent("before 0.8", "<0.8.0.dev0", Absent(site=_RANGE), reason="there is no distillation"),
         ),
-        way_out="drop such samples, or make micro-batches larger",
+        way_out="drop samples without a token that counts",
+        tried="tests/real/test_advice.py::test_a_distillation_of_one_token_is_measured",
     ),
     _defect(
         id="verl.resume-repeats-order",
         summary="After a resume at the end of an epoch the next one has the order of the first. Each prompt "
         "is seen as often; nobody notices.",
         harm="silent-wrong",
-        met="A resume of RL from a checkpoint of the last step of an epoch.",
+        met="A resume of RL from a checkpoint of the last step of an epoch, with data.shuffle; in 0.9 with "
+        "trainer.use_v1=False.",
         when=all_of(
-            other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")
+            other("trainer.resume_mode", "disable"),
+            switched("data.shuffle"),
+            other("trainer.use_v1", True),
+            beyond("it resumes from the last step of an epoch"),
         ),
         variants=(
             present("0.8", ">=0.8.0.dev0", known(_LOAD, "b2f64f076ef9", "d81bba03cbb8")),
@@ -101,7 +107,7 @@ DEFECTS = (
             ),
         ),
         upstream=("verl-project/verl#5725",),
-        way_out="save elsewhere than at the end of an epoch",
+        way_out="save elsewhere than at the end of an epoch; from 0.9 on, leave trainer.use_v1 at True",
     ),
     _defect(
         id="verl.reward-on-observation-dropped",
@@ -121,6 +127,7 @@ DEFECTS = (
         ),
         upstream=("verl-project/verl#7300",),
         way_out="let rollouts end with a turn of the policy",
+        tried="tests/real/test_advice.py::test_a_reward_on_a_token_of_the_policy_is_credited",
     ),
     _defect(
         id="verl.sft-odd-batch",
@@ -137,6 +144,7 @@ DEFECTS = (
         ),
         shown="tests/real/test_sft_balance_ray.py::test_a_batch_that_the_ranks_do_not_divide_is_refused_by_verl",
         way_out="make the batch size a multiple of the ranks",
+        tried="tests/real/test_sft_balance_ray.py::test_it_is_the_release_that_runs",
     ),
     _defect(
         id="verl.lora-of-stacked-projections",
@@ -155,7 +163,8 @@ DEFECTS = (
         ),
         upstream=("verl-project/verl#7453",),
         fixed="0.9.1",
-        way_out="merge the adapters: lora.merge=True",
+        way_out="a vLLM before 0.25; or lora.merge=True, on Megatron from 0.7.1 on and on FSDP from 0.9 on, "
+        "where 0.7.1 and 0.8.0 send unmerged weights by it",
     ),
     _defect(
         id="verl.bridge-gradients-in-bf16",

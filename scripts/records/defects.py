@@ -154,7 +154,10 @@ def _section(defect: Defect, patches: dict[str, Patch]) -> str:
     else:
         facts.append("- mended by no patch")
     if defect.way_out:
-        facts.append(f"- way out: {defect.way_out}")
+        tried = f"tried by `{defect.tried}`" if defect.tried else "not tried"
+        facts.append(f"- way out: {defect.way_out} ({tried})")
+    elif not defect.patch:
+        facts.append(f"- way out: {'the release with the fix' if defect.fixed else 'none is known'}")
     return "\n".join([f"### `{defect.id}`", "", defect.summary, "", *facts, ""])
 
 
