@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-#: While a critic's loss is computed: what `agg_loss` is to divide by, in its own words. Not a context variable,
-#: for `torch.compile` reads a global and breaks the graph at a context variable.
+#: While a critic's loss is computed: what `agg_loss` is to divide by, in its own words. A plain global,
+#: because `torch.compile` cannot trace a context variable.
 _batch: dict[str, Any] | None = None
 
 
@@ -28,7 +28,7 @@ def make_train_batch(original: Callable[..., Any], _module: ModuleType) -> Calla
 
 
 def _is_value_loss(loss_function: Any) -> bool:
-    """Return whether a loss is `value_loss`, as verl's trainers hand it to a worker: with its configuration."""
+    """Return whether a loss is `value_loss`, with its configuration or without."""
     from verl.workers.utils import losses
 
     while hasattr(loss_function, "func"):

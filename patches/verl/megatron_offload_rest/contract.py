@@ -18,7 +18,8 @@ from unittest import mock
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
-STATES = ("exp_avg", "exp_avg_sq", "master_param")
+_MASTER = "master_param"
+STATES = ("exp_avg", "exp_avg_sq", _MASTER)
 
 
 def wrong(seed: str) -> str:
@@ -61,6 +62,10 @@ def _wrong_of(engine_class: Any, draw: random.Random) -> str:
     from megatron.core.optimizer import ChainedOptimizer
 
     states = [{object(): {name: _drawn(draw) for name in STATES} for _ in range(3)} for _ in range(2)]
+    # Of float16 the scale stays on the device, and so does the master weight.
+    scaled = _drawn(draw).half()
+    left = {_MASTER: scaled}
+    states[0][object()] = left
     wrappers = [SimpleNamespace(optimizer=SimpleNamespace(state=state)) for state in states]
     chained = ChainedOptimizer.__new__(ChainedOptimizer)
     # A rank may have no parameter of one of them.
@@ -72,8 +77,11 @@ def _wrong_of(engine_class: Any, draw: random.Random) -> str:
         engine.module, engine.optimizer = [model], optimizer
         engine._is_offload_param = engine._is_offload_optimizer = True
         engine.checkpoint_mananager = SimpleNamespace(load_checkpoint=lambda **_paths: None)
-        if found := _wrong_moves(engine, [entry for state in own for entry in state.values()], draw):
+        entries = [entry for state in own for entry in state.values() if entry is not left]
+        if found := _wrong_moves(engine, entries, draw):
             return found
+        if left[_MASTER] is not scaled:
+            return "a master weight in float16 has left its scale"
     pairs = zip(model.parameters(), weights, strict=True)
     return "" if all(torch.equal(now, was) for now, was in pairs) else "other weights"
 

@@ -60,12 +60,16 @@ def _move_master_weights(optimizer: Any, device: Any) -> None:
 def _states(optimizer: Any) -> Iterator[dict[str, Any]]:
     """Yield the state of each parameter that has a master weight there.
 
-    None for optimizers that are on several devices by themselves: of these verl moves every state.
+    None for optimizers that are on several devices by themselves: of these verl moves every state. None in
+    float16 either: to save them, Transformer Engine multiplies them by a scale, which stays on the device.
     """
+    import torch
+
     for wrapper in getattr(optimizer, "chained_optimizers", [optimizer]):
         inner = wrapper.optimizer  # None where a rank has no parameter
         if inner is not None and not hasattr(inner, "sub_optimizers"):
-            yield from (state for state in inner.state.values() if _MASTER in state)
+            states = (state for state in inner.state.values() if _MASTER in state)
+            yield from (state for state in states if state[_MASTER].dtype is not torch.float16)
 
 
 def _drop_copies(chunks: list[Any]) -> None:

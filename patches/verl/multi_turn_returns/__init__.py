@@ -4,7 +4,7 @@ verl's estimator starts anew at each token that the mask leaves out. That is rig
 else: what a tool or a user says between two turns is left out as well. The estimator is registered by a
 decorator, so the seam is the function that looks it up. Who asks for REINFORCE++ gets one that hands verl's
 own the tokens of the policy alone, without what stands between them, and puts the result back in its places.
-A rollout of one turn is handed over as it is.
+A response without a gap is handed over as it is.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ PATCH = Patch(
         "return to zero at each token that is not the policy's: only the last turn is credited with the "
         "reward, and the turns before it get the same advantage whether the rollout succeeded or failed. "
         "With the patch the return is carried over what tools and users say, and is discounted by the "
-        "policy's own tokens alone, as from verl 0.9.0 on. A reward that stands on one of their tokens, as "
-        "of a rollout that ends with an observation, goes to the policy's tokens before it, as for GRPO; "
-        "verl 0.9 drops it. Rollouts of one turn get what verl computes, to the bit. The function is "
-        "replaced where trainers look it up by the name of the estimator: code of your own that calls it by "
-        "its own name, or takes it out of ADV_ESTIMATOR_REGISTRY itself, gets verl's."
+        "policy's own tokens alone, as from verl 0.9.0 on. Tokens that rejection sampling leaves out are "
+        "skipped in the same way, also in rollouts of one turn. A reward that stands on a token that is left "
+        "out, as of a rollout that ends with an observation, is dropped, as in every release of verl. "
+        "Responses without a gap in the mask get what verl computes, to the bit. The function is replaced "
+        "where trainers look it up by the name of the estimator: code of your own that calls it by its own "
+        "name, or takes it out of ADV_ESTIMATOR_REGISTRY itself, gets verl's."
+    ),
+    evidence=(
+        "verl 0.9.0 changed the estimator to the same effect (#7278, #7300): the contract holds on 0.9.1 "
+        "without the patch."
     ),
     changes=("numbers",),
     met=(
         "algorithm.adv_estimator=reinforce_plus_plus, and rollouts of several turns, with "
-        "tools or users between."
+        "tools or users between, or rejection of single tokens."
     ),
     upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
     remove=Removal(

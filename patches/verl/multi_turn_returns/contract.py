@@ -23,8 +23,12 @@ def wrong(seed: str) -> str:
     if core_algos.get_adv_estimator_fn(core_algos.AdvantageEstimator.REINFORCE_PLUS_PLUS) is not by_name:
         return "one estimator by its name and another by its enum"
     for case in range(40):
-        turns = 1 if case % 4 == 0 else 4
-        rows = [draw_rollout(draw, turns) for _ in range(draw.randint(2, 6))]
+        turns, rejected = (1, 0.0) if case % 4 == 0 else (draw.choice((1, 4)), draw.choice((0.0, 0.3)))
+        rows = [draw_rollout(draw, turns, rejected) for _ in range(draw.randint(2, 6))]
+        if case % 5 == 4:  # a response that is rejected whole
+            rows[-1] = ([0] * len(rows[-1][0]), rows[-1][1])
+        if sum(len(_own(row)) for row, _ in rows) < 2:
+            continue
         width = max(len(mask) for mask, _ in rows) + draw.randint(0, 3)
         mask = torch.zeros(len(rows), width, dtype=draw.choice((torch.int64, torch.float32)))
         rewards = torch.zeros(len(rows), width)
@@ -41,15 +45,22 @@ def wrong(seed: str) -> str:
         ):
             if not torch.allclose(found.double(), torch.tensor(right).double(), rtol=1e-4, atol=1e-4):
                 return f"{name} of masks {mask.tolist()}, rewards {rewards.tolist()}: {found.tolist()}"
-        if turns == 1:
+        if case % 4 == 0:
             plain = core_algos.compute_reinforce_plus_plus_outcome_advantage(**inputs, config=config)
-            if not (torch.equal(advantages, plain[0]) and torch.equal(returns, plain[1])):
-                return "one turn is not to the bit what verl computes"
+            if not (torch.equal(advantages, plain[0]) and torch.equal(returns, plain[1] * mask)):
+                return "without a gap it is not to the bit what verl computes"
     return ""
 
 
-def draw_rollout(draw: random.Random, turns: int) -> tuple[list[int], list[float]]:
-    """Draw which tokens are the policy's, and rewards: an outcome on the last token, penalties on its own."""
+def draw_rollout(draw: random.Random, turns: int, rejected: float) -> tuple[list[int], list[float]]:
+    """Draw which tokens are the policy's, and rewards: an outcome on the last token, penalties on its own.
+
+    Args:
+        draw: What is drawn from.
+        turns: Of the policy.
+        rejected: The share of its tokens that are left out.
+
+    """
     mask: list[int] = []
     for turn in range(turns):
         mask += [0] * draw.randint(0, 2) * (turn > 0) + [1] * draw.randint(1, 3)
@@ -58,20 +69,19 @@ def draw_rollout(draw: random.Random, turns: int) -> tuple[list[int], list[float
     penalty = draw.choice((0.0, 0.1))
     rewards = [-penalty * draw.random() * own for own in mask]
     rewards[-1] += draw.choice((0.0, 1.0))
-    return mask, rewards
+    return [own * (draw.random() >= rejected) for own in mask], rewards
 
 
 def reference(
     rows: list[tuple[list[int], list[float]]], width: int, gamma: float
 ) -> tuple[list[list[float]], list[list[float]]]:
-    """Return advantages and returns of the policy's tokens. Each of them discounts what comes later."""
+    """Return advantages and returns of the policy's tokens. Each of them discounts their later rewards."""
     returns = []
     for mask, rewards in rows:
         row = [0.0] * width
-        for token, own in enumerate(mask):
-            if own:
-                later = range(token, len(mask))
-                row[token] = sum(gamma ** sum(mask[token + 1 : end + 1]) * rewards[end] for end in later)
+        for token in _own(mask):
+            later = [end for end in _own(mask) if end >= token]
+            row[token] = sum(gamma ** sum(mask[token + 1 : end + 1]) * rewards[end] for end in later)
         returns.append(row)
     values = [row[token] for row, (mask, _) in zip(returns, rows, strict=True) for token in _own(mask)]
     mean = math.fsum(values) / len(values)

@@ -28,12 +28,11 @@ def over_turns(estimator: Callable[..., Any]) -> Callable[..., Any]:
     ) -> tuple[Any, Any]:
         """Return advantages and returns, each [samples, tokens] like the rewards, zero where the mask is."""
         own = response_mask.bool()
-        rewards = credited(token_level_rewards, own)
         order = own.int().argsort(dim=1, descending=True, stable=True)
         EFFECT.calls += 1
         # On a device nobody waits for it: there each of them counts.
         EFFECT.changed += order.device.type != "cpu" or _has_gaps(own)
-        packed = (rewards.gather(1, order), response_mask.gather(1, order))
+        packed = (token_level_rewards.gather(1, order), response_mask.gather(1, order))
         places = order.argsort(dim=1)
         advantages, returns = (
             found.gather(1, places) for found in estimator(*packed, config=config, **kwargs)
@@ -41,21 +40,6 @@ def over_turns(estimator: Callable[..., Any]) -> Callable[..., Any]:
         return advantages, returns * response_mask
 
     return compute_reinforce_plus_plus_outcome_advantage
-
-
-def credited(rewards: Any, own: Any) -> Any:
-    """Return rewards [samples, tokens] with those of other tokens moved to the policy's last one before.
-
-    Args:
-        rewards: Of each token.
-        own: Whether a token is the policy's, bool [samples, tokens]. What comes before the first is dropped.
-
-    """
-    import torch
-
-    positions = torch.arange(own.shape[1], device=own.device).expand_as(own)
-    last = positions.masked_fill(~own, -1).cummax(dim=1).values
-    return torch.zeros_like(rewards).scatter_add(1, last.clamp(min=0), rewards.masked_fill(last < 0, 0))
 
 
 def _has_gaps(own: Any) -> bool:

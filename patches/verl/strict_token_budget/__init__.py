@@ -5,9 +5,10 @@ balances workload over them, whatever their tokens then come to. Two facts make 
 never takes fewer than `min_num_micro_batch`, and what goes where is what `get_seqlen_balanced_partitions`
 returns. So number and partitions are settled before it is called, and a context variable hands it the latter.
 
-The ranks settle the number in the original's own all-reduce of one integer, so a rank without overlay goes along.
-A rank that cannot go on asks for more micro-batches than anybody has samples, and all ranks raise. Samples that
-must stay together may exceed the bound: these releases compute them, so they go alone, with a warning.
+The ranks settle the number in the original's own all-reduce of one integer, so a rank without overlay goes
+along. A rank that cannot go on asks for more micro-batches than anybody has samples, and all ranks raise.
+Samples that must stay together may exceed the bound: these releases compute them, so they go alone, with a
+warning.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ PATCH = Patch(
         "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one "
         "of 14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang "
         "in their next collective. With the patch there are as few micro-batches as it finds to keep the "
-        "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. What one "
-        "rank cannot do is an error on every rank: a sample over the limit, or samples that do not divide into "
-        "groups. Ranks ask each other as verl's own do, so a rank without the patch goes along. Samples that must stay together and exceed it go alone, with a "
-        "warning."
+        "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample "
+        "over the limit, or samples that do not divide into groups, are an error on every rank. Ranks ask each "
+        "other as verl's own do, so a rank without the patch goes along. Samples that must stay together and "
+        "exceed the limit go alone, with a warning."
     ),
     changes=("memory", "hangs"),
     met="use_dynamic_bsz=True. Sums over other micro-batches round otherwise.",

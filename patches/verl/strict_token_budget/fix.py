@@ -10,8 +10,8 @@ from typing import Any
 #: Takes a rank's integer, and returns the greatest of all ranks.
 Agree = Callable[[int], int]
 
-#: What a rank that cannot go on asks for in place of a number of micro-batches: more than any rank has samples,
-#: so that a rank without overlay raises too. The number that its error names is added to it.
+#: What a rank that cannot go on asks for in place of a number of micro-batches: more than any rank has
+#: samples, so that a rank without overlay raises too. The number that its error names is added to it.
 _INDIVISIBLE, _TOO_LONG = 1 << 40, 1 << 41
 
 #: While `rearrange_micro_batches` runs: the groups of samples that go into each micro-batch.
@@ -182,7 +182,7 @@ def settle(
 
     Raises:
         TokenBudgetError: Some rank has a sample over the cap, or samples that do not divide into groups: on
-            all ranks. This rank has fewer groups than micro-batches are needed: on all ranks that have as few.
+            all ranks. More micro-batches are needed than this rank has groups: on all that have as few.
 
     """
     from overlay.patches._partition import capped_partitions, fewest_parts
@@ -193,10 +193,9 @@ def settle(
         # No fewer than the original takes, which a group over the cap would otherwise allow.
         usual = max(need, min(groups, -(-sum(tokens) // cap)))
         need = fewest_parts(tokens, cap, at_least=usual, costs=costs)
+    asked = need if samples % group_size == 0 else _INDIVISIBLE + samples
     if longest > cap:
         asked = _TOO_LONG + longest
-    else:
-        asked = _INDIVISIBLE + samples if samples % group_size else need
     agreed = agree(asked)
     way_out = "Raise the token limit per GPU (max_token_len_per_gpu and its like)"
     if agreed >= _TOO_LONG:
@@ -213,8 +212,8 @@ def settle(
     if count > groups:
         raise TokenBudgetError(
             f"{count} micro-batches are needed (max_token_len={cap}, num_batches_divided_by={divisor}, "
-            f"min_num_micro_batch={at_least}), and this rank has only {groups} groups of {group_size} to fill "
-            f"them with. {way_out}, give each rank more samples, or lower what asks for the number."
+            f"min_num_micro_batch={at_least}), and this rank has only {groups} groups of {group_size} to "
+            f"fill them with. {way_out}, give each rank more samples, or lower what asks for the number."
         )
     if max(tokens) > cap:
         _warn(group_size, max(tokens), cap)
