@@ -18,6 +18,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.attention-logit-memory": {
         "id": "megatron.attention-logit-memory",
+        "revision": 2,
         "modules": ("megatron.core.optimizer.qk_clip",),
     },
     "megatron.cp-comm-type-by-layer": {
@@ -89,6 +90,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.reshardable-checkpoint": {
         "id": "megatron.reshardable-checkpoint",
+        "revision": 2,
         "modules": ("megatron.core.optimizer.distrib_optimizer",),
     },
     "megatron.resumed-weight-decay": {
