@@ -63,11 +63,9 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.mtp-loss-scale": {
         "id": "megatron.mtp-loss-scale",
+        "revision": 2,
         "opt_in": True,
-        "modules": (
-            "megatron.core.transformer.multi_token_prediction",
-            "megatron.core.models.gpt.gpt_model",
-        ),
+        "modules": ("megatron.core.transformer.multi_token_prediction",),
     },
     "megatron.mtp-without-tokens": {
         "id": "megatron.mtp-without-tokens",
