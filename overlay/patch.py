@@ -248,6 +248,8 @@ class Patch(Record):
     targets: tuple[Target, ...]
     #: Ids of patches that must be applied as well.
     requires: tuple[str, ...] = ()
+    #: Ids of patches whose work it does as well: where it applies, they are superseded.
+    includes: tuple[str, ...] = ()
     #: Whether it is selected along with whatever else is, unless it is dropped by its id: it mends nothing,
     #: and serves those that do.
     companion: bool = False

@@ -18,6 +18,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.attention-logit-memory": {
         "id": "megatron.attention-logit-memory",
+        "revision": 2,
         "modules": ("megatron.core.optimizer.qk_clip",),
     },
     "megatron.cp-comm-type-by-layer": {
@@ -62,11 +63,9 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.mtp-loss-scale": {
         "id": "megatron.mtp-loss-scale",
+        "revision": 2,
         "opt_in": True,
-        "modules": (
-            "megatron.core.transformer.multi_token_prediction",
-            "megatron.core.models.gpt.gpt_model",
-        ),
+        "modules": ("megatron.core.transformer.multi_token_prediction",),
     },
     "megatron.mtp-without-tokens": {
         "id": "megatron.mtp-without-tokens",
@@ -89,6 +88,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.reshardable-checkpoint": {
         "id": "megatron.reshardable-checkpoint",
+        "revision": 2,
         "modules": ("megatron.core.optimizer.distrib_optimizer",),
     },
     "megatron.resumed-weight-decay": {

@@ -95,9 +95,13 @@ def settle(
     """
     settled = dict(verdicts)
     by_id = {patch.id: patch for patch in patches}
+    for name, verdict in verdicts.items():
+        for other in by_id[name].includes if verdict.verdict == "apply" else ():
+            if other in settled and settled[other].verdict == "apply":
+                settled[other] = settled[other].replace(verdict="superseded", reason=f"{name} does it too")
     claims = {
         name: _claims(by_id[name], verdict, tree)
-        for name, verdict in verdicts.items()
+        for name, verdict in settled.items()
         if verdict.verdict == "apply"
     }
     modules = {

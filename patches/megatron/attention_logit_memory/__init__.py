@@ -13,6 +13,7 @@ _CLIP = "megatron.core.optimizer.qk_clip:clip_qk"
 
 PATCH = Patch(
     id="megatron.attention-logit-memory",
+    revision=2,
     summary="The greatest attention logit that is logged is of one step, as is its memory",
     why=(
         "With log_max_attention_logit each attention layer keeps the greatest logit that it has seen, with "

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def make_clip(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build `clip_qk`, which starts anew where upstream does so only if it clips."""
+    """Build `clip_qk`, after which each layer begins anew, as it does upstream only if it clips."""
     from overlay.patches.megatron.attention_logit_memory.effect import EFFECT
 
     @functools.wraps(original)
@@ -18,8 +18,9 @@ def make_clip(original: Callable[..., Any], _module: ModuleType) -> Callable[...
         if log_max_only:
             for chunk in model:
                 for module in chunk.modules():
-                    if getattr(module, "current_max_attn_logits", None) is not None:
-                        module.current_max_attn_logits = None
+                    if (logits := getattr(module, "current_max_attn_logits", None)) is not None:
+                        # The same memory, as a replayed CUDA graph writes there and sets no attribute.
+                        module.current_max_attn_logits = logits.detach().fill_(float("-inf"))
                         EFFECT.changed += 1
         return greatest
 

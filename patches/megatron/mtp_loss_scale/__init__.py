@@ -14,11 +14,10 @@ from overlay.patches.megatron.mtp_loss_scale.fix import make_losses, make_mean_r
 _MTP = "megatron.core.transformer.multi_token_prediction"
 _ROLL = f"{_MTP}:roll_tensor"
 _LOSSES = f"{_MTP}:process_mtp_loss"
-#: The name by which the model has it in 0.14 to 0.16, and the layers of multi-token prediction have not.
-_MODELS_ROLL = "megatron.core.models.gpt.gpt_model:roll_tensor"
 
 PATCH = Patch(
     id="megatron.mtp-loss-scale",
+    revision=2,
     summary="Multi-token prediction under context parallelism is divided by the tokens of all its ranks",
     why=(
         "The loss of multi-token prediction is a mean over the tokens of one context parallel rank, and is "
@@ -26,13 +25,14 @@ PATCH = Patch(
         "others beside it on its rank weighs more, and where a rank has none, the loss of the others is "
         "halved, or is NaN up to 0.16. With calculate_per_token_loss it is so from 0.17 on, and a rank "
         "without a token of the main loss drops its part; before, only the report is. The patch makes the "
-        "gradient and the report those of one process, at one or two all-reduces of one number for each "
+        "gradient and the report those of one process, at up to four all-reduces of one number for each "
         "depth. Data parallel ranks and micro-batches still divide by their own. Upstream has not decided "
         "yet, so it is selected by name alone."
     ),
     changes=("numbers",),
     met="Multi-token prediction (mtp_num_layers) with context parallelism.",
     opt_in=True,
+    includes=("megatron.mtp-without-tokens",),
     upstream=("NVIDIA/Megatron-LM#7498", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#3396"),
     remove=Removal(
         when="Megatron divides by the tokens of all context parallel ranks",
@@ -40,18 +40,13 @@ PATCH = Patch(
     ),
     targets=one_target(
         MEGATRON,
-        # The losses are in the block of the layers: commits in images of slime and verl.
-        variant(
-            "before 0.15",
-            ">=0.14.0.dev0,<0.16.0.dev0",
-            replaced(_ROLL, make_mean_roll, "5f710f3bdea5"),
-            Absent(site=_MODELS_ROLL),
-        ),
+        # Whoever computes the losses divides by what it counts: Megatron's model, its block in commits of images,
+        # and verl's `_postprocess`.
         variant(
             "0.14",
             ">=0.14.0.dev0,<0.17.0.dev0",
-            replaced(_MODELS_ROLL, make_mean_roll, "8b17b2f4a8f3"),
-            known(_ROLL, "5f710f3bdea5", "16915f81edc5"),
+            replaced(_ROLL, make_mean_roll, "5f710f3bdea5", "16915f81edc5"),
+            Absent(site=_LOSSES),
         ),
         variant(
             "0.17",

@@ -23,8 +23,7 @@ PATCH = Patch(
         "token, as of a response of one token), that is 0/0: the logged loss is NaN, and so is the gradient "
         "of every parameter, unless calculate_per_token_loss is on. With the patch such a micro-batch adds "
         "nothing to loss and gradient, as from 0.17 on. All others are as they were. "
-        "megatron.mtp-loss-scale, which only its name selects, counts one token at least by itself: leave "
-        "this patch out beside it (-megatron.mtp-without-tokens), or both are refused."
+        "megatron.mtp-loss-scale does this too, and stands in for it where both are selected."
     ),
     changes=("crashes", "numbers"),
     met="mtp_num_layers set, with a micro-batch on a rank of which no token is left in the shifted mask.",

@@ -21,6 +21,7 @@ _GATHER = f"{_OPTIMIZER}.get_parameter_state_dp_zero"
 
 PATCH = Patch(
     id="megatron.reshardable-checkpoint",
+    revision=2,
     summary="Fully reshardable checkpoints have each parameter's optimizer state, not its neighbour's",
     why=(
         "In the format fully_reshardable Megatron gathers master weights and moments into tensors without "
