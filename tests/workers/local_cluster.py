@@ -62,7 +62,7 @@ class Cluster:
         return _printed(self.submit([str(HERE / "ray_job.py"), kind], runtime_env))
 
     def submit(
-        self, words: Sequence[str], runtime_env: dict[str, Any], patience: float = PATIENCE, **environ: str
+        self, words: Sequence[str], runtime_env: dict[str, Any], patience: float = PATIENCE, **environ: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run Python with some words as a job, by the command line that launch scripts use."""
         command = [str(self.venv.python), "-W", "ignore", "-m", "ray.scripts.scripts", "job", "submit"]

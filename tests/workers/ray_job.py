@@ -231,7 +231,7 @@ def submits() -> dict[str, Any]:
     found = [line for line in printed.splitlines() if line.startswith("{")]
     own = JobSubmissionClient.submit_job
     overlay.disable()
-    back = JobSubmissionClient.submit_job is own.__wrapped__  # type: ignore[attr-defined]
+    back = JobSubmissionClient.submit_job is own.__wrapped__
     return {"refused": refused, "log": printed, "put back": back, **json.loads((found or ["{}"])[-1])}
 
 

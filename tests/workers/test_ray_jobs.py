@@ -174,11 +174,13 @@ def test_a_job_that_is_submitted_from_python_is_armed(cluster: Cluster) -> None:
 
 
 def test_a_job_that_is_submitted_by_an_armed_command_is_armed(cluster: Cluster) -> None:
-    done = cluster.submit([str(HERE / "ray_job.py"), "asked"], {}, **ENVIRONMENT)
+    done = cluster.submit([str(HERE / "ray_job.py"), "asked"], {}, PATIENCE, **ENVIRONMENT)
     (found,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     for kind in ("task", "actor"):
         assert of(found[kind], ARMED) == ARMED, kind
-    plain = cluster.submit([str(HERE / "ray_job.py"), "asked"], {"env_vars": {"OVERLAY": "0"}}, **ENVIRONMENT)
+    plain = cluster.submit(
+        [str(HERE / "ray_job.py"), "asked"], {"env_vars": {"OVERLAY": "0"}}, PATIENCE, **ENVIRONMENT
+    )
     (found,) = [json.loads(line) for line in plain.stdout.splitlines() if line.startswith("{")]
     assert found["task"]["value"] == int(PLAIN)
 
