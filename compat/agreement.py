@@ -101,7 +101,7 @@ def _patience(group: Any) -> float:
     """
     import torch.distributed as dist
 
-    found = group or dist.group.WORLD
+    found: Any = group or dist.group.WORLD
     try:
         backends = [found._get_backend(device) for device in found._device_types]  # noqa: SLF001
         timeout = min(one.options._timeout.total_seconds() for one in backends)  # noqa: SLF001
