@@ -3,8 +3,8 @@
 The store and not a collective, for two reasons: a rank that runs no overlay code does not take part, and its
 next collective would be taken for the answer; and the store works with any backend and touches no device.
 
-Each rank writes down what it says of itself, unless somebody has said the same, and counts itself. The last to
-come judges for all, or the first whose time is up. It reads what differs, and nothing of ranks that agree.
+Each rank writes down what it says of itself, unless somebody has said the same, and counts itself. The last
+to come judges for all, or the first whose time is up. It reads nothing of single ranks where they agree.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ def _patience(group: Any) -> float:
     """
     import torch.distributed as dist
 
-    found = group or dist.group.WORLD
+    found: Any = group or dist.group.WORLD
     try:
-        backends = [found._get_backend(device) for device in found._device_types]  # noqa: SLF001 -- no other way
-        timeout = min(backend.options._timeout.total_seconds() for backend in backends)  # noqa: SLF001 -- the same
-    except (AttributeError, RuntimeError, ValueError):  # a group that somebody has wrapped, or an unusual backend
+        backends = [found._get_backend(device) for device in found._device_types]  # noqa: SLF001
+        timeout = min(one.options._timeout.total_seconds() for one in backends)  # noqa: SLF001
+    except (AttributeError, RuntimeError, ValueError):  # somebody has wrapped it, or the backend is unusual
         timeout = dist.default_pg_timeout.total_seconds()
     return max(timeout - MARGIN, 0.8 * timeout)
 
@@ -151,7 +151,9 @@ class Comparison:
             if self._count("judges", 1) == 1:
                 self._set("verdict", self._judge(patience))
             elif not self._comes("verdict", SLACK):
-                raise AgreementError("the ranks were not compared: the one that was to do it hangs or has ended")
+                raise AgreementError(
+                    "the ranks were not compared: the one that was to do it hangs or has ended"
+                )
         return dict(self._get("verdict"))
 
     def _say(self, part: str, compared: object, value: object) -> str:
@@ -171,21 +173,32 @@ class Comparison:
         )
         report = agreement.silence(silent, patience)
         some, _ = next(iter(facts.values()))
-        words = [(agreement.Statement(facts=some, outcome=one), [place]) for place, (one, _) in enumerate(outcomes.values())]
+        words = [
+            (agreement.Statement(facts=some, outcome=one), [place])
+            for place, (one, _) in enumerate(outcomes.values())
+        ]
         if len(facts) > 1 or agreement.differences(words):
             by_kind: dict[tuple[str, str], list[int]] = {}
             for rank in self._ranks:
                 if rank not in silent:
                     by_kind.setdefault(tuple(self._get(f"rank {rank}")), []).append(rank)
             kinds = [
-                (agreement.Statement(facts=facts[one][0], notes=facts[one][1], outcome=outcomes[other][0]), of)
+                (
+                    agreement.Statement(facts=facts[one][0], notes=facts[one][1], outcome=outcomes[other][0]),
+                    of,
+                )
                 for (one, other), of in by_kind.items()
             ]
             table = agreement.differences(kinds)
             report += f"the ranks do not run the same:\n{table}" if table else ""
         applied = [frozenset(ids) for _, ids in outcomes.values()]
         everywhere, anywhere = frozenset.intersection(*applied), frozenset.union(*applied)
-        return {"report": report, "readers": readers, "everywhere": sorted(everywhere), "anywhere": sorted(anywhere)}
+        return {
+            "report": report,
+            "readers": readers,
+            "everywhere": sorted(everywhere),
+            "anywhere": sorted(anywhere),
+        }
 
     def _silent(self) -> list[int]:
         return [rank for rank in self._ranks if not self._has(f"rank {rank}")]
@@ -194,7 +207,7 @@ class Comparison:
         """Wait for a value, and tell whether it has come within so many seconds."""
         begin = time.monotonic()
         reminder = begin + min(REMINDER, seconds / 2) if remind else begin + seconds
-        pause = 0.001
+        pause = len(self._ranks) / 20_000  # the more ranks, the less often each looks
         while not self._has(name):
             now = time.monotonic()
             if now >= begin + seconds:

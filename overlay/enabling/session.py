@@ -354,7 +354,10 @@ class Session:
     def decided(self) -> list[Verdict]:
         """Return what was decided from the sources, whoever else was met at the sites since."""
         found = self.entries.values()
-        return [entry.verdict if entry.installed and entry.verdict else self._decide(entry.patch) for entry in found]
+        return [
+            entry.verdict if entry.installed and entry.verdict else self._decide(entry.patch)
+            for entry in found
+        ]
 
     def _verdict_on(self, entry: Entry, name: str) -> Verdict:
         """Return the verdict on a patch, one of whose modules has been executed under `name`."""

@@ -1,8 +1,9 @@
 """What a rank says of itself to the others, and in what several of them differ.
 
-Compared is what is in force: overlay's code, each patch that applies with its code and the digest of each site,
-strict mode, the options of patches, and which patches are in place. What a rank has not imported yet says nothing
-of it, and neither do the words in which it explains itself: they hold paths, and depend on the order of imports.
+Ranks compare what is in force: overlay's code, each patch that applies with its code and the digest of each
+site, strict mode, the options of patches, and which patches are in place. A rank says nothing of a patch
+until it has imported one of its modules. Reasons are not compared: they hold paths, and follow the order of
+imports.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ class Statement(Record):
     """What one rank says of itself. The default is that of a process in which overlay is not enabled."""
 
     #: What must be the same on all ranks: a value by the name of each fact.
-    facts: Mapping[str, str] = {"overlay": "not enabled"}  # noqa: RUF012 -- nobody changes it
+    facts: Mapping[str, str] = {"overlay": "not enabled"}
     #: What helps a person with a fact, such as the file of a site. It is not compared.
-    notes: Mapping[str, str] = {}  # noqa: RUF012 -- nobody changes it
-    #: What became of a patch, by its id: only of patches one of whose modules has been imported. Ranks that both
-    #: say something of a patch must say the same.
-    outcome: Mapping[str, str] = {}  # noqa: RUF012 -- nobody changes it
+    notes: Mapping[str, str] = {}
+    #: What became of a patch, by its id, if one of its modules has been imported. Ranks that both say
+    #: something of a patch must say the same.
+    outcome: Mapping[str, str] = {}
     account: Account | None = None
 
 
@@ -77,7 +78,9 @@ def _is_refused(patch: PatchStatus) -> bool:
     return patch.state in ("failed", "incomplete")
 
 
-def statement_of(lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, account: Account) -> Statement:
+def statement_of(
+    lock: locks.Lock, verdicts: Iterable[Verdict], status: Status, account: Account
+) -> Statement:
     """Return what a rank says of itself.
 
     Args:
@@ -183,8 +186,8 @@ def silence(ranks: Iterable[int], timeout: float) -> str:
 def lateness(ranks: Iterable[int], waited: float, timeout: float) -> str:
     """Return a sentence on ranks that are waited for."""
     return (
-        f"{spans(ranks)} did not come to the comparison of patches for {waited:.0f} s: overlay is not enabled "
-        f"there, or it takes longer; waiting for {timeout - waited:.0f} s more"
+        f"{spans(ranks)} did not come to the comparison of patches for {waited:.0f} s: overlay is not "
+        f"enabled there, or it takes longer; waiting for {timeout - waited:.0f} s more"
     )
 
 

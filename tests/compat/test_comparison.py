@@ -24,7 +24,9 @@ SAID = Statement(facts=FACTS, notes=NOTES, outcome={"a.b": "in place"})
 
 def other(*without: str, **facts: str) -> Statement:
     """Return what a rank says of which some facts are others, or are not there."""
-    return SAID.replace(facts={name: text for name, text in {**FACTS, **facts}.items() if name not in without})
+    return SAID.replace(
+        facts={name: text for name, text in {**FACTS, **facts}.items() if name not in without}
+    )
 
 
 def lines(text: str) -> list[str]:
@@ -45,7 +47,11 @@ def test_ranks_that_are_alike_agree(monkeypatch: pytest.MonkeyPatch, world: int)
 def test_three_kinds_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = SAID.replace(notes={"a.b source of up.core:f": "up 1.1, /other/up/core.py"})
     site = "a.b source of up.core:f"
-    odd = {5: other(strict="yes"), 9: elsewhere.replace(facts={**FACTS, site: "e" * 64}), 11: other("a.b", site)}
+    odd = {
+        5: other(strict="yes"),
+        9: elsewhere.replace(facts={**FACTS, site: "e" * 64}),
+        11: other("a.b", site),
+    }
     (said,) = set(compare(monkeypatch, all_but(16, odd), 16).values())
     assert lines(said) == [
         "the ranks do not run the same:",
@@ -69,7 +75,9 @@ def test_notes_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(compare(monkeypatch, said, 4).values()) == {""}
 
 
-def test_what_was_not_imported_yet_is_no_difference_and_what_was_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_imported_yet_is_no_difference_and_what_was_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     words = ["in place", "", "left out"]
     said = {rank: SAID.replace(outcome={"a.b": word} if word else {}) for rank, word in enumerate(words)}
     (text,) = set(compare(monkeypatch, said, 3).values())
@@ -79,7 +87,9 @@ def test_what_was_not_imported_yet_is_no_difference_and_what_was_is_one(monkeypa
         assert set(compare(monkeypatch, pair, 2).values()) == {""}
 
 
-def test_a_rank_on_which_overlay_is_not_enabled_is_said_to_be_so_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_on_which_overlay_is_not_enabled_is_said_to_be_so_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (said,) = set(compare(monkeypatch, all_but(3, {1: Statement()}), 3).values())
     assert lines(said)[1:] == ["overlay", "ranks 0,2 1", "rank 1 not enabled"]
 
@@ -87,7 +97,8 @@ def test_a_rank_on_which_overlay_is_not_enabled_is_said_to_be_so_and_no_more(mon
 @pytest.mark.parametrize(
     ("state", "sites", "word"),
     [("armed", "armed", ""), ("armed", "applied", "in place"), ("applied", "applied", "in place"),
-     ("incomplete", "incomplete", "incomplete"), ("failed", "failed", "left out"), ("skipped", "", "left out")],
+     ("incomplete", "incomplete", "incomplete"), ("failed", "failed", "left out"),
+     ("skipped", "", "left out")],
 )  # fmt: skip
 def test_what_became_of_a_patch_that_applies(state: str, sites: str, word: str) -> None:
     from overlay.ledger import SiteStatus
@@ -101,7 +112,9 @@ def test_what_became_of_a_patch_that_applies(state: str, sites: str, word: str) 
 
 
 @pytest.mark.parametrize("silent", [(3, 4, 9), (0,), tuple(range(1, 16)), tuple(range(15))])
-def test_silent_ranks_are_all_named_by_all_others(monkeypatch: pytest.MonkeyPatch, silent: Sequence[int]) -> None:
+def test_silent_ranks_are_all_named_by_all_others(
+    monkeypatch: pytest.MonkeyPatch, silent: Sequence[int]
+) -> None:
     found = compare(monkeypatch, all_but(16, dict.fromkeys(silent)), 16, patience=16.0)
     (said,) = set(found.values())
     assert said.startswith(f"{agreement.spans(silent)} did not take part within 16 s: ")
@@ -111,7 +124,12 @@ def test_silent_ranks_are_all_named_by_all_others(monkeypatch: pytest.MonkeyPatc
 def test_those_who_come_are_compared_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     (said,) = set(compare(monkeypatch, all_but(8, {2: None, 5: other(strict="yes")}), 8).values())
     assert said.startswith("rank 2 did not take part within 590 s")
-    assert lines(said)[1:] == ["the ranks do not run the same:", "strict", "ranks 0-1,3-4,6-7 no", "rank 5 yes"]
+    assert lines(said)[1:] == [
+        "the ranks do not run the same:",
+        "strict",
+        "ranks 0-1,3-4,6-7 no",
+        "rank 5 yes",
+    ]
 
 
 def test_a_rank_that_is_late_by_minutes_is_waited_for_and_named_meanwhile(
@@ -124,7 +142,9 @@ def test_a_rank_that_is_late_by_minutes_is_waited_for_and_named_meanwhile(
     assert "waiting for 530 s more" in line
 
 
-def test_a_rank_that_comes_when_the_others_have_given_up_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_comes_when_the_others_have_given_up_is_told_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = compare(monkeypatch, all_but(4, {}), 4, patience=40.0, late={2: 55.0})
     (said,) = set(found.values())
     assert said.startswith("rank 2 did not take part within 40 s: ")
@@ -165,7 +185,9 @@ def test_a_store_that_fails_is_an_error_of_agreement() -> None:
 # -- the patience of a group -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("timeout", "patience"), [(5.0, 4.0), (20.0, 16.0), (600.0, 590.0), (1800.0, 1790.0)])
+@pytest.mark.parametrize(
+    ("timeout", "patience"), [(5.0, 4.0), (20.0, 16.0), (600.0, 590.0), (1800.0, 1790.0)]
+)
 def test_ranks_are_waited_for_almost_as_long_as_their_group_waits(timeout: float, patience: float) -> None:
     pytest.importorskip("torch")
     from datetime import timedelta
@@ -214,7 +236,11 @@ def test_only_who_judges_asks_more_where_there_are_more_ranks(
 
 @pytest.mark.parametrize(
     ("odd", "rows"),
-    [({7}, ["ranks 0-6,8-255 no", "rank 7 yes"]), ({0}, ["rank 0 yes", "ranks 1-255 no"]), (set(range(0, MANY, 2)), None)],
+    [
+        ({7}, ["ranks 0-6,8-255 no", "rank 7 yes"]),
+        ({0}, ["rank 0 yes", "ranks 1-255 no"]),
+        (set(range(0, MANY, 2)), None),
+    ],
 )
 def test_whoever_differs_is_named_among_many(
     monkeypatch: pytest.MonkeyPatch, odd: set[int], rows: list[str] | None

@@ -50,7 +50,9 @@ def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("scene", "who"), [("a rank", 1), ("the first rank", 0)])
-def test_a_rank_that_comes_too_late_is_told_what_the_others_said(tmp_path: Path, scene: str, who: int) -> None:
+def test_a_rank_that_comes_too_late_is_told_what_the_others_said(
+    tmp_path: Path, scene: str, who: int
+) -> None:
     scene += " that is too late" if who else " is too late"
     (said,) = {rank["said"] for rank in run(tmp_path, scene)}
     assert names(said, who), said

@@ -1,8 +1,8 @@
 """Started on every rank of the worksite: jobs as they are drawn, each of which is compared.
 
-All ranks draw the same jobs from `OVERLAY_TEST_SEED`: which modules each imports before and after overlay is
-enabled, how late it comes, whose wrapper stands where, and what is wrong with one of them. Prints of each job what is
-wrong, whether that is this rank, and what it raised.
+All ranks draw the same jobs from `OVERLAY_TEST_SEED`: whether each imports the module that is patched, and
+when, how late it comes, where a wrapper of the user's stands, and what is wrong with one of them. Prints of
+each job what is wrong, whether that is this rank, and what it raised.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Drawn:
         places = [draw.choice(["never", "first", "last"]) for _ in range(WORLD)]
         wrapped = draw.random() < 0.5
         self.place = places[RANK] if self.fault not in ("wrapper", "selection") else "last"
-        self.wrapped = (self.odd if self.fault == "wrapper" else wrapped and self.fault != "strict")
+        self.wrapped = self.odd if self.fault == "wrapper" else wrapped and self.fault != "strict"
         self.late = [draw.random() / 2 for _ in range(WORLD)][RANK]
 
     def compare(self) -> str:
@@ -51,9 +51,11 @@ class Drawn:
         if self.place != "never":
             module: Any = importlib.import_module("fakeup.core")
             if self.wrapped:
-                path = f"/node{RANK}/x.py"
-                exec(compile("def wrap(f):\n    return lambda *a, **k: f(*a, **k)\n", path, "exec"), globals())  # noqa: S102
-                module.scale = globals()["wrap"](module.scale)
+                space: dict[str, Any] = {"inner": module.scale}
+                # As if it came from a folder that each node has for itself.
+                code = compile("def scale(*a, **k): return inner(*a, **k)", f"/node{RANK}/x.py", "exec")
+                exec(code, space)  # noqa: S102
+                module.scale = space["scale"]
         time.sleep(self.late)
         if self.fault == "silent" and self.odd:
             return ""

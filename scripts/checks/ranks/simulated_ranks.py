@@ -98,7 +98,7 @@ class Store:
             return all(key in self._values for key in keys)
 
 
-def compare(  # noqa: PLR0913 -- what may be drawn of a job
+def compare(
     monkeypatch: pytest.MonkeyPatch,
     ranks: Mapping[int, Statement],
     world: int,

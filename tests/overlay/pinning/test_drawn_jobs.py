@@ -1,7 +1,7 @@
 """Jobs as they are drawn: healthy ones go on, and half-patched ones stop and are named.
 
-Each rank has a session of its own with what it imports, in an order of its own, and wrappers of the user's from
-a folder of its own. The oracle looks at none of what overlay says: only at what was drawn.
+Each rank has a session of its own: what it imports, in which order, and a wrapper of the user's from its own
+folder. What is expected follows from what was drawn alone.
 """
 
 from __future__ import annotations
@@ -74,8 +74,14 @@ def drawn(draw: random.Random, fault: str) -> Job:
             imports = [wrapped, *(name for name in imports if name != wrapped)]  # both sides have met it
         has = wrapped and (fault != "wrapper" or rank in odd)
         # A wrapper that was there first was there first on all ranks.
-        early = next((n for n, name in enumerate(imports, 1) if wrapped in brings(name)), 0) if has and before else 0
-        ranks[rank] = Rank(tuple(imports), early, wrapped if has else "", rank % 3, fault if rank in odd else "")
+        early = (
+            next((n for n, name in enumerate(imports, 1) if wrapped in brings(name)), 0)
+            if has and before
+            else 0
+        )
+        ranks[rank] = Rank(
+            tuple(imports), early, wrapped if has else "", rank % 3, fault if rank in odd else ""
+        )
     patience = draw.choice([8.0, 40.0, 170.0])
     late = {rank: draw.choice([0.0, 0.0, draw.random() * 0.9 * patience]) for rank in ranks}
     return Job(ranks, odd, fault, late, patience)
@@ -111,7 +117,9 @@ class Site:
     def _session(self, rank: Rank) -> Statement:
         from overlay.installing import unpickled
 
-        source = "\n\ndef scale(value, factor=2):\n    return factor * value\n" if rank.fault == "source" else ""
+        source = (
+            "\n\ndef scale(value, factor=2):\n    return factor * value\n" if rank.fault == "source" else ""
+        )
         self._upstream.write(core=self._core + source)
         self._set("OVERLAY_LOSS_KERNEL", "triton" if rank.fault == "option" else "blocks")
         engine = self._engines(*(one for one in self._patches if rank.fault != "strict" or one.id in SITES))

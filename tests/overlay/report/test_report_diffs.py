@@ -47,10 +47,8 @@ def test_the_words_that_changed_are_marked() -> None:
     ]
 
 
-def test_each_line_is_compared_with_few_others(
-    draw: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two sources of thousands of lines, all different: counted, for a clock would tell the machine's speed."""
+def test_each_line_is_compared_with_few_others(draw: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two long sources, all different: counted, for a clock would tell the machine's speed."""
     compared = []
     alike = diffs._alike
     monkeypatch.setattr(diffs, "_alike", lambda *lines: compared.append(lines) or alike(*lines))
