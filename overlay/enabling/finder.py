@@ -34,8 +34,8 @@ class WatchingFinder:
         self._names = names
         #: What a file may be called that is one of them.
         self._stems = frozenset(name.rpartition(".")[2] for name in names)
-        #: Files that run as `__main__` and have been looked at.
-        self._looked: set[object] = {None}
+        #: Files that run as `__main__` and have been looked at. What runs now is the caller's to ask for.
+        self._looked: set[object] = {None, getattr(sys.modules.get("__main__"), "__file__", None)}
         self._first = first
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checks import UPSTREAMS
-from overlay.patches.verl.sft_balance.contract.judge import imbalance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real]
 
-SECONDS = 300
-SITE = "import launched_verl"
+SECONDS = 150
 
 
 def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[str, Any]:
@@ -65,3 +63,65 @@ def test_main_ppo_sync_trains_on_after_an_epoch(
     patched = run("patched", patch="verl.resume-epoch-boundary")
     assert patched["worker"]
     assert patched["seen"] == patched["left"] == plain["left"]
+
+
+@pytest.mark.parametrize("version", ["0.7.1", "0.8.0", "0.9.1"])
+def test_sft_trainer_ray_gives_ranks_equal_work(
+    release: Callable[[str], Path], tmp_path: Path, version: str
+) -> None:
+    from overlay.patches.verl.sft_balance.contract.judge import imbalance
+
+    folder = release(f"verl=={version}")
+    lengths = [2 ** (index % 8) * 8 + index for index in range(64)]
+    samples = UPSTREAMS.parents[2] / "patches/verl/sft_balance/contract/stand_in.py"
+
+    def run(name: str, **options: str) -> list[float]:
+        place = tmp_path / name
+        settings = {
+            "data.train_files": str(lengths).replace(" ", ""), "data.train_batch_size": 16,
+            "data.micro_batch_size_per_gpu": 1, "data.max_token_len_per_gpu": 65536,
+            "data.pad_mode": "right", "data.max_length": max(lengths), "+data.multi_modal": False,
+            "data.custom_cls.path": samples, "data.custom_cls.name": "Samples", "data.num_workers": 0,
+            "trainer.device": "cpu", "trainer.n_gpus_per_node": 2, "trainer.total_epochs": 1,
+            "trainer.resume_mode": "disable", "trainer.default_local_dir": place / "saved",
+            "trainer.save_freq": -1, "trainer.test_freq": -1, "model.path": "none",
+        }  # fmt: skip
+        words = [f"{name}={value}" for name, value in settings.items()]
+        found = launched(folder, place, "-m", "verl.trainer.sft_trainer_ray", *words, **options)
+        if options:
+            assert set(found["ledger"].values()) == {"applied"}
+        return [imbalance(step) for step in found["steps"]]
+
+    plain, patched = run("plain"), run("patched", patch="verl.sft-balance")
+    assert len(plain) == len(patched) == 4
+    assert max(patched) <= 1.02 < max(plain)
+
+
+@pytest.mark.parametrize("version", ["0.6.1", "0.7.0"])
+@pytest.mark.parametrize("how", ["python -m", "torchrun -m", "torchrun"])
+def test_fsdp_sft_trainer_trains_on_after_an_epoch(
+    release: Callable[[str], Path], tmp_path: Path, version: str, how: str
+) -> None:
+    folder = release(f"verl=={version}")
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
+    words = {
+        "python -m": ["-m", "verl.trainer.fsdp_sft_trainer"],
+        "torchrun -m": [*torchrun, "-m", "verl.trainer.fsdp_sft_trainer"],
+        "torchrun": [*torchrun, str(folder / "verl/trainer/fsdp_sft_trainer.py")],
+    }[how]
+    settings = [
+        "data.train_batch_size=3", "data.micro_batch_size_per_gpu=1", "model.partial_pretrain=none",
+        "trainer.total_epochs=3", "trainer.save_freq=1", "trainer.test_freq=-1", "trainer.logger=[]",
+        f"trainer.default_local_dir={tmp_path / 'saved'}", "trainer.resume_mode=auto", "trainer.project_name=x",
+        "trainer.experiment_name=x",
+    ]  # fmt: skip
+
+    def run(**options: str) -> list[list[int]]:
+        seen: list[list[int]] = launched(folder, tmp_path / "run", *words, *settings, **options)["seen"]
+        return seen
+
+    whole = run()
+    assert len(whole) == 12
+    (tmp_path / "saved" / "latest_checkpointed_iteration.txt").write_text("8")
+    assert run() == []
+    assert run(patch="verl.resume-epoch-boundary") == whole[8:]

@@ -215,3 +215,75 @@ def test_what_cannot_be_patched_is_loud_and_an_error_in_strict_mode(site: Venv, 
     strict = site.run(*words, **STRICT)
     assert '"fit": 2' not in strict.stdout, strict.stdout
     assert "strict mode" in strict.stdout + strict.stderr
+
+
+#: A trainer that enables overlay by itself, and one that starts a process which runs it again.
+ENABLED = "if __name__ == '__main__':\n    import overlay; overlay.enable('trains/*', strict={strict})\n    main()\n"
+EARLY = "import overlay\noverlay.enable('trains/*', strict={strict})\n"
+
+
+def variant_of(site: Venv, folder: Path, *, early: str = "", late: str = "") -> str:
+    """Write the trainer with other words at its start or end, where a checkout would have it; return the path."""
+    text = TRAINER.replace("import json\n", f"{early}import json\n", 1)
+    if late:
+        text = text[: text.index("if __name__")] + late
+    path = folder / "fakeup" / "train.py"
+    path.parent.mkdir()
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_trainer_can_enable_overlay_below_what_it_defines(site: Venv, tmp_path: Path) -> None:
+    path = variant_of(site, tmp_path, late=ENABLED.format(strict=True))
+    assert found(site.run(path, OVERLAY_PACKS="trains"))["fit"] == PATCHED
+
+
+def test_a_trainer_that_enables_overlay_above_it_is_told(site: Venv, tmp_path: Path) -> None:
+    path = variant_of(site, tmp_path, early=EARLY.format(strict=False))
+    done = site.run(path, OVERLAY_PACKS="trains")
+    assert found(done)["fit"] == PLAIN
+    assert "NOT applied trains/fakeup.train" in done.stderr
+    assert "call overlay.enable() below it all" in done.stderr
+    (tmp_path / "strict").mkdir()
+    strict = site.run(
+        variant_of(site, tmp_path / "strict", early=EARLY.format(strict=True)), OVERLAY_PACKS="trains"
+    )
+    assert strict.returncode == 1
+    assert "PatchError" in strict.stderr
+
+
+SPAWNS = """
+def in_child(queue):
+    queue.put([Trainer().fit(1), loss(1), ledger()])
+
+def undone():
+    import overlay
+    overlay.disable()
+    return Trainer().fit(1), loss(1), loss.__module__
+
+if __name__ == "__main__":
+    import multiprocessing
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=in_child, args=(queue,))
+    child.start()
+    print(json.dumps({"child": queue.get(timeout=60), "fit": Trainer().fit(1), "undone": undone()}))
+    child.join()
+"""
+
+
+def test_a_spawned_process_is_patched_too_and_all_can_be_undone(site: Venv, tmp_path: Path) -> None:
+    path = variant_of(site, tmp_path, late=SPAWNS)
+    made = found(site.run(path, **STRICT))
+    assert made["child"] == [PATCHED, 200, APPLIED]
+    assert (made["fit"], made["undone"]) == (PATCHED, [PLAIN, PLAIN, "__main__"])
+
+
+def test_a_trainer_of_another_source_is_refused(site: Venv, tmp_path: Path) -> None:
+    path = variant_of(site, tmp_path)
+    text = (tmp_path / "fakeup" / "train.py").read_text()
+    (tmp_path / "fakeup" / "train.py").write_text(text.replace("value + 1", "value + 2"))
+    done = site.run(path, **ENVIRON)
+    assert found(done)["fit"] == PLAIN + 1
+    assert "NOT applied trains/fakeup.train" in done.stderr
+    assert site.run(path, **STRICT).returncode == 1

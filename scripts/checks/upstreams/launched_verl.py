@@ -157,7 +157,7 @@ def sft(space: dict[str, Any]) -> None:
 
     def run_sft(config: Any) -> None:
         # What the releases ask for, for want of a GPU: of the one resource or the other.
-        ray.init = lambda: init(num_cpus=8, num_gpus=2, resources={"cpu": 2}, include_dashboard=False)
+        ray.init = lambda: init(num_cpus=64, num_gpus=2, resources={"cpu": 2}, include_dashboard=False)
         run(config)
         report(steps=steps, path=sys.modules["verl"].__file__, module=trainer.__module__)
 
@@ -200,8 +200,13 @@ def fsdp(space: dict[str, Any]) -> None:
     space["get_device_name"] = lambda: "cpu"
     space["copy_to_local"] = verl.utils.hf_tokenizer = _nothing  # type: ignore[attr-defined]
     space["create_sft_dataset"] = lambda *_arguments, **_options: jobs.Rows()
-    group = torch.distributed.init_process_group
-    space["initialize_global_process_group"] = lambda: (group("gloo"), 0, 1)
+
+    def one_rank() -> tuple[int, int, int]:
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        return 0, 0, 1
+
+    space["initialize_global_process_group"] = one_rank
     run = space["run_sft"]
 
     def run_sft(config: Any) -> None:
