@@ -138,6 +138,7 @@ DEFECTS = (
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
         way_out="multiply moe_aux_loss_coeff (in a list the entry of global_aux_loss alone) by the data "
         "parallel size, and pack sequences instead of padding them",
+        tried="tests/real/test_advice.py::test_a_coefficient_of_all_ranks_is_right",
     ),
     _defect(
         id="megatron.padded-z-loss-report",
