@@ -257,7 +257,9 @@ DEFECTS = (
             present("0.15", ">=0.15.0.dev0", known(_LOAD, "205ab9853a7c", "54793d359f10")),
             # With the sharding type `fully_sharded_model_space`, which loads by the same function.
             present(
-                "0.12", ">=0.12.0.dev0,<0.15.0.dev0", known(_LOAD, "7ac37f64b6e1", "7d4cb7f0e87c", "205ab9853a7c")
+                "0.12",
+                ">=0.12.0.dev0,<0.15.0.dev0",
+                known(_LOAD, "7ac37f64b6e1", "7d4cb7f0e87c", "205ab9853a7c"),
             ),
         ),
         way_out="install Transformer Engine or Apex",

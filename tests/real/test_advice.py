@@ -128,7 +128,8 @@ class Tokenizer(_Tokenizer):
 module = imported("slime.utils.mask_utils")
 messages = [
     {"role": "system", "content": "S"}, {"role": "user", "content": "U"},
-    {"role": "assistant", "content": "CALL"}, {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"},
+    {"role": "assistant", "content": "CALL"}, {"role": "tool", "content": "1"},
+    {"role": "tool", "content": "2"},
     {"role": "assistant", "content": "A"},
 ]
 right = [(ord(letter), mask) for text, mask in rendered(messages) for letter in tagged(text)]
