@@ -77,7 +77,7 @@ class Defect(Record):
     #: What to do where no patch mends it: a setting to avoid, something to use in its place. Empty if nothing
     #: that is known helps.
     way_out: str = ""
-    #: The test that does what `way_out` says and sees the right outcome, or upstream's refusal, on each release
+    #: The test that does what `way_out` says and sees what is right, or upstream refuse, on each release
     #: that has the defect (a pytest node id). Empty while nobody has tried it.
     tried: str = ""
 

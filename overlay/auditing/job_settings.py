@@ -143,7 +143,11 @@ def recognise(
     declared, missing = options(best, read)
     known = declared | best.defaults
     # A word after a switch is no value of it, and may be any number of settings.
-    elsewhere += tuple(one for key, one in values.items() if isinstance(one, Open) and known.get(key) is False and "." not in key)
+    elsewhere += tuple(
+        one
+        for key, one in values.items()
+        if isinstance(one, Open) and known.get(key) is False and "." not in key
+    )
     elsewhere += tuple(
         f"{key}={one}"
         for key, patterns in best.whole.items()

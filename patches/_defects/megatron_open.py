@@ -138,6 +138,7 @@ DEFECTS = (
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
         way_out="multiply moe_aux_loss_coeff (in a list the entry of global_aux_loss alone) by the data "
         "parallel size, and pack sequences instead of padding them",
+        tried="tests/real/test_advice.py::test_a_coefficient_of_all_ranks_is_right",
     ),
     _defect(
         id="megatron.padded-z-loss-report",
@@ -256,7 +257,9 @@ DEFECTS = (
             present("0.15", ">=0.15.0.dev0", known(_LOAD, "205ab9853a7c", "54793d359f10")),
             # With the sharding type `fully_sharded_model_space`, which loads by the same function.
             present(
-                "0.12", ">=0.12.0.dev0,<0.15.0.dev0", known(_LOAD, "7ac37f64b6e1", "7d4cb7f0e87c", "205ab9853a7c")
+                "0.12",
+                ">=0.12.0.dev0,<0.15.0.dev0",
+                known(_LOAD, "7ac37f64b6e1", "7d4cb7f0e87c", "205ab9853a7c"),
             ),
         ),
         way_out="install Transformer Engine or Apex",

@@ -71,7 +71,7 @@ DEFECTS = (
                 known(_PROVIDER, "29333892cf28", "52559e6c1f83"),
                 reason="the model is told the context parallel size",
             ),
-            fixed("0.3.0", ">=0.2.4.dev0", Present(site=_INNER), reason="the model is told the context parallel size"),
+            fixed("0.3.0", ">=0.2.4.dev0", Present(site=_INNER), reason="the model is told it"),
             fixed("0.3.1", ">=0.3.0.dev0", Absent(site=_BRIDGED), reason="slime has no bridge mode any more"),
             absent(
                 "before 0.2.2",

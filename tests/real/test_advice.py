@@ -1,0 +1,180 @@
+"""What records of known defects advise is done here, on each release that has the defect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from checks import SEED, UPSTREAMS
+from overlay.compat.ranks.findings import megatron_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Findings = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.real
+
+#: Release to defect to what it is there, as `./scripts/matrix defects` found it.
+RECORD = json.loads((Path(__file__).parents[2] / "compat/defects.json").read_text())
+
+
+def having(defect: str) -> list[str]:
+    """Return the releases that have a defect. Images and heads are judged by the same sources."""
+    found = [name for name, row in RECORD.items() if row.get(defect) == "open" and "==" in name]
+    assert found
+    return found
+
+
+@pytest.fixture
+def said(
+    tmp_path: Path, name: str, listed: Callable[[str], Path], findings: Findings
+) -> Callable[[str], dict[str, Any]]:
+    """Return the function that runs a program on the release and returns what it printed."""
+
+    def get(text: str) -> dict[str, Any]:
+        program = tmp_path / "advised.py"
+        program.write_text(text)
+        return findings(listed(name), str(program), SEED)
+
+    return get
+
+
+REWARDS = """
+import json, sys
+from types import SimpleNamespace
+from overlay.compat.verl_imports import stand_in
+stand_in()
+import torch
+from verl.trainer.ppo.core_algos import compute_reinforce_plus_plus_outcome_advantage as advantage
+
+def returns(place):
+    draw = torch.Generator().manual_seed(int(sys.argv[1]))
+    # Turns of the policy, with observations between them.
+    mask = torch.tensor([[1, 1, 0, 0, 1, 1, 0], [1, 1, 1, 0, 0, 1, 0]])
+    rewards = torch.zeros(2, 7)
+    rewards[:, place] = torch.rand(2, generator=draw) + 1
+    found = advantage(rewards, mask, config=SimpleNamespace(gamma=1.0))[1]
+    right = rewards.sum(1, keepdim=True) * mask
+    return [float((found - right).abs().max()), float(found.abs().max())]
+
+print(json.dumps({"policy": returns(5), "observation": returns(6)}))
+"""
+
+
+@pytest.mark.parametrize("name", having("verl.reward-on-observation-dropped"))
+def test_a_reward_on_a_token_of_the_policy_is_credited(said: Callable[[str], dict[str, Any]]) -> None:
+    found = said(REWARDS)
+    error, _ = found["policy"]
+    assert error < 1e-6, SEED
+    _, largest = found["observation"]
+    assert largest == 0, "the defect is not there any more"
+
+
+DISTILLED = """
+import json, sys
+from overlay.compat.verl_imports import stand_in
+stand_in()
+import torch
+from verl.trainer.distillation.losses import compute_distillation_loss_range as measured
+
+def outcome(count):
+    draw = torch.Generator().manual_seed(int(sys.argv[1]))
+    losses, mask = torch.randn(2, 5, generator=draw), torch.zeros(2, 5)
+    mask[0, :count] = 1
+    try:
+        found = measured(losses, mask)
+    except RuntimeError as error:
+        return str(error)
+    ends = [one.aggregate() for one in found.values()]
+    return sorted(ends) == sorted(map(float, (losses[0, :count].min(), losses[0, :count].max())))
+
+print(json.dumps({"none": outcome(0), "one": outcome(1), "three": outcome(3)}))
+"""
+
+
+@pytest.mark.parametrize("name", having("verl.distillation-of-nothing"))
+def test_a_distillation_of_one_token_is_measured(said: Callable[[str], dict[str, Any]]) -> None:
+    found = said(DISTILLED)
+    assert found["one"] is True, SEED
+    assert found["three"] is True, SEED
+    assert "reduction dim" in found["none"]
+
+
+MASKED = """
+import json, sys
+from overlay.compat.slime_on_cpu import imported
+from overlay.patches.slime.tool_turn_mask.contract import _Tokenizer, rendered
+
+TAGS = {"<s>": "<|im_start|>", "<e>": "<|im_end|>"}
+
+def tagged(text):
+    for short, full in TAGS.items():
+        text = text.replace(short, full)
+    return text
+
+class Tokenizer(_Tokenizer):
+    def __call__(self, text, **options):
+        text = tagged(text)
+        return {"input_ids": list(map(ord, text)), "offset_mapping": [(i, i + 1) for i in range(len(text))]}
+
+    def apply_chat_template(self, messages, **options):
+        found = super().apply_chat_template(messages, **options)
+        return tagged(found) if isinstance(found, str) else found
+
+module = imported("slime.utils.mask_utils")
+messages = [
+    {"role": "system", "content": "S"}, {"role": "user", "content": "U"},
+    {"role": "assistant", "content": "CALL"}, {"role": "tool", "content": "1"},
+    {"role": "tool", "content": "2"},
+    {"role": "assistant", "content": "A"},
+]
+right = [(ord(letter), mask) for text, mask in rendered(messages) for letter in tagged(text)]
+found = {}
+for kind in ("qwen", "qwen3", "qwen3_5"):
+    try:
+        tokens, mask = module.MultiTurnLossMaskGenerator(Tokenizer(), kind).get_loss_mask(messages)
+    except (ValueError, AttributeError) as error:
+        found[kind] = f"{type(error).__name__}: {error}"
+    else:
+        found[kind] = "right" if list(zip(tokens, mask)) == right else "".join(map(chr, tokens))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("name", having("slime.qwen-tool-results-split"))
+def test_slimes_other_masks_keep_the_results_of_tools_in_one_turn(
+    name: str, said: Callable[[str], dict[str, Any]]
+) -> None:
+    """Of `qwen3` with the patch the contract of `slime.tool-turn-mask` asks the same."""
+    found = said(MASKED)
+    assert found["qwen"] != "right", "the defect is not there any more"
+    old = name.partition("==")[2] in ("v0.1.0", "v0.2.0", "v0.2.0.post1", "v0.2.1", "v0.2.2", "v0.2.3")
+    assert (found["qwen3_5"] == "right") is not old, found
+    assert (found["qwen3"].startswith("ValueError")) is (name == "slime==v0.1.0"), found
+
+
+def advised(folder: Path, start: str, *patches: str) -> dict[str, list[dict[str, float]]]:
+    program = UPSTREAMS / "advised_cases.py"
+    found = megatron_ranks(SEED, program, *patches, release=folder)
+    kept = {name: ranks for name, ranks in found.items() if name.startswith(start)}
+    assert kept
+    return kept
+
+
+@pytest.mark.parametrize("name", having("megatron.masked-loss-before-0-14"))
+def test_a_loss_per_token_is_right_in_0_13(name: str, listed: Callable[[str], Path]) -> None:
+    for case, ranks in advised(listed(name), "a loss per token").items():
+        assert all(rank["error"] < 1e-5 for rank in ranks), (SEED, case, ranks)
+
+
+@pytest.mark.parametrize("name", having("megatron.global-aux-loss-scale"))
+def test_a_coefficient_of_all_ranks_is_right(name: str, listed: Callable[[str], Path]) -> None:
+    """With `megatron.moe-aux-scale`: what else is off there is of other records."""
+    for case, ranks in advised(listed(name), "a coefficient", "megatron.moe-aux-scale").items():
+        for rank in ranks:
+            assert rank["scale"] == pytest.approx(1, rel=1e-4), (SEED, case)
+            assert rank["reported"] < 1e-4, (SEED, case)
