@@ -53,7 +53,12 @@ def releases_of(patch: str, verdict: str) -> list[str]:
 
 NEEDED = [(patch, name) for patch in PATCHES for name in releases_of(patch, "apply")]
 #: Of these the contract asks more than the cure gives: the patch's own words, or the memory of a device.
-ASKS_MORE = ("megatron.reshardable-checkpoint", "verl.megatron-offload-rest", "verl.strict-token-budget")
+ASKS_MORE = (
+    "megatron.reshardable-checkpoint",
+    "verl.critic-loss-scale",
+    "verl.megatron-offload-rest",
+    "verl.strict-token-budget",
+)
 #: Releases that are right alone: the newest that is cured, and some in which the defect was not there yet.
 RIGHT = [
     *(

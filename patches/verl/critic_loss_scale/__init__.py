@@ -40,14 +40,21 @@ PATCH = Patch(
         "the policy is, and as in verl 0.9. The norm that is reported falls by about the number of "
         "micro-batches. Adam, and a gradient that is clipped at each step, hide a size that stays the "
         "same, but neither that it changes with the number of micro-batches, nor the weight of short "
-        "ones. With one micro-batch on one rank, nothing changes under token-mean. Under the modes that "
-        "begin with seq-mean, samples without a token that counts are part of the number by which is "
+        "ones. With one micro-batch on one rank, nothing changes under token-mean. Tokens that "
+        "rejection sampling leaves out do not count, also where only response_mask says so. Under the modes "
+        "that begin with seq-mean, samples without a token that counts are part of the number by which is "
         "divided, as they are for the policy. seq-mean-token-sum-norm divides by the width of a "
         "micro-batch besides, which main_ppo_sync of 0.8 lets differ, and is a sum over a rank's samples in "
         "0.7.0: both are so for the policy, and stay so. critic/vf_loss is reported for the whole mini-batch "
         "from verl 0.7.1 on; 0.7.0 has no way to say so, and reports the mean of its micro-batches as before."
         " The legacy workers (0.7 with use_legacy_worker_impl other than disable), whose micro-batches "
         "count by their samples, are left alone."
+    ),
+    evidence=(
+        "verl 0.9.0 takes the mean of a critic's loss over the mini-batch too (#6957). The contract "
+        "compares gradients with one process in float64, also where loss_mask and response_mask differ: "
+        "there the tokens that are kept count, as for one micro-batch of verl 0.8 alone, and verl 0.9 "
+        "counts the rejected ones as well."
     ),
     changes=("numbers",),
     met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",

@@ -26,6 +26,10 @@ PATCH = Patch(
         " divided by its own tokens. With the patch the numbers of the batch are noted first, as in verl"
         " 0.9."
     ),
+    evidence=(
+        "verl 0.9.0 writes the numbers of the batch before the loss reads them (#7225). The contract "
+        "compares gradients with one process in float64, and holds on 0.9.1 without the patch."
+    ),
     changes=("numbers",),
     met="distillation.enabled=True.",
     upstream=("verl-project/verl#7225", "verl-project/verl#7200"),

@@ -135,6 +135,10 @@ PATCH = Patch(
         "losses and metrics are collected once. Settings that dynamic context parallelism cannot honour "
         "are refused, not computed wrongly."
     ),
+    evidence=(
+        "Gradients, losses and outputs are compared with one process that computes the whole batch, on 2 to "
+        "8 gloo ranks (tests/distributed/test_dynamic_cp.py)."
+    ),
     changes=("numbers", "crashes"),
     met="dynamic_context_parallel=True in the Megatron engine.",
     upstream=(

@@ -25,6 +25,7 @@ PATCH = Patch(
         "for 8,192 samples in 1,451 micro-batches, on every rank and in every step. With the patch the "
         "partitions are the same, in the same order, ties included, in a fraction of a second."
     ),
+    evidence="The contract compares each partition with that of verl's own function, which runs beside it.",
     changes=("speed",),
     met="Every job whose samples are balanced: the larger the batch, the more time is saved.",
     upstream=("verl-project/verl#7279", "verl-project/verl#7281", "verl-project/verl#7553"),

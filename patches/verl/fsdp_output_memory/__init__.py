@@ -28,6 +28,10 @@ PATCH = Patch(
         "micro-batch. Losses, gradients and what is computed without gradients stay the same. An "
         "engine of your own with another step or loop is left alone."
     ),
+    evidence=(
+        "verl 0.9.0 detaches outputs too (#6699, #6984). The contract compares losses, gradients and "
+        "outputs with those of one batch in float64."
+    ),
     changes=("memory",),
     met="Training with verl's FSDP engine and more than one micro-batch in a mini-batch.",
     upstream=("verl-project/verl#6699", "verl-project/verl#6984"),

@@ -26,6 +26,7 @@ PATCH = Patch(
         "asks it for a copy in the memory of the host, and there the patch changes nothing. verl 0.7 copies "
         "by itself."
     ),
+    evidence="verl 0.9.0 copies an adapter out of the buffer too (#6688), as verl 0.7.1 did.",
     changes=("crashes",),
     met="LoRA that is not merged (lora.merge=False), with vLLM.",
     upstream=("verl-project/verl#6688", "verl-project/verl#6454"),

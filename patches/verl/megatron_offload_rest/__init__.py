@@ -26,10 +26,14 @@ PATCH = Patch(
         "that Transformer Engine keeps in its layers, about a byte for each. With the patch, as in verl 0.9, "
         "master weights go and come with the rest of the state, and the copies are dropped: Transformer "
         "Engine makes them again in the next forward pass. No value changes. Where neither is there, nothing "
-        "is done. Master weights in float16 stay: to save them, Transformer Engine needs a scale that it keeps "
-        "on the device. An optimizer that is on several devices by itself is left to verl, which moves all of "
-        "it, and so are verl 0.6 and the legacy workers (0.7 with use_legacy_worker_impl other than "
+        "is done. Master weights in float16 stay: to save them, Transformer Engine needs a scale that it "
+        "keeps on the device. An optimizer that is on several devices by itself is left to verl, which moves "
+        "all of it, and so are verl 0.6 and the legacy workers (0.7 with use_legacy_worker_impl other than "
         "disable), which offload in many places."
+    ),
+    evidence=(
+        "verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952). The contract compares "
+        "each value before and after."
     ),
     changes=("memory",),
     met=(

@@ -18,6 +18,7 @@ PATCH = Patch(
         "of verl's logger gets overlay.metrics() as well, of the patches that were reached in the process "
         "that logs."
     ),
+    evidence="It mends nothing: it adds the figures of the patches to what verl logs.",
     changes=("safety",),
     met="OVERLAY_METRICS=1. It changes no number of a job: more names are logged.",
     upstream=("verl-project/verl#74",),

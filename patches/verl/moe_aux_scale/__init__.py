@@ -48,6 +48,10 @@ PATCH = Patch(
         "megatron.moe-aux-scale. Left alone are dynamic context parallelism, whose scale is that of "
         "verl.dynamic-cp-loss, and the legacy workers (0.7 with use_legacy_worker_impl other than disable)."
     ),
+    evidence=(
+        "verl 0.9.0 tells Megatron the tokens that the routers see too (#6836). Gradients are compared with "
+        "one process (tests/distributed/test_verl_scales.py)."
+    ),
     changes=("numbers",),
     met=(
         "calculate_per_token_loss=True in verl's Megatron engine, with several data or context parallel "

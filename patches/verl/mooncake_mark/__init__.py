@@ -27,6 +27,10 @@ PATCH = Patch(
         "copy. The last worker, and a single one, have nobody behind them and copy nothing. verl 0.9 gives "
         "the mark a place of its own."
     ),
+    evidence=(
+        "verl 0.9.0 gives the mark a place outside the weights (#6813). The contract compares what each "
+        "worker loads with what was sent, to the bit."
+    ),
     changes=("numbers",),
     met="Weights that are sent to two or more separate rollout workers by the checkpoint engine `mooncake`.",
     upstream=("verl-project/verl#6813",),

@@ -8,11 +8,13 @@ may well happen.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import pickle
 import queue
 import random
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import memmove
 from types import SimpleNamespace
@@ -118,7 +120,22 @@ def _transfers(module: Any, draw: random.Random, ranks: int, *, left: bool) -> s
                     return f"rank {rank} of {size} has another {name}"
         if left and any(engine.magic_recv.any() for engine in engines):
             return "a mark is left over"
-    return ""
+    del engine
+    return _freed(engines)
+
+
+def _freed(engines: list[Any]) -> str:
+    """Return what is wrong with the memory of engines that nobody uses any more, empty if it is free."""
+    buffers = [weakref.ref(engine.buf) for engine in engines]
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        engines.clear()
+        left = sum(buffer() is not None for buffer in buffers)
+    finally:
+        if collecting:
+            gc.enable()
+    return f"{left} buffers outlive their engines" if left else ""
 
 
 class _Groups:

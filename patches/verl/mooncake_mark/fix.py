@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from types import ModuleType
 from typing import Any
+from weakref import ref
 
 #: Bytes of a mark, at the beginning of each bucket.
 MARK = 4
@@ -50,12 +51,21 @@ class _Store:
 
 
 def _receiving(engine: Any, store: _Store) -> Callable[..., AsyncGenerator[tuple[str, Any], None]]:
-    """Return an engine's `receive_weights`, which hands on the copy of a weight that was kept."""
+    """Return an engine's `receive_weights`, which hands on the copy of a weight that was kept.
+
+    The engine holds it, so it holds the engine weakly: buffers of the device go with the last who uses them.
+    """
     from overlay.patches.verl.mooncake_mark.effect import EFFECT
 
-    async def receive_weights(*args: Any, **kwargs: Any) -> AsyncGenerator[tuple[str, Any], None]:
+    reference = ref(engine)
+
+    def receive_weights(*args: Any, **kwargs: Any) -> AsyncGenerator[tuple[str, Any], None]:
+        engine = reference()
+        return kept(type(engine).receive_weights(engine, *args, **kwargs))
+
+    async def kept(weights: AsyncGenerator[tuple[str, Any], None]) -> AsyncGenerator[tuple[str, Any], None]:
         store.kept.clear()
-        async for name, weight in type(engine).receive_weights(engine, *args, **kwargs):
+        async for name, weight in weights:
             EFFECT.changed += name in store.kept
             yield name, store.kept.pop(name, weight)
 

@@ -32,6 +32,10 @@ PATCH = Patch(
         "the device. Where nothing else does, all is as it was; and there verl 0.8 frees it just as early, "
         "without resizing anything."
     ),
+    evidence=(
+        "An offload changes no value: the contract compares each tensor before and after. Storages that "
+        "nothing else holds are freed at the same time as by verl."
+    ),
     changes=("numbers",),
     met=(
         "Parameter offload of a model without DDP, such as the reference model, whose parameters share "

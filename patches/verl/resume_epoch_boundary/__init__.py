@@ -30,6 +30,10 @@ PATCH = Patch(
         "trainer leaves the state out there from 0.8 on, and repeats the order of the first epoch: it is "
         "left at that."
     ),
+    evidence=(
+        "The contract compares the batches of a resumed job with those of one that was not stopped. "
+        "verl#7974, which is open, does the same for SFT."
+    ),
     changes=("numbers",),
     met=("A resume from a checkpoint of the last step of an epoch, such as of save_freq=after_each_epoch."),
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),

@@ -51,6 +51,12 @@ PATCH = Patch(
         "warm-up, as is verl's default. To start a schedule anew on purpose, leave the patch out of the "
         "selection."
     ),
+    evidence=(
+        "verl's page on checkpoints says that their contents, the learning rate schedule among them, mean "
+        "the same on FSDP and Megatron, and FSDP restores it. Megatron's own trainer restores the count of "
+        "steps under either setting of use_checkpoint_opt_param_scheduler, which by its help text is about "
+        "the values of the schedule."
+    ),
     changes=("numbers",),
     met=(
         "A resume on Megatron without use_checkpoint_opt_param_scheduler, of a learning rate "

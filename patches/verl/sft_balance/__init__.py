@@ -49,6 +49,10 @@ PATCH = Patch(
         "is loaded. To balance its ranks would be to send loaded samples, images included, from rank to "
         "rank, or to reshuffle the data behind the state that each loader resumes from."
     ),
+    evidence=(
+        "verl 0.8.0 balances the ranks of SFT by default (#5679). The contract runs verl's trainer with the "
+        "patch and without, and compares samples, gradients and losses."
+    ),
     changes=("speed", "numbers"),
     met="SFT on Ray, unless trainer.balance_batch is false. Each step sees the same samples, on other ranks.",
     upstream=("verl-project/verl#5679",),

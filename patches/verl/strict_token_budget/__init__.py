@@ -49,9 +49,13 @@ PATCH = Patch(
         "of 14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang "
         "in their next collective. With the patch there are as few micro-batches as it finds to keep the "
         "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample "
-        "over the limit, or samples that do not divide into groups, are an error on every rank. Ranks ask each "
-        "other as verl's own do, so a rank without the patch goes along. Samples that must stay together and "
-        "exceed the limit go alone, with a warning."
+        "over the limit, or samples that do not divide into groups, are an error on every rank. Ranks ask "
+        "each other as verl's own do, so a rank without the patch goes along. Samples that must stay "
+        "together and exceed the limit go alone, with a warning."
+    ),
+    evidence=(
+        "verl 0.9.1 adds micro-batches too until each keeps max_token_len (#7553). What verl divides within "
+        "the limit stays as it is, which the contract compares."
     ),
     changes=("memory", "hangs"),
     met="use_dynamic_bsz=True. Sums over other micro-batches round otherwise.",

@@ -26,6 +26,7 @@ PATCH = Patch(
         "under the last broadcast in the same way. With the patch the wait of the operation includes the"
         " device. Between buckets verl waits for it anyway, so it costs one wait more a transfer."
     ),
+    evidence="verl 0.9.0 waits for the device too before it hands on the first bucket (#7083).",
     changes=("numbers",),
     met="Weights that are sent to separate rollout workers by the checkpoint engine `nccl`.",
     upstream=("verl-project/verl#7083",),
