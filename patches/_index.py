@@ -35,7 +35,11 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.gated-norm-over-tp": {
         "id": "megatron.gated-norm-over-tp",
-        "modules": ("megatron.core.distributed.finalize_model_grads",),
+        "revision": 2,
+        "modules": (
+            "slime.backends.megatron_utils.megatron_patch.megatron_chunked_grad_coalesce_patch",
+            "megatron.core.distributed.finalize_model_grads",
+        ),
     },
     "megatron.grad-norm": {
         "id": "megatron.grad-norm",

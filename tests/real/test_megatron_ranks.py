@@ -66,6 +66,26 @@ def test_slime_sends_whole_experts_and_sinks(
         assert wrong == [], (SEED, marks)
 
 
+# --- megatron.mtp-loss-scale ---
+
+
+@pytest.mark.parametrize("version", ["0.16.1"])
+@pytest.mark.parametrize("of_verl", [False, True])
+def test_one_selection_mends_both_defects_of_multi_token_prediction(
+    folder: Path, release: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, of_verl: bool
+) -> None:
+    """As it is printed by `overlay audit` and docs/patches.md, with Megatron's model and verl's postprocess."""
+    module: Path | str = "overlay.patches.megatron.mtp_loss_scale.cases"
+    if of_verl:
+        monkeypatch.setenv("VERL_FOLDER", str(release("verl==0.8.0")))
+        module = UPSTREAMS / "verl_mtp_cases.py"
+    for selected in ("all,megatron.mtp-loss-scale", "megatron.mtp-loss-scale,megatron.mtp-without-tokens"):
+        found = megatron_ranks(SEED, module, selected, release=folder, te=True)
+        off = [name for name, rows in found.items() for row in rows if not max(row.values()) < 1e-4]
+        assert found
+        assert off == [], (SEED, selected)
+
+
 # --- megatron.vpp-send-before-free ---
 
 

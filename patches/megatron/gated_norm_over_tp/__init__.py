@@ -16,7 +16,6 @@ from overlay.patch import (
     not_affected,
     one_target,
     replaced,
-    superseded,
     variant,
 )
 from overlay.patches.megatron.gated_norm_over_tp.fix import make_allreduce
@@ -25,11 +24,13 @@ _FINALIZE = "megatron.core.distributed.finalize_model_grads:finalize_model_grads
 _NAME = "_allreduce_non_tensor_model_parallel_grads"
 _ALLREDUCE = f"megatron.core.distributed.finalize_model_grads:{_NAME}"
 _LAYER = "megatron.core.ssm.gated_delta_net"
-#: From 0.3.0 on slime replaces the function as it starts: what is put there before would be lost.
+#: From 0.3.0 on slime puts a function of its own there as it starts, which leaves these norms out as well.
+#: Wrapped is slime's then: a job without slime, where slime is installed, keeps Megatron's as it is.
 _SLIMES = "slime.backends.megatron_utils.megatron_patch.megatron_chunked_grad_coalesce_patch"
 
 PATCH = Patch(
     id="megatron.gated-norm-over-tp",
+    revision=2,
     summary="The norm of a gated delta net has its whole gradient without sequence parallelism too",
     why=(
         "Each tensor parallel rank has its own heads of a gated delta net, and a copy of the norm behind "
@@ -50,11 +51,13 @@ PATCH = Patch(
     ),
     targets=one_target(
         MEGATRON,
-        superseded(
+        variant(
             "slime's own",
             ">=0.16.0.dev0,<0.21.0.dev0",
-            Present(site=_SLIMES),
-            reason="slime puts a function of its own in the place of Megatron's as it starts",
+            replaced(f"{_SLIMES}:{_NAME}", make_allreduce, "ac2c97880fb8"),
+            Present(site=_ALLREDUCE),
+            Calls(site=_FINALIZE, callee=_NAME),
+            Present(site=_LAYER),
         ),
         variant(
             "0.16",
@@ -62,6 +65,7 @@ PATCH = Patch(
             replaced(_ALLREDUCE, make_allreduce, "366f9786e8b4"),
             Calls(site=_FINALIZE, callee=_NAME),
             Present(site=_LAYER),
+            Absent(site=_SLIMES),
         ),
         not_affected(
             "0.12",

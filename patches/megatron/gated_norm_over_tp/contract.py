@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from overlay.patch import Contract
 from overlay.testing import with_patches
 
 RANKS = 2
+SLIMES = "slime.backends.megatron_utils.megatron_patch"
 #: Tokens, sequences, hidden size; heads of keys and of values, and the size of each.
 TOKENS, SEQUENCES, HIDDEN = 12, 3, 16
 KEYS, VALUES, KEY_SIZE, VALUE_SIZE = 2, 4, 6, 5
@@ -22,7 +24,13 @@ KEYS, VALUES, KEY_SIZE, VALUE_SIZE = 2, 4, 6, 5
 def wrong(seed: str) -> str:
     """Return what a rank finds wrong, empty if none finds anything."""
     _stand_in()
-    modules = ("megatron.core.ssm.gated_delta_net", "megatron.core.distributed")
+    modules = ["megatron.core.ssm.gated_delta_net", "megatron.core.distributed"]
+    if find_spec("slime") is not None:
+        from overlay.compat import slime_on_cpu
+
+        slime_on_cpu.stand_in()
+        if find_spec(SLIMES) is not None:  # it puts a function of its own in the place of Megatron's
+            modules.append(SLIMES)
     return wrong_on_ranks(partial(_rank, seed), *modules, ranks=RANKS)
 
 

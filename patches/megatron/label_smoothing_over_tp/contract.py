@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from overlay.compat.contracts.forked import wrong_on_ranks
 from overlay.patch import Contract
@@ -11,6 +12,8 @@ from overlay.testing import with_patches
 
 #: Tensor parallel ranks, tokens, sequences, words.
 RANKS, TOKENS, SEQUENCES, VOCABULARY = 2, 7, 3, 22
+#: Words of a rank, so many that all else is small.
+WIDE = 2048
 
 
 def wrong(seed: str) -> str:
@@ -49,6 +52,21 @@ def _rank(seed: str) -> Iterator[str]:
                 yield f"with smoothing {smoothing} the loss of {dtype} is off"
             elif not torch.allclose(by.double(), wanted_by[..., own], rtol=step, atol=1e-5):
                 yield f"with smoothing {smoothing} the gradient of {dtype} is off"
+    yield from _memory(own=torch.randn(TOKENS, SEQUENCES, WIDE))
+
+
+def _memory(own: Any) -> Iterator[str]:
+    """Yield how much a step needs beside float32 logits, if it is more than about as much again, as upstream's."""
+    from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+
+    from overlay.compat.live_bytes import LiveBytes
+
+    own.requires_grad_()
+    with LiveBytes(own) as live:
+        loss = vocab_parallel_cross_entropy(own, own.new_zeros(own.shape[:-1]).long(), 0.1).sum()
+        loss.backward()
+    if live.peak > 1.5 * own.nbytes:
+        yield f"with float32 logits of {own.nbytes} bytes loss and gradient need {live.peak} more"
 
 
 CONTRACT = Contract(check=with_patches(wrong, "megatron.label-smoothing-over-tp"), before=("torch",))

@@ -62,9 +62,10 @@ def _make_smoothed() -> Callable[..., Any]:
             place = target - own * group.rank()
             elsewhere = (place < 0) | (place >= own)
             place = place.masked_fill(elsewhere, 0).unsqueeze(-1)
-            powers = values.exp()
             aimed = values.gather(-1, place).squeeze(-1).masked_fill(elsewhere, 0.0)
-            sums = torch.stack([powers.sum(-1), values.sum(-1), aimed])
+            logit_sum = values.sum(-1)
+            powers = values.exp_()  # in place: it is large
+            sums = torch.stack([powers.sum(-1), logit_sum, aimed])
             all_reduce(sums, group=group)
             total, logit_sum, aimed = sums.unbind()
             ctx.save_for_backward(powers.div_(total.unsqueeze(-1)), place, elsewhere)
@@ -74,7 +75,7 @@ def _make_smoothed() -> Callable[..., Any]:
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
             softmax, place, elsewhere = ctx.saved_tensors
-            by = softmax - ctx.spread / ctx.whole
+            by = softmax.sub_(ctx.spread / ctx.whole)  # in place, as upstream: a second backward raises
             kept = torch.full_like(by[..., :1], ctx.spread - 1).masked_fill(elsewhere.unsqueeze(-1), 0.0)
             by.scatter_add_(-1, place, kept)
             return by.mul_(grads[0].unsqueeze(-1)), None, None, None
