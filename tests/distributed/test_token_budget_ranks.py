@@ -219,5 +219,5 @@ def test_upstream_alone_lets_the_others_wait(version: str) -> None:
     assert "AssertionError" in first["error"]
     for rank in others:
         assert "RuntimeError" in rank["error"], rank
-    # They were in a collective until the time of the group was up for one of them, which then left the others.
+    # They were in a collective until the time of the group was up for one of them, which left the others.
     assert any("Timed out waiting" in rank["message"] for rank in others), others
