@@ -39,7 +39,7 @@ def client(port: int, part: int, world: int) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     threading.stack_size(256 * 1024)
-    # Thousands of threads that ask for the interpreter every 5 ms get nothing else done. Requests give it back.
+    # Thousands of threads that ask for the interpreter every 5 ms get nothing else done.
     sys.setswitchinterval(5.0)
     stores = {
         rank: TCPStore(HERE, port, is_master=False, timeout=timedelta(seconds=300))
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[4096], help="how many")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    # torch asks for a name at each connection. By TCP, which a name server does not take, it is told no at once.
+    # torch asks for a name at each connection. By TCP, which name servers refuse, it is told no at once.
     os.environ |= {"RES_OPTIONS": "use-vc attempts:1 timeout:1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if options.client:
         client(*json.loads(options.client))
