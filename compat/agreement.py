@@ -104,7 +104,7 @@ def _patience(group: Any) -> float:
     found: Any = group or dist.group.WORLD
     try:
         backends = [found._get_backend(device) for device in found._device_types]  # noqa: SLF001
-        timeout = min(one.options._timeout.total_seconds() for one in backends)  # noqa: SLF001
+        timeout: float = min(one.options._timeout.total_seconds() for one in backends)  # noqa: SLF001
     except (AttributeError, RuntimeError, ValueError):  # somebody has wrapped it, or the backend is unusual
         timeout = dist.default_pg_timeout.total_seconds()
     return max(timeout - MARGIN, 0.8 * timeout)

@@ -4,8 +4,8 @@
     ./scripts/bench agreement --ranks 256
 
 Each rank is a thread with a connection of its own, and does all that a real one does. The ranks share this
-machine's cores, which is most of the wall clock here and nothing in a job, where each has its own. What does not go
-away in a job is what the store takes, which has a process of its own here.
+machine's cores, which is most of the wall clock here and nothing in a job, where each has its own. What stays
+in a job is what the store takes, which has a process of its own here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def client(port: int, part: int, world: int) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     threading.stack_size(256 * 1024)
-    # Thousands of threads that ask for the interpreter every 5 ms get nothing else done. Each request gives it back.
+    # Thousands of threads that ask for the interpreter every 5 ms get nothing else done.
     sys.setswitchinterval(5.0)
     stores = {
         rank: TCPStore(HERE, port, is_master=False, timeout=timedelta(seconds=300))
@@ -79,7 +79,10 @@ def table(world: int) -> str:
     words = [sys.executable, str(INSIDE), "benches.agreement", "--client"]
     clients = [
         subprocess.Popen(
-            [*words, json.dumps([store.port, part, world])], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [*words, json.dumps([store.port, part, world])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for part in range(PROCESSES)
     ]
@@ -92,7 +95,8 @@ def table(world: int) -> str:
                 assert one.stdin
                 one.stdin.write("go\n")
                 one.stdin.flush()
-            told = sum((Counter(json.loads(one.stdout.readline())) for one in clients if one.stdout), Counter())
+            found = [Counter(json.loads(one.stdout.readline())) for one in clients if one.stdout]
+            told = sum(found, Counter())
             wall, used = time.monotonic() - begin, time.process_time() - used
             (text,) = told  # all are told the same
             assert told[text] == world
@@ -111,7 +115,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[4096], help="how many")
     parser.add_argument("--client", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    # torch asks for a name at each connection: by TCP, which a name server does not take, the answer comes at once.
+    # torch asks for a name at each connection. By TCP, which name servers refuse, it is told no at once.
     os.environ |= {"RES_OPTIONS": "use-vc attempts:1 timeout:1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     if options.client:
         client(*json.loads(options.client))

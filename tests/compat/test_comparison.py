@@ -14,7 +14,7 @@ from overlay.pinning import agreement
 from overlay.pinning.agreement import Account, Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 MANY = 256
 FACTS = {"overlay": "1", "strict": "no", "a.b": "revision 1", "a.b source of up.core:f": "d" * 64}
@@ -33,7 +33,7 @@ def lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def all_but(world: int, odd: dict[int, Statement | None]) -> dict[int, Statement]:
+def all_but(world: int, odd: Mapping[int, Statement | None]) -> dict[int, Statement]:
     """Return what the ranks of a world say, without those of which there is nothing."""
     said = {rank: odd.get(rank, SAID) for rank in range(world)}
     return {rank: one for rank, one in said.items() if one is not None}
@@ -262,7 +262,12 @@ def test_who_agrees_hears_what_is_applied_on_all_and_on_some(monkeypatch: pytest
     applied = [("a", "b"), ("b",), ("b", "c")]
     heard = []
     agree = compared.Comparison.agree
-    monkeypatch.setattr(compared.Comparison, "agree", lambda *given: heard.append(agree(*given)) or heard[-1])
+
+    def listen(*given: Any) -> Any:
+        heard.append(agree(*given))
+        return heard[-1]
+
+    monkeypatch.setattr(compared.Comparison, "agree", listen)
     ranks = {
         rank: SAID.replace(account=Account(applied=ids, refused=(), half_patched=0, digest="d"))
         for rank, ids in enumerate(applied)

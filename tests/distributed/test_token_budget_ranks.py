@@ -237,6 +237,6 @@ def test_upstream_alone_lets_the_others_wait(version: str) -> None:
     first, *others = results(version)["alone"]
     assert "AssertionError" in first["error"]
     for rank in others:
-        # They were in a collective until the time of the process group was up.
         assert "RuntimeError" in rank["error"], rank
-        assert "Timed out waiting" in rank["message"], rank
+    # They were in a collective until the time of the group was up for one of them, which left the others.
+    assert any("Timed out waiting" in rank["message"] for rank in others), others
