@@ -183,6 +183,7 @@ def fsdp(space: dict[str, Any]) -> None:
         self.train_sampler = self.train_dataloader.sampler
         self.steps_per_epoch = len(self.train_dataloader)
         self.val_dataloader: list[Any] = []
+        self.resume_global_step = 0
         self.load_checkpoint()
 
     def training_step(_self: Any, data: Any) -> dict[str, float]:
