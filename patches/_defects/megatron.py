@@ -296,6 +296,7 @@ DEFECTS = (
         when=(
             (given("num_layers_per_virtual_pipeline_stage"), _OVERLAPPED),
             (given("num_virtual_stages_per_pipeline_rank"), _OVERLAPPED),
+            (given("pipeline_model_parallel_layout"), _OVERLAPPED, beyond("it has virtual stages")),
             (given("virtual_pipeline_model_parallel_size"), switched("deallocate_pipeline_outputs")),
         ),
         variants=(

@@ -149,7 +149,10 @@ DEFECTS = (
         summary="After the first offload process groups have torch's timeout of 10 minutes and no NCCL "
         "options. One notices when the watchdog stops a job in a long step or save.",
         harm="crash",
-        when=all_of(switched("offload_train"), other("distributed_timeout_minutes", 10)),
+        when=all_of(
+            switched("offload_train"),
+            one_of(other("distributed_timeout_minutes", 10), given("nccl_communicator_config_path")),
+        ),
         patch="slime.group-timeouts",
     ),
     _defect(
@@ -194,7 +197,7 @@ DEFECTS = (
         id="slime.ppo-reward-misplaced",
         summary="Under context parallelism PPO's reward goes to the last token of the first rank: an "
         "IndexError where it has none of the response, and else, unnoticed, the wrong token.",
-        harm="crash",
+        harm="silent-wrong",
         when=all_of(_PPO, _CP),
         patch="slime.masked-gae",
     ),
@@ -264,7 +267,9 @@ DEFECTS = (
         when=all_of(
             switched("use_dynamic_batch_size"),
             one_of(
-                given("num_layers_per_virtual_pipeline_stage"), given("num_virtual_stages_per_pipeline_rank")
+                given("num_layers_per_virtual_pipeline_stage"),
+                given("num_virtual_stages_per_pipeline_rank"),
+                given("pipeline_model_parallel_layout"),
             ),
         ),
         patch="slime.vpp-ceiling",

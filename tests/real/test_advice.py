@@ -157,9 +157,9 @@ def test_slimes_other_masks_keep_the_results_of_tools_in_one_turn(
     assert (found["qwen3"].startswith("ValueError")) is (name == "slime==v0.1.0"), found
 
 
-def advised(folder: Path, start: str, *patches: str) -> dict[str, list[dict[str, float]]]:
+def advised(folder: Path, start: str, patches: str = "") -> dict[str, list[dict[str, float]]]:
     program = UPSTREAMS / "advised_cases.py"
-    found = megatron_ranks(SEED, program, *patches, release=folder)
+    found = megatron_ranks(SEED, program, patches, release=folder)
     kept = {name: ranks for name, ranks in found.items() if name.startswith(start)}
     assert kept
     return kept
@@ -169,6 +169,13 @@ def advised(folder: Path, start: str, *patches: str) -> dict[str, list[dict[str,
 def test_a_loss_per_token_is_right_in_0_13(name: str, listed: Callable[[str], Path]) -> None:
     for case, ranks in advised(listed(name), "a loss per token").items():
         assert all(rank["error"] < 1e-5 for rank in ranks), (SEED, case, ranks)
+
+
+def test_a_loss_per_token_is_harmful_in_0_12(listed: Callable[[str], Path]) -> None:
+    """Each rank divides by its own tokens there, and ranks with others get another gradient."""
+    found = advised(listed("megatron-core==0.12.3"), "a loss per token, fewer")
+    for case, ranks in found.items():
+        assert all(rank["error"] > 0.1 for rank in ranks), (SEED, case, ranks)
 
 
 @pytest.mark.parametrize("name", having("megatron.global-aux-loss-scale"))

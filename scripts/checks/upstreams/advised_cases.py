@@ -19,7 +19,9 @@ def cases(world: int) -> list[Case]:
         (f"a loss per token, {name}", {"context": 2}, functools.partial(_masked, counts))
         for name, counts in COUNTS.items()
     ]
-    if not hasattr(of_losses, "GLOBAL") or not of_losses.knows_padding():
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    if not hasattr(TopKRouter, "_apply_global_aux_loss"):
         return masked
     scaled = of_losses.cases(world, of_losses.GLOBAL)
     return masked + [

@@ -49,6 +49,17 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
         ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "which takes more from ${HERE}/nowhere.sh"),
         ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
         ("--ranks many --fast", "untold", "ranks is many"),
+        ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file, which takes more from $ARGS"),
+        ("python x.py $ARGS --ranks 2", "untold", "which takes more from $ARGS"),
+        ("python x.py --ranks 2 > $LOG", "not-met", "fast is off"),
+        (
+            "if true; then\n  A=(--ranks 2)\nelse\n  A=(--ranks 1)\nfi\nx --fast ${A[@]}",
+            "untold",
+            "in a branch",
+        ),
+        ("N=1\nif true; then\n  N=2\nfi\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nN=$((N*2))\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("--ranks 1 2 --fast", "met", "ranks is 1 2"),
     ],
 )
 def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
@@ -217,3 +228,36 @@ def test_what_cannot_be_settings_says_why(name: str, text: str, why: str, tmp_pa
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         settings_file.read(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", "A=(\n  engine=big\n  job.fast=True\n)\npython x.py ${A[@]}"),
+        ("run.sh", "python x.py job.fast=True \\\n  engine=big"),
+        ("run.yaml", "- engine=big\n- job.fast=True\n"),
+    ],
+)
+def test_an_override_within_a_command_is_no_assignment_of_the_shell(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("yaml")
+    dialect = DIALECT.replace(
+        marks=("*.fast",), implies=(("engine", "big", "ranks", 2), ("engine", "*", "ranks", ...))
+    )
+    (tmp_path / name).write_text(text)
+    found = recognise(name, settings_file.read(str(tmp_path / name)), (dialect,), write(tmp_path).read)
+    assert answer(a_defect(tmp_path), found).word == "met"
+
+
+@pytest.mark.parametrize("said", ["engine=$E", "engine=odd", "config=mine", "config=$C"])
+def test_beside_what_is_not_known_no_default_is(said: str, tmp_path: Path) -> None:
+    dialect = DIALECT.replace(
+        marks=("*.fast",),
+        implies=(("engine", "big", "ranks", 2), ("engine", "*", "ranks", ...)),
+        whole={"config": ("ours*",)},
+    )
+    text = f"python x.py job.fast=True --{said}"
+    given_ = settings_file.words(text.replace("--engine", "engine")), ()
+    found = recognise("run.sh", given_, (dialect,), write(tmp_path).read)
+    assert answer(a_defect(tmp_path), found).word == "untold"
