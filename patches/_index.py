@@ -138,6 +138,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.async-groups": {
         "id": "slime.async-groups",
+        "opt_in": True,
         "modules": ("slime.rollout.fully_async_rollout",),
     },
     "slime.bridge-flags": {
@@ -165,6 +166,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.group-baseline": {
         "id": "slime.group-baseline",
+        "opt_in": True,
         "modules": ("slime.ray.placement_group",),
     },
     "slime.group-timeouts": {
@@ -209,10 +211,6 @@ INDEX: dict[str, dict[str, Any]] = {
     "slime.resumed-schedule": {
         "id": "slime.resumed-schedule",
         "modules": ("slime.backends.megatron_utils.model",),
-    },
-    "slime.teacher-temperature": {
-        "id": "slime.teacher-temperature",
-        "modules": ("slime.rollout.on_policy_distillation",),
     },
     "slime.tool-turn-mask": {
         "id": "slime.tool-turn-mask",
