@@ -23,9 +23,9 @@ PATCH = Patch(
         "used up. Prompts that come late in the data are lost most. With the patch they wait, and are "
         "trained on, those that were done first. The worker takes no new prompts while as many groups wait "
         "as it generates at once, as in slime after 0.3.1. That makes groups older: where generation is "
-        "faster than training, up to 2 C / B updates old, for C groups at once and B in a rollout, where those "
-        "of slime alone are one update old. Old log-probabilities are recomputed by default, so nothing "
-        "corrects for it."
+        "faster than training, up to 2 C / B updates old, for C groups at once and B in a rollout, where "
+        "those of slime alone are one update old. Old log-probabilities are recomputed by default, so "
+        "nothing corrects for it."
     ),
     changes=("numbers", "speed"),
     opt_in=True,

@@ -53,14 +53,18 @@ def wrong(seed: str) -> str:
     if pushing.is_alive():
         return f"the worker stands still with {worker.queue_size()} groups waiting"
 
+    return asyncio.run(_wrong_ages(module, args, batch, batch * draw.randint(1, 4)))
+
+
+async def _wrong_ages(module: Any, args: Any, batch: int, concurrency: int) -> str:
+    """Return how far the worker runs ahead, or which groups it loses, empty if neither is wrong."""
     # With nobody who takes groups, it stops asking for prompts.
-    given, trained, _ = asyncio.run(_run(module, args, concurrency=3, updates=0))
+    given, trained, _ = await _run(module, args, concurrency=3, updates=0)
     if not given or given > 6 or trained:
         return f"with nobody who takes groups, {given} prompts are used at a concurrency of 3"
 
     # Where generation is faster than training, all are trained on, in the order in which they were made.
-    concurrency = batch * draw.randint(1, 4)
-    given, trained, ages = asyncio.run(_run(module, args, concurrency=concurrency, updates=20))
+    given, trained, ages = await _run(module, args, concurrency=concurrency, updates=20)
     if trained != list(range(len(trained))) or given - len(trained) > 2 * concurrency:
         return f"of {given} groups at a concurrency of {concurrency}, {trained} are trained on"
     if max(ages) > 2 * concurrency // batch:

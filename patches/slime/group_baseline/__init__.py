@@ -27,7 +27,7 @@ PATCH = Patch(
         "dynamic batch size or rollouts of several samples, each reward is compared with the mean of the "
         "whole batch, without a word. A prompt that is always solved gets a positive advantage, and a hard "
         "one a negative. With the patch the group is the prompt (Sample.group_index), and each of its "
-        "samples counts, as in slime's grpo_normalize_by_group_index (0.3.0). That has no number for a sample "
+        "samples counts, as in slime's grpo_normalize_by_group_index (0.3.0). It has no number for a sample "
         "that is alone, which gets 0 here. Where slime's groups are the prompts, its numbers stay, but that "
         "rewards which are all equal are not divided by 1e-6. It is one reading of two: miles counts a "
         "rollout once, however many samples it has. A function given by --custom-reward-post-process-path "
