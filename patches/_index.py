@@ -140,6 +140,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.async-groups": {
         "id": "slime.async-groups",
+        "opt_in": True,
         "modules": ("slime.rollout.fully_async_rollout",),
     },
     "slime.bridge-flags": {
@@ -167,6 +168,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.group-baseline": {
         "id": "slime.group-baseline",
+        "opt_in": True,
         "modules": ("slime.ray.placement_group",),
     },
     "slime.group-timeouts": {

@@ -170,7 +170,8 @@ def _off_helper(args: Any, rewards: list[list[list[float]]], found: list[float])
     except ModuleNotFoundError:
         return 0.0
     _, theirs = grpo_normalize_by_group_index(args, samples(rewards))
-    told = [len({reward for parts in group for reward in parts}) > 1 for group in rewards for parts in group for _ in parts]
+    flat = [[reward for parts in group for reward in parts] for group in rewards]
+    told = [len(set(group)) > 1 for group in flat for _ in group]
     return max(abs(one - two) for one, two, is_told in zip(found, theirs, told, strict=True) if is_told)
 
 

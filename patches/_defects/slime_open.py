@@ -174,7 +174,7 @@ DEFECTS = (
         summary="On-policy distillation compares the student at --rollout-temperature with an SGLang teacher "
         "at 1: SGLang scores the tokens of a request at 1, whatever temperature it asks for. Nobody notices.",
         harm="silent-wrong",
-        met="On-policy distillation with a teacher on an SGLang server, at a --rollout-temperature other than 1.",
+        met="On-policy distillation with a teacher on SGLang, at a --rollout-temperature other than 1.",
         when=all_of(among("opd_type", "sglang"), other("rollout_temperature", 1)),
         variants=(
             # The last asks for --rollout-temperature in place of 0, which changes nothing.

@@ -27,6 +27,10 @@ PATCH = Patch(
     changes=("memory", "numbers"),
     met="--use-dynamic-batch-size with --balance-by-flops. Sums over other micro-batches round otherwise.",
     upstream=("THUDM/slime#1951",),
+    evidence=(
+        "miles' own packing without --balance-by-flops keeps max_tokens_per_gpu, beyond which memory runs "
+        "out. Sums over micro-batches are the same up to rounding."
+    ),
     remove=Removal(
         when="miles keeps max_tokens_per_gpu with --balance-by-flops too",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

@@ -33,6 +33,10 @@ PATCH = Patch(
         "Numbers change by rounding."
     ),
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
+    evidence=(
+        "Log-probabilities, entropy, losses and gradients are those of one process in float64 "
+        "(tests/real/test_loss_memory_ranks.py)."
+    ),
     remove=Removal(
         when="miles needs no more than the gradient besides the logits",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

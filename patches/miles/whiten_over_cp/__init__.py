@@ -29,6 +29,10 @@ PATCH = Patch(
     changes=("numbers", "hangs"),
     met="--normalize-advantages with a context parallel size above 1.",
     upstream=("THUDM/slime#2235",),
+    evidence=(
+        "slime's commit dd7f037 (#2235) asks the same group on every rank; the result is that of one "
+        "process in float64."
+    ),
     remove=Removal(
         when="miles asks the data parallel ranks with context parallelism, on every rank",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

@@ -27,6 +27,10 @@ PATCH = Patch(
     changes=("safety",),
     met="--allgather-cp with a context parallel size above 1, and a model without sparse attention.",
     upstream=("THUDM/slime#1891",),
+    evidence=(
+        "slime's commit 82007fa (#1891, in 0.3.0) refuses the same models with an error, since the others "
+        "would have their tokens scrambled."
+    ),
     remove=Removal(
         version="0.3.0",
         when="slime 0.3.0 refuses them",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,30 +49,74 @@ def wrong(seed: str) -> str:
         target=lambda: [worker._make_done_cb(index)(task) for index in range(1001)], daemon=True
     )
     pushing.start()
-    pushing.join(10)
+    pushing.join(100)
     if pushing.is_alive():
         return f"the worker stands still with {worker.queue_size()} groups waiting"
 
+    return asyncio.run(_wrong_ages(module, args, batch, batch * draw.randint(1, 4)))
+
+
+async def _wrong_ages(module: Any, args: Any, batch: int, concurrency: int) -> str:
+    """Return how far the worker runs ahead, or which groups it loses, empty if neither is wrong."""
     # With nobody who takes groups, it stops asking for prompts.
-    given: list[int] = []
+    given, trained, _ = await _run(module, args, concurrency=3, updates=0)
+    if not given or given > 6 or trained:
+        return f"with nobody who takes groups, {given} prompts are used at a concurrency of 3"
+
+    # Where generation is faster than training, all are trained on, in the order in which they were made.
+    given, trained, ages = await _run(module, args, concurrency=concurrency, updates=20)
+    if trained != list(range(len(trained))) or given - len(trained) > 2 * concurrency:
+        return f"of {given} groups at a concurrency of {concurrency}, {trained} are trained on"
+    if max(ages) > 2 * concurrency // batch:
+        return (
+            f"groups are up to {max(ages)} updates old at a concurrency of {concurrency}, {batch} a rollout"
+        )
+    return ""
+
+
+async def _run(module: Any, args: Any, *, concurrency: int, updates: int) -> tuple[int, list[int], list[int]]:
+    """Run the worker in this thread, with an engine that is done at once, and train in between.
+
+    Returns:
+        How many groups were asked for, the numbers of those that were trained on, and how many updates old
+        each was.
+
+    """
+    born: list[int] = []
+    trained: list[int] = []
+    ages: list[int] = []
+    done = 0
 
     async def generated(_args: Any, group: Any, **_options: Any) -> Any:
         return group
 
-    def prompts(number: int) -> list[Any]:
-        given.append(number)
-        return [[SimpleNamespace(index=len(given), status=None)]] if len(given) < 1000 else []
+    async def no_time(_seconds: float = 0) -> None:
+        await asyncio.sleep(0)
+
+    def prompts(_number: int) -> list[Any]:
+        # A worker without a limit would fill its queue, and wait there for good.
+        if worker.queue_size() > 10 * concurrency:
+            return []
+        born.append(done)
+        return [[SimpleNamespace(index=len(born) - 1, status=None)]]
 
     module.generate_and_rm_group = generated
-    # Its loop takes prompts once a second.
-    module.asyncio = SimpleNamespace(**{**vars(asyncio), "sleep": lambda _seconds: asyncio.sleep(0.01)})
-    worker = module.AsyncRolloutWorker(args, SimpleNamespace(get_samples=prompts), concurrency=3)
-    worker.start()
-    time.sleep(1)
-    worker.stop()
-    if not 0 < len(given) <= 6:
-        return f"with nobody who takes groups, {len(given)} prompts are used at a concurrency of 3"
-    return ""
+    module.asyncio = SimpleNamespace(**{**vars(asyncio), "sleep": no_time})
+    worker = module.AsyncRolloutWorker(args, SimpleNamespace(get_samples=prompts), concurrency=concurrency)
+    module._get_global_worker = lambda _args, _buffer: worker
+    making = asyncio.ensure_future(worker._loop())
+    for update in range(updates + 1):
+        # The engine runs ahead: as far as it may, or, of a worker without a limit, some rounds.
+        for _ in range(30):
+            await asyncio.sleep(0)
+        if update < updates:
+            groups = await module._generate_rollout_async(args, update, None)
+            trained += [group[0].index for group in groups]
+            ages += [update - born[group[0].index] for group in groups]
+            done = update + 1
+    worker.running = False
+    await making
+    return len(born), trained, ages
 
 
 CONTRACT = Contract(check=with_patches(wrong, "slime.async-groups"), before=("torch", "ray", "transformers"))

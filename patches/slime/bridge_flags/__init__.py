@@ -42,6 +42,11 @@ PATCH = Patch(
         "0.2.2 and 0.2.3 with a context parallel size above 1 too."
     ),
     upstream=("radixark/miles#1483", "THUDM/slime@f655e13d9"),
+    evidence=(
+        "Without bridge mode slime makes the model's configuration from these very arguments, and 0.3.1 "
+        "(f655e13, #2251) has no other way. Its commit 6006246 (#1715) hands over the context parallel "
+        "size likewise."
+    ),
     remove=Removal(
         version="0.3.1",
         when="slime 0.3.1 has no bridge mode any more",

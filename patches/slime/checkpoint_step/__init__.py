@@ -28,6 +28,7 @@ PATCH = Patch(
         "the teacher of on-policy distillation, or the old actor (--keep-old-actor)."
     ),
     upstream=("THUDM/slime#2243",),
+    evidence="slime's commit 68a7347 (#2243, after 0.3.1) puts ckpt_step back in the same way.",
     remove=Removal(
         when="a release puts ckpt_step back whatever it was",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

@@ -28,11 +28,16 @@ PATCH = Patch(
         "a token with a negative advantage whose probability has risen since the rollout pushes without a "
         "bound. With the patch the loss of such a token is at most --eps-clip-c times its advantage, as the "
         "option says and as slime does after 0.3.1. A job that is to go on as before leaves the option out, "
-        "which did nothing. FSDP's trainer, which slime 0.2.0 to 0.2.2 have too, is not changed."
+        "which did nothing. A bound of 1 or less, which slime's loss refuses, goes on doing nothing, with a "
+        "warning. FSDP's trainer, which slime 0.2.0 to 0.2.2 have too, is not changed."
     ),
     changes=("numbers",),
     met="--eps-clip-c on Megatron.",
     upstream=("THUDM/slime#2247",),
+    evidence=(
+        "slime's commit 78156c5 (#2247, after 0.3.1) hands the option on in the same way; loss and "
+        "gradient are those of a float64 reference with the bound."
+    ),
     remove=Removal(
         when="a release hands --eps-clip-c to compute_policy_loss",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

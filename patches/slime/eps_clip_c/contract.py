@@ -29,7 +29,7 @@ def wrong(seed: str) -> str:
 
 
 def alike(seed: str) -> str:
-    """Compare the loss under bounds that slime's own loss of a token refuses: they do nothing in slime alone."""
+    """Compare the loss under bounds that slime's loss of a token refuses, and that do nothing in slime."""
     from overlay.compat.megatron_on_cpu import megatron
 
     with megatron():

@@ -17,10 +17,10 @@ def make_policy_loss(original: Callable[..., Any], module: ModuleType) -> Callab
     def policy_loss_function(args: Any, batch: Any, logits: Any, sum_of_sample_mean: Any) -> Any:
         bound = getattr(args, "eps_clip_c", None)
         if bound is not None and not bound > 1:
-            # slime's loss of a token asserts that it is more, and jobs that set it otherwise ran all the same.
+            # slime's loss of a token would refuse it, and jobs that set it so have run all the same.
             log.warning(
-                f"slime.eps-clip-c: --eps-clip-c {bound} bounds nothing, as slime takes bounds above 1 only: the "
-                "loss is that of slime alone. Set it above 1, or leave it out"
+                f"slime.eps-clip-c: --eps-clip-c {bound} bounds nothing, as slime takes bounds above 1 only: "
+                "the loss is that of slime alone. Set it above 1, or leave it out"
             )
             bound = None
         if bound is None:

@@ -5,9 +5,8 @@ methods are in no module. But slime has an option for just this, `--custom-rewar
 the actor loads in its own process. So the function that starts the actor passes it the path of a function of
 this patch, unless the user has given one.
 
-A rollout with several samples counts once, as in the loss of the release: else a prompt whose answers differ
-in the number of their parts would have a baseline that leans to the long ones, and advantages that do not add
-up to 0.
+Each sample counts, as in slime's own function by `group_index`, and the deviation is that of the same samples
+whose differences it divides.
 """
 
 from __future__ import annotations
@@ -27,19 +26,25 @@ PATCH = Patch(
         "are, and for one group if not: with samples trimmed to a multiple of the global batch size, a "
         "dynamic batch size or rollouts of several samples, each reward is compared with the mean of the "
         "whole batch, without a word. A prompt that is always solved gets a positive advantage, and a hard "
-        "one a negative. With the patch the group is the prompt (Sample.group_index), and a rollout counts "
-        "once, with the mean reward of its samples, as in slime's loss. Where slime's groups are the "
-        "prompts, its numbers stay to the last bit. To count every sample instead: "
-        "--custom-reward-post-process-path slime.rollout._fanout_test_helpers.grpo_normalize_by_group_index, "
-        "which slime has since 0.3.0. Any function that is given there goes before the patch."
+        "one a negative. With the patch the group is the prompt (Sample.group_index), and each of its "
+        "samples counts, as in slime's grpo_normalize_by_group_index (0.3.0). It has no number for a sample "
+        "that is alone, which gets 0 here. Where slime's groups are the prompts, its numbers stay, but that "
+        "rewards which are all equal are not divided by 1e-6. It is one reading of two: miles counts a "
+        "rollout once, however many samples it has. A function given by --custom-reward-post-process-path "
+        "goes before the patch, which does nothing with --n-samples-per-prompt 1."
     ),
     changes=("numbers",),
+    opt_in=True,
     met=(
         "GRPO, GSPO, CISPO or REINFORCE++-baseline with rewards normalised, in steps whose samples are not "
         "--n-samples-per-prompt for each of --rollout-batch-size prompts, or not in the order of their "
         "prompts."
     ),
     upstream=("THUDM/slime#1930", "THUDM/slime#1933"),
+    evidence=(
+        "It takes one of two readings: each sample counts, as in grpo_normalize_by_group_index, which "
+        "slime's tests of several samples put in place of the default. miles counts a rollout once."
+    ),
     remove=Removal(
         when="a release groups rewards by the prompt",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

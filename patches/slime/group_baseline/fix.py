@@ -16,7 +16,7 @@ def make_manager(original: Callable[..., Any], _module: ModuleType) -> Callable[
     """Build `create_rollout_manager`, which hands the actor its arguments with the function as an option.
 
     A function that the user asks for stays. Once the actor has been started the arguments are as they were.
-    With one rollout for each prompt there is nothing of the same prompt to compare it with: slime's rule stays.
+    With one rollout for each prompt there is nothing to compare it with: slime's rule stays.
     """
     from overlay import log
 
@@ -26,7 +26,7 @@ def make_manager(original: Callable[..., Any], _module: ModuleType) -> Callable[
             return original(args, pg)
         if args.n_samples_per_prompt == 1:
             log.warning(
-                "slime.group-baseline does nothing with --n-samples-per-prompt 1: a prompt has no other rollout"
+                "slime.group-baseline does nothing with --n-samples-per-prompt 1: no prompt has two rollouts"
             )
             return original(args, pg)
         args.custom_reward_post_process_path = PATH

@@ -13,9 +13,9 @@ NORMALISED = (*SCALED, "reinforce_plus_plus_baseline")
 def by_prompt(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Return the rewards of samples as they are, and less the mean reward of their prompt's samples.
 
-    A prompt is a `group_index`, and each of its samples counts, as in slime's `grpo_normalize_by_group_index`.
+    A `group_index` is a prompt. Each of its samples counts, as in slime's `grpo_normalize_by_group_index`.
     Where slime divides by the standard deviation, it is that of the same samples. A sample that is alone, or
-    whose prompt's rewards are all equal, has nothing to be divided by and gets 0, up to float32's rounding.
+    whose prompt's rewards are all equal, is not divided, and gets 0 up to float32's rounding.
 
     Args:
         args: slime's arguments.

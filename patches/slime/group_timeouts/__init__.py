@@ -30,6 +30,10 @@ PATCH = Patch(
         "10, or NCCL options."
     ),
     upstream=("radixark/miles#1594",),
+    evidence=(
+        "slime's commit fb42ae4 (#2208, in 0.3.1) makes each group anew with the arguments that it had at "
+        "first."
+    ),
     remove=Removal(
         version="0.3.1",
         when="slime 0.3.1 keeps what a group was made with",

@@ -34,6 +34,10 @@ PATCH = Patch(
         "it tensor parallelism with --sequence-parallel."
     ),
     upstream=("THUDM/slime#1748",),
+    evidence=(
+        "The gradient is that of one process in float64 with the same layer on all tokens, on ranks of "
+        "context, tensor and sequence parallelism (tests/real/test_hf_attention.py)."
+    ),
     remove=Removal(
         when="a release sums the gradient of the gathered tokens over context parallel ranks",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

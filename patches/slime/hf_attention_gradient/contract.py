@@ -57,7 +57,7 @@ def _held() -> Iterator[str]:
         if own.shape != grads[0].shape:
             yield f"a gradient of {tuple(own.shape)} for tokens of {tuple(grads[0].shape)}"
         # Its share, and a part of all tokens, which gloo copies.
-        if rows > 3 and held.peak > 2 * grads[0].nbytes:  # noqa: PLR2004 -- less than all tokens once more
+        if rows > 3 and held.peak > 2 * grads[0].nbytes:
             yield f"the backward holds {held.peak / grads[0].nbytes:.2f} times a rank's share"
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-
 #: In how many parts the gradient of all tokens is sent: one of them is held besides it.
 _PARTS = 8
 

@@ -86,6 +86,10 @@ PATCH = Patch(
         "THUDM/slime#2144",
         "THUDM/slime#1951",
     ),
+    evidence=(
+        "Log-probabilities, entropy, losses and gradients are those of one process in float64, on ranks of "
+        "tensor and context parallelism (tests/real/test_loss_memory_ranks.py)."
+    ),
     remove=Removal(
         when="a release of slime needs no more than the gradient besides the logits",
         test="tests/real/test_loss_memory_ranks.py::test_upstream_alone_needs_no_more_than_the_gradient",

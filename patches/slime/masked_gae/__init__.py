@@ -53,6 +53,10 @@ PATCH = Patch(
     ),
     opt_in=True,
     upstream=("THUDM/slime#2205", "radixark/miles#1827", "radixark/miles#1720"),
+    evidence=(
+        "It takes one of two readings: tokens that are not trained are no steps of an episode. slime's PPO "
+        "counts them, and its REINFORCE++ rewards the last trained token."
+    ),
     remove=Removal(
         when="a release estimates advantages over trained tokens alone, and rewards the last of them",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

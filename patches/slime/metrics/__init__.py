@@ -23,6 +23,7 @@ PATCH = Patch(
     upstream=("THUDM/slime#801",),
     opt_in=True,
     switch="OVERLAY_METRICS",
+    evidence="It adds names to what is logged, and changes no number of a job.",
     remove=Removal(
         when="overlay is not used",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

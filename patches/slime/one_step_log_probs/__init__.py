@@ -33,6 +33,10 @@ PATCH = Patch(
         "that brings no rollout_log_probs."
     ),
     upstream=("THUDM/slime#1976", "THUDM/slime#1897"),
+    evidence=(
+        "slime ends in TypeError without it. The advantages are those that the same rollout has with log- "
+        "probabilities, of which slime 0.3 reads the lengths alone there."
+    ),
     remove=Removal(
         when="a release computes advantages without log-probabilities",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

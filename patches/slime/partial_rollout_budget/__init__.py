@@ -1,7 +1,8 @@
 """`slime.partial-rollout-budget`: a response that is resumed gets the tokens that it has left, and no more.
 
-The functions that generate a sample are wrapped, that of the streaming rollout too. They get the parameters
-of the call with fewer new tokens; the caller's own stay as they are.
+The functions that generate a sample are wrapped, that of the streaming rollout too. Where slime itself calls
+them, they get its parameters with fewer new tokens. A generate function of a user's that calls them keeps its
+own budget.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ PATCH = Patch(
         "rollout. slime 0.3 asks for --rollout-max-response-len new tokens each time, so that a response "
         "that is resumed twice may be three times as long as it may be, which then has to fit into a "
         "micro-batch. With the patch it gets what it has left, as in slime 0.2 and after 0.3.1; one that has "
-        "nothing left, or is too long already, ends as truncated."
+        "nothing left, or is too long already, ends as truncated. A generate function of one's own that "
+        "calls slime's gets what it asks for, as without the patch."
     ),
     changes=("numbers", "memory"),
-    met=(
-        "--partial-rollout, or a generate function that calls slime's own for a sample that has a response "
-        "already."
-    ),
+    met="--partial-rollout with slime's own generate function, or its streaming one.",
     upstream=("THUDM/slime#2261",),
+    evidence=(
+        "slime's commit 26e859a (#2261, after 0.3.1) takes the response that there is off the budget, as "
+        "0.2 did."
+    ),
     remove=Removal(
         when="a release takes the response that there is off the budget",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

@@ -1,68 +1,123 @@
-"""A response that is resumed is asked for the tokens that it has left, and ends where there are none."""
+"""A response that slime resumes is asked for the tokens that it has left, and ends where there are none."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-import importlib
+import importlib.util
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.testing import with_patches, without
 
 
 class _Sent(Exception):  # noqa: N818 -- what is sent is no error
     """Ends a generation with what it would have sent to the engine."""
 
 
-def wrong(seed: str, *, longer: bool = False) -> str:
-    """Return which response is asked for more or fewer tokens than it has left, empty if none is.
+class _Unset(SimpleNamespace):
+    """slime's arguments: what is not set is off."""
 
-    The engine and the tokenizer are stood in for. With `longer` there is a response that is too long already,
-    which slime after 0.3.1 stops at.
-    """
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+def _modules() -> tuple[Any, list[str]]:
+    """Return slime's module of rollouts, with the engine stood in for, and the paths of what generates."""
     from overlay.compat.slime_on_cpu import imported
 
     def sent(*_args: Any, **_options: Any) -> Any:
         payload = next(one for one in (*_args, *_options.values()) if isinstance(one, dict))
         raise _Sent(payload)
 
+    def state(_args: Any) -> Any:
+        return SimpleNamespace(
+            aborted=False,
+            semaphore=contextlib.AsyncExitStack(),
+            dp_rank_context=contextlib.nullcontext,
+            tokenizer=None,
+            processor=None,
+        )
+
     module = imported("slime.rollout.sglang_rollout")
-    module.post = sent
-    functions = [module.generate]
+    module.post, module.GenerateState, module._prepare_prompt_ids = sent, state, lambda *_: [1, 2, 3]
+    paths = [""]
     if importlib.util.find_spec("slime.rollout.sglang_streaming_rollout"):
         streaming = imported("slime.rollout.sglang_streaming_rollout")
         streaming.http_utils = SimpleNamespace(_http_client=SimpleNamespace(stream=sent))
-        functions.append(streaming.generate_streaming)
-        streaming.GenerateState = MagicMock()
-        streaming._prepare_prompt_ids = lambda *_: [1, 2, 3]
-    module.GenerateState = MagicMock()
-    module._prepare_prompt_ids = lambda *_: [1, 2, 3]
-    args = MagicMock(ci_test=False, use_rollout_routing_replay=False)
+        streaming.GenerateState, streaming._prepare_prompt_ids = state, lambda *_: [1, 2, 3]
+        paths.append("slime.rollout.sglang_streaming_rollout.generate_streaming")
+    return module, paths
+
+
+def _asked(module: Any, path: str, used: int, budget: int, *, partial: bool = True) -> tuple[int, float, Any]:
+    """Return how many tokens slime asks for after `used`, at which temperature, and the sample's status."""
+    status = module.Sample.Status
+    tokens = [1, 2, 3] + [4] * used
+    sample = module.Sample(prompt="p", tokens=tokens, response="x" * used, response_length=used, reward=1.0)
+    sample.status = status.ABORTED if used else status.PENDING
+    args = _Unset(partial_rollout=partial, custom_generate_function_path=path or None)
+    try:
+        asyncio.run(module.generate_and_rm(args, sample, {"max_new_tokens": budget, "temperature": 0.5}))
+    except _Sent as ended:
+        sampling = ended.args[0]["sampling_params"]
+        return sampling["max_new_tokens"], sampling["temperature"], sample.status
+    return 0, 0.5, sample.status
+
+
+def wrong(seed: str, *, longer: bool = False) -> str:
+    """Return which response is asked for more or fewer tokens than it has left, empty if none is.
+
+    With `longer` there is a response that is too long already, which slime after 0.3.1 stops at.
+    """
+    module, paths = _modules()
     draw = random.Random(seed)
     budget = draw.randint(10, 99)
-    status = module.Sample.Status
-    for function in functions:
+    for path in paths:
         for used in (0, draw.randint(1, budget - 1), budget, *([budget + 5] if longer else [])):
-            tokens = [1, 2, 3] + [4] * used
-            sample = module.Sample(prompt="p", tokens=tokens, response="x" * used, response_length=used)
-            sample.status = status.ABORTED if used else status.PENDING
-            try:
-                asyncio.run(function(args, sample, {"max_new_tokens": budget, "temperature": 0.5}))
-                asked, others = 0, 0.5
-            except _Sent as ended:
-                sampling = ended.args[0]["sampling_params"]
-                asked, others = sampling["max_new_tokens"], sampling["temperature"]
+            asked, temperature, status = _asked(module, path, used, budget)
             wanted = max(budget - used, 0)
-            if asked != wanted or others != 0.5 or (wanted == 0) != (sample.status == status.TRUNCATED):
-                return f"{function.__name__}: {asked} tokens after {used} of {budget}, which leave {wanted}"
+            ended = status == module.Sample.Status.TRUNCATED
+            if asked != wanted or temperature != 0.5 or ended != (wanted == 0):
+                return f"{path or 'generate'}: {asked} tokens after {used} of {budget}, which leave {wanted}"
     return ""
+
+
+#: Tokens of each turn of the generate function below, and of all its turns.
+_TURN, _ALL = 300, 1000
+
+
+async def several_turns(args: Any, sample: Any, sampling_params: Any) -> Any:
+    """Stand for a user's generate function that keeps a budget of its own over several turns."""
+    from slime.rollout import sglang_rollout
+
+    turn = {**sampling_params, "max_new_tokens": min(_TURN, _ALL - sample.response_length)}
+    return await sglang_rollout.generate(args, sample, turn)
+
+
+def alike(seed: str) -> str:
+    """Ask as slime does for a generate function with a budget of its own, and without partial rollouts."""
+    module, paths = _modules()
+    used = random.Random(seed).randint(1, 99)
+
+    def each() -> Iterator[tuple[int, float, Any]]:
+        for after in (0, 300, 600, 900):
+            for partial in (True, False):
+                yield _asked(module, f"{__name__}.{several_turns.__name__}", after, _ALL, partial=partial)
+        for path in paths:
+            yield _asked(module, path, used, 100, partial=False)
+
+    ours, theirs = without(lambda: list(each()))
+    return "" if ours == theirs else f"{ours}, and without the patch {theirs}"
 
 
 CONTRACT = Contract(
     check=with_patches(functools.partial(wrong, longer=True), "slime.partial-rollout-budget"),
+    alike=alike,
     before=("torch", "ray", "transformers"),
 )

@@ -18,10 +18,18 @@ def left(sample: Any, sampling_params: Any) -> Any:
     return {**sampling_params, "max_new_tokens": most}
 
 
-def make_generate(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the generation of one sample, whose answer comes at once or in pieces."""
+def make_generate(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Wrap the generation of one sample, whose answer comes at once or in pieces.
+
+    Where slime calls it for a rollout that may be resumed, it is given the budget of the whole response. Any
+    other caller, such as a generate function of several turns, keeps a budget of its own, and gets slime's.
+    """
+    own = f"{module.__name__}.{original.__name__}"
 
     async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
-        return await original(args, sample, left(sample, sampling_params))
+        called = getattr(sample, "generate_function_path", None) or args.custom_generate_function_path or own
+        if args.partial_rollout and called == own:
+            sampling_params = left(sample, sampling_params)
+        return await original(args, sample, sampling_params)
 
     return generate

@@ -29,6 +29,7 @@ PATCH = Patch(
         "changes."
     ),
     upstream=("THUDM/slime#1775",),
+    evidence="slime's commit f9f7b56 (#1775, in 0.2.4) takes the second advance out.",
     remove=Removal(
         version="0.2.4",
         when="slime 0.2.4 leaves the schedule to the checkpoint",

@@ -25,6 +25,10 @@ PATCH = Patch(
     changes=("numbers",),
     met="SFT with --loss-mask-type qwen3 on conversations in which results of tools follow each other.",
     upstream=("THUDM/slime#2264", "THUDM/slime#2263"),
+    evidence=(
+        "slime's commit f033ebf (#2264, after 0.3.1) renders results of tools that follow each other in "
+        "one call of the chat template."
+    ),
     remove=Removal(
         when="a release renders results of tools that follow each other together",
         test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",

@@ -27,6 +27,10 @@ PATCH = Patch(
     changes=("numbers",),
     met="PPO's critic (--advantage-estimator ppo) with a --rollout-temperature other than 1.",
     upstream=("THUDM/slime#1928",),
+    evidence=(
+        "slime's commit d9d149d (#1928, in 0.3.0) leaves the temperature out for values, and says so in a "
+        "docstring."
+    ),
     remove=Removal(
         version="0.3.0",
         when="slime 0.3.0 takes values out without a temperature",

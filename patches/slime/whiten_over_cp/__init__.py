@@ -43,6 +43,10 @@ PATCH = Patch(
     changes=("numbers", "hangs"),
     met="--normalize-advantages with a context parallel size above 1, or with advantages far from 0.",
     upstream=("THUDM/slime#2235",),
+    evidence=(
+        "slime's commit dd7f037 (#2235, after 0.3.1) asks the same group on every rank; the result is that "
+        "of one process in float64."
+    ),
     remove=Removal(
         when="a release asks the data parallel group with context parallelism, on every rank",
         test="tests/real/test_whiten_over_cp.py::test_upstream_alone_whitens_over_all_ranks",
