@@ -140,7 +140,7 @@ def mean_of_batch(sums: list[torch.Tensor], batch: TensorDict, mode: str) -> tor
     return torch.stack(sums).sum() / (max(sum(tokens), 1) if mode == "token-mean" else len(tokens))
 
 
-class _Told(Exception):
+class _Told(Exception):  # noqa: N818 -- not an error: a rank stops there on purpose
     """A rank has said how many tokens it has."""
 
 

@@ -75,7 +75,7 @@ def _compiled(draw: random.Random) -> str:
 
     # Programs that only compute are started with the compiler off.
     with mock.patch.dict(os.environ, TORCHDYNAMO_DISABLE=""):
-        compiled = torch.compile(core_algos.agg_loss, fullgraph=True, backend="eager")
+        compiled: Any = torch.compile(core_algos.agg_loss, fullgraph=True, backend="eager")
         for tokens in draw.sample(range(5, 99), 3):
             losses = torch.randn(3, 5)
             found = compiled(losses, torch.ones(3, 5), "token-mean", batch_num_tokens=tokens)

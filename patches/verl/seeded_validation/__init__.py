@@ -23,8 +23,8 @@ PATCH = Patch(
         "before, a job that does not sees none."
     ),
     evidence=(
-        "The metrics are verl's own to the bit, which the contract compares with NumPy's. No release of "
-        "verl documents that a validation sets the generator back."
+        "The metrics come from verl's own function under verl's own seed, and the contract compares them "
+        "with NumPy's. No release of verl documents that a validation sets the generator back."
     ),
     changes=("numbers",),
     met=(
