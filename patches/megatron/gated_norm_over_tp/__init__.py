@@ -44,6 +44,10 @@ PATCH = Patch(
         "Gated delta nets (Qwen3-Next, Qwen3.5) in Megatron's own layer, with tensor parallelism and without "
         "sequence_parallel."
     ),
+    evidence=(
+        "One process of Megatron's own layer has the same gradient, and so does Megatron with sequence "
+        "parallelism, where it sums this norm itself."
+    ),
     upstream=("NVIDIA/Megatron-LM#7452",),
     remove=Removal(
         when="a release sums the gradient of this norm without sequence parallelism",

@@ -34,6 +34,10 @@ PATCH = Patch(
         "Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before 0.19),"
         " multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any)."
     ),
+    evidence=(
+        "megatron-core 0.19 marks experts so, and 0.17 leaves weights that are not split unmarked. For "
+        "attention sinks too, norm and update are compared with the whole model's in float64."
+    ),
     upstream=(
         "NVIDIA/Megatron-LM#5916",
         "NVIDIA/Megatron-LM#3213",
