@@ -52,7 +52,9 @@ def wrong(seed: str, *, graphs: bool = False) -> str:
                     greatest.append(torch.einsum("qbhd,kbhd->bhqk", query, key).detach().amax((0, 2, 3)))
                     del query, key, value
                 of_heads = torch.stack(greatest).amax(0)
-                if captured is not None:  # a graph that is replayed runs no Python: it writes where it did before
+                if (
+                    captured is not None
+                ):  # a graph that is replayed runs no Python: it writes where it did before
                     captured.copy_(of_heads)
                 elif replayed:
                     captured = attention.core_attention.current_max_attn_logits.detach()

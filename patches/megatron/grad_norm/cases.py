@@ -115,7 +115,9 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
         "norm": abs(float(norm) / right - 1),
         "update": off,
         # Transformer Engine itself says 0 of all experts where Megatron does not tell it how they are split.
-        "joined": float(sum(_badly_joined(parameters[name], splits[name][2]) for name in splits if dims[name] < 0)),
+        "joined": float(
+            sum(_badly_joined(parameters[name], splits[name][2]) for name in splits if dims[name] < 0)
+        ),
         "kept": float(kept),
     }
 

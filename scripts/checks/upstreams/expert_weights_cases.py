@@ -86,6 +86,6 @@ def _sent(split: int) -> dict[str, bool]:
     )
     for parameter in model.parameters():
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
-    optimizer._get_param_groups([model], OptimizerConfig(lr=1.0), {})  # noqa: SLF001 -- what every optimizer calls
+    optimizer._get_param_groups([model], OptimizerConfig(lr=1.0), {})
     found = {name: all_gather_param(name, parameter) for name, (parameter, _) in wanted.items()}
     return {name: torch.equal(found[name], wanted[name][1]) for name in wanted}
