@@ -59,9 +59,10 @@ def wrong(seed: str, *, graphs: bool = False) -> str:
                 elif replayed:
                     captured = attention.core_attention.current_max_attn_logits.detach()
                 logged = clip_qk([model], log_max_only=not clips)
-                if abs(logged - float(of_heads.max())) > 1e-4:
+                right = float(of_heads.max())
+                if abs(logged - right) > 1e-4:
                     of = "a replayed graph" if replayed else "the step"
-                    return f"what is logged is {logged:.4f}, and the greatest of {of} {float(of_heads.max()):.4f}"
+                    return f"what is logged is {logged:.4f}, and the greatest of {of} {right:.4f}"
                 if kept := _kept(held):
                     how = "clipping" if clips else "logging alone"
                     return f"with {how} the graphs of {kept} micro-batches are kept"

@@ -39,15 +39,14 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
 
     And one in which another project has replaced `_get_param_groups`, as ms-swift does for rates of its own.
     """
-    return [
-        (f"{kind}, {layout}, {name}", sizes, functools.partial(_step, kind, distributed=distributed))
-        for layout, sizes in LAYOUTS[world].items()
-        for kind in KINDS
-        for name, distributed in (("plain", False), ("distributed", True))
-    ] + [
-        (f"{KINDS[-1]}, {layout}, other groups", sizes, functools.partial(_with_other_groups, KINDS[-1]))
-        for layout, sizes in LAYOUTS[world].items()
-    ]
+    found: list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]] = []
+    for layout, sizes in LAYOUTS[world].items():
+        for kind in KINDS:
+            for name, distributed in (("plain", False), ("distributed", True)):
+                case = functools.partial(_step, kind, distributed=distributed)
+                found.append((f"{kind}, {layout}, {name}", sizes, case))
+        found.append((f"all, {layout}, other groups", sizes, functools.partial(_with_other_groups, "all")))
+    return found
 
 
 def _with_other_groups(kind: str) -> dict[str, float]:
