@@ -13,7 +13,7 @@ from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.megatron.grad_norm.fix import make_marked
 
 _GROUPS = "megatron.core.optimizer:_get_param_groups"
-#: All optimizers but Muon begin with this one. It calls the other, which ms-swift replaces under some options.
+#: All optimizers but Muon begin with this one. It calls the other, which ms-swift replaces at times.
 _BUFFERS = f"{_GROUPS}_and_buffers"
 
 PATCH = Patch(

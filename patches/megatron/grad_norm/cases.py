@@ -10,8 +10,8 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 
-#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and along which dimension it is
-#: split, `None` if every rank has it whole.
+#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and the dimension along which it
+#: is split, `None` if every rank has it whole.
 Split = tuple[tuple[int, ...], Callable[[Any], Any], "int | None"]
 
 #: Experts of the whole model, and sizes of theirs. Heads of attention.
@@ -58,7 +58,7 @@ def _with_other_groups(kind: str) -> dict[str, float]:
     from overlay.compat.cuda_on_cpu import replaced
 
     upstreams = inspect.unwrap(vars(optimizer)["_get_param_groups"])
-    with replaced(optimizer, "_get_param_groups", lambda *args, **kwargs: upstreams(*args, **kwargs)):
+    with replaced(optimizer, "_get_param_groups", upstreams):
         return _step(kind, distributed=False)
 
 

@@ -31,8 +31,8 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
 def _sent(split: int) -> dict[str, bool]:
     """Return of each weight whether what is sent of it is the whole one.
 
-    Of fc1 a rank has its part of the gate's rows and then of the other's, and what is sent has all of the gate's
-    first.
+    Of fc1 a rank has its part of the gate's rows and then of the other's. What is sent has all of the gate's
+    rows first.
     """
     sys.path.insert(0, os.environ["SLIME_FOLDER"])
     from overlay.compat.slime_on_cpu import stand_in
