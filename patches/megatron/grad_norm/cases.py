@@ -10,8 +10,8 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 
-#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and the dimension along which it
-#: is split, `None` if every rank has it whole.
+#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and the dimension of the
+#: split, `None` if every rank has it whole.
 Split = tuple[tuple[int, ...], Callable[[Any], Any], "int | None"]
 
 #: Experts of the whole model, and sizes of theirs. Heads of attention.
@@ -63,7 +63,7 @@ def _with_other_groups(kind: str) -> dict[str, float]:
 
 
 def _step(kind: str, *, distributed: bool) -> dict[str, float]:
-    """Take a step, and return how far norm, update and joined parts are off, relatively, from the whole model.
+    """Take a step, and return how far norm, update and joined parts are off from the whole model.
 
     `kept` is the number of optimizers and states that outlive the last reference, without the collector.
     """
@@ -122,7 +122,7 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
 
 
 def _badly_joined(parameter: Any, dim: int | None) -> bool:
-    """Return whether parts along a dimension make another whole, joined along the one that the parameter has."""
+    """Return whether parts along a dimension make another whole, joined as the parameter says."""
     import torch
 
     if not parameter.tensor_model_parallel or dim is None:

@@ -44,8 +44,8 @@ PATCH = Patch(
     ),
     targets=one_target(
         MEGATRON,
-        # Whoever computes the losses divides by what it counts: Megatron's model, its block in commits of images,
-        # and verl's `_postprocess`.
+        # Whoever computes the losses divides by what it counts: Megatron's model, its block in images, and
+        # verl's `_postprocess`.
         variant(
             "0.14",
             ">=0.14.0.dev0,<0.17.0.dev0",
