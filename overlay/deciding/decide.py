@@ -95,10 +95,7 @@ def settle(
     """
     settled = dict(verdicts)
     by_id = {patch.id: patch for patch in patches}
-    for name, verdict in verdicts.items():
-        for other in by_id[name].includes if verdict.verdict == "apply" else ():
-            if other in settled and settled[other].verdict == "apply":
-                settled[other] = settled[other].replace(verdict="superseded", reason=f"{name} does it too")
+    settled.update(_included(by_id, verdicts))
     claims = {
         name: _claims(by_id[name], verdict, tree)
         for name, verdict in settled.items()
@@ -134,6 +131,16 @@ def settle(
                     verdict="unsupported", reason=f"it needs {needed}, which is {got}"
                 )
     return settled
+
+
+def _included(patches: Mapping[str, Patch], verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Return the verdicts on patches whose work another patch that applies does as well."""
+    return {
+        other: verdicts[other].replace(verdict="superseded", reason=f"{name} does it too")
+        for name, verdict in verdicts.items()
+        for other in (patches[name].includes if verdict.verdict == "apply" else ())
+        if other in verdicts and verdicts[other].verdict == "apply"
+    }
 
 
 def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:

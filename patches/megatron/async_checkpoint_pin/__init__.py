@@ -31,6 +31,10 @@ PATCH = Patch(
         "Asynchronous saving (--async-save) with the process that is forked for each checkpoint, which is "
         "the default."
     ),
+    evidence=(
+        "megatron-core 0.17 holds what it has staged until the process has been joined; the contract "
+        "reads it there."
+    ),
     upstream=("NVIDIA/Megatron-LM#2288",),
     remove=Removal(
         version="0.17.0",

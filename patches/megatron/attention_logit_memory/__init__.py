@@ -27,6 +27,11 @@ PATCH = Patch(
         "log_max_attention_logit without qk_clip, with Transformer Engine 2.9 or later. No number changes "
         "but the one that is logged."
     ),
+    evidence=(
+        "megatron-core 0.19 begins each layer's logit anew once it is logged (NVIDIA/Megatron-LM#5067). "
+        "The contract compares what is logged with the greatest logit of the step, which 0.19 itself gets "
+        "wrong under CUDA graphs."
+    ),
     upstream=("NVIDIA/Megatron-LM#5067",),
     remove=Removal(
         version="0.19.0",

@@ -52,14 +52,17 @@ def wrong(seed: str, *, graphs: bool = False) -> str:
                     greatest.append(torch.einsum("qbhd,kbhd->bhqk", query, key).detach().amax((0, 2, 3)))
                     del query, key, value
                 of_heads = torch.stack(greatest).amax(0)
-                if captured is not None:  # a graph that is replayed runs no Python: it writes where it did before
+                if (
+                    captured is not None
+                ):  # a graph that is replayed runs no Python: it writes where it did before
                     captured.copy_(of_heads)
                 elif replayed:
                     captured = attention.core_attention.current_max_attn_logits.detach()
                 logged = clip_qk([model], log_max_only=not clips)
-                if abs(logged - float(of_heads.max())) > 1e-4:
+                right = float(of_heads.max())
+                if abs(logged - right) > 1e-4:
                     of = "a replayed graph" if replayed else "the step"
-                    return f"what is logged is {logged:.4f}, and the greatest of {of} {float(of_heads.max()):.4f}"
+                    return f"what is logged is {logged:.4f}, and the greatest of {of} {right:.4f}"
                 if kept := _kept(held):
                     how = "clipping" if clips else "logging alone"
                     return f"with {how} the graphs of {kept} micro-batches are kept"

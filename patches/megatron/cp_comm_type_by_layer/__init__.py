@@ -31,6 +31,9 @@ PATCH = Patch(
     ),
     changes=("crashes", "speed"),
     met="cp_comm_type as a list, with a context parallel size above 1.",
+    evidence=(
+        "megatron-core 0.17 takes the item of a layer at its number less one (NVIDIA/Megatron-LM#3389)."
+    ),
     upstream=("NVIDIA/Megatron-LM#3389",),
     remove=Removal(
         version="0.17.0",

@@ -49,6 +49,11 @@ PATCH = Patch(
     ),
     changes=("numbers", "crashes"),
     met="verl's dynamic_context_parallel=True on a released Megatron-Core.",
+    evidence=(
+        "The gradients of a step on ranks are compared with those of one process. Without the patch "
+        "verl's dynamic_context_parallel=True raises on these releases, so that no job that runs is "
+        "changed."
+    ),
     upstream=("verl-project/verl#5057", "NVIDIA/Megatron-LM#3405"),
     remove=Removal(
         when="a released megatron-core has dynamic context parallelism by the names that verl asks for",

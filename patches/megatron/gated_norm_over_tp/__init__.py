@@ -13,6 +13,7 @@ from overlay.patch import (
     Patch,
     Present,
     Removal,
+    known,
     not_affected,
     one_target,
     replaced,
@@ -44,6 +45,10 @@ PATCH = Patch(
         "Gated delta nets (Qwen3-Next, Qwen3.5) in Megatron's own layer, with tensor parallelism and without "
         "sequence_parallel."
     ),
+    evidence=(
+        "One process of Megatron's own layer has the same gradient, and so does Megatron with sequence "
+        "parallelism, where it sums this norm itself."
+    ),
     upstream=("NVIDIA/Megatron-LM#7452",),
     remove=Removal(
         when="a release sums the gradient of this norm without sequence parallelism",
@@ -55,7 +60,7 @@ PATCH = Patch(
             "slime's own",
             ">=0.16.0.dev0,<0.21.0.dev0",
             replaced(f"{_SLIMES}:{_NAME}", make_allreduce, "ac2c97880fb8"),
-            Present(site=_ALLREDUCE),
+            known(_ALLREDUCE, "366f9786e8b4"),
             Calls(site=_FINALIZE, callee=_NAME),
             Present(site=_LAYER),
         ),

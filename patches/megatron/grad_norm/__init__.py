@@ -13,7 +13,7 @@ from overlay.patch import Patch, Removal, one_target, replaced, variant
 from overlay.patches.megatron.grad_norm.fix import make_marked
 
 _GROUPS = "megatron.core.optimizer:_get_param_groups"
-#: All optimizers but Muon begin with this one, which calls the other: ms-swift replaces that under some options.
+#: All optimizers but Muon begin with this one. It calls the other, which ms-swift replaces at times.
 _BUFFERS = f"{_GROUPS}_and_buffers"
 
 PATCH = Patch(
@@ -33,6 +33,10 @@ PATCH = Patch(
     met=(
         "Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before 0.19),"
         " multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any)."
+    ),
+    evidence=(
+        "megatron-core 0.19 marks experts so, and 0.17 leaves weights that are not split unmarked. For "
+        "attention sinks too, norm and update are compared with the whole model's in float64."
     ),
     upstream=(
         "NVIDIA/Megatron-LM#5916",

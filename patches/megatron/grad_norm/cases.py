@@ -10,7 +10,7 @@ from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
 
-#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and along which dimension it is
+#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and the dimension of the
 #: split, `None` if every rank has it whole.
 Split = tuple[tuple[int, ...], Callable[[Any], Any], "int | None"]
 
@@ -39,15 +39,14 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
 
     And one in which another project has replaced `_get_param_groups`, as ms-swift does for rates of its own.
     """
-    return [
-        (f"{kind}, {layout}, {name}", sizes, functools.partial(_step, kind, distributed=distributed))
-        for layout, sizes in LAYOUTS[world].items()
-        for kind in KINDS
-        for name, distributed in (("plain", False), ("distributed", True))
-    ] + [
-        (f"{KINDS[-1]}, {layout}, other groups", sizes, functools.partial(_with_other_groups, KINDS[-1]))
-        for layout, sizes in LAYOUTS[world].items()
-    ]
+    found: list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]] = []
+    for layout, sizes in LAYOUTS[world].items():
+        for kind in KINDS:
+            for name, distributed in (("plain", False), ("distributed", True)):
+                case = functools.partial(_step, kind, distributed=distributed)
+                found.append((f"{kind}, {layout}, {name}", sizes, case))
+        found.append((f"all, {layout}, other groups", sizes, functools.partial(_with_other_groups, "all")))
+    return found
 
 
 def _with_other_groups(kind: str) -> dict[str, float]:
@@ -59,12 +58,12 @@ def _with_other_groups(kind: str) -> dict[str, float]:
     from overlay.compat.cuda_on_cpu import replaced
 
     upstreams = inspect.unwrap(vars(optimizer)["_get_param_groups"])
-    with replaced(optimizer, "_get_param_groups", lambda *args, **kwargs: upstreams(*args, **kwargs)):
+    with replaced(optimizer, "_get_param_groups", upstreams):
         return _step(kind, distributed=False)
 
 
 def _step(kind: str, *, distributed: bool) -> dict[str, float]:
-    """Take a step, and return how far norm, update and joined parts are off, relatively, from the whole model.
+    """Take a step, and return how far norm, update and joined parts are off from the whole model.
 
     `kept` is the number of optimizers and states that outlive the last reference, without the collector.
     """
@@ -115,13 +114,15 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
         "norm": abs(float(norm) / right - 1),
         "update": off,
         # Transformer Engine itself says 0 of all experts where Megatron does not tell it how they are split.
-        "joined": float(sum(_badly_joined(parameters[name], splits[name][2]) for name in splits if dims[name] < 0)),
+        "joined": float(
+            sum(_badly_joined(parameters[name], splits[name][2]) for name in splits if dims[name] < 0)
+        ),
         "kept": float(kept),
     }
 
 
 def _badly_joined(parameter: Any, dim: int | None) -> bool:
-    """Return whether parts along a dimension make another whole, joined along the one that the parameter has."""
+    """Return whether parts along a dimension make another whole, joined as the parameter says."""
     import torch
 
     if not parameter.tensor_model_parallel or dim is None:

@@ -71,7 +71,7 @@ def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:
 
 
 def make_marked(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap a function that takes the chunks of a model, and that an optimizer begins with: it finds them marked."""
+    """Wrap a function with which an optimizer begins, given the chunks of a model: it finds them marked."""
     from overlay.patches.megatron.grad_norm.effect import EFFECT
 
     @wraps(original)

@@ -26,6 +26,10 @@ PATCH = Patch(
     ),
     changes=("numbers",),
     met="label_smoothing above 0 in vocab_parallel_cross_entropy, with a tensor parallel size above 1.",
+    evidence=(
+        "Loss and gradient are those of torch's cross entropy over the whole vocabulary, in float64 on "
+        "one process."
+    ),
     upstream=("NVIDIA/Megatron-LM#7452",),
     remove=Removal(
         when="a release takes the mean over the vocabulary of all ranks",

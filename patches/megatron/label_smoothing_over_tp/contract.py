@@ -56,7 +56,7 @@ def _rank(seed: str) -> Iterator[str]:
 
 
 def _memory(own: Any) -> Iterator[str]:
-    """Yield how much a step needs beside float32 logits, if it is more than about as much again, as upstream's."""
+    """Yield how much a step needs beside float32 logits, if it is more than about as much again."""
     from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 
     from overlay.compat.live_bytes import LiveBytes

@@ -31,6 +31,10 @@ PATCH = Patch(
         "number of tokens and a report, as that of Megatron's pretrain_gpt.py."
     ),
     opt_in=True,
+    evidence=(
+        "Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's "
+        "mean of ranks' means is open in NVIDIA/Megatron-LM#7513."
+    ),
     upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#1764"),
     remove=Removal(
         when="the schedule divides by the tokens of all context parallel ranks",

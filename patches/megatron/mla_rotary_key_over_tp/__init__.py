@@ -30,6 +30,10 @@ PATCH = Patch(
         "multi_latent_attention with tensor parallelism: before 0.14, without sequence_parallel, without "
         "Transformer Engine, or with mla_down_proj_fusion."
     ),
+    evidence=(
+        "One process of Megatron's own layer has the same gradients, and so does Megatron where a whole "
+        "down projection meets sequence parallelism."
+    ),
     upstream=("NVIDIA/Megatron-LM#6839",),
     remove=Removal(
         when="a release sums the gradient of the rotary key over the tensor parallel ranks",

@@ -48,8 +48,9 @@ PATCH = Patch(
         "overwritten with that of all. What is logged is the loss of one data parallel rank before 0.14, and "
         "the z-loss of one rank's tokens before 0.19. With the patch both are those of one process: the "
         "gradient is so many times as large as it was, or as small, in a running job too. Scale the "
-        "coefficients by as much to keep the balance that the job has. global_aux_loss with a padding mask "
-        "is left as it is, and so is the report of a z-loss with one: the mean of ranks' means."
+        "coefficients by as much to keep the balance that the job has. The gradient of global_aux_loss stays "
+        "too small by the data parallel size, and with a padding mask it is left as it is, as is the report "
+        "of a z-loss with one: the mean of ranks' means."
     ),
     changes=("numbers",),
     met=(
@@ -58,6 +59,10 @@ PATCH = Patch(
         "(before 0.16). The report is off with data parallelism too (before 0.14; a z-loss in 0.16 and 0.17)."
     ),
     opt_in=True,
+    evidence=(
+        "Takes the weight of one process for the coefficient. A running job may have chosen its "
+        "coefficient against the gradient that it got."
+    ),
     upstream=(
         "NVIDIA/Megatron-LM#5047",
         "NVIDIA/Megatron-LM#2217",

@@ -33,6 +33,10 @@ PATCH = Patch(
     met="Multi-token prediction (mtp_num_layers) with context parallelism.",
     opt_in=True,
     includes=("megatron.mtp-without-tokens",),
+    evidence=(
+        "Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's "
+        "mean of ranks' means is open in NVIDIA/Megatron-LM#7498."
+    ),
     upstream=("NVIDIA/Megatron-LM#7498", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#3396"),
     remove=Removal(
         when="Megatron divides by the tokens of all context parallel ranks",
@@ -40,8 +44,8 @@ PATCH = Patch(
     ),
     targets=one_target(
         MEGATRON,
-        # Whoever computes the losses divides by what it counts: Megatron's model, its block in commits of images,
-        # and verl's `_postprocess`.
+        # Whoever computes the losses divides by what it counts: Megatron's model, its block in images, and
+        # verl's `_postprocess`.
         variant(
             "0.14",
             ">=0.14.0.dev0,<0.17.0.dev0",

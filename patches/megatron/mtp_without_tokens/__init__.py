@@ -27,6 +27,10 @@ PATCH = Patch(
     ),
     changes=("crashes", "numbers"),
     met="mtp_num_layers set, with a micro-batch on a rank of which no token is left in the shifted mask.",
+    evidence=(
+        "megatron-core 0.17 divides by one at least (NVIDIA/Megatron-LM#3396). Other micro-batches are "
+        "compared with the mean over their tokens."
+    ),
     upstream=("NVIDIA/Megatron-LM#3396",),
     remove=Removal(
         version="0.17.0",

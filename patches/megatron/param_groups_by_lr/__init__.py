@@ -44,6 +44,10 @@ PATCH = Patch(
         "A job that is resumed with its optimizer and decoupled_lr, or any other parameter groups that "
         "differ in max_lr, min_lr, start_wd or end_wd alone."
     ),
+    evidence=(
+        "megatron-core 0.19 pairs groups by their rates as well (NVIDIA/Megatron-LM#4705). What is loaded "
+        "is compared with what was saved."
+    ),
     upstream=("NVIDIA/Megatron-LM#4705",),
     remove=Removal(
         version="0.19.0",

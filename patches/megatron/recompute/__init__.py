@@ -44,6 +44,10 @@ PATCH = Patch(
         "Full recomputation of MoE layers: recompute_granularity=full. "
         "No number changes where memory was not aliased."
     ),
+    evidence=(
+        "Gradients and flags are compared, to the bit, with Megatron's own backward, which runs "
+        "unchanged; only references are dropped afterwards."
+    ),
     upstream=(
         "NVIDIA/Megatron-LM#3221",
         "NVIDIA/Megatron-LM#3267",

@@ -27,6 +27,10 @@ PATCH = Patch(
         "Tensor parallelism, and a module beyond Megatron's own that hands a transposed, sliced or expanded "
         "tensor, or its gradient, to copy_to_ or reduce_from_tensor_model_parallel_region."
     ),
+    evidence=(
+        "megatron-core 0.19 returns the tensor that it has reduced (NVIDIA/Megatron-LM#5338). Sums are "
+        "compared with float64 on one process."
+    ),
     upstream=("NVIDIA/Megatron-LM#5338",),
     remove=Removal(
         version="0.19.0",

@@ -38,6 +38,10 @@ PATCH = Patch(
         "so that there are several buckets, and padding in them: a data parallel size that is no power of "
         "two, ddp_pad_buckets_for_high_nccl_busbw, or parameters whose sizes are no multiples of 128."
     ),
+    evidence=(
+        "Upstream's main branch leaves out the padding on both sides (NVIDIA/Megatron-LM#5077). What is "
+        "saved is compared with each parameter's own weight and moments."
+    ),
     upstream=("NVIDIA/Megatron-LM#5077",),
     remove=Removal(
         when="a release leaves out the padding of buckets on both sides",

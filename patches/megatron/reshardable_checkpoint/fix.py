@@ -103,7 +103,7 @@ def _masters(buffer: Any, numbers: Iterator[int], states: dict[int, Any]) -> Ite
 
 
 def _shifted(masters: Iterator[tuple[int, Any, Any]]) -> int:
-    """Return how many parameters have mostly other master weights, 0 if nothing says that the state is shifted.
+    """Return how many parameters have mostly other master weights, 0 if the state is not shifted.
 
     What says so are the elements: after the first bucket most of them are others, and in it most are not.
     """

@@ -31,6 +31,10 @@ PATCH = Patch(
         "Megatron's arguments) and another weight decay, or another schedule of it, than it was saved "
         "with."
     ),
+    evidence=(
+        "Upstream's dev branch reads all fields before it applies the schedule (NVIDIA/Megatron-LM#5213). "
+        "What is resumed is compared with what was saved."
+    ),
     upstream=("NVIDIA/Megatron-LM#5213", "NVIDIA-NeMo/Automodel#3883"),
     remove=Removal(
         when="a release reads all fields of the schedule before it applies it",

@@ -30,6 +30,10 @@ PATCH = Patch(
         "global_aux_loss) and a coefficient above 0, with logits below float32: moe_router_dtype unset, "
         "the router not fused."
     ),
+    evidence=(
+        "megatron-core 0.17 computes them in float32 (NVIDIA/Megatron-LM#2765). Scores and gradient are "
+        "compared with float64."
+    ),
     upstream=("NVIDIA/Megatron-LM#2765",),
     remove=Removal(
         version="0.17.0",

@@ -26,6 +26,10 @@ PATCH = Patch(
         "recompute_granularity=full, recompute_method=uniform and a recompute_num_layers by which the layers "
         "of a pipeline stage cannot be divided."
     ),
+    evidence=(
+        "megatron-core 0.17 ends the last chunk at the last layer (NVIDIA/Megatron-LM#3562). Output and "
+        "gradients are compared with a run without recomputation."
+    ),
     upstream=("NVIDIA/Megatron-LM#3562",),
     remove=Removal(
         version="0.17.0",

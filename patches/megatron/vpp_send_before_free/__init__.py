@@ -23,12 +23,18 @@ PATCH = Patch(
         "next stage and frees its memory before it has waited for the send. What is computed next may be "
         "written there, and the next stage then goes on with other numbers: gradients are wrong, or NaN, "
         "and nothing says so. With the patch the send itself holds the memory. At most two activations are "
-        "held at a time, and no stage waits for anything that it did not wait for before, as it does in 0.18."
+        "held at a time, and no stage waits for anything that it did not wait for before, as in 0.18. "
+        "A torch whose NCCL backend records the stream of each send (its source did so until the middle of "
+        "2025 at least, pytorch#155854) keeps the memory by itself: there the patch changes nothing."
     ),
     changes=("numbers", "memory"),
     met=(
         "Virtual pipeline stages with overlap_p2p_comm and deallocate_pipeline_outputs, both of which "
         "Megatron's own arguments set with virtual stages."
+    ),
+    evidence=(
+        "megatron-core 0.18 keeps the activation as well, by a wait before it frees it (NVIDIA/Megatron- "
+        "LM#4047). The contract looks at what is sent when the schedule waits for it."
     ),
     upstream=("NVIDIA/Megatron-LM#4047",),
     remove=Removal(

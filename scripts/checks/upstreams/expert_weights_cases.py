@@ -31,8 +31,8 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
 def _sent(split: int) -> dict[str, bool]:
     """Return of each weight whether what is sent of it is the whole one.
 
-    Of fc1 a rank has its part of the gate's rows and then of the other's, and what is sent has all of the gate's
-    first.
+    Of fc1 a rank has its part of the gate's rows and then of the other's. What is sent has all of the gate's
+    rows first.
     """
     sys.path.insert(0, os.environ["SLIME_FOLDER"])
     from overlay.compat.slime_on_cpu import stand_in
@@ -86,6 +86,6 @@ def _sent(split: int) -> dict[str, bool]:
     )
     for parameter in model.parameters():
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
-    optimizer._get_param_groups([model], OptimizerConfig(lr=1.0), {})  # noqa: SLF001 -- what every optimizer calls
+    optimizer._get_param_groups([model], OptimizerConfig(lr=1.0), {})
     found = {name: all_gather_param(name, parameter) for name, (parameter, _) in wanted.items()}
     return {name: torch.equal(found[name], wanted[name][1]) for name in wanted}

@@ -36,6 +36,6 @@ def _model(*args: Any, **kwargs: Any) -> Any:
         assert spec.loader is not None
         sys.modules[name] = module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
-    postprocess = sys.modules[name]._megatron_gptmodel_postprocess  # noqa: SLF001 -- what verl puts there
-    model._postprocess = postprocess.__get__(model, type(model))  # noqa: SLF001
+    postprocess = sys.modules[name]._megatron_gptmodel_postprocess
+    model._postprocess = postprocess.__get__(model, type(model))
     return model
