@@ -208,7 +208,7 @@ def _model(kind: str, *, per_token: bool) -> Any:
         moe_router_load_balancing_type=kind if balanced else "none",
         moe_aux_loss_coeff=COEFFICIENT if balanced else 0.0,
         moe_z_loss_coeff=None if balanced else COEFFICIENT,
-        moe_token_dispatcher_type="alltoall",
+        moe_token_dispatcher_type="alltoall",  # noqa: S106 -- no password
         tensor_model_parallel_size=tensor,
         context_parallel_size=parallel_state.get_context_parallel_world_size(),
         expert_model_parallel_size=parallel_state.get_expert_model_parallel_world_size(),
