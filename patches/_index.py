@@ -48,6 +48,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "megatron.label-smoothing-over-tp": {
         "id": "megatron.label-smoothing-over-tp",
+        "revision": 2,
         "modules": ("megatron.core.tensor_parallel.cross_entropy",),
     },
     "megatron.masked-loss-cp": {
@@ -160,6 +161,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.eps-clip-c": {
         "id": "slime.eps-clip-c",
+        "revision": 2,
         "modules": ("slime.backends.megatron_utils.loss",),
     },
     "slime.fast-partitioner": {
@@ -168,6 +170,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.group-baseline": {
         "id": "slime.group-baseline",
+        "revision": 2,
         "opt_in": True,
         "modules": ("slime.ray.placement_group",),
     },
@@ -177,6 +180,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.hf-attention-gradient": {
         "id": "slime.hf-attention-gradient",
+        "revision": 2,
         "modules": ("slime_plugins.models.hf_attention",),
     },
     "slime.loss-memory": {
@@ -205,6 +209,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "slime.partial-rollout-budget": {
         "id": "slime.partial-rollout-budget",
+        "revision": 2,
         "modules": (
             "slime.rollout.sglang_rollout",
             "slime.rollout.sglang_streaming_rollout",
@@ -234,6 +239,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.critic-loss-scale": {
         "id": "verl.critic-loss-scale",
+        "revision": 2,
         "modules": (
             "verl.workers.utils.losses",
             "verl.trainer.ppo.core_algos",
@@ -266,6 +272,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.megatron-offload-rest": {
         "id": "verl.megatron-offload-rest",
+        "revision": 2,
         "modules": ("verl.workers.engine.megatron.transformer_impl",),
     },
     "verl.metrics": {
@@ -280,10 +287,12 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.mooncake-mark": {
         "id": "verl.mooncake-mark",
+        "revision": 2,
         "modules": ("verl.checkpoint_engine.mooncake_checkpoint_engine",),
     },
     "verl.multi-turn-returns": {
         "id": "verl.multi-turn-returns",
+        "revision": 2,
         "modules": ("verl.trainer.ppo.core_algos",),
     },
     "verl.offload-shared-storage": {
@@ -314,6 +323,7 @@ INDEX: dict[str, dict[str, Any]] = {
     },
     "verl.strict-token-budget": {
         "id": "verl.strict-token-budget",
+        "revision": 2,
         "modules": ("verl.utils.seqlen_balancing",),
     },
     "verl.weight-transfer-order": {

@@ -17,6 +17,7 @@ _FORWARD = f"{_MODULE}:_VocabParallelCrossEntropy.forward"
 
 PATCH = Patch(
     id="megatron.label-smoothing-over-tp",
+    revision=2,
     summary="Labels are smoothed over the whole vocabulary, not over a rank's part of it",
     why=(
         "With tensor parallelism each rank has a part of the vocabulary, and Megatron's cross entropy with "

@@ -8,7 +8,7 @@ wrapped as well: what it is given is scaled by what the average over ranks takes
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, known, one_target, replaced, variant
+from overlay.patch import Absent, Patch, Removal, one_target, replaced, variant
 from overlay.patches.megatron.mtp_loss_scale.fix import make_losses, make_mean_roll, make_summed_roll
 
 _MTP = "megatron.core.transformer.multi_token_prediction"

@@ -22,6 +22,7 @@ _UNBOUNDED = (
 
 PATCH = Patch(
     id="slime.eps-clip-c",
+    revision=2,
     summary="--eps-clip-c reaches the policy loss",
     why=(
         "slime parses --eps-clip-c, the upper bound of dual-clip PPO, and its policy loss never hands it on: "

@@ -20,6 +20,7 @@ _REWARDS = "slime.ray.rollout:RolloutManager._post_process_rewards"
 
 PATCH = Patch(
     id="slime.group-baseline",
+    revision=2,
     summary="Rewards are normalised by prompt, also where samples were trimmed or a rollout has several",
     why=(
         "slime takes the rewards of a step for groups of --n-samples-per-prompt if that is how many there "

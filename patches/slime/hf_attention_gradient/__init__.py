@@ -19,6 +19,7 @@ _GATHER = f"{_LAYER}:_AllGatherForDuplicatedComputation"
 
 PATCH = Patch(
     id="slime.hf-attention-gradient",
+    revision=2,
     summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
     why=(
         "slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps "

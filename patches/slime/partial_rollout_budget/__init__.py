@@ -16,6 +16,7 @@ _STREAMING = "slime.rollout.sglang_streaming_rollout"
 
 PATCH = Patch(
     id="slime.partial-rollout-budget",
+    revision=2,
     summary="A resumed partial rollout gets the tokens it has left, not the whole budget again",
     why=(
         "With --partial-rollout slime aborts responses that are not done and resumes them in the next "

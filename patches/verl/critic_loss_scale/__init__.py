@@ -31,6 +31,7 @@ _AGGREGATE, _COMPUTE = f"{_ALGORITHMS}:agg_loss", f"{_ALGORITHMS}:compute_value_
 
 PATCH = Patch(
     id="verl.critic-loss-scale",
+    revision=2,
     summary="The gradient of a critic does not depend on how its batch is cut",
     why=(
         "verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch, and add up the "

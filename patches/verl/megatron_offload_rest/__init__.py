@@ -18,6 +18,7 @@ _DROP = "verl.utils.megatron_utils:_clear_te_fp8_weight_workspaces"
 
 PATCH = Patch(
     id="verl.megatron-offload-rest",
+    revision=2,
     summary="Megatron: offloading leaves neither master weights nor FP8 copies on the device",
     why=(
         "verl's Megatron engine offloads the parameters of a model and two entries of its optimizer's state. "

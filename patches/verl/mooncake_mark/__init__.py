@@ -17,6 +17,7 @@ _ENGINE = f"{_MODULE}:MooncakeCheckpointEngine"
 
 PATCH = Patch(
     id="verl.mooncake-mark",
+    revision=2,
     summary="Rollout workers read no mark of completion in the place of weights",
     why=(
         "With verl's checkpoint engine mooncake a rollout worker reads each bucket of weights out of the "

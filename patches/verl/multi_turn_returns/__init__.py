@@ -17,6 +17,7 @@ _ESTIMATOR = "verl.trainer.ppo.core_algos:compute_reinforce_plus_plus_outcome_ad
 
 PATCH = Patch(
     id="verl.multi-turn-returns",
+    revision=2,
     summary="REINFORCE++ credits the turns before an observation too",
     why=(
         "With algorithm.adv_estimator=reinforce_plus_plus and rollouts of several turns, verl sets the "

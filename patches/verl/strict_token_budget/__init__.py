@@ -42,6 +42,7 @@ _WORKLOAD = known(f"{_HOME}:calculate_workload", "edbfe6066352", "4b08f85620bb")
 
 PATCH = Patch(
     id="verl.strict-token-budget",
+    revision=2,
     summary="No micro-batch over max_token_len, agreed among the ranks in one all-reduce",
     why=(
         "With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "

@@ -195,7 +195,11 @@ def fsdp(space: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(self.train_dataloader.state_dict(), folder / "data.pt")
 
-    trainer.__init__, trainer.training_step, trainer.save_checkpoint = __init__, training_step, save_checkpoint
+    trainer.__init__, trainer.training_step, trainer.save_checkpoint = (
+        __init__,
+        training_step,
+        save_checkpoint,
+    )
     space["torch"] = SimpleNamespace(**{**vars(torch), "stack": lambda _: torch.zeros(1)})
     space["Tracking"] = jobs._Quiet
     space["get_device_name"] = lambda: "cpu"
