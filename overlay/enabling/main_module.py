@@ -182,4 +182,3 @@ class Script:
             sys.path[:1] = [os.path.dirname(os.path.realpath(path))] if folder else []
         plain = self.real.source_to_code(self.real.get_data(path), path)
         return code(self, self._name, self.real.get_source(name), plain, self._imported)
-
