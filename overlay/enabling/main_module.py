@@ -1,9 +1,9 @@
 """A module that is run: `python -m X` and `python path/to/x.py` execute it as `__main__` and import nothing.
 
-Whoever runs a module asks a loader for its code. The code that it gets here makes one more call, between what
-the module defines and the block for `__main__`: there the module is reported, as after an import. Line numbers
-and file stay as they are. Code that comes from elsewhere (a debugger that compiles a script itself) reports
-nothing; `running` finds the module that it runs.
+Whoever runs a module asks a loader for its code. The code that it gets here makes one more call, between
+what the module defines and the block for `__main__`: there the module is reported, as after an import. Line
+numbers and file stay as they are. Code that comes from elsewhere (a debugger that compiles a script itself)
+reports nothing; `running` finds the module that it runs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _place(body: list[ast.stmt]) -> int:
 
 
 def _prologue(body: list[ast.stmt]) -> int:
-    """Return the index of the first statement that may follow others: not a docstring, nor of `__future__`."""
+    """Return the index of the first statement but a docstring and those of `__future__`."""
     from ast import Constant, Expr, ImportFrom
 
     for index, statement in enumerate(body):

@@ -145,7 +145,7 @@ class Entry:
         )
 
     def _copies(self, site: str) -> list[tuple[object, list[Installed]]]:
-        """Return the modules that have a replaced site, the imported one first, each with what is in place."""
+        """Return the modules that have a replaced site, the imported one first, with what was put there."""
         mine = [item for item in self.installed if item.site == site]
         if not mine:
             return []

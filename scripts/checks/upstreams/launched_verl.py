@@ -152,7 +152,7 @@ def sft(space: dict[str, Any]) -> None:
         self.training_client.reset()
 
     trainer._build_config, trainer._build_engine = _build_config, _build_engine
-    space["Tracking"], space["TrainingWorker"] = Log, stand_in.Worker
+    space["Tracking"], space["TrainingWorker"], space["auto_set_device"] = Log, stand_in.Worker, _nothing
     init, run = ray.init, space["run_sft"]
 
     def run_sft(config: Any) -> None:
@@ -183,7 +183,7 @@ def fsdp(space: dict[str, Any]) -> None:
         self.train_sampler = self.train_dataloader.sampler
         self.steps_per_epoch = len(self.train_dataloader)
         self.val_dataloader: list[Any] = []
-        self.resume_global_step = 0
+        self.resume_global_step, self.checkpoint_manager = 0, jobs.Engine()
         self.load_checkpoint()
 
     def training_step(_self: Any, data: Any) -> dict[str, float]:
