@@ -141,12 +141,12 @@ def recognise(
         known = ", ".join(dialect.name for dialect in dialects)
         raise SettingsError(f"{file} holds no setting that is known; it can be {known}")
     declared, missing = options(best, read)
-    known = declared | best.defaults
+    defaults = declared | best.defaults
     # A word after a switch is no value of it, and may be any number of settings.
     elsewhere += tuple(
         one
         for key, one in values.items()
-        if isinstance(one, Open) and known.get(key) is False and "." not in key
+        if isinstance(one, Open) and defaults.get(key) is False and "." not in key
     )
     elsewhere += tuple(
         f"{key}={one}"

@@ -121,7 +121,8 @@ class _Script:
         self._branches = 0
         self._sure = True
         #: Of the command that is read: the last word, whether it has settings, and what may hold more.
-        self._before, self._settled, self._open = "", False, []
+        self._before, self._settled = "", False
+        self._open: list[str] = []
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by key."""
