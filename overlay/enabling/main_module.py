@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Iterable
-    from types import CodeType
+    from types import CodeType, FrameType
     from typing import Any
 
     Imported = Callable[[str, object], None]
@@ -104,12 +104,12 @@ def defined() -> None:
     frame = sys._getframe(1)  # noqa: SLF001 -- whose code it is
     name, loader, imported = _made[frame.f_code]
     _reported[frame.f_code] = id(frame)
-    space = frame.f_globals
+    space, real = frame.f_globals, loader.real
     spec = space.get("__spec__")
     if space.get("__loader__") is loader:
-        space["__loader__"] = loader.real
+        space["__loader__"] = real
     if spec is not None and spec.loader is loader:
-        spec.loader = loader.real
+        spec.loader = real
     module = sys.modules.get(space["__name__"])
     imported(name, module if getattr(module, "__dict__", None) is space else None)
 
@@ -139,7 +139,7 @@ def running(space: dict[str, Any], names: Iterable[str], imported: Imported) -> 
     if name not in names:
         name = name_of(space["__file__"], names)
     codes = [code for code, made in _made.items() if made[0] == name]
-    frame = sys._getframe()  # noqa: SLF001 -- whose code runs
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 -- whose code runs
     while frame is not None and not (frame.f_globals is space and frame.f_code.co_name == "<module>"):
         frame = frame.f_back
     if frame is not None:

@@ -1,8 +1,8 @@
-"""Print which replaced modules upstreams run as `__main__`, by their own scripts and docs, and which they import.
+"""Print which replaced modules upstreams' own scripts and docs run as `__main__`, and which they reach.
 
-What a command names is found in the text of scripts and docs: `-m MODULE`, or the path of a file that is there.
-What is imported is followed from there, and from what settings in them name, by the imports in the source, late
-ones too, and by strings that name a module. A site that a tree does not have is left out.
+What a command names is found in the text of scripts and docs: `-m MODULE`, or the path of a file that is
+there. What is imported is followed from there, and from what settings in them name, by the imports in the
+source, late ones too, and by strings that name a module. A site that a tree does not have is left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 def commands(root: Path, known: dict[str, Path]) -> tuple[Counter[str], set[str]]:
-    """Return how often the scripts and docs of a tree run each of its modules, and those that a setting names."""
+    """Return how often scripts and docs run each module of a tree, and the modules that settings name."""
     found: Counter[str] = Counter()
     settings: set[str] = set()
     for path in root.rglob("*"):
@@ -50,7 +50,9 @@ def commands(root: Path, known: dict[str, Path]) -> tuple[Counter[str], set[str]
         if path.suffix != ".py":
             settings |= {word.rpartition(".")[0] for word in _SETTING.findall(text)}
         names = _MODULE.findall(text)
-        found.update(name for one in names if (name := one if one in known else f"{one}.__main__") in known)
+        found.update(
+            name for one in names if (name := main if (main := f"{one}.__main__") in known else one) in known
+        )
         for line in filter(_RUNS.search, text.splitlines()):
             files = [file.removeprefix("./").removesuffix(".py") for file in _FILE.findall(line)]
             found.update(name for file in files if (name := file.strip("/").replace("/", ".")) in known)
@@ -109,12 +111,10 @@ def table(project: str, revision: str, root: Path) -> list[str]:
     for name, there in sorted(of_patches.items()):
         lost = sorted(there - imported - set(run))
         if lost:
-            lines.append(
-                f"  neither run, nor named by a setting, nor imported by what is: {', '.join(lost)}: {name}"
-            )
+            lines.append(f"  neither run, nor named, nor imported by what is: {', '.join(lost)}: {name}")
     whole = [name for name, there in of_patches.items() if there <= imported]
     lines.append(
-        f"  imported by what is run or named, at all their sites: {len(whole)} of {len(of_patches)} patches"
+        f"  imported by what is run, or named, at all their sites: {len(whole)} of {len(of_patches)} patches"
     )
     return lines
 

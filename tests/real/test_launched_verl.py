@@ -112,8 +112,8 @@ def test_fsdp_sft_trainer_trains_on_after_an_epoch(
     settings = [
         "data.train_batch_size=3", "data.micro_batch_size_per_gpu=1", "model.partial_pretrain=none",
         "trainer.total_epochs=3", "trainer.save_freq=1", "trainer.test_freq=-1", "trainer.logger=[]",
-        f"trainer.default_local_dir={tmp_path / 'saved'}", "trainer.resume_mode=auto", "trainer.project_name=x",
-        "trainer.experiment_name=x",
+        f"trainer.default_local_dir={tmp_path / 'saved'}", "trainer.resume_mode=auto",
+        "trainer.project_name=x", "trainer.experiment_name=x",
     ]  # fmt: skip
 
     def run(**options: str) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""A module that is run instead of imported, as launchers run trainers: `python -m X`, `torchrun path/to/x.py`."""
+"""A module that is run instead of imported, as launchers do it: `python -m X`, `torchrun path/to/x.py`."""
 
 from __future__ import annotations
 
@@ -216,12 +216,17 @@ def test_what_cannot_be_patched_is_loud_and_an_error_in_strict_mode(site: Venv, 
 
 
 #: A trainer that enables overlay by itself, and one that starts a process which runs it again.
-ENABLED = "if __name__ == '__main__':\n    import overlay; overlay.enable('trains/*', strict={strict})\n    main()\n"
+ENABLED = """
+if __name__ == "__main__":
+    import overlay
+    overlay.enable("trains/*", strict=True)
+    main()
+"""
 EARLY = "import overlay\noverlay.enable('trains/*', strict={strict})\n"
 
 
 def variant_of(site: Venv, folder: Path, *, early: str = "", late: str = "") -> str:
-    """Write the trainer with other words at its start or end, where a checkout would have it; return the path."""
+    """Write the trainer with other words at its start or end as in a checkout; return the path."""
     text = TRAINER.replace("import json\n", f"{early}import json\n", 1)
     if late:
         text = text[: text.index("if __name__")] + late
@@ -232,7 +237,7 @@ def variant_of(site: Venv, folder: Path, *, early: str = "", late: str = "") -> 
 
 
 def test_a_trainer_can_enable_overlay_below_what_it_defines(site: Venv, tmp_path: Path) -> None:
-    path = variant_of(site, tmp_path, late=ENABLED.format(strict=True))
+    path = variant_of(site, tmp_path, late=ENABLED)
     assert found(site.run(path, OVERLAY_PACKS="trains"))["fit"] == PATCHED
 
 

@@ -1,8 +1,8 @@
 """What stands in for a model when verl's own commands are run on a CPU; a `sitecustomize.py` imports this.
 
-`python -m verl.trainer.X` runs verl's module as it is. Its `main` begins by giving the trainer of that module
-rows that hold their own index, and nothing to train; loops, checkpoints and Ray are verl's and Ray's own. What
-came of it goes into the file LAUNCHED_OUT as JSON.
+`python -m verl.trainer.X` runs verl's module as it is. Its `main` begins by giving the trainer of that
+module rows that hold their own index, and nothing to train; loops, checkpoints and Ray are verl's and Ray's
+own. What came of it goes into the file LAUNCHED_OUT as JSON.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def fsdp(space: dict[str, Any]) -> None:
         self.train_dataloader = jobs.make_loader(0, sampler="distributed")
         self.train_sampler = self.train_dataloader.sampler
         self.steps_per_epoch = len(self.train_dataloader)
-        self.val_dataloader: list[Any] = []
+        self.val_dataloader = []
         self.resume_global_step, self.checkpoint_manager = 0, jobs.Engine()
         self.load_checkpoint()
 
@@ -203,11 +203,11 @@ def fsdp(space: dict[str, Any]) -> None:
     space["torch"] = SimpleNamespace(**{**vars(torch), "stack": lambda _: torch.zeros(1)})
     space["Tracking"] = jobs._Quiet
     space["get_device_name"] = lambda: "cpu"
-    space["copy_to_local"] = verl.utils.hf_tokenizer = _nothing  # type: ignore[attr-defined]
+    space["copy_to_local"] = verl.utils.hf_tokenizer = _nothing
     space["create_sft_dataset"] = lambda *_arguments, **_options: jobs.Rows()
 
     def one_rank() -> tuple[int, int, int]:
-        store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+        store = torch.distributed.HashStore()  # type: ignore[attr-defined, unused-ignore]
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         return 0, 0, 1
 

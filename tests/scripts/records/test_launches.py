@@ -1,4 +1,4 @@
-"""What upstreams run as `__main__`: found in the text of their scripts, and in the sources of their releases."""
+"""What upstreams run as `__main__`: found in the text of their scripts, and in their sources."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from overlay.catalogue.registry import load_patches
 from records import launches
 from sources import releases
 from sources.fetch_release import FetchError as NoRelease
@@ -21,10 +22,11 @@ LAUNCHED = {"verl.trainer.fsdp_sft_trainer", "verl.trainer.main_ppo_sync", "verl
 
 def test_commands_and_what_they_reach_are_found(tmp_path: Path) -> None:
     files = {
-        "up/__init__.py": "", "up/run.py": "def f():\n    from . import late\n", "up/late.py": "", "up/lost.py": "",
+        "up/__init__.py": "", "up/run.py": "def f():\n    from . import late\n", "up/late.py": "",
+        "up/lost.py": "",
         "up/tool/__init__.py": "", "up/tool/__main__.py": "import up.named", "up/named.py": "",
         "up/hook.py": "", "train.py": "ROLLOUT = 'up.hook.generate'",
-        "run.sh": "ENTRY=\"-m up.run\"\ntorchrun --x 1 \\\n  ./train.py\npython3 -m up.tool\n# see up/lost.py\n",
+        "run.sh": "ENTRY='-m up.run'\ntorchrun --x \\\n ./train.py\npython3 -m up.tool\n# see up/lost.py\n",
     }  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +39,7 @@ def test_commands_and_what_they_reach_are_found(tmp_path: Path) -> None:
 
 
 def test_each_replaced_module_that_can_be_run_is_run_by_a_test() -> None:
-    names = {name for there in launches.load_patches().values() for name in there.modules()}
+    names = {name for there in load_patches().values() for name in there.modules()}
     found, seen = set(), 0
     for line in releases.read():
         try:
