@@ -44,6 +44,7 @@ def launched(folder: Path, place: Path, *words: str, patch: str = "") -> dict[st
     return found
 
 
+@pytest.mark.nightly("one way stands for the other", how=("script",))
 @pytest.mark.parametrize("how", ["module", "script"])
 def test_main_ppo_sync_trains_on_after_an_epoch(
     release: Callable[[str], Path], tmp_path: Path, how: str
@@ -65,6 +66,7 @@ def test_main_ppo_sync_trains_on_after_an_epoch(
     assert patched["seen"] == patched["left"] == plain["left"]
 
 
+@pytest.mark.nightly("one release stands for the others", version=("0.7.1", "0.9.1"))
 @pytest.mark.parametrize("version", ["0.7.1", "0.8.0", "0.9.1"])
 def test_sft_trainer_ray_gives_ranks_equal_work(
     release: Callable[[str], Path], tmp_path: Path, version: str
@@ -97,6 +99,7 @@ def test_sft_trainer_ray_gives_ranks_equal_work(
     assert max(patched) <= 1.02 < max(plain)
 
 
+@pytest.mark.nightly("one way and release stand for all", version=("0.7.0",), how=("python -m", "torchrun"))
 @pytest.mark.parametrize("version", ["0.6.1", "0.7.0"])
 @pytest.mark.parametrize("how", ["python -m", "torchrun -m", "torchrun"])
 def test_fsdp_sft_trainer_trains_on_after_an_epoch(
