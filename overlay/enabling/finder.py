@@ -29,9 +29,25 @@ class WatchingFinder:
     #: By this the engine knows its own finders when it looks for sources.
     overlay_finder = True
 
-    def __init__(self, names: frozenset[str], imported: Imported, *, first: bool = True) -> None:
-        """Watch modules by their names. `first`: stay in front of whoever comes first later."""
+    def __init__(
+        self,
+        names: frozenset[str],
+        imported: Imported,
+        *,
+        first: bool = True,
+        passed: Callable[[], None] | None = None,
+    ) -> None:
+        """Watch modules by their names.
+
+        Args:
+            names: The modules.
+            imported: Called with each of them.
+            first: Stay in front of whoever comes first later.
+            passed: Called when somebody has come first, who may have imported a watched module.
+
+        """
         self._names = names
+        self._passed = passed
         #: What a file may be called that is one of them.
         self._stems = frozenset(name.rpartition(".")[2] for name in names)
         #: Files that run as `__main__` and have been looked at. What runs now is the caller's to ask for.
@@ -49,7 +65,9 @@ class WatchingFinder:
     ) -> ModuleSpec | None:
         """Find a watched module by way of the other finders, and hook its loader."""
         if self._first and sys.meta_path[0] is not self and self in sys.meta_path:
-            self.install()  # somebody came first, who might answer for a watched module one day
+            self.install()  # somebody came first, who might answer for a watched module one day, or has
+            if self._passed is not None:
+                self._passed()
         if self._first:
             self._look_at_main(sys._getframe(1))  # noqa: SLF001 -- who imports
         if fullname not in self._names:
@@ -152,6 +170,9 @@ class WatchingFinder:
         """Disarm the finder."""
         sys.path_hooks[:] = [hook for hook in sys.path_hooks if hook != self._script]
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        for path, found in list(sys.path_importer_cache.items()):
+            if getattr(found, "imported", None) == self._imported:  # a script, of which nobody would hear
+                del sys.path_importer_cache[path]
 
 
 class HookedLoader:
@@ -179,7 +200,7 @@ class HookedLoader:
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute the module, then report it."""
-        spec = _spec_of(module)
+        spec = spec_of(module)
         # What `python -m` runs next is found by this spec.
         if spec is not None and not any(word.endswith(self._name) for word in sys.orig_argv):
             spec.loader = self.real
@@ -208,7 +229,7 @@ class HookedLoader:
         return module
 
 
-def _spec_of(module: object) -> ModuleSpec | None:
+def spec_of(module: object) -> ModuleSpec | None:
     """Return the spec of a module without waking it, and without asking a stranger's `__getattr__`."""
     try:
         spec = object.__getattribute__(module, "__dict__").get("__spec__")
@@ -219,7 +240,7 @@ def _spec_of(module: object) -> ModuleSpec | None:
 
 def is_executing(module: object) -> bool:
     """Return whether a module in `sys.modules` is still being executed (a circular import, say)."""
-    return bool(getattr(_spec_of(module), "_initializing", False))
+    return bool(getattr(spec_of(module), "_initializing", False))
 
 
 def is_lazy(module: object) -> bool:
@@ -229,7 +250,7 @@ def is_lazy(module: object) -> bool:
 
 def when_awake(module: object, name: str, imported: Imported) -> None:
     """Report a lazy module once it has been executed."""
-    spec = _spec_of(module)
+    spec = spec_of(module)
     if spec is not None:
         # Whoever waited before, such as a session that is closed by now, waits no longer.
         loader: object = spec.loader
@@ -244,7 +265,7 @@ def when_executed(module: object, name: str, imported: Imported) -> None:
     The import system ends by clearing a flag on the module's spec, and tells nobody. The spec gets a class
     that listens for that, and has its own class back afterwards.
     """
-    spec = _spec_of(module)
+    spec = spec_of(module)
     if spec is None:
         return
 

@@ -164,7 +164,7 @@ class Script:
 
         self.real = SourceFileLoader("__main__", path)
         self._name = name
-        self._imported = imported
+        self.imported = imported
         self._first = first
         #: Whether the interpreter itself runs it, and not `runpy.run_path`.
         self.direct = False
@@ -181,4 +181,4 @@ class Script:
             folder = self.direct and not getattr(sys.flags, "safe_path", sys.flags.isolated)
             sys.path[:1] = [os.path.dirname(os.path.realpath(path))] if folder else []
         plain = self.real.source_to_code(self.real.get_data(path), path)
-        return code(self, self._name, self.real.get_source(name), plain, self._imported)
+        return code(self, self._name, self.real.get_source(name), plain, self.imported)

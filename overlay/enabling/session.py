@@ -18,7 +18,7 @@ from overlay.catalogue.deferred import whole
 from overlay.catalogue.registry import module_of
 from overlay.deciding.selection import in_order
 from overlay.effect import load as load_effect
-from overlay.enabling.finder import WatchingFinder
+from overlay.enabling.finder import WatchingFinder, spec_of
 from overlay.enabling.loading import know_sources
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
@@ -93,7 +93,7 @@ class Session:
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
         self._lived = modules_with_functions(frozenset(self._watched))
-        self._finder = WatchingFinder(frozenset(self._watched), self._imported)
+        self._finder = WatchingFinder(frozenset(self._watched), self._imported, passed=self.catch_up)
         self._finder.install()
 
     def renew_locks(self) -> None:
@@ -168,6 +168,8 @@ class Session:
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
+            if self._lies_elsewhere(name):
+                self._forget()
             if not self.has_begun:
                 self.has_begun = True
                 self._on_first_module()
@@ -188,6 +190,14 @@ class Session:
             there = run or sys.modules.get(other) is module
             if other != name and other in entry.patch.modules() and module is not None and there:
                 self._imported(other, module, 0.0)
+
+    def _lies_elsewhere(self, name: str) -> bool:
+        """Return whether an imported module is of another file than was decided on.
+
+        The path may have changed since that was decided, and now lead to another copy.
+        """
+        spec = spec_of(sys.modules.get(name))
+        return self._tree is not None and spec is not None and self._tree.file(name) != (spec.origin or "")
 
     def _forget(self) -> None:
         """Read and decide anew from now on, where nothing has been put in place."""

@@ -255,6 +255,24 @@ def test_a_trainer_that_enables_overlay_above_it_is_told(site: Venv, tmp_path: P
     assert "PatchError" in strict.stderr
 
 
+AGAIN = """
+import overlay, runpy, sys
+path = sys.argv.pop()
+for _ in range(2):
+    overlay.enable("trains/*", strict=True)
+    runpy.run_path(path, run_name="__main__")
+    overlay.disable()
+runpy.run_path(path, run_name="__main__")
+"""
+
+
+def test_a_script_is_patched_again_when_overlay_is_enabled_again(site: Venv) -> None:
+    done = site.run("-c", AGAIN, script(site), OVERLAY_PACKS="trains")
+    assert done.returncode == 0, done.stderr
+    fits = [json.loads(line)["fit"] for line in done.stdout.splitlines() if line.startswith("{")]
+    assert fits == [PATCHED, PATCHED, PLAIN]
+
+
 SPAWNS = """
 def in_child(queue):
     queue.put([Trainer().fit(1), loss(1), ledger()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import shutil
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -162,6 +163,25 @@ def test_a_project_that_becomes_importable_later(
     del sys.modules["latepkg"]
     assert module.g(1) == 101
     assert states == ["applied", "applied"]
+
+
+@pytest.mark.parametrize("other", ["right", "unknown"])
+def test_what_is_decided_on_is_the_copy_that_is_imported(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """A path that a trainer adds may lead to another copy than the one that was there at first."""
+    first, second = upstream.root, upstream.root / "second"
+    shutil.copytree(first / "fakeup", second / "fakeup")
+    patch = upstream.patch()
+    (first if other == "right" else second).joinpath("fakeup/core.py").write_text(CHANGED)
+    engine = enabled(patch, patch.replace(id="late", targets=(late(first, optional=False),)))
+    importlib.import_module("latepkg")  # both patches are decided on
+    del sys.modules["latepkg"]
+    monkeypatch.syspath_prepend(str(second))
+    core = upstream.load()
+    status = engine.status().patches[0]
+    assert status.verdict == engine.plan().verdicts[0]
+    assert (core.scale(1), status.state) == ((200, "applied") if other == "right" else (3, "skipped"))
 
 
 @pytest.mark.parametrize(("optional", "state"), [(True, "applied"), (False, "armed")])
