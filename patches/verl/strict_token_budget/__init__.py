@@ -58,8 +58,13 @@ PATCH = Patch(
         "verl 0.9.1 adds micro-batches too until each keeps max_token_len (#7553). What verl divides within "
         "the limit stays as it is, which the contract compares."
     ),
-    changes=("memory", "hangs"),
-    met="use_dynamic_bsz=True. Sums over other micro-batches round otherwise.",
+    changes=("numbers", "memory", "hangs"),
+    met=(
+        "use_dynamic_bsz=True. Where a loss is a sum over the batch, sums over other micro-batches round "
+        "otherwise. Where it is a mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 with "
+        "use_legacy_worker_impl other than disable) and for a critic of verl 0.7 and 0.8 without "
+        "verl.critic-loss-scale, gradients depend on the micro-batches, and change with them."
+    ),
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
     remove=Removal(
         version="0.9.1",
