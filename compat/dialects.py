@@ -32,6 +32,7 @@ _MEGATRON: dict[str, object] = {
     "moe_router_dtype": None,
     "mtp_num_layers": None,
     "async_save": False,
+    "use_persistent_ckpt_worker": False,
     "load_main_params_from_ckpt": False,
     "dist_ckpt_optim_fully_reshardable": False,
     "overlap_grad_reduce": False,
@@ -134,6 +135,7 @@ VERL = Dialect(
     # Of what it leaves to Megatron. All else stands in the configuration that it has composed.
     defaults={
         "cp_comm_type": None,
+        "use_persistent_ckpt_worker": False,
         "load_main_params_from_ckpt": False,
         "num_layers_per_virtual_pipeline_stage": None,
         "num_virtual_stages_per_pipeline_rank": None,

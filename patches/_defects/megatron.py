@@ -35,10 +35,10 @@ DEFECTS = (
     ),
     _defect(
         id="megatron.async-save-unpinned",
-        summary="An asynchronous checkpoint is written from pinned memory that the trainer uses again: it is "
-        "corrupt. Nobody notices before it is loaded.",
+        summary="Megatron writes an asynchronous checkpoint from pinned memory that the trainer may use again "
+        "meanwhile: the checkpoint is corrupt, which shows when it is loaded.",
         harm="silent-wrong",
-        when=all_of(switched("async_save")),
+        when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False)),
         patch="megatron.async-checkpoint-pin",
     ),
     _defect(
