@@ -32,6 +32,7 @@ _MEGATRON: dict[str, object] = {
     "moe_router_dtype": None,
     "mtp_num_layers": None,
     "async_save": False,
+    "use_persistent_ckpt_worker": False,
     "load_main_params_from_ckpt": False,
     "dist_ckpt_optim_fully_reshardable": False,
     "overlap_grad_reduce": False,
@@ -40,6 +41,8 @@ _MEGATRON: dict[str, object] = {
     "use_checkpoint_opt_param_scheduler": False,
     "no_check_for_nan_in_loss_and_grad": False,
     "no_overlap_p2p_communication": False,
+    "log_max_attention_logit": False,
+    "qk_clip": False,
     "lr_decay_style": "linear",
     "lr_warmup_iters": 0,
     "lr_warmup_samples": 0,
@@ -49,6 +52,10 @@ _MEGATRON: dict[str, object] = {
     "loss_scale": None,
     "decoupled_lr": None,
 }
+_OF_THE_MODEL = (
+    "num_experts", "multi_latent_attention", "softmax_type", "moe_aux_loss_coeff", "moe_z_loss_coeff",
+    "moe_router_load_balancing_type", "moe_router_score_function", "moe_router_dtype", "mtp_num_layers",
+)  # fmt: skip
 _SLIME: dict[str, object] = {
     "advantage_estimator": "grpo",
     "allgather_cp": False,
@@ -103,7 +110,12 @@ FLAGS = Dialect(
         "force", "runtime_env_json", "working_dir", "nproc_per_node", "nnodes", "node_rank", "master_addr",
         "master_port",
     ),
-    implies=(("colocate", "True", "offload_train", True), ("offload", "True", "offload_train", True)),
+    implies=(
+        ("colocate", "True", "offload_train", True),
+        ("offload", "True", "offload_train", True),
+        # slime makes the model from the checkpoint then, and hands it none of these.
+        *(("megatron_to_hf_mode", "bridge", key, ...) for key in _OF_THE_MODEL),
+    ),
     sources=(
         "slime/utils/arguments.py",
         "slime/backends/megatron_utils/arguments.py",
@@ -123,6 +135,7 @@ VERL = Dialect(
     # Of what it leaves to Megatron. All else stands in the configuration that it has composed.
     defaults={
         "cp_comm_type": None,
+        "use_persistent_ckpt_worker": False,
         "load_main_params_from_ckpt": False,
         "num_layers_per_virtual_pipeline_stage": None,
         "num_virtual_stages_per_pipeline_rank": None,
@@ -144,18 +157,28 @@ VERL = Dialect(
         ("model_engine", "*", "strategy", ...),
         ("engine", "*", "strategy", ...),
         ("*.megatron.*", "*", "strategy", ...),
-        # Of RL, and of SFT.
+        # Of RL, and of SFT, which has it among the settings of its data, on by default.
+        ("data.use_dynamic_bsz", "True", "use_dynamic_bsz", True),
+        ("data.use_dynamic_bsz", "False", "use_dynamic_bsz", False),
         ("actor_rollout_ref.*", "*", "use_dynamic_bsz", False),
         ("algorithm.*", "*", "use_dynamic_bsz", False),
         ("optim.*", "*", "use_dynamic_bsz", True),
         ("engine", "*", "use_dynamic_bsz", True),
+        ("data.*", "*", "use_dynamic_bsz", ...),
     ),
-    whole={"config_name": ("ppo_trainer*", "ppo_megatron_trainer*", "sft_trainer*")},
+    whole={
+        "config_name": ("ppo_trainer*", "ppo_megatron_trainer*", "sft_trainer*"),
+        # Trainers that generate apart from training take configurations of their own by default.
+        "rollout.nnodes": (),
+        "rollout.n_gpus_per_node": (),
+        "async_training.staleness_threshold": (),
+    },
     # What verl has composed itself, for whoever wants to see all of it.
     aside={
         "tensor_model_parallel_size": ("*.rollout.*", "*.inference.*"),
         "use_dynamic_bsz": ("data.*",),
         "lora.rank": ("critic.*",),
+        "lora_rank": ("critic.*",),
     },
     passed=(
         "config_path", "nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "standalone",

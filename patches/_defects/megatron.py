@@ -35,10 +35,10 @@ DEFECTS = (
     ),
     _defect(
         id="megatron.async-save-unpinned",
-        summary="An asynchronous checkpoint is written from pinned memory that the trainer uses again: it is "
-        "corrupt. Nobody notices before it is loaded.",
+        summary="Megatron writes an asynchronous checkpoint from pinned memory that the trainer may use again "
+        "meanwhile: the checkpoint is corrupt, which shows when it is loaded.",
         harm="silent-wrong",
-        when=all_of(switched("async_save")),
+        when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False)),
         patch="megatron.async-checkpoint-pin",
     ),
     _defect(
@@ -327,12 +327,11 @@ DEFECTS = (
     ),
     _defect(
         id="megatron.mtp-mean-of-means",
-        summary="Under context parallelism the loss of multi-token prediction is a mean of means of ranks: "
-        "tokens with few others beside them weigh more, and a rank without any halves the rest. "
-        "Nobody notices.",
+        summary="Under context parallelism each rank takes the mean of its own multi-token prediction loss, "
+        "and the ranks are averaged: tokens with few others beside them weigh more, and a rank without any "
+        "halves the rest.",
         harm="silent-wrong",
         when=all_of(given("mtp_num_layers"), _CP),
-        only=("before 0.15", "0.14", "0.17"),
         patch="megatron.mtp-loss-scale",
     ),
     _defect(

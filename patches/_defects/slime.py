@@ -16,6 +16,9 @@ _WHITENED = switched("normalize_advantages")
 _GROUPED = (
     among("advantage_estimator", "grpo", "gspo", "cispo", "reinforce_plus_plus_baseline"),
     among("disable_rewards_normalization", False),
+    # slime calls it in place of its own, and SFT reads no reward.
+    among("custom_reward_post_process_path", None),
+    other("loss_type", "sft_loss"),
 )
 _PROVIDER = "slime.backends.megatron_utils.model_provider:get_model_provider_func"
 _INNER = "slime.backends.megatron_utils.model_provider:_get_model_provider_func"
@@ -89,7 +92,19 @@ DEFECTS = (
         "notices by running out of memory some steps into a run.",
         harm="out-of-memory",
         when=all_of(switched("use_dynamic_batch_size")),
-        only=("0.1-0.2", "286750aa3"),
+        only=("0.1-0.2",),
+        patch="slime.capped-partitions",
+    ),
+    _defect(
+        id="slime.long-sample-refused",
+        summary="A sample longer than max_tokens_per_gpu ends the job in AssertionError: This should never "
+        "happen. Before and after this commit it gets a micro-batch of its own.",
+        harm="crash",
+        met="--use-dynamic-batch-size, and a sample longer than --max-tokens-per-gpu.",
+        when=all_of(
+            switched("use_dynamic_batch_size"), beyond("a sample is longer than max_tokens_per_gpu")
+        ),
+        only=("286750aa3",),
         patch="slime.capped-partitions",
     ),
     _defect(
@@ -103,11 +118,16 @@ DEFECTS = (
     ),
     _defect(
         id="slime.model-of-another-step",
-        summary="The teacher and the old actor are loaded from the step of the reference's checkpoint. "
-        "Nobody notices, unless that step is missing and the job stops.",
+        summary="slime loads the teacher and the old actor from the step that was named for the reference's "
+        "checkpoint. If their checkpoints lack that step, the job stops.",
         harm="silent-wrong",
         when=(
-            (given("ref_ckpt_step"), among("ckpt_step", None), among("opd_type", "megatron")),
+            (
+                given("ref_ckpt_step"),
+                among("ckpt_step", None),
+                among("opd_type", "megatron"),
+                among("opd_teacher_ckpt_step", None),
+            ),
             (given("ref_ckpt_step"), among("ckpt_step", None), switched("keep_old_actor")),
             (given("opd_teacher_ckpt_step"), among("ckpt_step", None), switched("keep_old_actor")),
         ),
@@ -130,17 +150,12 @@ DEFECTS = (
     ),
     _defect(
         id="slime.group-baseline-lost",
-        summary="Where samples are not n_samples_per_prompt for each prompt, rewards are compared with the "
-        "mean of the whole batch: a prompt that is always solved gets a positive advantage. Nobody "
-        "notices.",
+        summary="Unless each prompt has n_samples_per_prompt samples, slime compares rewards with the mean of "
+        "the whole batch: a prompt that is always solved gets a positive advantage.",
         harm="silent-wrong",
         when=(
             (*_GROUPED, switched("use_dynamic_global_batch_size")),
-            (
-                *_GROUPED,
-                among("custom_reward_post_process_path", None),
-                beyond("samples are trimmed, or a rollout has several"),
-            ),
+            (*_GROUPED, beyond("samples are trimmed, or a rollout has several")),
         ),
         patch="slime.group-baseline",
     ),
@@ -183,12 +198,13 @@ DEFECTS = (
     ),
     _defect(
         id="slime.gae-through-masked",
-        summary="PPO's advantages run through tokens of tools, whose values no loss has trained. Nobody "
-        "notices.",
+        summary="PPO's advantages run through the tokens of tools: their values, which no loss has trained, "
+        "and their KL count for the tokens before them.",
         harm="silent-wrong",
         when=all_of(
             _PPO,
-            one_of(other("lambd", 1), other("gamma", 1)),
+            # At 1 and 1 the values cancel, and the KL in the rewards does not.
+            one_of(other("lambd", 1), other("gamma", 1), other("kl_coef", 0)),
             beyond("responses have masked tokens, of tools or observations"),
         ),
         patch="slime.masked-gae",

@@ -29,11 +29,13 @@ DEFECTS = (
     _defect(
         id="verl.critic-scale-by-micro-batches",
         summary="The critic's gradient grows with the number of micro-batches, and a short one counts as "
-        "much as a full one: another batch size is another learning rate. Nobody notices.",
+        "much as a full one: changing the micro-batch size changes the learning rate.",
         harm="silent-wrong",
         when=all_of(
             one_of(switched("critic.enable"), among("critic.enable", None)),
             one_of(switched("critic.enable"), among("algorithm.adv_estimator", "gae")),
+            # The legacy workers of 0.7 weigh by samples, which is a record of its own.
+            other("trainer.use_legacy_worker_impl", "auto", "enable"),
             beyond("a mini-batch has several micro-batches or ranks"),
         ),
         patch="verl.critic-loss-scale",
@@ -153,7 +155,10 @@ DEFECTS = (
         summary="A rank that cannot split its batch raises alone, and the others wait in their next "
         "collective.",
         harm="hang",
-        when=all_of(switched("use_dynamic_bsz"), beyond("a rank cannot split its batch")),
+        when=all_of(
+            one_of(switched("use_dynamic_bsz"), switched("log_prob_use_dynamic_bsz")),
+            beyond("a rank cannot split its batch"),
+        ),
         patch="verl.strict-token-budget",
     ),
     _defect(

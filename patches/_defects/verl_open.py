@@ -18,6 +18,7 @@ _HIJACK = "verl.utils.vllm.utils:VLLMHijack.hijack"
 _MODULE = "verl.utils.megatron_utils:make_megatron_module"
 _RESOLVE = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._resolve_override_ddp_config"
 _SFT = "verl.trainer.sft_trainer_ray:SFTTrainer.fit"
+_V1 = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
 
 _defect = partial(Defect, project=VERL)
 
@@ -54,6 +55,34 @@ DEFECTS = (
         shown="tests/real/test_verl_left.py::test_verl_0_9_0_leaves_marks_to_the_next_transfer",
     ),
     _defect(
+        id="verl.rejected-tokens-counted",
+        summary="Under rejection sampling verl divides the critic's loss by all tokens of the rollout, rejected "
+        "ones included: the more it rejects, the smaller the gradient.",
+        harm="silent-wrong",
+        met="A critic under trainer.use_v1=True with algorithm.rollout_correction.rollout_rs, without "
+        "bypass_mode, and loss_agg_mode=token-mean.",
+        when=all_of(
+            one_of(switched("critic.enable"), among("critic.enable", None)),
+            one_of(switched("critic.enable"), among("algorithm.adv_estimator", "gae")),
+            other("trainer.use_v1", False),
+            other("rollout_correction.rollout_rs", None),
+            among("rollout_correction.bypass_mode", False),
+            beyond("the loss is a mean over tokens"),
+        ),
+        variants=(
+            present(
+                "0.9",
+                ">=0.9.0.dev0",
+                known(f"{_V1}._compute_advantage", "b856c9ee1714"),
+                known("verl.workers.utils.losses:value_loss", "ba829f4576b3"),
+            ),
+            absent("before 0.9", "<0.9.0.dev0", Absent(site=_V1), reason="there is no such trainer"),
+        ),
+        shown="tests/real/test_advice.py::test_the_legacy_trainer_counts_no_rejected_token",
+        way_out="trainer.use_v1=False, which verl has deprecated",
+        tried="tests/real/test_advice.py::test_the_legacy_trainer_counts_no_rejected_token",
+    ),
+    _defect(
         id="verl.legacy-workers-weigh-by-samples",
         summary="The legacy workers weigh a micro-batch by its samples, and on Megatron all micro-batches "
         "alike: under token-mean a token in a short response counts for more. Nobody notices.",
@@ -86,8 +115,8 @@ DEFECTS = (
     ),
     _defect(
         id="verl.resume-repeats-order",
-        summary="After a resume at the end of an epoch the next one has the order of the first. Each prompt "
-        "is seen as often; nobody notices.",
+        summary="After a resume at the end of an epoch the next epoch has the order of the first. Each prompt "
+        "is still seen as often.",
         harm="silent-wrong",
         met="A resume of RL from a checkpoint of the last step of an epoch, with data.shuffle; in 0.9 with "
         "trainer.use_v1=False.",
@@ -107,7 +136,8 @@ DEFECTS = (
             ),
         ),
         upstream=("verl-project/verl#5725",),
-        way_out="save elsewhere than at the end of an epoch; from 0.9 on, leave trainer.use_v1 at True",
+        way_out="save within an epoch, not at its end",
+        tried="tests/real/test_advice.py::test_a_job_that_was_saved_within_an_epoch_goes_on",
     ),
     _defect(
         id="verl.reward-on-observation-dropped",

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from overlay.auditing.job_settings import names
+from overlay.auditing import settings_file
+from overlay.auditing.job_settings import answer, names, recognise
 from overlay.auditing.upstream_options import options
 from overlay.authoring.lint import ID, UPSTREAM
 from overlay.catalogue.known_defects import dialects, load_defects
@@ -136,3 +137,67 @@ KNOWN_WITHOUT_DEFAULT = {
     "micro_batch_size", "param_offload",
     "trainer.use_legacy_worker_impl", "trainer.use_v1",
 }  # fmt: skip
+
+
+#: What verl 0.7.1 composes for RL by default, as far as the cases below ask for it.
+COMPOSED = """
+actor_rollout_ref:
+  actor: {use_dynamic_bsz: false}
+  model: {lora_rank: 0, lora: {rank: 0, merge: false}}
+  ref: {log_prob_use_dynamic_bsz: false}
+  rollout: {checkpoint_engine: {backend: naive}, log_prob_use_dynamic_bsz: false}
+algorithm: {adv_estimator: gae}
+critic: {model: {lora_rank: 0}}
+trainer: {use_legacy_worker_impl: auto}
+"""
+_PPO = "--advantage-estimator ppo --hf-checkpoint a"
+_BRIDGED = "--hf-checkpoint a --context-parallel-size 2 --megatron-to-hf-mode bridge"
+_STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "word"),
+    [
+        # verl 0.8.0, sft_trainer_engine.yaml:20: SFT packs by tokens unless it is told not to.
+        ("verl.budget-exceeded", "data.train_files=a trainer.total_epochs=2", "untold"),
+        ("verl.budget-exceeded", "optim.lr=1e-5 data.use_dynamic_bsz=False", "not-met"),
+        ("verl.budget-exceeded", "algorithm.adv_estimator=grpo data.train_files=a", "not-met"),
+        # 0.8.0, workers/engine/utils.py:78: one function cuts batches for either.
+        ("verl.budget-error-on-one-rank", "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True", "untold"),
+        # 0.7.1, fully_async_ppo_trainer.yaml:57 and one_step_off_ppo_trainer.yaml:28: nccl.
+        ("verl.weights-read-early", "algorithm.adv_estimator=grpo rollout.nnodes=2", "untold"),
+        ("verl.weights-read-early", "actor_rollout_ref.rollout.nnodes=2", "not-met"),
+        ("verl.lora-views-reused", "critic.model.lora_rank=8", "not-met"),
+        # 0.7.1, main_ppo.py:182-193: auto are the legacy workers.
+        ("verl.critic-scale-by-micro-batches", "algorithm.adv_estimator=gae", "not-met"),
+        (
+            "verl.critic-scale-by-micro-batches",
+            "algorithm.adv_estimator=gae trainer.use_legacy_worker_impl=disable",
+            "untold",
+        ),
+        # slime 0.3.1, loss.py: the KL of masked tokens is in the rewards that are summed.
+        ("slime.gae-through-masked", _PPO, "not-met"),
+        ("slime.gae-through-masked", f"{_PPO} --kl-coef 0.1", "untold"),
+        # slime 0.3.1, actor.py:641-648: a teacher with a step of its own is loaded from it.
+        ("slime.model-of-another-step", _STEPS, "met"),
+        ("slime.model-of-another-step", f"{_STEPS} --opd-teacher-ckpt-step 5", "not-met"),
+        # slime 0.3.1, ray/rollout.py: the function is called in place of all that is below.
+        (
+            "slime.group-baseline-lost",
+            "--rollout-batch-size 8 --use-dynamic-global-batch-size --custom-reward-post-process-path a.b",
+            "not-met",
+        ),
+        # slime 0.2.2, model_provider.py:86-97: what the model is like stands in the checkpoint.
+        ("megatron.mtp-mean-of-means", _BRIDGED, "untold"),
+        ("megatron.mtp-mean-of-means", "--hf-checkpoint a --context-parallel-size 2", "not-met"),
+        ("megatron.attention-logit-kept", "--hf-checkpoint a", "not-met"),
+        # megatron-core 0.16.1, async_utils.py:178-240: the process that is forked each time is handed pinned memory.
+        ("megatron.async-save-unpinned", "--hf-checkpoint a --async-save", "met"),
+        ("megatron.async-save-unpinned", "--hf-checkpoint a --async-save --use-persistent-ckpt-worker", "not-met"),
+    ],
+)
+def test_a_defect_is_met_as_upstreams_parsers_say(tmp_path: Path, name: str, said: str, word: str) -> None:
+    (tmp_path / "run.sh").write_text(f"python3 -m trainer {said}\n")
+    given = settings_file.read(str(tmp_path / "run.sh"))
+    composed = {"verl/trainer/config/_generated_ppo_trainer.yaml": COMPOSED}
+    assert answer(DEFECTS[name], recognise("run.sh", given, dialects(), composed.get)).word == word

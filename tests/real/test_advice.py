@@ -185,3 +185,155 @@ def test_a_coefficient_of_all_ranks_is_right(name: str, listed: Callable[[str], 
         for rank in ranks:
             assert rank["scale"] == pytest.approx(1, rel=1e-4), (SEED, case)
             assert rank["reported"] < 1e-4, (SEED, case)
+
+
+REJECTED = """
+import functools, json, random, sys
+from overlay.compat.verl_imports import stand_in
+stand_in()
+import torch
+from tensordict import TensorDict
+from overlay.compat import cpu_fsdp_engine
+from overlay.patches.verl.critic_loss_scale import contract
+from verl.workers.utils import padding
+
+draw = random.Random(sys.argv[1])
+generator = torch.Generator().manual_seed(draw.randrange(2**31))
+engine, loss, config = contract._upstream()
+batch = cpu_fsdp_engine.draw_batch(draw, 8)
+contract._reject(batch, 0.5, draw)
+kept = float(batch["response_mask"].sum() / batch["loss_mask"].sum())
+shape = batch["response_mask"].shape
+for name in ("values", "returns"):
+    batch[name] = torch.randn(shape, generator=generator, dtype=torch.float64)
+model = cpu_fsdp_engine.Table(1, generator)
+_, right = contract._reference(model.rows, batch, "token-mean")
+
+def scale():
+    step = functools.partial(loss, config("token-mean"))
+    cpu_fsdp_engine.step(engine, model, batch.clone(), step, micro_batch_size_per_gpu=8)
+    return float(model.rows.grad.norm() / right.norm())
+
+left = scale()
+ones = torch.ones(shape, dtype=torch.long)
+# flash_attn's, of rows without padding.
+padding.unpad_input = lambda rows, mask: (
+    rows.flatten(0, 1), torch.arange(mask.numel()), torch.arange(0, mask.numel() + 1, mask.shape[1])
+)
+padded = dict.fromkeys(("input_ids", "attention_mask", "position_ids"), ones)
+padded["response_mask"] = batch["response_mask"]
+batch["loss_mask"] = padding.left_right_2_no_padding(TensorDict(padded, len(ones)))["loss_mask"]
+print(json.dumps({"kept": kept, "v1": left, "legacy": scale()}))
+"""
+
+
+@pytest.mark.parametrize("name", having("verl.rejected-tokens-counted"))
+def test_the_legacy_trainer_counts_no_rejected_token(said: Callable[[str], dict[str, Any]]) -> None:
+    """What it hands the engine is made by the function that it calls before each update."""
+    found = said(REJECTED)
+    assert found["v1"] == pytest.approx(found["kept"], rel=1e-6), SEED
+    assert found["kept"] < 0.9, SEED
+    assert found["legacy"] == pytest.approx(1, rel=1e-6), SEED
+
+
+RESUMED = """
+import contextlib, functools, json, random, sys, tempfile
+from pathlib import Path
+from overlay.patches.verl.resume_epoch_boundary.contract import jobs
+
+RL = functools.partial(jobs.RL, module="verl.trainer.ppo.ray_trainer", name="RayPPOTrainer")
+
+def goes_on(step):
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):
+        place = Path(folder)
+        whole = jobs.batches(RL(place, 0), place, 0)
+        return jobs.batches(RL(place, 0), place, step, save=False) == whole[step:]
+
+with jobs.one_rank():
+    step = random.Random(sys.argv[1]).randint(1, jobs.STEPS_PER_EPOCH - 1)
+    print(json.dumps({"within": goes_on(step), "end": goes_on(jobs.STEPS_PER_EPOCH)}))
+"""
+
+
+@pytest.mark.parametrize("name", having("verl.resume-repeats-order"))
+def test_a_job_that_was_saved_within_an_epoch_goes_on(said: Callable[[str], dict[str, Any]]) -> None:
+    found = said(RESUMED)
+    assert found["within"] is True, SEED
+    assert found["end"] is False, "the defect is not there any more"
+
+
+CRITIC = """
+import json
+from unittest import mock
+from overlay.compat.verl_imports import stand_in
+stand_in()
+from verl.trainer.ppo import ray_trainer
+from verl.workers import engine_workers
+
+class Accepted(Exception):
+    pass
+
+def outcome(strategy):
+    trainer = mock.MagicMock(use_legacy_worker_impl="disable", use_critic=True, hybrid_engine=True)
+    trainer.resource_pool_manager.resource_pool_dict = {"": ""}
+    trainer.resource_pool_manager.get_resource_pool.return_value = ""
+    critic = mock.MagicMock(strategy=strategy)
+    with (
+        mock.patch.object(ray_trainer, "omega_conf_to_dataclass", return_value=critic),
+        mock.patch.object(engine_workers, "TrainingWorkerConfig", side_effect=Accepted),
+    ):
+        try:
+            ray_trainer.RayPPOTrainer.init_workers(trainer)
+        except (Accepted, NotImplementedError) as error:
+            return type(error).__name__
+
+print(json.dumps({one: outcome(one) for one in ("fsdp", "fsdp2", "megatron")}))
+"""
+
+
+@pytest.mark.parametrize("name", ["verl==0.7.0", "verl==0.7.1"])
+def test_without_the_legacy_workers_a_critic_is_refused_unless_on_fsdp(
+    said: Callable[[str], dict[str, Any]],
+) -> None:
+    refused = "NotImplementedError"
+    assert said(CRITIC) == {"fsdp": "Accepted", "fsdp2": refused, "megatron": refused}
+
+
+BRIDGED = """
+import json, sys
+from types import ModuleType
+from unittest import mock
+from overlay.compat.verl_imports import stand_in
+stand_in()
+from megatron.core.distributed import DistributedDataParallelConfig
+from verl.utils import megatron_utils
+
+class Config(DistributedDataParallelConfig):
+    def finalize(self):
+        pass
+
+def create_ddp_config(*, wrap_with_ddp, use_distributed_optimizer, use_megatron_fsdp, overrides):
+    return Config(use_distributed_optimizer=use_distributed_optimizer, **(overrides or {}))
+
+names = ["peft", "peft.utils", "training", "training.config", "training.utils", "training.utils.config_utils"]
+for name in ["verl.models.mcore.bridge", "megatron.bridge", *(f"megatron.bridge.{one}" for one in names)]:
+    sys.modules[name] = mock.MagicMock(
+        DistributedDataParallelConfig=Config, create_ddp_config=create_ddp_config
+    )
+
+def in_float32(**overrides):
+    provider, wrap = mock.MagicMock(), mock.MagicMock(use_distributed_optimizer=True)
+    megatron_utils.make_megatron_module(
+        wrap, mock.MagicMock(), mock.MagicMock(rope_theta=1.0, rope_scaling=None), bridge=mock.MagicMock(),
+        provider=provider, override_ddp_config=overrides or None,
+    )
+    return provider.provide_distributed_model.call_args.kwargs["ddp_config"].grad_reduce_in_fp32
+
+print(json.dumps([in_float32(), in_float32(grad_reduce_in_fp32=True)]))
+"""
+
+
+@pytest.mark.parametrize("name", having("verl.bridge-gradients-in-bf16"))
+def test_a_bridged_model_gets_the_gradients_that_are_asked_for(said: Callable[[str], Any]) -> None:
+    """Megatron-Bridge is stood in for by Megatron-Core's configuration, of which its own is made."""
+    assert said(BRIDGED) == [False, True]
