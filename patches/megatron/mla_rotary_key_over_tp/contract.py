@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -38,16 +39,17 @@ def _rank(seed: str) -> Iterator[str]:
     parallel_state.destroy_model_parallel()
     megatron_on_cpu.start_megatron(tensor_model_parallel_size=RANKS)
     for kind in kinds:
-        for parallel in (False, True):
-            grads = _gradients(seed, kind, parallel=parallel)
+        for parallel, recompute in itertools.product((False, True), repeat=2):
+            grads = _gradients(seed, kind, parallel=parallel, recompute=recompute)
             for name, grad in grads.items():
                 right = _own(name, wanted[name], kind, parallel=parallel)
                 if not float((grad - right).abs().max()) < TOLERANCE * float(right.abs().max()):
                     mode = "with" if parallel else "without"
-                    yield f"{mode} sequence parallelism, down projection {kind}: gradient of {name}"
+                    mode += " sequence parallelism, recomputed" if recompute else " sequence parallelism"
+                    yield f"{mode}, down projection {kind}: gradient of {name}"
 
 
-def _gradients(seed: str, kind: str, *, parallel: bool) -> dict[str, Any]:
+def _gradients(seed: str, kind: str, *, parallel: bool, recompute: bool = False) -> dict[str, Any]:
     """Return the gradient of the layer's input and of its weights on this rank."""
     import torch
     import torch.distributed as dist
@@ -70,7 +72,12 @@ def _gradients(seed: str, kind: str, *, parallel: bool) -> dict[str, Any]:
         for name, one in weights.items():
             parameters[name].copy_(_own(name, one, kind, parallel=parallel))
     states = _own("input", states, kind, parallel=parallel).clone().requires_grad_()
-    out, _ = layer(states, None)
+    if recompute:
+        import torch.utils.checkpoint
+
+        out = torch.utils.checkpoint.checkpoint(lambda x: layer(x, None)[0], states, use_reentrant=True)
+    else:
+        out, _ = layer(states, None)
     (out * _own("input", by, kind, parallel=parallel)).sum().backward()
     if parallel and kind == "whole":  # of what every rank has whole, Megatron sums the gradient after a step
         dist.all_reduce(parameters["linear_kv_down_proj.weight"].grad)

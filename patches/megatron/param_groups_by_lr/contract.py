@@ -30,8 +30,10 @@ def wrong(seed: str, *, other_rates: bool = False) -> str:
             "decoupled_lr": draw.uniform(2e-3, 9e-3),
             "decoupled_min_lr": draw.uniform(1e-5, 9e-5),
         }
-        for distributed, experts, decoupled in itertools.product((False, True), (False, True), ({}, rates)):
-            settings: dict[str, Any] = {"distributed": distributed, "experts": experts}
+        for distributed, experts, decoupled, half in itertools.product(
+            (False, True), (False, True), ({}, rates), ("", "bf16", "fp16")
+        ):
+            settings: dict[str, Any] = {"distributed": distributed, "experts": experts, "half": half}
             # A job may ask for other rates: those of the checkpoint are loaded all the same.
             other = {name: 1.5 * rate for name, rate in decoupled.items()}
             before, after = (_optimizer(**settings, **decoupled) for _ in range(2))
@@ -45,7 +47,7 @@ def wrong(seed: str, *, other_rates: bool = False) -> str:
                 except ValueError as error:
                     return f"the {kind} optimizer does not load: {error}"
                 if found := _compared(before, one, moments=not distributed):
-                    return f"of the {kind} optimizer {found}"
+                    return f"of the {kind} optimizer {half} {found}"
     return ""
 
 
@@ -72,8 +74,13 @@ def _compared(before: Any, after: Any, *, moments: bool) -> str:
     return ""
 
 
-def _optimizer(*, distributed: bool, experts: bool, lr: float = 1e-3, **rates: float) -> Any:
-    """Build an optimizer of a model of three layers, of which the first is an embedding."""
+def _optimizer(
+    *, distributed: bool, experts: bool, half: str = "", lr: float = 1e-3, **rates: float
+) -> Any:
+    """Build an optimizer of a model of three layers, of which the first is an embedding.
+
+    `half`: `bf16` or `fp16`, for weights of that type with master weights, empty for float32.
+    """
     import torch
     from megatron.core import optimizer
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -86,13 +93,21 @@ def _optimizer(*, distributed: bool, experts: bool, lr: float = 1e-3, **rates: f
     # As if it were of an expert: those have an optimizer of their own.
     if experts:
         model[1].weight.allreduce = False
+    if half:
+        model.to(torch.bfloat16 if half == "bf16" else torch.float16)
+    dtype: dict[str, Any] = {half: True} if half else {}
     chunk = DistributedDataParallel(
-        TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=2),
+        TransformerConfig(num_layers=1, hidden_size=4, num_attention_heads=2, **dtype),
         DistributedDataParallelConfig(use_distributed_optimizer=distributed),
         model,
     )
     config = OptimizerConfig(
-        optimizer="adam", lr=lr, min_lr=lr / 10, clip_grad=0.0, use_distributed_optimizer=distributed
+        optimizer="adam",
+        lr=lr,
+        min_lr=lr / 10,
+        clip_grad=0.0,
+        use_distributed_optimizer=distributed,
+        **dtype,
     )
     overrides = {}
     if hasattr(config, "decoupled_lr"):

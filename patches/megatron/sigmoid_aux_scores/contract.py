@@ -14,14 +14,18 @@ TOKENS, EXPERTS, CHOSEN = 96, 24, 4
 
 def wrong(seed: str) -> str:
     """Return what differs from float64, empty if nothing does by more than float32 rounds."""
+    import itertools
+
     import torch
 
     from overlay.compat.megatron_on_cpu import megatron
 
     with megatron():
         torch.manual_seed(int(seed) % 2**31)
-        for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-            logits: Any = torch.randn(TOKENS, EXPERTS).to(dtype).requires_grad_()
+        dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+        # Of a router that begins at zero all logits are equal.
+        for dtype, spread in itertools.product(dtypes, (1.0, 0.0)):
+            logits: Any = (spread * torch.randn(TOKENS, EXPERTS)).to(dtype).requires_grad_()
             weights = torch.randn(TOKENS, EXPERTS, dtype=torch.float64)
             for name in ("sigmoid", "softmax"):
                 scores, chosen = scored(logits, name)
