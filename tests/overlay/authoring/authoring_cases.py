@@ -35,6 +35,7 @@ ANSWERS = {
         "The mean of whole numbers is rounded down, for everybody. With the patch it is that of the numbers."
     ),
     "TODO: the settings under which a job meets the defect.": "Every job that takes a mean.",
+    "TODO: what shows that it is exact, or why it is opt-in.": "The mean of one process in float64.",
     "TODO: owner/repo#number": "some/upstream#1",
     "TODO: what must have happened upstream": "a release divides by /",
     "TODO: such as 0.8": "0.8",
