@@ -90,12 +90,12 @@ def test_uniform_recompute_counts_the_forwards_that_it_cuts(draw: random.Random)
 def test_the_logits_that_are_begun_anew_are_counted(draw: random.Random) -> None:
     counts = counts_of("megatron.attention-logit-memory")
     clip = fix("megatron.attention-logit-memory").make_clip(lambda model, log_max_only: 0, NO_MODULE)
-    layers = [SimpleNamespace(current_max_attn_logits=draw.choice([None, 1.0])) for _ in range(9)]
+    kept = [draw.choice([None, torch.rand(4)]) for _ in range(9)]
+    layers = [SimpleNamespace(current_max_attn_logits=logits) for logits in kept]
     logged = sum(layer.current_max_attn_logits is not None for layer in layers)
     chunk = SimpleNamespace(modules=lambda: layers)
     clip([chunk], log_max_only=False)
     assert counts.changed == 0
-    clip([chunk], log_max_only=True)
     clip([chunk], log_max_only=True)
     assert counts.changed == logged
 
