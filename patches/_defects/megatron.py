@@ -35,8 +35,8 @@ DEFECTS = (
     ),
     _defect(
         id="megatron.async-save-unpinned",
-        summary="Megatron writes an asynchronous checkpoint from pinned memory that the trainer may use again "
-        "meanwhile: the checkpoint is corrupt, which shows when it is loaded.",
+        summary="Megatron writes an asynchronous checkpoint from pinned memory that the trainer may use "
+        "again meanwhile: the checkpoint is corrupt, which shows when it is loaded.",
         harm="silent-wrong",
         when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False)),
         patch="megatron.async-checkpoint-pin",

@@ -101,9 +101,7 @@ DEFECTS = (
         "happen. Before and after this commit it gets a micro-batch of its own.",
         harm="crash",
         met="--use-dynamic-batch-size, and a sample longer than --max-tokens-per-gpu.",
-        when=all_of(
-            switched("use_dynamic_batch_size"), beyond("a sample is longer than max_tokens_per_gpu")
-        ),
+        when=all_of(switched("use_dynamic_batch_size"), beyond("a sample is longer than max_tokens_per_gpu")),
         only=("286750aa3",),
         patch="slime.capped-partitions",
     ),
@@ -150,8 +148,8 @@ DEFECTS = (
     ),
     _defect(
         id="slime.group-baseline-lost",
-        summary="Unless each prompt has n_samples_per_prompt samples, slime compares rewards with the mean of "
-        "the whole batch: a prompt that is always solved gets a positive advantage.",
+        summary="Unless each prompt has n_samples_per_prompt samples, slime compares rewards with the mean "
+        "of the whole batch: a prompt that is always solved gets a positive advantage.",
         harm="silent-wrong",
         when=(
             (*_GROUPED, switched("use_dynamic_global_batch_size")),
@@ -201,6 +199,7 @@ DEFECTS = (
         summary="PPO's advantages run through the tokens of tools: their values, which no loss has trained, "
         "and their KL count for the tokens before them.",
         harm="silent-wrong",
+        met="PPO with masked tokens in the responses, and lambda or gamma below 1 or a --kl-coef.",
         when=all_of(
             _PPO,
             # At 1 and 1 the values cancel, and the KL in the rewards does not.

@@ -56,8 +56,8 @@ DEFECTS = (
     ),
     _defect(
         id="verl.rejected-tokens-counted",
-        summary="Under rejection sampling verl divides the critic's loss by all tokens of the rollout, rejected "
-        "ones included: the more it rejects, the smaller the gradient.",
+        summary="Under rejection sampling verl divides the critic's loss by all tokens of the rollout, "
+        "rejected ones included: the more it rejects, the smaller the gradient.",
         harm="silent-wrong",
         met="A critic under trainer.use_v1=True with algorithm.rollout_correction.rollout_rs, without "
         "bypass_mode, and loss_agg_mode=token-mean.",
@@ -115,8 +115,8 @@ DEFECTS = (
     ),
     _defect(
         id="verl.resume-repeats-order",
-        summary="After a resume at the end of an epoch the next epoch has the order of the first. Each prompt "
-        "is still seen as often.",
+        summary="After a resume at the end of an epoch the next epoch has the order of the first. Each "
+        "prompt is still seen as often.",
         harm="silent-wrong",
         met="A resume of RL from a checkpoint of the last step of an epoch, with data.shuffle; in 0.9 with "
         "trainer.use_v1=False.",

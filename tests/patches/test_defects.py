@@ -191,9 +191,13 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("megatron.mtp-mean-of-means", _BRIDGED, "untold"),
         ("megatron.mtp-mean-of-means", "--hf-checkpoint a --context-parallel-size 2", "not-met"),
         ("megatron.attention-logit-kept", "--hf-checkpoint a", "not-met"),
-        # megatron-core 0.16.1, async_utils.py:178-240: the process that is forked each time is handed pinned memory.
+        # megatron-core 0.16.1, async_utils.py:178-240: each fork is handed pinned memory.
         ("megatron.async-save-unpinned", "--hf-checkpoint a --async-save", "met"),
-        ("megatron.async-save-unpinned", "--hf-checkpoint a --async-save --use-persistent-ckpt-worker", "not-met"),
+        (
+            "megatron.async-save-unpinned",
+            "--hf-checkpoint a --async-save --use-persistent-ckpt-worker",
+            "not-met",
+        ),
     ],
 )
 def test_a_defect_is_met_as_upstreams_parsers_say(tmp_path: Path, name: str, said: str, word: str) -> None:
