@@ -53,7 +53,15 @@ def run_ppo(
         mask[:2] = 1
     batch["prompts"] = cpu_engine.nested([row[:size] for row, size in zip(tokens, prompts, strict=True)])
     batch["responses"] = cpu_engine.nested([row[size:] for row, size in zip(tokens, prompts, strict=True)])
-    batch["response_mask"] = batch["loss_mask"] = cpu_engine.nested(masks)
+    # What was rolled out, of which some is rejected, and of one sequence all: the count is of what was rolled
+    # out, as verl takes it.
+    batch["loss_mask"] = cpu_engine.nested([mask.clone() for mask in masks])
+    rolled = sum(int(mask.sum()) for mask in masks)
+    if mode == "token-mean":
+        for mask in masks[1:]:
+            mask[-1] = 0
+        masks[1].zero_()
+    batch["response_mask"] = cpu_engine.nested(masks)
     gains = [torch.randn(length, generator=noise) for length in responses]
     # Far enough from the policy that some tokens are clipped, on both sides: whatever is drawn, the first
     # token of the first sequence is, and its second is not.
@@ -100,7 +108,7 @@ def run_ppo(
         terms = token_terms(per_sequence)
         if mode == "seq-mean-token-mean":
             terms = [term / mask.sum() for term, mask in zip(terms, masks, strict=True)]
-        divisor = sum(int(mask.sum()) for mask in masks) if mode == "token-mean" else len(masks)
+        divisor = rolled if mode == "token-mean" else len(masks)
         sizes.append(torch.cat(terms).detach().abs().sum().item() / divisor)
         return torch.cat(terms).sum() / divisor
 
