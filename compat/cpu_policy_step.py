@@ -53,14 +53,9 @@ def run_ppo(
         mask[:2] = 1
     batch["prompts"] = cpu_engine.nested([row[:size] for row, size in zip(tokens, prompts, strict=True)])
     batch["responses"] = cpu_engine.nested([row[size:] for row, size in zip(tokens, prompts, strict=True)])
-    # What was rolled out, of which some is rejected, and of one sequence all: the count is of what was rolled
-    # out, as verl takes it.
-    batch["loss_mask"] = cpu_engine.nested([mask.clone() for mask in masks])
+    batch["loss_mask"] = cpu_engine.nested(masks)
     rolled = sum(int(mask.sum()) for mask in masks)
-    if mode == "token-mean":
-        for mask in masks[1:]:
-            mask[-1] = 0
-        masks[1].zero_()
+    masks = _rejected(masks) if mode == "token-mean" else masks
     batch["response_mask"] = cpu_engine.nested(masks)
     gains = [torch.randn(length, generator=noise) for length in responses]
     # Far enough from the policy that some tokens are clipped, on both sides: whatever is drawn, the first
@@ -136,3 +131,15 @@ def run_ppo(
         clipped=metrics["actor/pg_clipfrac"].aggregate(),
         values=len(metrics["actor/ppo_kl"].values),
     )
+
+
+def _rejected(masks: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return masks of what is trained: of all but the first the last token is rejected, of the second all.
+
+    What verl divides by is what was rolled out.
+    """
+    kept = [mask.clone() for mask in masks]
+    for mask in kept[1:]:
+        mask[-1] = 0
+    kept[1].zero_()
+    return kept

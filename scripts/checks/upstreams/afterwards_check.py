@@ -1,4 +1,4 @@
-"""Run with an upstream first on the path: prints what patches leave behind once their contracts have been run.
+"""Run with an upstream first on the path: prints what patches leave behind after their contracts.
 
     python afterwards_check.py SEED PATCH...
 
