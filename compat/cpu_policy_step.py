@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def run_ppo(
+def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
     draw: random.Random,
     mode: str,
     *,

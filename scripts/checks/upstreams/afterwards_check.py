@@ -237,7 +237,7 @@ def _holds(value: object) -> bool:
         return any(map(is_ours, gc.get_referents(value)))
     if kind in (dict, list, tuple, set):
         return any(map(is_ours, gc.get_referents(value)))
-    function = function_of(value)
+    function = function_of(value) if kind in (staticmethod, classmethod) else value
     wrapped = vars(function).get("__wrapped__") if type(function) is FunctionType else None
     return is_ours(function) or (wrapped is not None and is_ours(wrapped))
 
