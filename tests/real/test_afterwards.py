@@ -68,7 +68,7 @@ def test_what_a_patch_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     ring: list[object] = [torch.ones(2)]
     ring.append(made(ring))
     del ring
-    assert afterwards_check.rings() == ["made"]
+    assert len(afterwards_check.rings()) == 1
 
 
 def _cell(held: object) -> Any:

@@ -79,7 +79,7 @@ def _afterwards(patch: str, seed: str) -> Iterator[str]:
     if not sites:
         yield "the patch is nowhere in place"
     carried = {site: travels(function_of(_now(site))) for site in sites}
-    originals = {site: getattr(function_of(_now(site)), ORIGINAL) for site in sites}
+    originals = {site: getattr(function_of(_now(site)), ORIGINAL, None) for site in sites}
     here().disable()
     for site, original in originals.items():
         if function_of(_now(site)) is not original:
