@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def run_ppo(
+def run_ppo(  # noqa: PLR0915 -- one step, from the batch to the verdict
     draw: random.Random,
     mode: str,
     *,
@@ -53,7 +53,10 @@ def run_ppo(
         mask[:2] = 1
     batch["prompts"] = cpu_engine.nested([row[:size] for row, size in zip(tokens, prompts, strict=True)])
     batch["responses"] = cpu_engine.nested([row[size:] for row, size in zip(tokens, prompts, strict=True)])
-    batch["response_mask"] = batch["loss_mask"] = cpu_engine.nested(masks)
+    batch["loss_mask"] = cpu_engine.nested(masks)
+    rolled = sum(int(mask.sum()) for mask in masks)
+    masks = _rejected(masks) if mode == "token-mean" else masks
+    batch["response_mask"] = cpu_engine.nested(masks)
     gains = [torch.randn(length, generator=noise) for length in responses]
     # Far enough from the policy that some tokens are clipped, on both sides: whatever is drawn, the first
     # token of the first sequence is, and its second is not.
@@ -100,7 +103,7 @@ def run_ppo(
         terms = token_terms(per_sequence)
         if mode == "seq-mean-token-mean":
             terms = [term / mask.sum() for term, mask in zip(terms, masks, strict=True)]
-        divisor = sum(int(mask.sum()) for mask in masks) if mode == "token-mean" else len(masks)
+        divisor = rolled if mode == "token-mean" else len(masks)
         sizes.append(torch.cat(terms).detach().abs().sum().item() / divisor)
         return torch.cat(terms).sum() / divisor
 
@@ -128,3 +131,15 @@ def run_ppo(
         clipped=metrics["actor/pg_clipfrac"].aggregate(),
         values=len(metrics["actor/ppo_kl"].values),
     )
+
+
+def _rejected(masks: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return masks of what is trained: of all but the first the last token is rejected, of the second all.
+
+    What verl divides by is what was rolled out.
+    """
+    kept = [mask.clone() for mask in masks]
+    for mask in kept[1:]:
+        mask[-1] = 0
+    kept[1].zero_()
+    return kept

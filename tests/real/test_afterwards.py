@@ -1,0 +1,78 @@
+"""What a patch leaves behind: nothing that it keeps alive, and after `disable()` nothing at all.
+
+Each patch is tried on the newest release that it is for. Its contract runs first, with the collector off.
+Then neither the patch nor a cycle that it made holds a tensor, a module or an optimizer, and each replaced
+function is pickled and copied as the original is. `disable()` leaves nothing of the patch in any module or
+class, and brings upstream's defect back where the contract can be run again in the same process.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from test_contracts import releases_of
+
+from checks import SEED, UPSTREAMS
+from overlay.catalogue.registry import load_patches
+
+sys.path.append(str(UPSTREAMS))
+import afterwards_check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.real
+
+#: How many patches are looked at in one process.
+TOGETHER = 4
+NEWEST = [(patch, releases_of(patch, "apply")[0]) for patch in load_patches()]
+
+#: slime puts its own function there at run time, with ours around it: it adds a note to each group, and no more.
+KNOWN = {"slime.group-timeouts": ["torch.distributed.new_group is left after disable()"]}
+
+
+@pytest.mark.parametrize(("patch", "release"), NEWEST)
+def test_nothing_is_left_behind(
+    patch: str, release: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]
+) -> None:
+    beside = [one for one, name in NEWEST if name == release]
+    first = beside.index(patch) // TOGETHER * TOGETHER
+    found = findings(listed(release), "afterwards_check.py", SEED, *beside[first : first + TOGETHER])
+    assert found[patch] == KNOWN.get(patch, []), SEED
+
+
+def test_what_a_patch_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+
+    def made(held: object) -> Any:
+        """Return a function as a patch makes it."""
+        code = (lambda: held).__code__
+        return FunctionType(code, {"__name__": "overlay.patches.made_up"}, "made", None, (_cell(held),))
+
+    ours = made([torch.ones(2)])
+    assert afterwards_check.kept([("ours", ours)]) == ["ours: Tensor"]
+    assert afterwards_check.kept([("ours", made(torch.ones(1)))]) == []
+    assert afterwards_check.travels(ours) == "deepcopy"
+    assert afterwards_check.travels(gc.collect) == "pickle and cloudpickle and deepcopy"
+
+    upstream = ModuleType("upstream")
+    monkeypatch.setitem(sys.modules, "upstream", upstream)
+    assert "upstream.hooks" not in afterwards_check.left()
+    upstream.hooks = [ours]  # type: ignore[attr-defined]
+    assert "upstream.hooks" in afterwards_check.left()
+
+    gc.collect()
+    assert afterwards_check.rings() == []
+    ring: list[object] = [torch.ones(2)]
+    ring.append(made(ring))
+    del ring
+    assert len(afterwards_check.rings()) == 1
+
+
+def _cell(held: object) -> Any:
+    return (lambda: held).__closure__[0]  # type: ignore[index]
