@@ -60,8 +60,8 @@ PATCH = Patch(
     changes=("numbers", "memory", "hangs"),
     met=(
         "use_dynamic_bsz=True. Where a loss is a sum over the batch, sums over other micro-batches round "
-        "otherwise. Where it is a mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 with "
-        "use_legacy_worker_impl other than disable) and for a critic of verl 0.7 and 0.8 without "
+        "otherwise. Where it is a mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 "
+        "with use_legacy_worker_impl other than disable) and for a critic of verl 0.7 and 0.8 without "
         "verl.critic-loss-scale, gradients depend on the micro-batches, and change with them."
     ),
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
