@@ -78,9 +78,10 @@ ALIGNED = (
     # 5 by first fit, which is 8 rounded up, of 7 samples.
     case("no room to round up", [25, 25, 55, 55, 40, 55, 65], [1] * 7, budget=100, stages=2, group=4),
 )
+#: No multiple of the group size holds the budget, and slime trains all the same.
+OVER = (case("odd samples, all full", [100] * 5, [1] * 5, budget=100, stages=2, group=2),)
 #: No multiple of the group size will do, for a rank or for all.
 IMPOSSIBLE = (
-    case("odd samples, all full", [100] * 5, [1] * 5, budget=100, stages=2, group=2),
     case("fewer samples than a group", [1, 1], [1, 1], budget=100, stages=2, group=4),
     case("one sample in groups of 2", [1], [300], budget=100, stages=2, group=2),
 )
@@ -113,7 +114,7 @@ def cases(seed: str, drawn: int = DRAWN) -> list[Case]:
     ]
     draw = random.Random(seed)
     fresh = [_drawn(draw, index) for index in range(drawn)]
-    return [*ADVERSARIAL, *ALIGNED, *IMPOSSIBLE, *PIPELINE, *large, *fresh]
+    return [*ADVERSARIAL, *ALIGNED, *OVER, *IMPOSSIBLE, *PIPELINE, *large, *fresh]
 
 
 def _drawn(draw: random.Random, index: int) -> Case:
@@ -173,8 +174,9 @@ def broken(given: Case, splits: list[Split]) -> list[str]:
     if given["stages"] > 1 and any(count % given["group"] for count in counts[0]):
         found.append(f"{counts[0]} are no multiples of {given['group']}")
     for rank, split in enumerate(splits):
-        for lengths, parts in zip(steps_of(given, rank), split["steps"], strict=True):
-            wrong = broken_parts(lengths, parts, given["budget"] * given["context"])
+        for step, (lengths, parts) in enumerate(zip(steps_of(given, rank), split["steps"], strict=True)):
+            limit = sum(lengths) if is_over(given, step) else given["budget"] * given["context"]
+            wrong = broken_parts(lengths, parts, limit)
             found += [f"rank {rank}: {sentence}" for sentence in wrong]
     return found
 
@@ -195,9 +197,14 @@ def broken_parts(lengths: list[int], parts: list[list[int]], limit: int) -> list
 
 
 def is_impossible(given: Case) -> bool:
+    """Tell whether there are fewer samples than the group size."""
+    return given["stages"] > 1 and len(given["ranks"][0]) // given["steps"] < given["group"]
+
+
+def is_over(given: Case, step: int) -> bool:
     """Tell whether some rank's first fit needs more than the greatest multiple that there are samples for."""
     size = len(given["ranks"][0]) // given["steps"]
     most = size // given["group"] * given["group"]
     limit = given["budget"] * given["context"]
-    needs = [first_fit(step, limit) for rank in range(len(given["ranks"])) for step in steps_of(given, rank)]
+    needs = [first_fit(steps_of(given, rank)[step], limit) for rank in range(len(given["ranks"]))]
     return given["stages"] > 1 and math.ceil(max(needs) / given["group"]) * given["group"] > most

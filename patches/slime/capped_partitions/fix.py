@@ -48,7 +48,7 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
         budget, group = step
         if group > 1 and k_partitions > len(seqlen_list):
             # Every rank has this number, and as many samples: all of them raise this.
-            raise ValueError(_impossible(len(seqlen_list), k_partitions, group, budget))
+            raise ValueError(_impossible(len(seqlen_list), k_partitions, group))
         balanced: list[list[int]] = original(seqlen_list, k_partitions, equal_size)
         EFFECT.calls += 1
         if holds(balanced, seqlen_list, budget):
@@ -56,11 +56,12 @@ def make_split(original: Callable[..., Any], _module: ModuleType) -> Callable[..
         try:
             capped = capped_partitions(seqlen_list, k_partitions, budget)
         except ValueError as error:
-            # slime has rounded the number down, which `slime.vpp-ceiling` prevents. An error would be that of
-            # this rank alone, for which all others would wait.
+            # slime has rounded the number down, which `slime.vpp-ceiling` prevents where there are samples
+            # enough. An error would be that of this rank alone, for which all others would wait.
             log.warning(
                 "a micro-batch will exceed its budget, as it does in slime alone, because "
-                f"slime.vpp-ceiling is not applied: {error}"
+                "slime.vpp-ceiling is not applied, or a step has too few samples to round its micro-batches "
+                f"up: {error}"
             )
             return balanced
         count_split(EFFECT, balanced, seqlen_list, budget)
@@ -150,12 +151,10 @@ def make_pack(original: Callable[..., Any], module: ModuleType) -> Callable[...,
     return _pack_step_into_mbs
 
 
-def _impossible(samples: int, parts: int, group: int, budget: int) -> str:
+def _impossible(samples: int, parts: int, group: int) -> str:
     return (
-        f"a step of {samples} samples per data parallel rank cannot be split into {parts} micro-batches. "
-        f"Some rank needs that many to hold the budget of {budget} tokens (max_tokens_per_gpu times the "
-        f"context parallel size) with a multiple of {group} micro-batches "
-        f"(microbatch_group_size_per_vp_stage). Raise max_tokens_per_gpu, or global_batch_size for more "
-        f"samples in a step, or lower --microbatch-group-size-per-virtual-pipeline-stage, or do without "
-        f"virtual pipeline stages."
+        f"a step of {samples} samples per data parallel rank cannot be split into {parts} micro-batches, and "
+        f"Megatron takes a multiple of {group} alone (microbatch_group_size_per_vp_stage). Raise "
+        f"global_batch_size for more samples in a step, or lower "
+        f"--microbatch-group-size-per-virtual-pipeline-stage, or do without virtual pipeline stages."
     )

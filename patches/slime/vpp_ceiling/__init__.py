@@ -2,9 +2,9 @@
 
 slime takes the greatest of the ranks' numbers and rounds it down to a multiple of the group size: in groups
 of 4, a step that needs 7 micro-batches gets 4. Here every rank rounds its own number before they are
-compared. The greatest of multiples is a multiple, and rounding that does nothing. A rank for which no
-multiple will do says so with a number greater than that of its samples. All ranks have as many samples, get
-that number, and raise the same error (in `slime.capped-partitions`): none is left waiting for another.
+compared. The greatest of multiples is a multiple, and rounding that does nothing. A rank that has fewer
+samples than a group says so with a number greater than that of its samples. All ranks have as many samples,
+get that number, and raise the same error (in `slime.capped-partitions`): none is left waiting for another.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ PATCH = Patch(
         "With virtual pipeline stages the number of micro-batches must be a multiple of a group size. slime "
         "rounds it down: in groups of 4, a step that needs 7 micro-batches for its budget gets 4, which hold "
         "almost twice as many tokens, and one that needs 3 gets 1, which Megatron refuses. With the patch "
-        "the number is rounded up on every rank, before the ranks agree on the greatest. If no multiple "
-        "holds the budget with the samples of a step, all ranks raise one error that says what to change."
+        "the number is rounded up on every rank, before the ranks agree on the greatest. If a step has too "
+        "few samples for that, slime's own number stays, with a warning; if it has fewer than a group, all "
+        "ranks raise one error that says what to change."
     ),
     changes=("memory", "crashes"),
     met="--use-dynamic-batch-size with virtual pipeline stages.",

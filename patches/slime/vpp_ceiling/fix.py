@@ -18,7 +18,8 @@ def rounded(lengths: Sequence[int], count: int) -> int:
 
     Returns:
         slime's own number, which is `count` rounded down, if the samples can be split into that many under
-        the budget; else `count` rounded up. If that is more than there are samples, no multiple will do.
+        the budget; else `count` rounded up. If that is more than there are samples, no multiple holds the
+        budget: it is slime's own number, or where that is no multiple either, one that all ranks refuse.
         Outside of `get_data_iterator`, `count`.
 
     """
@@ -31,6 +32,9 @@ def rounded(lengths: Sequence[int], count: int) -> int:
     lower = count // group * group
     if lower == count or _splits(lengths, lower, budget):
         return lower
+    if lower and lower + group > len(lengths):
+        # A step that slime trains on, if memory lets it. `slime.capped-partitions` says that it is over.
+        return lower
     # slime takes one at least.
     EFFECT.changed += 1
     EFFECT.more += lower + group - max(lower, 1)
@@ -42,7 +46,11 @@ def rounded_up(lengths: Sequence[int], count: int) -> int:
     if (step := current.get()) is None:
         return count
     upper = -(-count // step[1]) * step[1]
-    return upper if upper <= len(lengths) else rounded(lengths, count)
+    if upper <= len(lengths):
+        return upper
+    found = rounded(lengths, count)
+    # A split over the budget would fail, on this rank alone. Of more parts than samples it fails on all.
+    return found if _splits(lengths, found, step[0]) else upper
 
 
 def _splits(lengths: Sequence[int], parts: int, budget: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -103,15 +104,20 @@ def test_the_number_is_a_multiple_or_every_rank_says_why(
     samples = len(ranks[0])
     needed = max(first_fit_count(lengths, budget) for lengths in ranks)
     if any(isinstance(each, Exception) for each in found):
-        assert -(-needed // group) * group > samples
+        assert samples < group or (up and -(-needed // group) * group > samples)
         assert len({str(each) for each in found}) == 1
         for said in (
             f"{samples} samples",
-            f"{budget} tokens",
             f"multiple of {group}",
-            "Raise max_tokens_per_gpu",
+            "Raise global_batch_size",
         ):
             assert said in str(found[0])
+        return
+    if -(-needed // group) * group > samples:
+        # The budget cannot be held: the number is slime's own, and each sample is in one micro-batch.
+        assert len({len(each) for each in found}) == 1
+        assert len(found[0]) == needed // group * group
+        assert all(sorted(itertools.chain(*each)) == list(range(samples)) for each in found)
         return
     assert_held(ranks, found, budget, group)
     right = not any(isinstance(each, Exception) for each in plain)
@@ -145,9 +151,18 @@ def test_calls_from_elsewhere_get_the_original() -> None:
 
 
 def test_the_budget_is_forgotten_after_an_error() -> None:
-    slime = FakeSlime([[100] * 5], stages=2, group=2).put_in(**BOTH)
+    slime = FakeSlime([[100]], stages=2, group=2).put_in(**BOTH)
     assert isinstance(slime.run(100)[0], ValueError)
     assert current.get() is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "group"),
+    [([[60] * 5, [1] * 5], 2), ([[60] * 5, [20] * 5], 4), ([[70] + [60] * 5, [10] * 6], 4)],
+)
+def test_a_step_with_too_few_samples_to_round_up_is_slimes_own(ranks: list[list[int]], group: int) -> None:
+    plain = FakeSlime(ranks, stages=2, group=group).run(100)
+    assert FakeSlime(ranks, stages=2, group=group).put_in(**BOTH).run(100) == plain
 
 
 def test_without_the_ceiling_no_rank_stops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +183,8 @@ def test_without_the_ceiling_no_rank_stops_alone(monkeypatch: pytest.MonkeyPatch
         (TIGHT, 5, 4, 4, 8),
         (TIGHT, 5, 7, 7, 7),
         (FEW, 5, 4, 4, 4),
-        ([100] * 5, 5, 2, 6, 6),
+        # No multiple holds the budget: slime's own number.
+        ([100] * 5, 5, 2, 4, 6),
         ([1], 1, 1, 1, 1),
     ],
 )
