@@ -32,7 +32,7 @@ pytestmark = pytest.mark.real
 TOGETHER = 4
 NEWEST = [(patch, releases_of(patch, "apply")[0]) for patch in load_patches()]
 
-#: slime puts its own function there at run time, with ours around it: it adds a note to each group, and no more.
+#: slime puts its own function there as it runs, with ours around it, which notes what a group is made with.
 KNOWN = {"slime.group-timeouts": ["torch.distributed.new_group is left after disable()"]}
 
 
