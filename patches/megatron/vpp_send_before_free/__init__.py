@@ -8,10 +8,12 @@ Nothing is waited for, and nothing of the schedule is copied.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Present, Removal, fixed, one_target, replaced, variant
+from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
 from overlay.patches.megatron.vpp_send_before_free.fix import make_p2p_ops
 
 _P2P_OPS = "megatron.core.pipeline_parallel.p2p_communication:_p2p_ops"
+#: What frees the activation, and where upstream has mended it.
+_SCHEDULE = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving"
 
 PATCH = Patch(
     id="megatron.vpp-send-before-free",
@@ -49,7 +51,8 @@ PATCH = Patch(
         fixed(
             "0.18",
             ">=0.18.0.dev0",
-            Present(site=_P2P_OPS),
+            # 0.18; 0.19; main; dev
+            known(_SCHEDULE, "99c4d724a6ae", "aa144275bb95", "426f8be2cc0e", "c3a621f158a2"),
             reason="the schedule waits for a send before it frees what is sent",
         ),
     ),
