@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 UNKNOWN = "of unknown version"
 
 
-def decide(
-    patch: Patch, tree: Tree, trusted: Trusted | None = None, table: Table | None = None
-) -> Verdict:
+def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None, table: Table | None = None) -> Verdict:
     """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises.
 
-    With `table`, what the patch was tested on decides, and shapes are asked only where the table says nothing.
+    With `table`, what the patch was tested on decides; shapes are asked only where the table says nothing.
     With `trusted`, digests that are unknown count as known if it was on them that the patch was proven here.
     """
     found: dict[str, TargetVerdict] = {}
@@ -181,9 +179,7 @@ def _judge(
     row = None if table is None else table.find(patch, target, tree)
     if row is not None:
         reason = "" if row.verdict == "apply" else row.evidence
-        return blank.replace(
-            verdict=row.verdict, variant=row.variant, reason=reason, findings=row.findings()
-        )
+        return blank.replace(verdict=row.verdict, variant=row.variant, reason=reason, findings=row.findings())
     parsed = versions.parse(version)
     if parsed is None:
         return blank.replace(reason=f"the version of {project.name} cannot be told (found {version!r})")

@@ -12,9 +12,8 @@ this form may be read after it, and what is read later wins. It has two parts:
   - `sites`: what was found at each site that is replaced or relied on. A digest: the source there has it.
     `null`: nothing is there. `true`: something is there. `"calls f"`, `"calls f last"`: the function there
     calls `f` in each run. A site without a colon is a module. What the patch names for other variants is
-    there too: `null` for what is not there, a digest for what would be replaced, or is where upstream mended it.
-  - `imported`, of replaced names that their module imports: the sites that each is imported from, in order.
-    `null` where they lead to another project, of which a row of this one can say nothing.
+    there too: `null` for what is not there, a digest for what would be replaced or is where upstream mends.
+  - `imported`, of names that a module of these sites imports: the site that each is imported from.
   - `on`: digests of all files that the patch names in that project, each with the sources that have them.
 
 A row decides on a source in one of two ways:
@@ -60,7 +59,7 @@ class Row(Record):
     variant: str = ""
     evidence: str = ""
     sites: Mapping[str, Said] = {}
-    imported: Mapping[str, list[str] | None] = {}
+    imported: Mapping[str, str] = {}
     contract: str = ""
     date: str = ""
     on: Mapping[str, list[str]] = {}
@@ -114,10 +113,7 @@ class Table:
         if row is None or not row.serves(target):
             row = self.by_sites(patch, target, tree)
         if row is not None and row.verdict == "apply":
-            for site in row.sites:
-                chain = row.imported.get(site, [])
-                if chain is not None:
-                    tree.chains[site] = [site, *chain]
+            tree.imported.update({**dict.fromkeys(row.sites, ""), **row.imported})
         return row
 
     def by_sites(self, patch: Patch, target: Target, tree: Tree) -> Row | None:

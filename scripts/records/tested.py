@@ -1,6 +1,6 @@
 """Write what each patch was tested on: a table beside the patches of each project, `patches/*/tested.json`.
 
-    ./scripts/matrix tested                     # look at every release, and print what differs from the tables
+    ./scripts/matrix tested                     # look at every release, and print what differs
     ./scripts/matrix tested verl.moe-aux-scale  # at this patch alone
     ./scripts/matrix tested --write             # and write the tables
     ./scripts/matrix tested --write --judged    # with replaced sites of which a person has judged the change
@@ -19,16 +19,16 @@ Exit status 1 if something differs that is not written, or is refused.
 from __future__ import annotations
 
 import argparse
-import datetime
+import datetime as dt
 import hashlib
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide_target, version_of
 from overlay.deciding.table import NAME, Row, Table, files_digest, named, rows_of
-from overlay.errors import SourceError
 from overlay.patch import Absent, Calls, Known, Present
 from overlay.reading.source import InstalledTree
 from overlay.verdict import LOUD
@@ -85,7 +85,7 @@ def row_of(about: About, release: str, tree: InstalledTree, check: str | None) -
         target=target.project.name,
         verdict=found.verdict,
         variant=found.variant,
-        evidence=found.reason,
+        evidence=found.reason.replace(f"{found.project} {found.version}", f"this {found.project}"),
         contract=contract_digest(patch.id),
         on={files_digest(target, tree): [release]},
     )
@@ -119,21 +119,27 @@ def _sites(target: Target, found: TargetVerdict, tree: InstalledTree) -> dict[st
     return sites
 
 
-def _imported(target: Target, found: TargetVerdict, tree: InstalledTree) -> dict[str, list[str] | None]:
-    """Return where the replaced names come from that their module imports."""
+def _imported(target: Target, found: TargetVerdict, tree: InstalledTree) -> dict[str, str]:
+    """Return where the replaced names come from that their module imports, as far as the patch names it."""
     variant = next(one for one in target.variants if one.name == found.variant)
     ours = {site.partition(":")[0] for site in named(target)}
-    imported: dict[str, list[str] | None] = {}
-    for site in (item.site for item in variant.replacements if not item.new):
-        _, *chain = tree.chain(site)
-        if chain:
-            here = ours.issuperset(hop.partition(":")[0] for hop in chain)
-            imported[site] = chain if here else None
-    return imported
+    chains = [tree.chain(item.site) for item in variant.replacements if not item.new]
+    hops = [hop for chain in chains for hop in pairwise(chain)]
+    return {site: origin for site, origin in hops if site.partition(":")[0] in ours}
+
+
+def alike(rows: Iterable[Row]) -> list[Row]:
+    """Return rows with one evidence for equal files: what was run on them, if it was run on any."""
+    best: dict[tuple[str, ...], str] = {}
+    found = [((row.patch, row.target, row.means, *row.on), row) for row in rows]
+    for key, row in found:
+        if best.get(key) != PASSED:
+            best[key] = row.evidence
+    return [row.replace(evidence=best[key]) for key, row in found]
 
 
 def together(rows: Iterable[Row], order: Sequence[str]) -> list[Row]:
-    """Return rows with those that differ in nothing but their sources put together, in the order of a list."""
+    """Return rows, those that differ in their sources alone put together, in the order of a list."""
     found: dict[str, Row] = {}
     for row in rows:
         key = json.dumps(row.replace(on={}, date="").to_dict())
@@ -150,7 +156,9 @@ def _sources(row: Row) -> list[str]:
     return [name for names in row.on.values() for name in names]
 
 
-def contradictions(rows: Iterable[Row], abouts: Iterable[About], trees: dict[str, InstalledTree]) -> list[str]:
+def contradictions(
+    rows: Sequence[Row], abouts: Iterable[About], trees: dict[str, InstalledTree]
+) -> list[str]:
     """Return where rows say different quiet things of one source, by its files or by its sites."""
     said = []
     for patch, target in abouts:
@@ -233,8 +241,7 @@ def unjudged(old: Iterable[Row], new: Iterable[Row], abouts: Iterable[About]) ->
         for row in new
         if row.verdict == "apply" and (row.patch, row.target) in seen
         for site, said in row.sites.items()
-        if (row.patch, row.target, site) in replaced
-        and (site, said) not in seen[row.patch, row.target]
+        if (row.patch, row.target, site) in replaced and (site, said) not in seen[row.patch, row.target]
     ]
 
 
@@ -244,7 +251,7 @@ def looked_at(
     """Return a row for each source and target, what the sources are, and their trees."""
     record = support.recorded()
     rows, sources, trees = [], {}, {}
-    projects = {target.project for _, target in abouts}
+    projects = {target.project for patch in load_patches().values() for target in patch.targets}
     for release, folder in releases.available(releases.read(), missing):
         tree = trees[release.name] = InstalledTree(str(folder))
         versions = {one.name: version_of(one, tree) for one in projects if tree.has(one.marker)}
@@ -277,7 +284,9 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("patch", nargs="*", metavar="ID", help="look at these patches alone")
     parser.add_argument("--write", action="store_true", help="write the tables")
-    parser.add_argument("--judged", action="store_true", help="a person has judged what is new at replaced sites")
+    parser.add_argument(
+        "--judged", action="store_true", help="a person has judged what is new at replaced sites"
+    )
     options = parser.parse_args(arguments)
     patches = load_patches()
     if wrong := sorted({*options.patch} - {*patches}):
@@ -300,9 +309,9 @@ def main(arguments: list[str]) -> int:
         kept = [row for row in old if row.patch not in mine] + [
             part for row in old if row.patch in mine for part in _only(row, missing)
         ]
-        today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        today = dt.datetime.now(dt.timezone.utc).date().isoformat()
         dates = {_undated(row): row.date for row in old}
-        fresh = together((row for row in found if row.patch in mine), order)
+        fresh = together(alike(row for row in found if row.patch in mine), order)
         new = together([*kept, *(row.replace(date=dates.get(_undated(row), today)) for row in fresh)], order)
         lines = difference(old, new)
         refused += [] if options.judged else unjudged(old, new, ours)

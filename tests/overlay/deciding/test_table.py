@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from decide_cases import FILES, GONE, PROJECT, known, never, patch, tree, variant
-from fake_upstream import MemoryTree
 
 from overlay.deciding.decide import decide
 from overlay.deciding.table import Row, Table, files_digest, read
@@ -16,6 +15,8 @@ from overlay.patch import Calls, Replacement
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from fake_upstream import MemoryTree
 
 PATCH = patch()
 F = "lib.core:f"
@@ -98,7 +99,9 @@ def test_a_row_of_another_state_of_the_patch_decides_nothing() -> None:
 def test_a_call_that_is_relied_on_may_have_anything_around_it() -> None:
     calling = patch(variant(shape=(known(), Calls(site="lib.core:h", callee="f"))))
     sites = {F: tree().digest(F), "lib.core:h": "calls f"}
-    assert word(tree(core=CALLER.replace("f(1)", "f(2)\n    return 3")), row(sites=sites), of=calling) == "apply"
+    assert (
+        word(tree(core=CALLER.replace("f(1)", "f(2)\n    return 3")), row(sites=sites), of=calling) == "apply"
+    )
     assert word(tree(core=CALLER.replace("f(1)", "return f(1)")), row(sites=sites), of=calling) == "apply"
     assert word(tree(core=CALLER.replace("f(1)", "g(1)")), row(sites=sites), of=calling) is None
     last = {**sites, "lib.core:h": "calls f last"}
@@ -108,11 +111,13 @@ def test_a_call_that_is_relied_on_may_have_anything_around_it() -> None:
 
 def test_where_a_name_comes_from_is_told_without_parsing() -> None:
     source = tree()
-    Table([row(tree(), imported={F: ["lib.other:f"]})]).find(PATCH, PATCH.targets[0], source)
-    assert source.chain(F) == [F, "lib.other:f"]
-    source = tree()
-    Table([row(tree(), imported={F: None})]).find(PATCH, PATCH.targets[0], source)
-    assert source.chains == {}
+    Table([row(tree())]).find(PATCH, PATCH.targets[0], source)
+    assert source.chain(F) == [F]
+    assert source._parsed == {}
+    source = tree(new="from lib.core import f\n")
+    Table([row(tree(), imported={F: "lib.new:f"})]).find(PATCH, PATCH.targets[0], source)
+    assert source.chain(F) == [F, "lib.new:f"]  # and back again, which ends it
+    assert [*source._parsed] == ["lib.new"]
 
 
 def test_files_are_read_in_their_order(tmp_path: Path) -> None:
@@ -126,7 +131,9 @@ def test_files_are_read_in_their_order(tmp_path: Path) -> None:
     assert found.verdict == "unsupported"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"rows": 1}', '{"rows": [{"patch": "a"}]}', '{"rows": [{"a": 1}]}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"rows": 1}', '{"rows": [{"patch": "a"}]}', '{"rows": [{"a": 1}]}']
+)
 def test_what_is_no_table_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "broken.json"
     path.write_text(text)

@@ -16,7 +16,9 @@ ROW = Row(
 
 def test_the_tables_are_of_the_patches_as_they_are() -> None:
     """Each patch has rows, and each row that is quiet is of a variant and has what that replaces."""
-    abouts = {(one.id, target.project.name): target for one in load_patches().values() for target in one.targets}
+    abouts = {
+        (one.id, target.project.name): target for one in load_patches().values() for target in one.targets
+    }
     seen = set()
     for project in {name.partition(".")[0] for name in load_patches()}:
         sources, rows = tested.read(tested.file_of(project))
@@ -75,7 +77,9 @@ def test_equal_files_that_are_said_to_be_two_things_are_refused() -> None:
     other = old.replace(verdict="expired", on={"x": ["one"]})
     (line,) = tested.contradictions([old, other], [(patch, patch.targets[0])], {})
     assert line == f"{patch.id} on two is unsupported, and of equal files {patch.id} on one is expired"
-    assert tested.contradictions([old, other.replace(on={"y": ["one"]})], [(patch, patch.targets[0])], {}) == []
+    assert (
+        tested.contradictions([old, other.replace(on={"y": ["one"]})], [(patch, patch.targets[0])], {}) == []
+    )
 
 
 def test_a_line_is_a_row() -> None:
