@@ -17,6 +17,7 @@ from overlay.verdict import LOUD, TargetVerdict, Verdict
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from overlay.deciding.table import Table
     from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch, Project, Target, Variant
     from overlay.reading.source import InstalledTree, Tree
@@ -56,14 +57,15 @@ def prints_of(
     return prints
 
 
-def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None) -> Verdict:
+def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None, table: Table | None = None) -> Verdict:
     """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises.
 
+    With `table`, what the patch was tested on decides; shapes are asked only where the table says nothing.
     With `trusted`, digests that are unknown count as known if it was on them that the patch was proven here.
     """
     found: dict[str, TargetVerdict] = {}
     for target in sorted(patch.targets, key=lambda target: bool(target.serves)):  # after what they serve
-        found[target.project.name] = _decide_target(patch, target, tree, found.get(target.serves))
+        found[target.project.name] = decide_target(patch, target, tree, found.get(target.serves), table)
     targets = tuple(found[target.project.name] for target in patch.targets)
     word, reason = combine(targets)
     verdict = Verdict(patch=patch.id, revision=patch.revision, verdict=word, reason=reason, targets=targets)
@@ -76,7 +78,7 @@ def _trusted(patch: Patch, verdict: Verdict, trusted: Trusted, tree: Tree) -> Ve
 
     try:
         found = with_trust(patch, verdict, trusted, tree)
-    except Exception as error:  # noqa: BLE001 -- as in `_decide_target`
+    except Exception as error:  # noqa: BLE001 -- as in `decide_target`
         found = f"what was proven cannot be looked at: {_told(error)}"
     if isinstance(found, str):
         return verdict.replace(reason=f"{verdict.reason}; {found}")
@@ -151,14 +153,24 @@ def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:
     return next(variant for variant in target.variants if variant.name == verdict.variant)
 
 
-def _decide_target(patch: Patch, target: Target, tree: Tree, served: TargetVerdict | None) -> TargetVerdict:
+def decide_target(
+    patch: Patch,
+    target: Target,
+    tree: Tree,
+    served: TargetVerdict | None = None,
+    table: Table | None = None,
+) -> TargetVerdict:
+    """Return the verdict on one project of a patch. Never raises.
+
+    `served` is the verdict on the project for whose sake alone this one is changed, if there is one.
+    """
     blank = TargetVerdict(project=target.project.name, verdict="unsupported", optional=target.optional)
     try:
         if not _is_there(target.project.marker, tree) and not _trace(target, tree):
             return blank.replace(verdict="not-installed", reason=f"{target.project.name} is not installed")
         if served is not None and served.verdict != "apply" and served.verdict not in LOUD:
             return _unneeded(target, tree, blank, served)
-        return _judge(patch, target, tree, blank)
+        return _judge(patch, target, tree, blank, table)
     except Exception as error:  # noqa: BLE001 -- nothing in an upstream's files may end the import of a module
         # Also for a reason: an ImportError that left here would be taken for that of the upstream's module.
         return blank.replace(version=UNKNOWN, reason=_told(error))
@@ -192,7 +204,9 @@ def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVe
     return blank.replace(verdict="not-affected", version=version, reason=reason)
 
 
-def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> TargetVerdict:
+def _judge(
+    patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Table | None
+) -> TargetVerdict:
     """Return the verdict on a target that is installed. Raises whatever its files make Python raise."""
     project = target.project
     if not _is_there(project.marker, tree):
@@ -205,6 +219,10 @@ def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> Ta
         version=version or UNKNOWN,
         metadata_version=metadata if metadata and stated and metadata != stated else "",
     )
+    row = None if table is None else table.find(patch, target, tree)
+    if row is not None:
+        reason = "" if row.verdict == "apply" else row.evidence
+        return blank.replace(verdict=row.verdict, variant=row.variant, reason=reason, findings=row.findings())
     parsed = versions.parse(version)
     if parsed is None:
         return blank.replace(reason=f"the version of {project.name} cannot be told (found {version!r})")

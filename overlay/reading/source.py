@@ -49,8 +49,11 @@ class Tree:
         self._walked: dict[str, Module] = {}
         self._damaged: dict[str, str] = {}
         self._compiled: dict[str, list[CodeType]] = {}
-        self._chains: dict[str, list[str]] = {}
         self._texts: dict[str, str | None] = {}
+        self._text_digests: dict[str, str] = {}
+        self._chains: dict[str, list[str]] = {}
+        #: What is known of sites without parsing: where each is imported from, empty if it is defined there.
+        self.imported: dict[str, str] = {}
         #: What was read of the version of a project: in its own files, and in its metadata.
         self.versions: dict[Project, tuple[str | None, str | None]] = {}
         #: What is remembered of sites: where each is defined, and the fingerprints of what that compiles to.
@@ -145,18 +148,33 @@ class Tree:
         if site not in self._chains:
             chain = [site]
             while chain[-1]:
-                module = split_site(chain[-1])[0]
-                imported = self.ask("imported", chain[-1])
-                found = _imported_from(imported, module, is_package=self.is_package(module))
+                found = self._imported_from(chain[-1])
                 chain.append("" if found in chain else found)  # two modules may import it from each other
             self._chains[site] = chain[:-1]
         return self._chains[site]
+
+    def _imported_from(self, site: str) -> str:
+        """Return the site that a name is imported from, empty if it is not. Raises `SourceError`."""
+        if site not in self.imported:
+            module = split_site(site)[0]
+            imported = self.ask("imported", site)
+            self.imported[site] = _imported_from(imported, module, is_package=self.is_package(module))
+        return self.imported[site]
 
     def _text(self, module: str) -> str | None:
         """Return the source of a module as it was when it was first asked for. Raises `SourceError`."""
         if module not in self._texts:
             self._texts[module] = self.source(module)
         return self._texts[module]
+
+    def text_digest(self, module: str) -> str:
+        """Return the digest of a source, `none` if there is no such module. Raises `SourceError`."""
+        if module not in self._text_digests:
+            text = self._text(module)
+            self._text_digests[module] = (
+                "none" if text is None else known.digest_of(text.encode("utf-8", "surrogatepass"))
+            )
+        return self._text_digests[module]
 
     def let_go(self) -> None:
         """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
