@@ -305,7 +305,8 @@ def main(arguments: list[str]) -> int:
     for project in sorted({patch.id.partition(".")[0] for patch, _ in abouts}):
         ours = [about for about in abouts if about[0].id.startswith(f"{project}.")]
         mine = {patch.id for patch, _ in ours}
-        known, old = read(file_of(project))
+        known, before = read(file_of(project))
+        old = [row for row in before if row.patch in patches]  # one that is gone has no rows
         kept = [row for row in old if row.patch not in mine] + [
             part for row in old if row.patch in mine for part in _only(row, missing)
         ]
@@ -313,7 +314,7 @@ def main(arguments: list[str]) -> int:
         dates = {_undated(row): row.date for row in old}
         fresh = together(alike(row for row in found if row.patch in mine), order)
         new = together([*kept, *(row.replace(date=dates.get(_undated(row), today)) for row in fresh)], order)
-        lines = difference(old, new)
+        lines = difference(before, new)
         refused += [] if options.judged else unjudged(old, new, ours)
         refused += contradictions(new, ours, trees) if not missing else []
         for line in lines:
