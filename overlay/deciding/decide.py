@@ -6,8 +6,6 @@ what the audit says is what a trainer does.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding import versions
 from overlay.deciding.selection import in_order
@@ -17,10 +15,10 @@ from overlay.verdict import LOUD, TargetVerdict, Verdict
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from overlay.deciding.table import Table
+    from overlay.deciding.table import Tested
     from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch, Project, Target, Variant
-    from overlay.reading.source import InstalledTree, Tree
+    from overlay.reading.source import Tree
 
 
 #: Of a project that is installed and tells no version.
@@ -28,36 +26,17 @@ UNKNOWN = "of unknown version"
 
 
 def decide_all(
-    patches: Collection[Patch], tree: InstalledTree, trusted: Mapping[str, Trusted]
+    patches: Collection[Patch], tree: Tree, trusted: Mapping[str, Trusted], table: Tested | None = None
 ) -> dict[str, Verdict]:
     """Return the verdicts on all patches, with what they mean for each other, by id.
 
-    `trusted` says by patch what was proven here. `tree` keeps the fingerprints of what will be replaced: its
-    syntax trees are dropped soon.
+    `trusted` says by patch what was proven here, and `table` what they were tested on.
     """
-    found = {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}
-    found = settle(patches, found, tree)
-    tree.prints = prints_of(patches, found, tree)
-    return found
+    found = {patch.id: decide(patch, tree, trusted.get(patch.id), table) for patch in patches}
+    return settle(patches, found, tree)
 
 
-def prints_of(
-    patches: Iterable[Patch], found: Mapping[str, Verdict], tree: InstalledTree
-) -> dict[str, tuple[str, list[str]]]:
-    """Return where each site that is replaced is defined, and fingerprints of what that compiles to."""
-    prints = {}
-    for patch in patches:
-        for target in found[patch.id].targets if found[patch.id].verdict == "apply" else ():
-            variant = variant_of(patch, target)
-            for replacement in variant.replacements if variant is not None else ():
-                if not replacement.new:
-                    with suppress(SourceError):  # it is met, and told, where the site is looked at
-                        origin = tree.chain(replacement.site)[-1]
-                        prints[replacement.site] = (origin, tree.ask("prints", origin))
-    return prints
-
-
-def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None, table: Table | None = None) -> Verdict:
+def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None, table: Tested | None = None) -> Verdict:
     """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises.
 
     With `table`, what the patch was tested on decides; shapes are asked only where the table says nothing.
@@ -158,7 +137,7 @@ def decide_target(
     target: Target,
     tree: Tree,
     served: TargetVerdict | None = None,
-    table: Table | None = None,
+    table: Tested | None = None,
 ) -> TargetVerdict:
     """Return the verdict on one project of a patch. Never raises.
 
@@ -205,7 +184,7 @@ def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVe
 
 
 def _judge(
-    patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Table | None
+    patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Tested | None
 ) -> TargetVerdict:
     """Return the verdict on a target that is installed. Raises whatever its files make Python raise."""
     project = target.project

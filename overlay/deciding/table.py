@@ -35,13 +35,15 @@ from overlay.errors import OverlayError, SourceError
 from overlay.verdict import LOUD, SiteFinding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from overlay.patch import Patch, Target
     from overlay.reading.source import Tree
 
     #: What a row says of a site.
     Said = str | bool | None
+    #: What patches were tested on, of one project or of all.
+    Tested = "Table | Tables"
 
 #: The name of the file beside the patches of a project.
 NAME = "tested.json"
@@ -127,6 +129,19 @@ class Table:
         return [row for row in rows if row.serves(target) and row.fits(target, tree)]
 
 
+class Tables:
+    """The tables of all projects, each asked for when one of its patches is decided on."""
+
+    def __init__(self, of: Callable[[str], Table | None]) -> None:
+        """Take what returns the table in which the patch with an id is, `None` if there is none."""
+        self._of = of
+
+    def find(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
+        """Return the row that decides on a project of a patch, `None` if its source is unknown."""
+        table = self._of(patch.id)
+        return None if table is None else table.find(patch, target, tree)
+
+
 def read(paths: Iterable[str]) -> Table:
     """Return the table of some files; what is read later wins. Raises `OverlayError` for what is no table."""
     return Table([row for path in paths for row in rows_of(path)])
@@ -134,12 +149,21 @@ def read(paths: Iterable[str]) -> Table:
 
 def rows_of(path: str) -> list[Row]:
     """Return the rows of a file. Raises `OverlayError` for what is no table."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise OverlayError(f"{path} cannot be read: {error}") from error
+    return rows_in(data, path)
+
+
+def rows_in(data: bytes, path: str) -> list[Row]:
+    """Return the rows of a file that has been read. Raises `OverlayError` for what is no table."""
     import json
 
     try:
-        with open(path, encoding="utf-8") as file:
-            return [Row(**row) for row in json.load(file)["rows"]]
-    except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+        return [Row(**row) for row in json.loads(data)["rows"]]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         msg = f"{path} is no table of what patches were tested on: {type(error).__name__}: {error}"
         raise OverlayError(msg) from error
 
@@ -167,7 +191,7 @@ def _is_so(site: str, said: Said, tree: Tree) -> bool:
             return tree.has(site)
         if str(said).startswith(_CALLS):
             _, callee, *last = str(said).split()
-            return not tree.ask("calls", site, callee, "".join(last))
+            return not tree.no_call(site, callee, last=bool(last))
         return tree.digest(site) == said
     except SourceError:
         return False
