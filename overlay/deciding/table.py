@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     #: What a row says of a site.
     Said = str | bool | None
-    #: What patches were tested on, of one project or of all.
-    Tested = "Table | Tables"
 
 #: The name of the file beside the patches of a project.
 NAME = "tested.json"
@@ -140,6 +138,11 @@ class Tables:
         """Return the row that decides on a project of a patch, `None` if its source is unknown."""
         table = self._of(patch.id)
         return None if table is None else table.find(patch, target, tree)
+
+
+if TYPE_CHECKING:
+    #: What patches were tested on, of one project or of all.
+    Tested = Table | Tables
 
 
 def read(paths: Iterable[str]) -> Table:

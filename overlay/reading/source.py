@@ -86,36 +86,36 @@ class Tree:
     def has(self, site: str) -> bool:
         """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists. Raises `SourceError`."""
         module, qualname = split_site(site)
-        return self._text(module) is not None if not qualname else self._ask(site, exists)
+        return self._text(module) is not None if not qualname else self._answer(site, exists)
 
     def doubt(self, site: str) -> str:
         """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
-        return self._ask(site, doubt) if split_site(site)[1] else ""
+        return self._answer(site, doubt) if split_site(site)[1] else ""
 
     def digest(self, site: str) -> str | None:
         """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
-        return self._ask(site, _digest) if self.has(split_site(site)[0]) else None
+        return self._answer(site, _digest) if self.has(split_site(site)[0]) else None
 
     def star(self, site: str) -> str:
         """Return the first star import that may bind a site again, empty if none. Raises `SourceError`."""
-        return self._ask(site, _star)
+        return self._answer(site, _star)
 
     def decorators(self, site: str) -> list[str]:
         """Return the decorators of the functions that a site is bound to. Raises `SourceError`."""
-        return self._ask(site, _decorators)
+        return self._answer(site, _decorators)
 
     def no_call(self, site: str, callee: str, *, last: bool) -> str:
         """Return why a function does not call another in each run, empty if so. Raises `SourceError`.
 
         With `last`, why it does not do that as its last statement.
         """
-        return self._ask(site, _no_call, callee, last)
+        return self._answer(site, _no_call, callee, last)
 
     def no_fields(self, site: str, names: tuple[str, ...], default: str) -> str:
         """Return why a class does not have fields, empty if it does. Raises `SourceError`."""
-        return self._ask(site, lacks_fields, names, default)
+        return self._answer(site, lacks_fields, names, default)
 
-    def _ask(self, site: str, question: Callable[..., T], *more: object) -> T:
+    def _answer(self, site: str, question: Callable[..., T], *more: object) -> T:
         """Return the answer to a question about a site, of which each is asked by many patches and rows."""
         asked = (question, site, *more)
         if asked not in self._asked:
@@ -142,9 +142,9 @@ class Tree:
 
     def _code(self, module: str) -> list[CodeType]:
         """Return what all of a module compiles to: how a call is compiled depends on what is imported."""
-        # From the very text that was decided on, and not by the `get_code` of a loader, which takes a twentieth
-        # of the time (some 6 ms a module here): of a compiled file with the size and the time of its source it
-        # gives what Python runs, so a live function would be compared with itself.
+        # From the very text that was decided on. The `get_code` of a loader takes a twentieth of the 6 ms, but
+        # gives the compiled file that Python runs, by size and time of the source: a live function would be
+        # compared with itself.
         if module not in self._compiled:
             text = self._text(module)
             try:
@@ -174,7 +174,7 @@ class Tree:
             module, name = split_site(site)
             imported = None
             if module in self._parsed or _may_import(self._text(module) or "", name):
-                imported = self._ask(site, _imported)
+                imported = self._answer(site, _imported)
             self.imported[site] = _imported_from(imported, module, is_package=self.is_package(module))
         return self.imported[site]
 
