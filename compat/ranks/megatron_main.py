@@ -14,6 +14,7 @@ overlay.enable()  # what, and how strictly, says the environment: as on the rank
 
 import faulthandler  # noqa: E402
 import importlib.util  # noqa: E402
+import inspect  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
@@ -48,6 +49,9 @@ KEYWORDS = {
     "expert": "expert_model_parallel_size",
     "expert_tensor": "expert_tensor_parallel_size",
 }
+#: Groups of gloo beside the usual ones are not needed here; before 0.12 Megatron makes none.
+_SIGNATURE = inspect.signature(parallel_state.initialize_model_parallel)
+WITHOUT_GLOO = {name: False for name in ("create_gloo_process_groups",) if name in _SIGNATURE.parameters}
 
 
 def main(module: str, folder: Path, only: list[str]) -> None:
@@ -62,7 +66,7 @@ def main(module: str, folder: Path, only: list[str]) -> None:
             if sizes != layout:
                 parallel_state.destroy_model_parallel()
                 keywords = {KEYWORDS[key]: size for key, size in sizes.items()}
-                parallel_state.initialize_model_parallel(create_gloo_process_groups=False, **keywords)
+                parallel_state.initialize_model_parallel(**WITHOUT_GLOO, **keywords)
                 layout = sizes
             try:
                 result = case()

@@ -16,7 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from types import ModuleType
+    from typing import Any
 
+    from overlay.deciding.table import Table, Tables
     from overlay.patch import Contract, Project
 
 #: The package that is searched. The only place where the engine mentions what is built on top of it, and
@@ -29,6 +31,8 @@ _CODE = (".py", ".pyc")
 
 #: The module of each patch that was loaded, by its id.
 _modules: dict[str, str] = {}
+#: By the package of a project's patches, what they were tested on, `None` if nothing says so.
+_tables: dict[str, Table | None] = {}
 
 
 def check_whole() -> None:
@@ -77,6 +81,28 @@ def contract_of(patch: str) -> Contract | None:
             raise
         return None
     return found
+
+
+def tables() -> Tables:
+    """Return what patches were tested on: of each project the file beside its patches, read when one asks."""
+    from overlay.deciding.table import Tables
+
+    return Tables(_table)
+
+
+def _table(patch: str) -> Table | None:
+    from overlay.deciding import table
+
+    project = module_of(patch).rpartition(".")[0]
+    if project and project not in _tables:
+        spec: Any = import_module(project).__spec__
+        path = os.path.join(next(iter(spec.submodule_search_locations), ""), table.NAME)
+        try:
+            data = spec.loader.get_data(path)  # it may lie in an archive
+        except OSError:
+            data = None  # a pack need not have one
+        _tables[project] = None if data is None else table.Table(table.rows_in(data, path))
+    return _tables.get(project)
 
 
 def import_module(name: str) -> ModuleType:

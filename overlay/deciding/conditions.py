@@ -20,12 +20,12 @@ def look(condition: Condition, tree: Tree) -> SiteFinding:
         if isinstance(condition, Known):
             return _look_up(condition, tree, finding)
         if isinstance(condition, Calls):
-            found = tree.ask("calls", condition.site, condition.callee, "last" if condition.last else "")
+            found = tree.no_call(condition.site, condition.callee, last=condition.last)
             digest = tree.digest(condition.site) or ""
             asks = f"a call of {condition.callee}{', as its last statement' if condition.last else ''}"
             return finding.replace(holds=not found, digest=digest, found=found, asks=asks)
         if isinstance(condition, Fields):
-            found = tree.ask("fields", condition.site, ",".join(condition.names), condition.default)
+            found = tree.no_fields(condition.site, condition.names, condition.default)
             digest = tree.digest(condition.site) or ""
             default = f", each {condition.default} by default" if condition.default else ""
             asks = f"what it was made with under {', '.join(condition.names)}{default}"
@@ -45,7 +45,7 @@ def _look_up(condition: Known, tree: Tree, finding: SiteFinding) -> SiteFinding:
         return finding.replace(found="does not exist")
     if digest in condition.digests:
         return finding.replace(holds=True, digest=digest)
-    stars = tree.ask("star", condition.site)
+    stars = tree.star(condition.site)
     why = f" (`{stars}` below it may bind it again)" if stars else ""
     return finding.replace(digest=digest, found=f"has an unknown digest {digest}{why}")
 
@@ -56,7 +56,7 @@ def obstacle(site: str, tree: Tree) -> str:
     if any(name.startswith("__") and not name.endswith("__") for name in names[1:]):
         return f"{site} has a private name, which Python stores under another one"
     try:
-        decorators = tree.ask("decorators", tree.chain(site)[-1])
+        decorators = tree.decorators(tree.chain(site)[-1])
     except SourceError as error:
         return f"where {site} is defined cannot be checked: {error}"
     for name in decorators:

@@ -6,8 +6,6 @@ what the audit says is what a trainer does.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding import versions
 from overlay.deciding.selection import in_order
@@ -17,9 +15,10 @@ from overlay.verdict import LOUD, TargetVerdict, Verdict
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from overlay.deciding.table import Tested
     from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch, Project, Target, Variant
-    from overlay.reading.source import InstalledTree, Tree
+    from overlay.reading.source import Tree
 
 
 #: Of a project that is installed and tells no version.
@@ -27,43 +26,25 @@ UNKNOWN = "of unknown version"
 
 
 def decide_all(
-    patches: Collection[Patch], tree: InstalledTree, trusted: Mapping[str, Trusted]
+    patches: Collection[Patch], tree: Tree, trusted: Mapping[str, Trusted], table: Tested | None = None
 ) -> dict[str, Verdict]:
     """Return the verdicts on all patches, with what they mean for each other, by id.
 
-    `trusted` says by patch what was proven here. `tree` keeps the fingerprints of what will be replaced: its
-    syntax trees are dropped soon.
+    `trusted` says by patch what was proven here, and `table` what they were tested on.
     """
-    found = {patch.id: decide(patch, tree, trusted.get(patch.id)) for patch in patches}
-    found = settle(patches, found, tree)
-    tree.prints = prints_of(patches, found, tree)
-    return found
+    found = {patch.id: decide(patch, tree, trusted.get(patch.id), table) for patch in patches}
+    return settle(patches, found, tree)
 
 
-def prints_of(
-    patches: Iterable[Patch], found: Mapping[str, Verdict], tree: InstalledTree
-) -> dict[str, tuple[str, list[str]]]:
-    """Return where each site that is replaced is defined, and fingerprints of what that compiles to."""
-    prints = {}
-    for patch in patches:
-        for target in found[patch.id].targets if found[patch.id].verdict == "apply" else ():
-            variant = variant_of(patch, target)
-            for replacement in variant.replacements if variant is not None else ():
-                if not replacement.new:
-                    with suppress(SourceError):  # it is met, and told, where the site is looked at
-                        origin = tree.chain(replacement.site)[-1]
-                        prints[replacement.site] = (origin, tree.ask("prints", origin))
-    return prints
-
-
-def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None) -> Verdict:
+def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None, table: Tested | None = None) -> Verdict:
     """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises.
 
+    With `table`, what the patch was tested on decides; shapes are asked only where the table says nothing.
     With `trusted`, digests that are unknown count as known if it was on them that the patch was proven here.
     """
     found: dict[str, TargetVerdict] = {}
     for target in sorted(patch.targets, key=lambda target: bool(target.serves)):  # after what they serve
-        found[target.project.name] = _decide_target(patch, target, tree, found.get(target.serves))
+        found[target.project.name] = decide_target(patch, target, tree, found.get(target.serves), table)
     targets = tuple(found[target.project.name] for target in patch.targets)
     word, reason = combine(targets)
     verdict = Verdict(patch=patch.id, revision=patch.revision, verdict=word, reason=reason, targets=targets)
@@ -76,7 +57,7 @@ def _trusted(patch: Patch, verdict: Verdict, trusted: Trusted, tree: Tree) -> Ve
 
     try:
         found = with_trust(patch, verdict, trusted, tree)
-    except Exception as error:  # noqa: BLE001 -- as in `_decide_target`
+    except Exception as error:  # noqa: BLE001 -- as in `decide_target`
         found = f"what was proven cannot be looked at: {_told(error)}"
     if isinstance(found, str):
         return verdict.replace(reason=f"{verdict.reason}; {found}")
@@ -151,14 +132,24 @@ def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:
     return next(variant for variant in target.variants if variant.name == verdict.variant)
 
 
-def _decide_target(patch: Patch, target: Target, tree: Tree, served: TargetVerdict | None) -> TargetVerdict:
+def decide_target(
+    patch: Patch,
+    target: Target,
+    tree: Tree,
+    served: TargetVerdict | None = None,
+    table: Tested | None = None,
+) -> TargetVerdict:
+    """Return the verdict on one project of a patch. Never raises.
+
+    `served` is the verdict on the project for whose sake alone this one is changed, if there is one.
+    """
     blank = TargetVerdict(project=target.project.name, verdict="unsupported", optional=target.optional)
     try:
         if not _is_there(target.project.marker, tree) and not _trace(target, tree):
             return blank.replace(verdict="not-installed", reason=f"{target.project.name} is not installed")
         if served is not None and served.verdict != "apply" and served.verdict not in LOUD:
             return _unneeded(target, tree, blank, served)
-        return _judge(patch, target, tree, blank)
+        return _judge(patch, target, tree, blank, table)
     except Exception as error:  # noqa: BLE001 -- nothing in an upstream's files may end the import of a module
         # Also for a reason: an ImportError that left here would be taken for that of the upstream's module.
         return blank.replace(version=UNKNOWN, reason=_told(error))
@@ -192,7 +183,9 @@ def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVe
     return blank.replace(verdict="not-affected", version=version, reason=reason)
 
 
-def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> TargetVerdict:
+def _judge(
+    patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Tested | None
+) -> TargetVerdict:
     """Return the verdict on a target that is installed. Raises whatever its files make Python raise."""
     project = target.project
     if not _is_there(project.marker, tree):
@@ -205,6 +198,10 @@ def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict) -> Ta
         version=version or UNKNOWN,
         metadata_version=metadata if metadata and stated and metadata != stated else "",
     )
+    row = None if table is None else table.find(patch, target, tree)
+    if row is not None:
+        reason = "" if row.verdict == "apply" else row.evidence
+        return blank.replace(verdict=row.verdict, variant=row.variant, reason=reason, findings=row.findings())
     parsed = versions.parse(version)
     if parsed is None:
         return blank.replace(reason=f"the version of {project.name} cannot be told (found {version!r})")

@@ -13,7 +13,7 @@ from overlay.base import settings
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.selection import Selection, choose
 from overlay.enabling.job_log import JobLog
-from overlay.enabling.loading import know_sources, load_all
+from overlay.enabling.loading import load_all
 from overlay.enabling.session import PATIENCE, Session
 from overlay.errors import OverlayError, PatchError
 from overlay.installing.unpickled import half_patched
@@ -65,10 +65,15 @@ class Engine:
         progress: Callable[[int, int, str], None] | None = None,
         *,
         speaks: bool = False,
+        by_table: bool = True,
     ) -> None:
-        """Make an engine. `speaks`: it is that of its process, and heard in the log of the job."""
+        """Make an engine. `speaks`: it is that of its process, and heard in the log of the job.
+
+        Without `by_table` the shapes of patches decide a plan alone: what writes the tables needs that.
+        """
         self._load = load
         self._speaks = speaks
+        self._by_table = by_table
         self._progress = progress
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
@@ -142,15 +147,16 @@ class Engine:
         root: str | None = None,
     ) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
+        from overlay.catalogue.registry import tables
         from overlay.deciding.plan import make_plan
         from overlay.reading.source import InstalledTree
 
         chosen = self.chosen(patches)
-        know_sources()
         tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
         known = self.known()
         trusted = _trusted(known[name] for name in chosen.ids)
-        plan = make_plan(known.values(), chosen.ids, tree, tree.name, self._progress, trusted)
+        table = tables() if self._by_table else None
+        plan = make_plan(known.values(), chosen.ids, tree, tree.name, self._progress, trusted, table)
         return plan.replace(companions=chosen.companions)
 
     def plan_each(self, site: str | Sequence[str] | InstalledTree | None = None) -> Plan:

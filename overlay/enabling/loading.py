@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from overlay.base import settings
-from overlay.catalogue.registry import PACK, check_whole, deferred_patches, load_patches
+from overlay.catalogue.registry import check_whole, deferred_patches, load_patches
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overlay.patch import Patch
-
-
-def know_sources() -> None:
-    """Have sources asked for in the table that comes with the patches, before they are parsed."""
-    from overlay.reading import known
-
-    known.register(PACK)
 
 
 def load_all() -> dict[str, Patch]:

@@ -15,11 +15,10 @@ from overlay import log
 from overlay.aliases.heap import modules_with_functions
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.deferred import whole
-from overlay.catalogue.registry import module_of
+from overlay.catalogue.registry import module_of, tables
 from overlay.deciding.selection import in_order
 from overlay.effect import load as load_effect
 from overlay.enabling.finder import WatchingFinder, spec_of
-from overlay.enabling.loading import know_sources
 from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
 
@@ -182,6 +181,7 @@ class Session:
                     self._make_up_for(entry, name)
         finally:
             busy.release()
+            self._let_go()
             self._on_module()
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
@@ -198,6 +198,12 @@ class Session:
         """
         spec = spec_of(sys.modules.get(name))
         return self._tree is not None and spec is not None and self._tree.file(name) != (spec.origin or "")
+
+    def _let_go(self) -> None:
+        """Let go of what was compiled of a module, once for all patches that change it."""
+        tree = self._tree
+        if tree is not None:
+            tree.let_go()
 
     def _forget(self) -> None:
         """Read and decide anew from now on, where nothing has been put in place."""
@@ -248,7 +254,6 @@ class Session:
             tree = self._source()
             with paused():
                 sites = prepare(entry.label, module, missing, tree)
-                tree.let_go()
             with self._lock:
                 if self.closed:
                     return
@@ -403,7 +408,7 @@ class Session:
             try:
                 tree = self._source()
                 with paused():
-                    found |= decide_all(chosen, tree, self._trusted)
+                    found |= decide_all(chosen, tree, self._trusted, tables())
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 found |= {other.id: _undecided(other, error) for other in chosen}
@@ -415,7 +420,6 @@ class Session:
 
         tree = self._tree
         if tree is None:
-            know_sources()
             tree = self._tree = InstalledTree()
         return tree
 

@@ -105,11 +105,11 @@ def check_original(site: str, original: object, tree: Tree, home: str) -> None:
         msg = f"{site} is already replaced by {describe(original)}"
         raise ConflictError(msg)
     own = fingerprint(original.__code__)
-    origin, prints = tree.prints.get(site) or (tree.chain(site)[-1], [])
+    origin = tree.chain(site)[-1]
     defined_in = split_site(origin)[0]
     if defined_in == split_site(site)[0]:
         defined_in = home
-    if original.__module__ == defined_in and (own in prints or own in tree.fingerprints(origin)):
+    if original.__module__ == defined_in and own in tree.fingerprints(origin):
         return
     msg = (
         f"{site} was replaced by someone else, or its file has changed since it was imported "

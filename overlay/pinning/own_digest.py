@@ -11,17 +11,17 @@ from importlib import import_module
 
 from overlay.catalogue.deferred import INDEX
 from overlay.catalogue.registry import COMPAT, PACK, module_of
+from overlay.deciding.table import NAME as TESTED
 from overlay.errors import OverlayError
-from overlay.reading.known import NAME as KNOWN
 from overlay.reading.locate import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What Python imports, and what stands for parsing sources. The cache of compiled files is left aside: it
+#: What Python imports, and what known sources are decided by. The cache of compiled files is left aside: it
 #: says nothing that its source does not.
-_ENDINGS = (".py", ".pyc", ".so", KNOWN)
+_ENDINGS = (".py", ".pyc", ".so", TESTED)
 #: What the name of a file in a patch's folder begins with if it proves the patch.
 PROOF = "contract"
 
@@ -70,7 +70,7 @@ def of_shared(patch: str) -> str:
     """Return the digest of what the patches beside one that has been loaded share: `_*` in their package."""
     pack = module_of(patch).rpartition(".")[0].rpartition(".")[0]
     files = _files(pack) if pack else {}
-    shared = {name: path for name, path in files.items() if name.startswith("_") and name != KNOWN}
+    shared = {name: path for name, path in files.items() if name.startswith("_")}
     return _digest({name: path for name, path in shared.items() if not _is_index(name)})
 
 
@@ -80,7 +80,8 @@ def _is_patch(name: str) -> bool:
     `patches/PROJECT/NAME.py`, and all in the folder `patches/PROJECT/NAME/`.
     """
     first, *rest = name.split(os.sep)
-    return first == "patches" and len(rest) > 1 and not any(part.startswith("_") for part in rest[:2])
+    own = not any(part.startswith("_") or part == TESTED for part in rest[:2])
+    return first == "patches" and len(rest) > 1 and own
 
 
 def _is_index(name: str) -> bool:

@@ -82,11 +82,6 @@ def slime() -> None:
     slime_actor_on_cpu.actor_class()
 
 
-def left_aside(package: str) -> None:
-    """Do nothing about the table of a package."""
-    del package
-
-
 def main() -> None:
     """Import, and print."""
     what, how, *folders = sys.argv[1:]
@@ -99,9 +94,9 @@ def main() -> None:
         enable()
         watch()
     if how == "unknown":
-        from overlay.reading import known
+        from overlay.enabling import session
 
-        known.register = left_aside
+        session.tables = lambda: None
     {"verl": verl, "slime": slime}[what]()
     total = time.process_time() - begin
     applied = []

@@ -20,7 +20,7 @@ from overlay.authoring import lint, packaging
 from overlay.catalogue.deferred import facts, index_of
 from overlay.catalogue.registry import PACK, load_patches, module_of
 from records import _changes_in_a_run as in_a_run
-from records import _support_checks, known, patches, retire, support
+from records import _support_checks, patches, retire, support, tested
 from releasing import release as releasing
 from sources import releases
 from tortures._contracts import CONTRACTS
@@ -169,9 +169,12 @@ def indexed(patch: Patch) -> Chore:
     return Chore("patches/_index.py", "" if same else "it is out of date", "./scripts/matrix index")
 
 
-def known_sources(patch: Patch) -> Chore:
-    """Return whether sources of releases are known by what the patch asks of them, so that none is parsed."""
-    return Chore("patches/_known.json", known.lacking(patch), "./scripts/matrix known")
+def rows(patch: Patch) -> Chore:
+    """Return whether the table of what patches were tested on is of the patch's contract."""
+    path = tested.file_of(patch.id.partition(".")[0])
+    found = {row.contract for row in tested.read(path)[1] if row.patch == patch.id}
+    wrong = "" if found == {tested.contract_digest(patch.id)} else "it has no rows of this contract"
+    return Chore(f"{path.parent.name}/{path.name}", wrong, f"./scripts/matrix tested {patch.id} --write")
 
 
 def of(patch: Patch, *, quick: bool) -> Iterator[Chore]:
@@ -179,7 +182,7 @@ def of(patch: Patch, *, quick: bool) -> Iterator[Chore]:
     yield form(patch)
     yield listed(patch)
     yield indexed(patch)
-    yield known_sources(patch)
+    yield rows(patch)
     yield page(patch)
     yield changes(patch)
     yield from on_releases(patch, quick=quick)

@@ -50,7 +50,7 @@ def recorded() -> Matrix:
 
 def decided(site: str | None = None) -> dict[str, Verdict]:
     """Return the verdict on each patch in a folder, or in this interpreter, by id."""
-    return {verdict.patch: verdict for verdict in Engine().plan_each(site).verdicts}
+    return {verdict.patch: verdict for verdict in Engine(by_table=False).plan_each(site).verdicts}
 
 
 def audit(release: Release, folder: Path) -> dict[str, dict[str, str]]:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import other_pythons
 import pytest
 
 from checks import ENGINE
-from records import known
 
 HERE = Path(__file__).resolve().parent
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with overlay and what it needs, which no Python has built anything into."""
-    return known.packages(tmp_path_factory.mktemp("packages"))
+    return other_pythons.packages(tmp_path_factory.mktemp("packages"))
 
 
 def run(path: str, packages: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -50,11 +50,11 @@ def here(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return came(sys.executable, packages, tmp_path_factory.mktemp("here"))
 
 
-@pytest.mark.parametrize("version", known.PYTHONS)
+@pytest.mark.parametrize("version", other_pythons.PYTHONS)
 def test_every_python_comes_to_the_same(
     version: str, packages: Path, here: dict[str, str], tmp_path: Path
 ) -> None:
-    path = known.pythons().get(version)
+    path = other_pythons.pythons().get(version)
     if path is None:
         pytest.skip(f"there is no Python {version} on this machine")
     assert "wrong" not in here.values()
@@ -86,10 +86,10 @@ print([str(one.message) for one in said])
 """
 
 
-@pytest.mark.parametrize("version", known.PYTHONS)
+@pytest.mark.parametrize("version", other_pythons.PYTHONS)
 def test_a_fork_is_not_warned_of(version: str, packages: Path, tmp_path: Path) -> None:
     """From Python 3.12 on, `os.fork()` warns in a process of more threads than one."""
-    path = known.pythons().get(version)
+    path = other_pythons.pythons().get(version)
     if path is None:
         pytest.skip(f"there is no Python {version} on this machine")
     done = run(path, packages, "-c", FORK, str(tmp_path))

@@ -48,7 +48,7 @@ PATCH = Patch(
         ),
         not_affected(
             "0.12",
-            ">=0.12.0.dev0,<0.16.0.dev0",
+            ">=0.11.0.dev0,<0.16.0.dev0",
             Absent(site=_CLIP),
             reason="this Megatron does not collect attention logits",
         ),

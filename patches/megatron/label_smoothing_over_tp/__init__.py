@@ -40,7 +40,7 @@ PATCH = Patch(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.19.0.dev0",
+            ">=0.11.0.dev0,<0.19.0.dev0",
             replaced(_LOSS, make_loss, "05450ae6a6e5"),
             known(_FORWARD, "d9ebea2fa122"),
         ),

@@ -39,7 +39,7 @@ PATCH = Patch(
     ),
     targets=one_target(
         MEGATRON,
-        variant("0.12", ">=0.12.0.dev0,<0.13.0.dev0", replaced(_REDUCE, make_reduce_0_12, "4f003c4b29a9")),
+        variant("0.12", ">=0.11.0.dev0,<0.13.0.dev0", replaced(_REDUCE, make_reduce_0_12, "4f003c4b29a9")),
         variant("0.13", ">=0.13.0.dev0,<0.20.0.dev0", replaced(_REDUCE, make_reduce, "87d90a72463f")),
         fixed(
             "0.19",

@@ -44,7 +44,7 @@ PATCH = Patch(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.21.0.dev0",
+            ">=0.11.0.dev0,<0.21.0.dev0",
             replaced(_LOAD, make_load, "a03ef8f98921"),
             # 0.12 to 0.15; 0.16; from 0.17 on
             known(_STEP, "7f82f2c2b903", "a3bd599a2b4c", "be677ad1ec57"),

@@ -10,9 +10,9 @@ import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
 
 from overlay.catalogue.registry import load_patches
+from overlay.deciding.table import NAME
 from overlay.pinning import own_digest
 from overlay.pinning.own_digest import _files, _is_patch, of_overlay, of_package, of_patch, of_shared
-from overlay.reading.known import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,12 +47,12 @@ def test_what_runs_is_counted_and_what_proves_it_is_not(folder: Path) -> None:
         before = of_patch("lib.it")
 
 
-def test_what_is_known_of_sources_is_counted_of_all_but_not_of_one_patch(
+def test_what_patches_were_tested_on_is_counted_of_all_but_not_of_one_patch(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks and locks compare it, as it says what is decided. What a patch was proven on does not end."""
     load_patches("digestpack")
-    table = folder.parent.parent / NAME
+    table = folder.parent / NAME
     table.write_text("one")
     before = of_package("digestpack"), of_shared("lib.it"), of_patch("lib.it")
     table.write_text("two")
@@ -60,7 +60,7 @@ def test_what_is_known_of_sources_is_counted_of_all_but_not_of_one_patch(
     assert [one == other for one, other in zip(before, after, strict=True)] == [False, True, True]
     whole = of_overlay()
     monkeypatch.setattr(
-        own_digest, "_files", lambda name: {k: p for k, p in _files(name).items() if k != NAME}
+        own_digest, "_files", lambda name: {k: p for k, p in _files(name).items() if not k.endswith(NAME)}
     )
     assert of_overlay() != whole
 

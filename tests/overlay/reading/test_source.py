@@ -193,3 +193,28 @@ def test_a_version_file_that_is_no_file_is_not_waited_for(upstream: Upstream) ->
     (upstream.root / "fakeup/version.txt").unlink()
     os.mkfifo(upstream.root / "fakeup/version.txt")
     assert InstalledTree().read("fakeup/version.txt") is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from other import f",
+        "from other import (\n    a,  # (one)\n    f,\n)",
+        "from other import \\\n    f",
+        "from other import \\\n    (a,\n    f)",
+        "from other import(a,f)",
+        "if True:\n    from other import g as f, h",
+        "x = 1; from other import f",
+    ],
+)
+def test_what_is_imported_is_followed(statement: str) -> None:
+    tree = MemoryTree({"m.py": f"{statement}\n", "other.py": "def f(): pass\ndef g(): pass\n"})
+    name = "g" if "g as f" in statement else "f"
+    assert tree.chain("m:f") == ["m:f", f"other:{name}"]
+
+
+def test_what_no_import_mentions_is_defined_there_without_parsing(parsed: list[str]) -> None:
+    text = "from other import (g,  # f\n)\nimport sys\ndef f(): pass\nclass A:\n    def f(self): pass\n"
+    tree = MemoryTree({"m.py": text})
+    assert (tree.chain("m:A.f"), parsed) == (["m:A.f"], [])
+    assert (tree.chain("m:f"), len(parsed)) == (["m:f"], 1)  # a comment costs a parse

@@ -12,7 +12,7 @@ import pytest
 from overlay.catalogue.deferred import facts
 from overlay.catalogue.registry import load_patches
 from overlay.patch import Contract
-from records import _support_checks, chores, known, patches, retire, support
+from records import _support_checks, chores, patches, retire, support
 from sources import releases
 from sources.git_sources import FetchError
 from sources.releases import Release
@@ -96,10 +96,6 @@ def without_index(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chores, "index_of", lambda _: dict[str, Any]())
 
 
-def with_new_questions(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "lacking", lambda _: "it was not asked: has f of m")
-
-
 def of_no_form(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patch = load_patches()[ID].replace(revision=0)
     monkeypatch.setattr(chores, "load_patches", lambda: {ID: patch})
@@ -112,7 +108,6 @@ def of_no_form(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (of_no_form, "is of the form", "revision: the first one is 1", "test_schema.py"),
         (without_index, "patches/_index.py", "out of date", "./scripts/matrix index"),
-        (with_new_questions, "patches/_known.json", "was not asked", "./scripts/matrix known"),
         (
             lacking("pyproject.toml", '"overlay.patches.megatron.recompute",'),
             "pyproject.toml",

@@ -1,0 +1,129 @@
+"""The table beside the patches of a project decides: in a folder, in an archive, and damaged."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import forget, write_files
+
+from overlay.catalogue import registry
+from overlay.deciding.table import NAME, Row, files_digest
+from overlay.reading.source import InstalledTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.enabling.engine import Engine
+    from overlay.patch import Patch
+
+SITE = "fakeup.core:scale"
+
+
+@pytest.fixture
+def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Patch]]:
+    """Lay a table beside the patches of a project, and return the patch that it is of."""
+    monkeypatch.setattr(registry, "_modules", {})
+    monkeypatch.setattr(registry, "_tables", {})
+    patch = upstream.patch()
+    registry._modules[patch.id] = "tabled.fakeup.scale"
+
+    def lay(text: str | None, *, archived: bool = False) -> Patch:
+        files = {"tabled/__init__.py": "", "tabled/fakeup/__init__.py": "", "tabled/fakeup/scale.py": ""}
+        if text is not None:
+            files[f"tabled/fakeup/{NAME}"] = text
+        place = upstream.root / ("packs.zip" if archived else "packs")
+        if archived:
+            with zipfile.ZipFile(place, "w") as archive:
+                for name, content in files.items():
+                    archive.writestr(name, content)
+        else:
+            write_files(place, files)
+        monkeypatch.syspath_prepend(str(place))
+        return patch
+
+    yield lay
+    forget("tabled")
+
+
+def table(patch: Patch, **changes: Any) -> str:
+    tree = InstalledTree()
+    row = Row(
+        patch=patch.id,
+        target="fakeup",
+        verdict="apply",
+        variant=patch.targets[0].variants[0].name,
+        sites={SITE: tree.digest(SITE)},
+        on={files_digest(patch.targets[0], tree): ["fakeup 1.2.0"]},
+    )
+    return json.dumps({"sources": {}, "rows": [row.replace(**changes).to_dict()]})
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_known_source_is_patched_and_never_parsed(
+    upstream: Upstream,
+    beside: Callable[..., Patch],
+    engines: Callable[..., Engine],
+    parsed: list[str],
+    archived: bool,
+) -> None:
+    patch = beside(table(upstream.patch()), archived=archived)
+    parsed.clear()
+    engine = engines(patch)
+    assert engine.plan().verdicts[0].verdict == "apply"
+    engine.enable(strict=True)
+    assert upstream.load().scale(1) == 200
+    assert parsed == []
+
+
+def test_the_row_decides_and_not_the_shape(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
+) -> None:
+    loud = table(upstream.patch(), verdict="unsupported", variant="", evidence="its contract fails")
+    engine = engines(beside(loud))
+    verdict = engine.plan().verdicts[0]
+    assert (verdict.verdict, verdict.reason) == ("unsupported", "its contract fails")
+    engine.enable(strict=False)
+    assert upstream.load().scale(1) == 2
+    assert engine.status().patches[0].state == "skipped"
+
+
+def test_one_byte_more_and_the_shape_is_asked(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
+) -> None:
+    loud = table(upstream.patch(), verdict="unsupported", variant="", evidence="its contract fails")
+    patch = beside(loud)
+    core = upstream.root / "fakeup/core.py"
+    core.write_text(f"{core.read_text()}#")
+    assert engines(patch).plan().verdicts[0].verdict == "apply"
+
+
+def test_without_a_table_the_shape_is_asked(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
+) -> None:
+    assert engines(beside(None)).plan().verdicts[0].verdict == "apply"
+
+
+@pytest.mark.parametrize("text", ["", '{"rows": [3]}'])
+def test_a_damaged_table_is_told(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine], text: str
+) -> None:
+    verdict = engines(beside(text)).plan().verdicts[0]
+    assert verdict.verdict == "unsupported"
+    assert f"{NAME} is no table" in verdict.reason
+
+
+def test_a_table_is_read_where_its_project_is_there(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine], tmp_path: Path
+) -> None:
+    patch = beside("")
+    (tmp_path / "empty").mkdir()
+    assert engines(patch).plan(site=str(tmp_path / "empty")).verdicts[0].verdict == "not-installed"
+    assert registry._tables == {}
+    assert "tabled" not in sys.modules
