@@ -163,10 +163,13 @@ def _told(error: Exception) -> str:
 
 
 def _trace(target: Target, tree: Tree) -> str:
-    """Return the first module of those that a target's variants would change which is there, or nothing."""
-    sites = (replacement.site for variant in target.variants for replacement in variant.replacements)
-    modules = dict.fromkeys(site.partition(":")[0] for site in sites)
-    return next((module for module in modules if _is_there(module, tree)), "")
+    """Return the first of the project's modules that a target's variants would change and that is there.
+
+    A variant may also change another project's function that stands in for one of this project.
+    """
+    package = target.project.marker.partition(".")[0]
+    own = [module for module in target.modules() if module.partition(".")[0] == package]
+    return next((module for module in own if _is_there(module, tree)), "")
 
 
 def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVerdict) -> TargetVerdict:

@@ -74,9 +74,7 @@ def _compared(before: Any, after: Any, *, moments: bool) -> str:
     return ""
 
 
-def _optimizer(
-    *, distributed: bool, experts: bool, half: str = "", lr: float = 1e-3, **rates: float
-) -> Any:
+def _optimizer(*, distributed: bool, experts: bool, half: str = "", lr: float = 1e-3, **rates: float) -> Any:
     """Build an optimizer of a model of three layers, of which the first is an embedding.
 
     `half`: `bf16` or `fp16`, for weights of that type with master weights, empty for float32.

@@ -158,7 +158,9 @@ class Broken(MemoryTree):
         setattr(self, question, fail)
 
 
-@pytest.mark.parametrize("question", ["source", "read", "metadata_version", "has", "digest", "_answer", "doubt"])
+@pytest.mark.parametrize(
+    "question", ["source", "read", "metadata_version", "has", "digest", "_answer", "doubt"]
+)
 @pytest.mark.parametrize(
     "error", [MemoryError(), RecursionError("deep"), ModuleNotFoundError("no"), KeyError(3)]
 )
