@@ -172,7 +172,9 @@ def _off_helper(args: Any, rewards: list[list[list[float]]], found: list[float])
     _, theirs = grpo_normalize_by_group_index(args, samples(rewards))
     flat = [[reward for parts in group for reward in parts] for group in rewards]
     told = [len(set(group)) > 1 for group in flat for _ in group]
-    return max(abs(one - two) for one, two, is_told in zip(found, theirs, told, strict=True) if is_told)
+    return float(
+        max(abs(one - two) for one, two, is_told in zip(found, theirs, told, strict=True) if is_told)
+    )
 
 
 #: Of rewards of about one, divided by a deviation of no less than a part in a thousand: float32's.

@@ -143,8 +143,7 @@ class Tree:
     def _code(self, module: str) -> list[CodeType]:
         """Return what all of a module compiles to: how a call is compiled depends on what is imported."""
         # From the very text that was decided on. The `get_code` of a loader takes a twentieth of the time,
-        # and gives the compiled file that Python runs, by size and time of the source: a live function would be
-        # compared with itself.
+        # but gives the compiled file that Python runs: a live function would be compared with itself.
         if module not in self._compiled:
             text = self._text(module)
             try:

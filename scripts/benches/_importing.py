@@ -96,7 +96,7 @@ def main() -> None:
     if how == "unknown":
         from overlay.enabling import session
 
-        session.tables = lambda: None
+        vars(session)["tables"] = lambda: None
     {"verl": verl, "slime": slime}[what]()
     total = time.process_time() - begin
     applied = []

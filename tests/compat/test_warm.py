@@ -160,7 +160,7 @@ def test_a_server_that_has_ended_with_its_folder_is_not_waited_for(
     def waits(_seconds: float) -> None:
         raise AssertionError("it is waited for")
 
-    monkeypatch.setattr(warm.time, "sleep", waits)
+    monkeypatch.setattr("overlay.compat.ranks.warm.time.sleep", waits)
     gone = {**os.environ, warm.VARIABLE: str(tmp_path / "gone" / "socket")}
     with (tmp_path / "out.txt").open("wb") as out, pytest.raises(FileNotFoundError):
         Program(["program.py"], gone, out, out)

@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_contracts import releases_of
+from test_contracts import releases_of  # type: ignore[import-not-found]
 
 from checks import SEED, UPSTREAMS
 from overlay.catalogue.registry import load_patches

@@ -86,7 +86,7 @@ def read(
     """Return the function that reads settings for verl's main branch; its options are read once."""
     tree = InstalledTree([str(listed("verl main")), str(release("megatron-core==0.16.1"))])
     declared: dict[str, Any] = {}
-    found = job_settings.options
+    found = vars(job_settings)["options"]
 
     def once(dialect: Dialect, read: ReadFile) -> Any:
         if dialect.name not in declared:

@@ -8,7 +8,7 @@ import pytest
 
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide, decide_target, settle
-from overlay.deciding.table import Table, read
+from overlay.deciding.table import NAME, Table, read
 from overlay.reading.source import InstalledTree
 from overlay.verdict import LOUD
 from records import tested
@@ -27,7 +27,7 @@ BY_DAY = ("verl image 0.8.0", "slime image v0.3.1")
 
 @pytest.fixture(scope="module")
 def table() -> Table:
-    return read(map(str, sorted(tested.PATCHES.glob(f"*/{tested.NAME}"))))
+    return read(map(str, sorted(tested.PATCHES.glob(f"*/{NAME}"))))
 
 
 @pytest.mark.nightly("two images stand for it", name=tuple(name for name in NAMES if name not in BY_DAY))

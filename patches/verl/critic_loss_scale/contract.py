@@ -50,9 +50,11 @@ def wrong(seed: str) -> str:
             )
             how = f"{mode}, {kept:.0%} of the tokens kept, {ranks} ranks, {cut}"
             # Of a batch that is rejected whole, the gradient is zero.
-            error = float((model.rows.grad - want).norm() / (want.norm() or 1))
+            grad = model.rows.grad
+            assert grad is not None
+            error = float((grad - want).norm() / (want.norm() or 1))
             if not error <= TOLERANCE:
-                ratio = float(model.rows.grad.norm() / want.norm())
+                ratio = float(grad.norm() / want.norm())
                 return f"{how}: the gradient is off by {error:.3g}, {ratio:.3f} times its size"
             if wrong := _misreported(found, value):
                 return f"{how}: {wrong}"

@@ -60,7 +60,7 @@ def _receiving(engine: Any, store: _Store) -> Callable[..., AsyncGenerator[tuple
     reference = ref(engine)
 
     def receive_weights(*args: Any, **kwargs: Any) -> AsyncGenerator[tuple[str, Any], None]:
-        engine = reference()
+        engine: Any = reference()
         return kept(type(engine).receive_weights(engine, *args, **kwargs))
 
     async def kept(weights: AsyncGenerator[tuple[str, Any], None]) -> AsyncGenerator[tuple[str, Any], None]:

@@ -19,7 +19,7 @@ import tempfile
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 from contracts_check import PATIENCE, defect_of
 
 from overlay.base.marks import ORIGINAL, OWNER
@@ -33,7 +33,7 @@ from overlay.proving.runner import import_before
 from overlay.testing import enable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 OURS = "overlay.patches."
 #: What a container of the standard library keeps is looked at as well.
@@ -118,7 +118,7 @@ def _now(site: str) -> Any:
 
 def travels(function: object) -> str:
     """Return by what a function comes back as itself: pickle, Ray's pickle and a copy."""
-    ways = {
+    ways: dict[str, Callable[[], object]] = {
         "pickle": lambda: pickle.loads(pickle.dumps(function)),  # noqa: S301 -- it was made here
         "cloudpickle": lambda: pickle.loads(cloudpickle.dumps(function)),  # noqa: S301
         "deepcopy": lambda: copy.deepcopy(function),
@@ -133,11 +133,10 @@ def travels(function: object) -> str:
 
 def is_ours(thing: object) -> bool:
     """Return whether a function, class or instance is of a patch, and not of its contract."""
-    kind = type(thing)
-    if kind is FunctionType:
-        name = thing.__globals__.get("__name__")  # type: ignore[attr-defined]
+    if isinstance(thing, FunctionType):
+        name = thing.__globals__.get("__name__")
     else:
-        name = thing.__module__ if issubclass(kind, type) else kind.__module__  # type: ignore[attr-defined]
+        name = (thing if isinstance(thing, type) else type(thing)).__module__
     return isinstance(name, str) and name.startswith(OURS) and ".contract" not in name
 
 

@@ -190,9 +190,14 @@ def test_who_has_fewer_samples_than_micro_batches_are_needed_says_so() -> None:
 
 def test_a_rank_without_overlay_raises_on_what_another_cannot_do() -> None:
     asked: list[int] = []
+
+    def agree(own: int) -> int:
+        asked.append(own)
+        return own
+
     for arguments in ((1, 9, [9], [9]), (10**6, 3, [], [])):
         with pytest.raises(TokenBudgetError):
-            settle(*arguments, cap=8, agree=lambda own: asked.append(own) or own, group_size=3)
+            settle(*arguments, cap=8, agree=agree, group_size=3)
     # verl's own check is that there are no more micro-batches than samples.
     assert min(asked) > 10**9
 

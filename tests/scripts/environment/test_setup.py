@@ -181,8 +181,13 @@ def test_lock_waits_for_another_process_and_survives_its_death(
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         said: list[str] = []
+
         # It is killed when somebody waits for it, whenever that is.
-        monkeypatch.setattr(setup, "say", lambda text: (said.append(text), holder.kill()))
+        def say(text: str) -> None:
+            said.append(text)
+            holder.kill()
+
+        monkeypatch.setattr(setup, "say", say)
         with setup.locked(layout):
             assert holder.wait() == -signal.SIGKILL
     assert [text.partition(", ")[2] for text in said] == ["waiting for it"]

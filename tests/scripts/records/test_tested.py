@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.catalogue.registry import load_patches
-from overlay.deciding.table import Row, named
+from overlay.deciding.table import NAME, Row, named
 from records import tested
 from sources import releases
 
@@ -33,7 +33,7 @@ def test_the_tables_are_of_the_patches_as_they_are() -> None:
 
 
 def test_every_source_of_the_list_is_in_a_table() -> None:
-    sources = {name for path in tested.PATCHES.glob(f"*/{tested.NAME}") for name in tested.read(path)[0]}
+    sources = {name for path in tested.PATCHES.glob(f"*/{NAME}") for name in tested.read(path)[0]}
     assert sources == {release.name for release in releases.read()}
 
 
