@@ -34,8 +34,13 @@ NEWEST = [(patch, releases_of(patch, "apply")[0]) for patch in load_patches()]
 
 #: slime puts its own function there as it runs, with ours around it, which notes what a group is made with.
 KNOWN = {"slime.group-timeouts": ["torch.distributed.new_group is left after disable()"]}
+#: By day: patches that have left something behind, or that stand where much is compiled and copied.
+BY_DAY = ("megatron.attention-logit-memory", "megatron.grad-norm", "verl.critic-loss-scale")
 
 
+@pytest.mark.nightly(
+    "a few stand for the others", patch=tuple(patch for patch, _ in NEWEST if patch not in BY_DAY)
+)
 @pytest.mark.parametrize(("patch", "release"), NEWEST)
 def test_nothing_is_left_behind(
     patch: str, release: str, listed: Callable[[str], Path], findings: Callable[..., dict[str, Any]]

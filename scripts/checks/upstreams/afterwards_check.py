@@ -25,6 +25,7 @@ from contracts_check import PATIENCE, defect_of
 from overlay.base.marks import ORIGINAL, OWNER
 from overlay.base.settings import ALONE, PROVE
 from overlay.catalogue.registry import contract_of, load_patches
+from overlay.compat.no_triton import no_triton
 from overlay.compat.verl_imports import stand_in
 from overlay.enabling.process import here
 from overlay.installing.live_site import current, function_of
@@ -100,7 +101,7 @@ def _in_place(patch: str) -> list[str]:
 
     def there() -> list[str]:
         for module in found.modules():
-            with contextlib.suppress(ImportError):  # a variant for another release
+            with contextlib.suppress(ImportError), no_triton():  # a variant for another release
                 importlib.import_module(module)
         sites = (site for one in here().status().patches if one.patch == patch for site in one.sites)
         return [site.site for site in sites if site.state == "applied"]
