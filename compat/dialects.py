@@ -162,6 +162,9 @@ VERL = Dialect(
         ("data.use_dynamic_bsz", "False", "use_dynamic_bsz", False),
         ("actor_rollout_ref.*", "*", "use_dynamic_bsz", False),
         ("algorithm.*", "*", "use_dynamic_bsz", False),
+        # Left out, it is what the actor has, and that decides then.
+        ("actor_rollout_ref.*", "*", "log_prob_use_dynamic_bsz", False),
+        ("algorithm.*", "*", "log_prob_use_dynamic_bsz", False),
         ("optim.*", "*", "use_dynamic_bsz", True),
         ("engine", "*", "use_dynamic_bsz", True),
         ("data.*", "*", "use_dynamic_bsz", ...),

@@ -164,6 +164,7 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("verl.budget-exceeded", "algorithm.adv_estimator=grpo data.train_files=a", "not-met"),
         # 0.8.0, workers/engine/utils.py:78: one function cuts batches for either.
         ("verl.budget-error-on-one-rank", "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True", "untold"),
+        ("verl.budget-error-on-one-rank", "algorithm.adv_estimator=grpo", "not-met"),
         # 0.7.1, fully_async_ppo_trainer.yaml:57 and one_step_off_ppo_trainer.yaml:28: nccl.
         ("verl.weights-read-early", "algorithm.adv_estimator=grpo rollout.nnodes=2", "untold"),
         ("verl.weights-read-early", "actor_rollout_ref.rollout.nnodes=2", "not-met"),
