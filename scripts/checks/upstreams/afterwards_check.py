@@ -134,10 +134,13 @@ def travels(function: object) -> str:
 
 def is_ours(thing: object) -> bool:
     """Return whether a function, class or instance is of a patch, and not of its contract."""
-    if isinstance(thing, FunctionType):
-        name = thing.__globals__.get("__name__")
+    # By the type alone: to ask a thing for its class can warn, or raise if it stands for one that is gone.
+    kind: Any = type(thing)
+    held: Any = thing
+    if kind is FunctionType:
+        name = held.__globals__.get("__name__")
     else:
-        name = (thing if isinstance(thing, type) else type(thing)).__module__
+        name = (held if issubclass(kind, type) else kind).__module__
     return isinstance(name, str) and name.startswith(OURS) and ".contract" not in name
 
 
