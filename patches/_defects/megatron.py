@@ -18,6 +18,9 @@ _Z = above("moe_z_loss_coeff", 0)
 _EXPERTS = given("num_experts")
 _OVERLAPPED = among("no_overlap_p2p_communication", False)
 _GROUPED = "megatron.core.extensions.transformer_engine:TEGroupedLinear.__init__"
+_SINKS = "megatron.core.transformer.dot_product_attention:DotProductAttention.__init__"
+#: It came with the sinks.
+_SOFTMAX = "megatron.core.fusions.fused_softmax:SoftmaxOne"
 _INTERLEAVED = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 _LINEAR = "megatron.core.extensions.transformer_engine:TELinear.__init__"
@@ -127,6 +130,14 @@ DEFECTS = (
         harm="silent-wrong",
         met="softmax_type=learnable with tensor parallelism.",
         when=all_of(_TP, among("softmax_type", "learnable")),
+        variants=(
+            present(
+                "0.15",
+                ">=0.15.0.dev0",
+                known(_SINKS, "70659422d271", "e0a598b04605", "85e2914daac6", "4f5ad8ca6ff6"),
+            ),
+            absent("before 0.15", "<0.16.0.dev0", Absent(site=_SOFTMAX), reason="it has no attention sinks"),
+        ),
         patch="megatron.grad-norm",
     ),
     _defect(
@@ -237,10 +248,16 @@ DEFECTS = (
     ),
     _defect(
         id="megatron.recompute-holds-inputs",
-        summary="Full recomputation of MoE layers keeps every layer's input and its gradient after the "
+        summary="Recomputation of MoE layers keeps every layer's input and its gradient after the "
         "backward. One notices by memory that grows with the layers.",
         harm="out-of-memory",
-        when=all_of(among("recompute_granularity", "full"), _EXPERTS),
+        met="Recomputation of MoE layers: recompute_granularity=full, or selective with moe among "
+        "recompute_modules.",
+        when=(
+            (among("recompute_granularity", "full"), _EXPERTS),
+            (among("recompute_granularity", "selective"), _EXPERTS, beyond("recompute_modules has moe")),
+            (switched("moe_layer_recompute"), _EXPERTS),
+        ),
         patch="megatron.recompute",
     ),
     _defect(
@@ -339,7 +356,9 @@ DEFECTS = (
         summary="Parameter groups that differ in learning rates or weight decay alone overwrite each other "
         "when a checkpoint is loaded: one gets another's. Nobody notices; some optimizers do not load.",
         harm="silent-wrong",
-        when=all_of(beyond("the job resumes, and parameter groups differ in max_lr or min_lr alone")),
+        when=all_of(
+            beyond("the job resumes, and parameter groups differ in max_lr, min_lr, start_wd or end_wd alone")
+        ),
         patch="megatron.param-groups-by-lr",
     ),
     _defect(
@@ -372,8 +391,8 @@ DEFECTS = (
     ),
     _defect(
         id="megatron.mtp-no-token-nan",
-        summary="A micro-batch of which multi-token prediction has no token left makes the logged loss and "
-        "every gradient NaN.",
+        summary="A micro-batch that leaves multi-token prediction no token makes the logged loss NaN and, "
+        "without a loss per token, every gradient too.",
         harm="crash",
         when=all_of(given("mtp_num_layers"), beyond("a micro-batch on a rank has no token to predict")),
         patch="megatron.mtp-without-tokens",

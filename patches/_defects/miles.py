@@ -26,6 +26,11 @@ DEFECTS = (
         summary="The partitioner takes time that grows with samples times parts, up to half a minute of each "
         "step, while the device waits.",
         harm="slow",
+        when=(
+            (switched("balance_data"),),
+            (switched("balance_by_flops"),),
+            (switched("use_dynamic_batch_size"), beyond("ranks cut their own micro-batches, as under FSDP")),
+        ),
         patch="miles.fast-partitioner",
     ),
     _defect(

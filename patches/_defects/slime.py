@@ -144,6 +144,13 @@ DEFECTS = (
         summary="The partitioner takes time that grows with samples times parts, up to half a minute of each "
         "step, while the device waits. One notices by idle devices between rollout and training.",
         harm="slow",
+        when=(
+            (switched("balance_data"),),
+            (switched("balance_by_flops"),),
+            # From 0.3 on micro-batches are packed by first fit.
+            (switched("use_dynamic_batch_size"), beyond("slime is before 0.3")),
+            (among("train_backend", "fsdp"),),
+        ),
         patch="slime.fast-partitioner",
     ),
     _defect(
@@ -191,7 +198,7 @@ DEFECTS = (
         summary="Log-probabilities and entropy hold two to four times the logits at once. One notices by "
         "running out of memory in the loss.",
         harm="out-of-memory",
-        when=all_of(among("loss_type", "policy_loss", "sft_loss")),
+        when=all_of(among("loss_type", "policy_loss", "sft_loss"), among("train_backend", "megatron")),
         patch="slime.loss-memory",
     ),
     _defect(

@@ -192,6 +192,26 @@ _STEPS = "--hf-checkpoint a --ref-ckpt-step 3 --opd-type megatron"
         ("megatron.mtp-mean-of-means", _BRIDGED, "untold"),
         ("megatron.mtp-mean-of-means", "--hf-checkpoint a --context-parallel-size 2", "not-met"),
         ("megatron.attention-logit-kept", "--hf-checkpoint a", "not-met"),
+        # slime 0.3.1, dp_schedule.py:75,196: nothing else calls it; 0.2.4, data.py:372 does.
+        ("slime.partitioner-slow", "--hf-checkpoint a", "not-met"),
+        ("slime.partitioner-slow", "--hf-checkpoint a --balance-data", "met"),
+        ("slime.partitioner-slow", "--hf-checkpoint a --use-dynamic-batch-size", "untold"),
+        ("miles.partitioner-slow", "--hf-checkpoint a", "not-met"),
+        ("miles.partitioner-slow", "--hf-checkpoint a --balance-by-flops", "met"),
+        # slime 0.2.2, fsdp_utils/actor.py:552: a loss of its own.
+        ("slime.loss-copies-logits", "--hf-checkpoint a --train-backend fsdp", "not-met"),
+        # megatron-core 0.16.1, moe_layer.py:153,444: the layer recomputes itself.
+        (
+            "megatron.recompute-holds-inputs",
+            "--hf-checkpoint a --num-experts 8 --recompute-granularity selective --recompute-modules moe",
+            "untold",
+        ),
+        (
+            "megatron.recompute-holds-inputs",
+            "--hf-checkpoint a --num-experts 8 --moe-layer-recompute --lr 1e-6",
+            "met",
+        ),
+        ("megatron.recompute-holds-inputs", "--hf-checkpoint a --num-experts 8", "not-met"),
         # megatron-core 0.16.1, async_utils.py:178-240: each fork is handed pinned memory.
         ("megatron.async-save-unpinned", "--hf-checkpoint a --async-save", "met"),
         (

@@ -148,7 +148,10 @@ def test_exit_codes_of_audit_follow_harm_and_settings(site: str, tmp_path: Path)
     found = read("audit", site, "--harm", "hang", code=1)["defects"]
     assert {one["harm"] for one in found} == {"hang"}
     config = tmp_path / "run.sh"
-    config.write_text("python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.zzz=1\n")
+    config.write_text(
+        "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.zzz=1 "
+        "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=False\n"
+    )
     data = read("audit", site, "--harm", "hang", "--settings", str(config))
     assert [one["settings"]["word"] for one in data["defects"]] == ["not-met"]
     assert "trainer.zzz" in data["settings"]["unknown"]
