@@ -20,17 +20,15 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
-from contracts_check import PATIENCE, defect_of
+from contracts_check import PATIENCE, answer, defect_of
 
 from overlay.base.marks import ORIGINAL, OWNER
 from overlay.base.settings import ALONE, PROVE
 from overlay.catalogue.registry import contract_of, load_patches
 from overlay.compat.no_triton import no_triton
-from overlay.compat.verl_imports import stand_in
 from overlay.enabling.process import here
 from overlay.installing.live_site import current, function_of
 from overlay.proving.forked import HOLDS, forked
-from overlay.proving.runner import import_before
 from overlay.testing import enable
 
 if TYPE_CHECKING:
@@ -43,13 +41,7 @@ CONTAINERS = ("builtins", "collections", "functools", "weakref", "_weakrefset")
 
 def main(seed: str, *patches: str) -> None:
     """Print it."""
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    answers, sys.stdout = sys.stdout, sys.stderr
-    load_patches()
-    if any(patch.startswith("verl.") for patch in patches):
-        stand_in()
-    import_before(filter(None, map(contract_of, patches)))
-    answers.write(json.dumps({patch: _faults(patch, seed) for patch in patches}) + "\n")
+    answer(patches, lambda patch: _faults(patch, seed))
 
 
 def _faults(patch: str, seed: str) -> list[str]:

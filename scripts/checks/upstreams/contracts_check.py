@@ -35,6 +35,11 @@ PATIENCE = 240.0
 
 def main(seed: str, *patches: str) -> None:
     """Print it."""
+    answer(patches, lambda patch: _outcomes(patch, seed))
+
+
+def answer(patches: tuple[str, ...], ask: Callable[[str], object]) -> None:
+    """Print what is found of each patch, as JSON, with what its contract needs imported before."""
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     answers, sys.stdout = sys.stdout, sys.stderr
     load_patches()
@@ -42,11 +47,11 @@ def main(seed: str, *patches: str) -> None:
     if any(patch.startswith("verl.") for patch in patches):
         stand_in()
     import_before(filter(None, map(contract_of, patches)))
-    found = {
-        patch: [_run(patch, ALONE, seed)[0], *_run(patch, STRICTLY, seed), _run(patch, COMPANY, seed)[0]]
-        for patch in patches
-    }
-    answers.write(json.dumps(found) + "\n")
+    answers.write(json.dumps({patch: ask(patch) for patch in patches}) + "\n")
+
+
+def _outcomes(patch: str, seed: str) -> list[object]:
+    return [_run(patch, ALONE, seed)[0], *_run(patch, STRICTLY, seed), _run(patch, COMPANY, seed)[0]]
 
 
 def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, float]]:
