@@ -208,6 +208,12 @@ def test_a_project_without_its_marker_is_there_if_what_is_replaced_is() -> None:
     assert decide(optional, tree()).verdict == "unsupported"
 
 
+def test_a_project_is_not_there_because_another_has_what_stands_in_for_its_own() -> None:
+    marked = patch().targets[0].replace(project=PROJECT.replace(marker="other.mark"))
+    verdict = decide(patch().replace(targets=(marked,)), tree())
+    assert (verdict.verdict, verdict.reason) == ("not-installed", "lib is not installed")
+
+
 CLASS = "class A:\n    {}\n    def g(self):\n        return 1\n"
 
 
