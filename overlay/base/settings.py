@@ -45,8 +45,6 @@ VARIABLES = (
 PROVE, ALONE, COMPANY = "OVERLAY_PROVE", "alone", "company"
 #: Set there as well: which run of `overlay prove` a process belongs to.
 PROVE_RUN = "OVERLAY_PROVE_RUN"
-#: Settings of earlier versions.
-_REMOVED = ("OVERLAY_CACHE",)
 _RESERVED = ("OVERLAY_TEST_SEED", "OVERLAY_SUITE", SAID, PROVE, PROVE_RUN)
 
 #: How `OVERLAY_PIN` says that it is not a path, and how long the digest after that is.
@@ -226,13 +224,10 @@ def unknown(environ: Mapping[str, str] | None = None) -> list[str]:
             continue
         if not name.startswith("OVERLAY_") and name.upper() not in known:
             continue  # in small letters, it may well be another program's
-        if name in _REMOVED:
-            found.append(f"{name} was removed and does nothing: unset it")
-            continue
         from difflib import get_close_matches
 
         near = get_close_matches(name.upper(), VARIABLES, n=1, cutoff=0.0)
-        found.append(f"{name} is no setting of overlay's and does nothing; the nearest: {near[0]}")
+        found.append(f"{name}: unknown variable, ignored; did you mean {near[0]}?")
     return found
 
 
