@@ -147,7 +147,7 @@ def test_a_setting_that_does_not_exist_is_named(
 ) -> None:
     monkeypatch.setenv("OVERLAY_PATCH", "none")
     enabled(upstream.patch())
-    assert "OVERLAY_PATCH is no setting" in capsys.readouterr().err
+    assert "OVERLAY_PATCH: unknown variable, ignored" in capsys.readouterr().err
 
 
 def test_all_sites_or_none_within_a_module(
