@@ -247,7 +247,7 @@ def test_doctor_remarks_on_settings(worksite: Venv) -> None:
     )
     remarks = found["remarks"]
     assert any("OVERLAY_PIN is set and OVERLAY is not" in text for text in remarks)
-    assert any("OVERLAY_PACK is no setting" in text for text in remarks)
+    assert any("OVERLAY_PACK: unknown variable, ignored" in text for text in remarks)
     assert any("OVERLAY_STRICT='perhaps'" in text for text in remarks)
 
 
