@@ -242,7 +242,7 @@ class RayJobs:
                 different = "" if says_no(sent["OVERLAY"]) else _difference(sent)
                 if different:
                     self._refuse(
-                        f"this job was started with other settings, and its workers have those: {different}",
+                        f"the workers of this job run with other settings: {different}",
                         "call ray.shutdown() before overlay.disable(), and ray.init() after overlay.enable()",
                     )
                 return

@@ -43,8 +43,8 @@ def check_whole() -> None:
         return
     folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     raise OverlayError(
-        f"overlay is imported from {folder}, where its patches are not inside it: `pip install {folder}`, "
-        "and then start in another folder, without this one on PYTHONPATH"
+        f"overlay is imported from the checkout {folder}, which has no overlay.patches: `pip install "
+        f"{folder}`, then start from another folder, with this one off PYTHONPATH"
     )
 
 

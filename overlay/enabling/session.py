@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 PATIENCE = 10.0
 #: Why a module is not patched that is run: by what compiles it itself, or keeps it apart from all modules.
 _BY_OTHERS = (
-    "run as __main__ by something that overlay cannot follow (as a profiler or debugger does): start it "
-    "without that, or call overlay.enable() in it, below what it defines"
+    "run as __main__ by something that overlay cannot follow (such as a profiler or debugger): start it "
+    "without that, or call overlay.enable() in the script, after its definitions"
 )
 
 

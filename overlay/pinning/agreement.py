@@ -186,8 +186,8 @@ def silence(ranks: Iterable[int], timeout: float) -> str:
 def lateness(ranks: Iterable[int], waited: float, timeout: float) -> str:
     """Return a sentence on ranks that are waited for."""
     return (
-        f"{spans(ranks)} did not come to the comparison of patches for {waited:.0f} s: overlay is not "
-        f"enabled there, or it takes longer; waiting for {timeout - waited:.0f} s more"
+        f"{spans(ranks)} did not join the comparison of patches within {waited:.0f} s: overlay is not "
+        f"enabled there, or start-up is slow; waiting another {timeout - waited:.0f} s"
     )
 
 

@@ -257,7 +257,7 @@ def _alone(folder: str) -> Iterator[None]:
     os.makedirs(folder, exist_ok=True)
     mark = os.path.join(folder, ".running")
     if os.listdir(folder) and not os.path.exists(mark):
-        raise SuiteError(f"{folder} is not empty, and no run has made it: take another --out")
+        raise SuiteError(f"{folder} is not empty, and no suite run created it: choose another --out")
     with open(mark, "w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

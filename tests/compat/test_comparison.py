@@ -137,9 +137,9 @@ def test_a_rank_that_is_late_by_minutes_is_waited_for_and_named_meanwhile(
 ) -> None:
     found = compare(monkeypatch, all_but(4, {}), 4, late={1: 70.0, 3: 589.0})
     assert set(found.values()) == {""}
-    (line,) = (line for line in capfd.readouterr().err.splitlines() if "did not come" in line)
-    assert "ranks 1,3 did not come to the comparison of patches for 60 s: " in line
-    assert "waiting for 530 s more" in line
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if "did not join" in line)
+    assert "ranks 1,3 did not join the comparison of patches within 60 s: " in line
+    assert "waiting another 530 s" in line
 
 
 def test_a_rank_that_comes_when_the_others_have_given_up_is_told_the_same(

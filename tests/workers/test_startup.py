@@ -145,7 +145,7 @@ def test_nowhere_to_say_it_ends_the_process_as_well(broken: Venv) -> None:
 def test_a_checkout_on_the_path_is_one_sentence_with_the_way_out(worksite: Venv, tmp_path: Path) -> None:
     """There, the patches lie beside the package, and not in it."""
     checkout = copy_sources(tmp_path / "checkout")
-    said = f"overlay is imported from {checkout}, where its patches are not inside it: `pip install"
+    said = f"overlay is imported from the checkout {checkout}, which has no overlay.patches: `pip install"
     for words in ([], ["doctor"], ["run", "python", "-c", "1"], ["list"], ["suite", "list"]):
         done = worksite.run("-m", "overlay", *words, PYTHONPATH=str(checkout))
         assert (done.returncode, done.stdout) == (1, "")

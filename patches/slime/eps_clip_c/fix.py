@@ -19,8 +19,8 @@ def make_policy_loss(original: Callable[..., Any], module: ModuleType) -> Callab
         if bound is not None and not bound > 1:
             # slime's loss of a token would refuse it, and jobs that set it so have run all the same.
             log.warning(
-                f"slime.eps-clip-c: --eps-clip-c {bound} bounds nothing, as slime takes bounds above 1 only: "
-                "the loss is that of slime alone. Set it above 1, or leave it out"
+                f"slime.eps-clip-c: --eps-clip-c {bound} has no effect: slime requires a value above 1. "
+                "Raise it, or leave it out"
             )
             bound = None
         if bound is None:

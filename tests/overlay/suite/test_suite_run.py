@@ -177,7 +177,7 @@ def test_a_folder_that_no_run_has_made_is_left_alone(workplace: Workplace) -> No
     (theirs / "plain" / "thesis.txt").write_text("years of work")
     done = workplace.overlay("run", workplace.recipe("theirs", include='["tests/test_flaky.py"]'))
     assert done.returncode == 2
-    assert "suite-results/theirs is not empty, and no run has made it" in done.stderr
+    assert "suite-results/theirs is not empty, and no suite run created it" in done.stderr
     assert [path.name for path in theirs.rglob("*")] == ["plain", "thesis.txt"]
 
 
