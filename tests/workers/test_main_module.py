@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from worksite import PACK, Venv
 
 if TYPE_CHECKING:
     import subprocess
+    from collections.abc import Iterator
     from pathlib import Path
 
 #: What an upstream's trainer may look like: it is run, and says what came of it.
@@ -98,8 +100,8 @@ APPLIED = ["applied", ["applied", "applied"]]
 
 
 @pytest.fixture(scope="module")
-def site(worksite: Venv) -> Venv:
-    """Return the worksite with a trainer, and a pack that patches it."""
+def site(worksite: Venv) -> Iterator[Venv]:
+    """Return the worksite with a trainer, and a pack that patches it, which other tests do not find there."""
     worksite.write({"fakeup/train.py": TRAINER})
     sites = {"LOSS": "fakeup.train:loss", "FIT": "fakeup.train:Trainer.fit"}
     text = PATCH
@@ -109,7 +111,9 @@ def site(worksite: Venv) -> Venv:
     worksite.write({name.replace("acme_", "trains_"): source for name, source in names.items()})
     worksite.write({"trains_overlay/patches/fakeup/train.py": text})
     worksite.add_distribution("trains-overlay", "1", "[overlay.patches]\ntrains = trains_overlay.patches\n")
-    return worksite
+    yield worksite
+    for folder in worksite.site.glob("trains_overlay*"):
+        shutil.rmtree(folder)
 
 
 def script(site: Venv) -> str:
