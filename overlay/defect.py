@@ -11,7 +11,7 @@ from overlay.base.record import TYPE_CHECKING, Record
 if TYPE_CHECKING:
     from typing import Union
 
-    from overlay.patch import Project, Variant
+    from overlay.patch import Project
 
     #: What the settings of a job say of a defect.
     Condition = Union["Setting", "Beyond"]  # noqa: UP007 -- they are strings
@@ -60,17 +60,17 @@ class Defect(Record):
     met: str = ""
     #: The same for a machine: it is met if all conditions of one alternative are. None at all: by every job.
     when: tuple[tuple[Condition, ...], ...] = ()
-    #: The sources that have it, `apply`, that have it no more, `fixed-upstream` or `superseded`, and that do
-    #: not have it yet, `not-affected`. Empty for those of the patch that mends it.
-    variants: tuple[Variant, ...] = ()
+    #: The sites by which sources that have it are told from others; the table of the project says which those
+    #: are. Empty for a defect that a source has where the patch that mends it applies.
+    sites: tuple[str, ...] = ()
     #: Of the variants of the patch, the names of those that have this defect; empty for all that apply.
     only: tuple[str, ...] = ()
     #: Where upstream discusses it, as in a patch; empty for what the patch names.
     upstream: tuple[str, ...] = ()
-    #: The first release without it, `None` while there is none; empty for what the patch says.
-    fixed: str | None = ""
+    #: The first release without it, `None` while there is none.
+    fixed: str | None = None
     #: The test that measures it (a pytest node id), or `read`: in the source, and no run has shown it. Empty
-    #: for the test that upstream alone fails, of the patch, and without a patch for `read`.
+    #: for the contract of the patch, which upstream alone breaks, and without a patch for `read`.
     shown: str = ""
     #: The id of the patch that mends it, empty while there is none.
     patch: str = ""

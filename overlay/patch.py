@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     #: `None` if there is no such file. `package/../setup.py` is a file beside a package.
     ReadFile = Callable[[str], "str | None"]
 
-    #: One of the records below that say what a shape asks of a site.
-    Condition = Union["Known", "Present", "Absent", "Calls", "Fields"]  # noqa: UP007 -- they are strings
+    #: What can be asked of a site beside its being as it was tested.
+    Fact = Union["Present", "Absent", "Calls"]  # noqa: UP007 -- they are strings
 
 
 #: What can change in a job, as it is seen from outside.
@@ -43,38 +43,19 @@ class Project(Record):
     read_version: Callable[[ReadFile], str | None]
 
 
-class _Condition(Record):
-    """What a shape asks of a site."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, which says which condition it is."""
-        return {"expects": type(self).__name__.lower(), **super().to_dict()}
-
-
-class Known(_Condition):
-    """A site whose source must be one of the sources that the patch was written for.
-
-    A site is `module:qualname`. A digest is that of the site's syntax tree without docstrings, comments
-    and layout (`overlay digest SITE` prints it).
-    """
-
-    site: str
-    digests: tuple[str, ...]
-
-
-class Present(_Condition):
+class Present(Record):
     """A site (or, without a colon, a module) that must exist, whatever its source."""
 
     site: str
 
 
-class Absent(_Condition):
+class Absent(Record):
     """A site (or, without a colon, a module) that must not exist."""
 
     site: str
 
 
-class Calls(_Condition):
+class Calls(Record):
     """A function that is relied on for one call: of what else is in it, nothing is asked.
 
     It must call `callee`, a name that it looks up in its module, in each run that does not raise before: in a
@@ -86,20 +67,6 @@ class Calls(_Condition):
     callee: str
     #: Whether that is all it mentions of the name, and its last statement: all else has been done by then.
     last: bool = False
-
-
-class Fields(_Condition):
-    """A data class that is relied on for some of its fields: of what else is in it, nothing is asked.
-
-    Each of `names` must be a field in the body of the class, with a constant for a default or none, so that
-    an instance has under it what the constructor was given. The class has no bases, the constructor is the
-    one that `dataclass` writes, and nothing in the class sets one of the names anew.
-    """
-
-    site: str
-    names: tuple[str, ...]
-    #: The default that each of them must have, as Python writes it; empty if none is asked for.
-    default: str = ""
 
 
 class Replacement(Record):
@@ -120,83 +87,36 @@ class Variant(Record):
 
     #: Short and unique within its target, such as "0.8".
     name: str
-    #: Versions as in PEP 440. Write the lower bound with `.dev0` if pre-releases are meant too. What applies
-    #: to a source that is known to the letter at each replaced site does so past an upper bound as well.
-    versions: str
-    #: What this variant means: `apply`, or why there is nothing to apply
-    #: (`fixed-upstream`, `superseded`, `not-affected`, `unsupported`).
-    verdict: str = "apply"
-    #: What the source must look like. All must hold.
-    shape: tuple[Condition, ...] = ()
+    #: Sites that must be as on a source that the patch was tested on, to the letter.
+    same: tuple[str, ...] = ()
+    #: What else the source must look like: facts that tell this variant from others.
+    facts: tuple[Fact, ...] = ()
     replacements: tuple[Replacement, ...] = ()
-    #: For every verdict but `apply`: the reason, in a sentence a person can act on.
-    reason: str = ""
+
+    def sites(self) -> tuple[str, ...]:
+        """Return all sites that this variant asks about."""
+        replaced = (item.site for item in self.replacements)
+        return tuple(dict.fromkeys((*replaced, *self.same, *(fact.site for fact in self.facts))))
 
 
-def known(site: str, *digests: str) -> Known:
-    """Return the condition that a site has one of the sources of which these are the digests."""
-    return Known(site=site, digests=digests)
+def replaced(site: str, make: Factory, *, adds: tuple[str, ...] = (), new: bool = False) -> Replacement:
+    """Return the replacement of a site. The words are those of `Replacement`."""
+    return Replacement(site=site, make=make, adds=adds, new=new)
 
 
-def replaced(
-    site: str, make: Factory, *digests: str, adds: tuple[str, ...] = (), new: bool = False
-) -> tuple[Known | Absent, Replacement]:
-    """Return what is asked of a site that is replaced, and its replacement: what `variant` sorts out.
-
-    Args:
-        site: The site.
-        make: Builds what takes its place.
-        digests: Of the sources that are known there; none where nothing stands yet (`new`).
-        adds: As in `Replacement`.
-        new: As in `Replacement`.
-
-    """
-    asked = Absent(site=site) if new else Known(site=site, digests=digests)
-    return asked, Replacement(site=site, make=make, adds=adds, new=new)
-
-
-def variant(
-    name: str,
-    versions: str,
-    *parts: Condition | tuple[Known | Absent, Replacement],
-    verdict: str = "apply",
-    reason: str = "",
-) -> Variant:
-    """Return a variant in which no site is named twice.
+def variant(name: str, *parts: Replacement | Fact | str) -> Variant:
+    """Return a variant.
 
     Args:
-        name: As in `Variant`, like the other words.
-        versions: The versions that it is for.
-        parts: What is replaced (`replaced`), and what else is asked of the source, a condition each. The
-            shape and the replacements have the order in which they are given.
-        verdict: What it means that this variant fits.
-        reason: Why there is nothing to apply.
+        name: As in `Variant`.
+        parts: What is replaced (`replaced`); the sites that it relies on, which must be as on a tested
+            source; and the facts by which it is told from other variants.
 
     """
-    pairs = [part for part in parts if isinstance(part, tuple)]
-    return Variant(
-        name=name,
-        versions=versions,
-        verdict=verdict,
-        shape=tuple(part[0] if isinstance(part, tuple) else part for part in parts),
-        replacements=tuple(replacement for _, replacement in pairs),
-        reason=reason,
-    )
-
-
-def fixed(name: str, versions: str, *shape: Condition, reason: str) -> Variant:
-    """Return a variant of which upstream has cured what the patch mends. The words are those of `Variant`."""
-    return variant(name, versions, *shape, verdict="fixed-upstream", reason=reason)
-
-
-def not_affected(name: str, versions: str, *shape: Condition, reason: str) -> Variant:
-    """Return a variant that never had what the patch mends. The words are those of `Variant`."""
-    return variant(name, versions, *shape, verdict="not-affected", reason=reason)
-
-
-def superseded(name: str, versions: str, *shape: Condition, reason: str) -> Variant:
-    """Return a variant that does by other means what the patch is for. The words are those of `Variant`."""
-    return variant(name, versions, *shape, verdict="superseded", reason=reason)
+    replacements = tuple(part for part in parts if isinstance(part, Replacement))
+    facts = tuple(part for part in parts if isinstance(part, (Present, Absent, Calls)))
+    same = tuple(part for part in parts if isinstance(part, str))
+    return Variant(name=name, same=same, facts=facts, replacements=replacements)
 
 
 class Target(Record):
@@ -207,29 +127,27 @@ class Target(Record):
     #: A patch applies without an optional target; if that is installed, it must be of a known shape.
     optional: bool = False
     #: Name of another target's project, for whose sake alone this one is changed: where there is nothing to
-    #: change in that one (it is not installed, or another release), this one is `not-affected`.
+    #: change in that one (it is not installed, or another release), this one is `not-needed`.
     serves: str = ""
+    #: Sites that tell sources apart beside those of the variants: where upstream has mended it, for one.
+    tells: tuple[str, ...] = ()
 
     def modules(self) -> list[str]:
         """Return the modules of the sites that any variant replaces."""
-        return [item.site.partition(":")[0] for variant in self.variants for item in variant.replacements]
+        return [site.partition(":")[0] for site in self.replaced()]
+
+    def replaced(self) -> list[str]:
+        """Return the sites that any variant replaces."""
+        return [item.site for variant in self.variants for item in variant.replacements]
+
+    def sites(self) -> list[str]:
+        """Return all sites that are asked about, whatever the variant, sorted."""
+        return sorted({*self.tells, *(site for variant in self.variants for site in variant.sites())})
 
 
-def one_target(project: Project, *variants: Variant) -> tuple[Target, ...]:
+def one_target(project: Project, *variants: Variant, tells: tuple[str, ...] = ()) -> tuple[Target, ...]:
     """Return the targets of a patch that touches one project, as most do."""
-    return (Target(project=project, variants=variants),)
-
-
-class Removal(Record):
-    """When a patch has outlived its reason."""
-
-    #: First version of the first target's project that no longer needs the patch, or `None` while no
-    #: such release exists.
-    version: str | None = None
-    #: What must have happened upstream, without a full stop.
-    when: str
-    #: The test that passes on upstream alone once the patch is not needed (a pytest node id).
-    test: str
+    return (Target(project=project, variants=variants, tells=tells),)
 
 
 class Patch(Record):
@@ -244,11 +162,10 @@ class Patch(Record):
     why: str
     #: Where upstream discusses it: `owner/repo#number`.
     upstream: tuple[str, ...]
-    remove: Removal
     targets: tuple[Target, ...]
     #: Ids of patches that must be applied as well.
     requires: tuple[str, ...] = ()
-    #: Ids of patches whose work it does as well: where it applies, they are superseded.
+    #: Ids of patches whose work it does as well: where it applies, they are not needed.
     includes: tuple[str, ...] = ()
     #: Whether it is selected along with whatever else is, unless it is dropped by its id: it mends nothing,
     #: and serves those that do.
@@ -288,8 +205,8 @@ class Contract(Record):
     #: says that the patch, or the upstream under it, refused: that is not silent.
     check: Callable[[str], str]
     #: Compares what the patch does with what this very upstream does without it, where upstream is right, and
-    #: returns the first difference: a change of upstream's that the patch would undo. `overlay prove --trust`
-    #: runs it after `check`, in the same process. It takes the patch out again.
+    #: returns the first difference: a change of upstream's that the patch would undo. Whoever writes a row of
+    #: the table runs it after `check`, in the same process. It takes the patch out again.
     alike: Callable[[str], str] | None = None
     #: Modules that take long to import, and that nothing patches: imported once, before a source is changed.
     before: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from pathlib import Path
 
 from overlay.authoring import lint
 from overlay.base.settings import in_company, is_alone
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
+    from overlay.deciding.table import Tested
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
 
@@ -22,18 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["applied", "assert_applied", "assert_form", "enable", "with_patches", "without"]
 
 
-def assert_form(patch: Patch, tests: str | Path) -> None:
+def assert_form(patch: Patch) -> None:
     """Hold a patch to the form that all have.
-
-    Args:
-        patch: The patch.
-        tests: The file of the test that asks: the path of the removal test begins in a folder above it.
 
     Raises:
         AssertionError: With a sentence for each rule that the patch breaks.
 
     """
-    found = lint.faults(patch, Path(tests).resolve())
+    found = lint.faults(patch)
     if found:
         msg = "\n  ".join([f"{patch.id} is not of the form:", *found])
         raise AssertionError(msg)
@@ -50,7 +46,9 @@ def without(made: Callable[[], Result]) -> tuple[Result, Result]:
 
 @contextmanager
 def applied(patch: Patch) -> Iterator[None]:
-    """Put a patch, and those that it requires, in place in this process, and every original back at the end.
+    """Put a patch and those that it requires in place in this process, and restore the originals at the end.
+
+    A source that the patch was not tested on counts as tested: this is the test.
 
     Raises:
         PatchError: It does not apply to what is installed here, as in strict mode.
@@ -60,7 +58,7 @@ def applied(patch: Patch) -> Iterator[None]:
     from overlay.enabling.engine import Engine
     from overlay.enabling.loading import load_all
 
-    engine = Engine(lambda: {**load_all(), patch.id: patch})
+    engine = Engine(lambda: {**load_all(), patch.id: patch}, table=_table_with(patch))
     try:
         engine.enable([patch.id, *patch.requires], strict=True)
         yield
@@ -121,6 +119,19 @@ def with_patches(wrong: Callable[[str], str], *patches: str) -> Callable[[str], 
         return found
 
     return check
+
+
+def _table_with(patch: Patch) -> Tested:
+    """Return what patches were tested on, with what is installed here for one patch."""
+    from overlay.catalogue.registry import tables
+    from overlay.deciding.table import Tables
+    from overlay.proving.rows import trial
+    from overlay.reading.source import InstalledTree
+
+    known = tables()
+    found = trial(patch, InstalledTree(), known, "here")
+    rows = found.choices[0] if found.choices else ()
+    return Tables(lambda name: known.of(name).plus(rows) if name == patch.id else known.of(name))
 
 
 def _of(patch: Patch, patches: tuple[PatchStatus, ...]) -> PatchStatus:

@@ -4,38 +4,34 @@ from __future__ import annotations
 
 from overlay.base.record import Record
 
+APPLY = "apply"
 #: All verdicts, and what each means to the person who reads it.
 VERDICTS: dict[str, str] = {
-    "apply": "the installed source is one that the patch was written for",
-    "fixed-upstream": "the installed release carries the fix",
-    "superseded": "the installed release replaced the code that was wrong",
-    "not-affected": "the installed release does not have the code that was wrong",
+    APPLY: "the installed source is one that the patch was tested on",
+    "not-needed": "the installed source does not have what the patch mends, or another patch does it too",
+    "unknown-source": "the patch was not tested on the installed source: nothing is touched",
+    "conflict": "another patch, ours or someone else's, stands in its way, or one that it needs is missing",
     "not-installed": "the project is not installed",
-    "unsupported": "the project is installed, and the patch does not know its source: nothing is touched",
-    "conflict": "another patch, ours or someone else's, wants or holds the same site",
-    "expired": "the patch has outlived its removal version and does not know the installed source",
     "not-selected": "the selection leaves the patch out",
 }
 
 #: Verdicts that say "you asked for this fix and do not have it": logged as warnings, errors in strict mode.
-LOUD = frozenset({"unsupported", "conflict", "expired"})
+LOUD = frozenset({"unknown-source", "conflict"})
 
 
 class SiteFinding(Record):
-    """One condition of a shape, and whether the source meets it."""
+    """What was asked of a site, and whether it is so."""
 
     site: str
-    #: `known`, `present`, `absent`, `calls` or `fields`: what was asked.
+    #: `known`, `present`, `absent` or `calls`.
     expects: str
     holds: bool
-    #: Digest of the site's source, empty if there is no such site or none was needed.
+    #: Digest of the source that was asked for, empty if none was.
     digest: str = ""
     #: What was found instead, empty if it holds.
     found: str = ""
     #: What of the site is asked for, empty if that is all of it.
     asks: str = ""
-    #: Whether the patch does not know this digest, and is trusted on it: it was proven here.
-    trusted: bool = False
 
 
 class TargetVerdict(Record):
@@ -52,7 +48,9 @@ class TargetVerdict(Record):
     variant: str = ""
     optional: bool = False
     findings: tuple[SiteFinding, ...] = ()
-    #: When and how the patch was proven here, of a source that it does not know; else empty.
+    #: A source of the table that is as this one, or is nearest to it; empty if there is none.
+    tested_on: str = ""
+    #: When and how the patch was proven on this source on a user's machine; else empty.
     trusted: str = ""
 
 

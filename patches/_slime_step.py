@@ -19,11 +19,6 @@ current: ContextVar[tuple[int, int] | None] = ContextVar("overlay_slime_step", d
 
 DATA = "slime.backends.megatron_utils.data"
 
-#: The digests of `get_data_iterator`, and the releases that have it.
-ITERATOR_0_1 = "f0e23014a1f9"  # v0.1.0
-ITERATOR_0_2 = ("616bc30d9369", "cb5ec29376f8", "4de6a13f7989")  # v0.2.0 and .post1; v0.2.1; v0.2.2 to v0.2.4
-ITERATOR_CAPPED = "8dbd986b31a2"  # commit 286750aa3 and until it was reverted in 8acc034bc
-
 
 def read(args: Any, model: Sequence[Any], mpu: Any, get_config: Callable[[Any], Any]) -> tuple[int, int]:
     """Return the budget and the group size of a rollout.

@@ -38,8 +38,8 @@ class Audit(Record):
         return [one for one in self.findings if one.state in states]
 
     def concerning(self) -> list[Finding]:
-        """Return what is to be looked at: neither mended nor fixed, and not excluded by the settings."""
-        return [one for one in self.of("open", "unknown") if not self.is_not_met(one)]
+        """Return what is to be looked at: there, not mended, and not excluded by the settings."""
+        return [one for one in self.of("open", "unknown-source") if not self.is_not_met(one)]
 
     def is_not_met(self, finding: Finding) -> bool:
         """Return whether the settings say that a job does not meet a defect."""
@@ -56,7 +56,7 @@ class Audit(Record):
             f"{len(self.of('mended'))} present and mended",
             f"{len(self.of('open'))} present and not mended",
         ]
-        for state, words in (("unknown", "not known for this source"), ("fixed", "fixed upstream")):
+        for state, words in (("unknown-source", "not known for this source"), ("not-needed", "not there")):
             if found := self.of(state):
                 parts.append(f"{len(found)} {words}")
         return ", ".join(parts)
@@ -115,9 +115,9 @@ def make_audit(  # noqa: PLR0913 -- all that an audit is made from
         planned = {**planned, **left_out}
     elif any(verdict.verdict == "not-selected" for verdict in plan.verdicts):
         everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
-    defects = load_defects(patches)
+    defects, table = load_defects(patches), engine.tested()
     with paused():
-        found = [judge(defect, patches, everything, planned, tree) for defect in defects.values()]
+        found = [judge(defect, patches, everything, planned, tree, table) for defect in defects.values()]
     kept = _sorted(one for one in found if concerns(one, harms or HARMS))
     answers = (
         {}

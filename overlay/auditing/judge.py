@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from overlay.base.record import TYPE_CHECKING, Record
-from overlay.deciding.decide import decide
-from overlay.patch import Patch, Removal, Target
+from overlay.deciding.decide import decide_target
+from overlay.patch import Patch, Target
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
+    from overlay.deciding.table import Tested
     from overlay.defect import Defect
     from overlay.reading.source import Tree
     from overlay.verdict import TargetVerdict, Verdict
@@ -16,19 +17,16 @@ if TYPE_CHECKING:
 #: What an installation can be to a defect, in the order in which people are told.
 STATES: dict[str, str] = {
     "open": "present and not mended",
-    "unknown": "not known for this source",
+    "unknown-source": "not known for this source",
     "mended": "present and mended",
-    "fixed": "fixed upstream",
-    "absent": "not there: this release does not have the code that is wrong",
+    "not-needed": "not there: this release does not have the code that is wrong",
     "not-installed": "the project is not installed",
 }
 #: Said where neither a setting nor a release is known to help.
 NONE = "no way out is known"
 _OF_VERDICTS = {
     "apply": "open",
-    "fixed-upstream": "fixed",
-    "superseded": "fixed",
-    "not-affected": "absent",
+    "not-needed": "not-needed",
     "not-installed": "not-installed",
 }
 
@@ -51,12 +49,13 @@ class Finding(Record):
     site: str = ""
 
 
-def judge(
+def judge(  # noqa: PLR0913, PLR0917 -- what a defect is judged by
     defect: Defect,
     patches: Mapping[str, Patch],
     everything: Mapping[str, Verdict],
     planned: Mapping[str, Verdict],
     tree: Tree,
+    table: Tested,
 ) -> Finding:
     """Return what a tree is to a defect. Never raises.
 
@@ -66,12 +65,13 @@ def judge(
         everything: What is decided on each of them if all are selected.
         planned: What is decided with the selection that counts.
         tree: The source.
+        table: Which sources have it.
 
     """
-    found = _look(defect, everything, tree)
-    state = _OF_VERDICTS.get(found.verdict, "unknown")
+    found = _look(defect, everything, tree, table)
+    state = _OF_VERDICTS.get(found.verdict, "unknown-source")
     if state == "open" and defect.only and found.variant not in defect.only:
-        state = "absent"
+        state = "not-needed"
     finding = Finding(
         defect=defect.id,
         project=defect.project.name,
@@ -81,7 +81,7 @@ def judge(
         patch=defect.patch,
         site=next((one.site for one in found.findings if ":" in one.site), ""),
     )
-    if state == "unknown":
+    if state == "unknown-source":
         return finding.replace(reason=found.reason, way_out=_later(defect))
     if state != "open" or not defect.patch:
         return finding.replace(way_out=_way_out(defect) if state == "open" else "")
@@ -96,22 +96,24 @@ def judge(
     return finding.replace(reason=why, way_out=_way_out(defect))
 
 
-def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree) -> TargetVerdict:
+def _look(defect: Defect, verdicts: Mapping[str, Verdict], tree: Tree, table: Tested) -> TargetVerdict:
     """Return the verdict on a defect's own sources, or on those of the patch that mends it."""
-    if not defect.variants:
+    if not defect.sites:
         name = defect.project.name
         return next(one for one in verdicts[defect.patch].targets if one.project == name)
-    # Decided on as a patch is: nothing is replaced by it, and nothing of this one is ever shown.
-    sources = Patch(
-        id=defect.patch or defect.id,
-        revision=1,
-        summary="",
-        why="",
+    sources = as_patch(defect)
+    return decide_target(sources, sources.targets[0], tree, table)
+
+
+def as_patch(defect: Defect) -> Patch:
+    """Return a defect with sources of its own as a patch that replaces nothing: it is decided on alike."""
+    return Patch(
+        id=defect.id,
+        summary=defect.summary,
+        why=defect.summary,
         upstream=defect.upstream,
-        remove=Removal(version=defect.fixed, when="it is fixed", test=""),
-        targets=(Target(project=defect.project, variants=defect.variants),),
+        targets=(Target(project=defect.project, variants=(), tells=defect.sites),),
     )
-    return decide(sources, tree).targets[0]
 
 
 def _way_out(defect: Defect) -> str:

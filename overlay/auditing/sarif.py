@@ -34,7 +34,7 @@ _LEVELS = {
 
 def sarif(audit: Audit, tree: InstalledTree) -> dict[str, Any]:
     """Return the log of one run."""
-    shown = audit.of("open", "unknown", "mended")
+    shown = audit.of("open", "unknown-source", "mended")
     rules = [_rule(audit.defects[one.defect]) for one in shown]
     results = [_result(one, place, audit, tree) for place, one in enumerate(shown)]
     driver = {"name": "overlay", "semanticVersion": _semantic(__version__), "rules": rules}
@@ -70,7 +70,7 @@ def _result(finding: Finding, rule: int, audit: Audit, tree: InstalledTree) -> d
         words.append(f"{ANSWERS[answer.word].capitalize()}: {answer.why}.")
     if finding.way_out:
         words.append(f"Way out: {finding.way_out}.")
-    certain = finding.state != "unknown" and (
+    certain = finding.state != "unknown-source" and (
         answer is None or answer.word == "met" or finding.state == "mended"
     )
     not_met = audit.is_not_met(finding)

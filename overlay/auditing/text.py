@@ -47,7 +47,7 @@ def screen(audit: Audit) -> str:
 
 def _by_source(audit: Audit) -> tuple[list[str], list[str]]:
     urgent = _lines("PRESENT AND NOT MENDED", audit.of("open"), audit)
-    urgent += _paragraph("NOT KNOWN FOR THIS SOURCE", audit.of("unknown"))
+    urgent += _paragraph("NOT KNOWN FOR THIS SOURCE", audit.of("unknown-source"))
     return urgent, _paragraph("PRESENT AND MENDED", audit.of("mended"))
 
 
@@ -80,7 +80,7 @@ def _lines(title: str, findings: list[Finding], audit: Audit) -> list[str]:
 
 def _way_out(finding: Finding) -> str:
     """Return the first thing that can be done, or else why nothing of ours can be."""
-    if finding.state == "unknown":
+    if finding.state == "unknown-source":
         return ": not known for this source"
     if finding.patch and finding.way_out == f"OVERLAY_PATCHES=all,{finding.patch}":
         return f" -> {_SELECT}{finding.patch}"
@@ -116,7 +116,7 @@ def entries(audit: Audit) -> str:
     lines = [*_wrapped(audit.versions()), *_wrapped(f"known defects: {audit.count()}", rest="  ")]
     if audit.settings is None:
         lines += _entries("PRESENT AND NOT MENDED", audit.of("open"), audit)
-        lines += _ids("NOT KNOWN FOR THIS SOURCE (--explain says why)", audit.of("unknown"))
+        lines += _ids("NOT KNOWN FOR THIS SOURCE (--explain says why)", audit.of("unknown-source"))
         lines += _ids("PRESENT AND MENDED", audit.of("mended"))
     else:
         for word in ("met", "untold"):
@@ -124,10 +124,10 @@ def entries(audit: Audit) -> str:
         lines += _not_met(audit)
         for word, words in ANSWERS.items():
             lines += _ids(f"MENDED, {words.upper()}", audit.answered(word, "mended"))
-    fixed = {one.defect: audit.defects[one.defect].fixed for one in audit.of("fixed")}
-    lines += _title("FIXED UPSTREAM", fixed)
+    fixed = {one.defect: audit.defects[one.defect].fixed for one in audit.of("not-needed")}
+    lines += _title("NOT IN THIS RELEASE", fixed)
     lines += _wrapped(
-        ", ".join(f"{name} ({fix})" if fix else name for name, fix in fixed.items()), "  ", "  "
+        ", ".join(f"{name} (fixed in {fix})" if fix else name for name, fix in fixed.items()), "  ", "  "
     )
     if audit.settings is not None:
         lines += _unknown(audit.settings)
@@ -140,7 +140,7 @@ def _entries(title: str, findings: list[Finding], audit: Audit) -> list[str]:
     lines = _title(title, findings)
     for one in findings:
         answer = audit.answers.get(one.defect)
-        known = " (not known for this source)" if one.state == "unknown" else ""
+        known = " (not known for this source)" if one.state == "unknown-source" else ""
         lines.append(f"{one.harm:<13}  {one.defect}{known}")
         if answer is None:
             summary = audit.defects[one.defect].summary
@@ -182,7 +182,7 @@ def explanation(defect: Defect, finding: Finding | None = None) -> str:
 
 
 def _not_mended(audit: Audit, word: str) -> list[Finding]:
-    return audit.answered(word, "open", "unknown")
+    return audit.answered(word, "open", "unknown-source")
 
 
 def _not_met(audit: Audit) -> list[str]:

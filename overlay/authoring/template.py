@@ -32,11 +32,7 @@ def make_{name}(original: Callable[..., Any], module: ModuleType) -> Callable[..
     return {name}
 '''
 _REPLACED = """
-            replaced(
-                _{name},
-                make_{maker},
-                "TODO: what `overlay digest` prints for each release that was tested",
-            ),"""
+            replaced(_{name}, make_{maker}),"""
 
 
 class Site(Record):
@@ -120,7 +116,7 @@ def patch_texts(draft: Draft) -> dict[str, str]:
     names = _names(draft.sites)
     imports = [
         f"from overlay.compat.projects import {draft.project}",
-        "from overlay.patch import Patch, Removal, one_target, replaced, variant",
+        "from overlay.patch import Patch, one_target, replaced, variant",
         _import(f"{draft.module}.fix", [f"make_{name}" for name in names]),
     ]
     init = _fill(

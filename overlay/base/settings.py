@@ -8,7 +8,7 @@
 | `OVERLAY` | as `OVERLAY_STRICT`: whether the start-up file arms each Python process | `0` |
 | `OVERLAY_PIN` | the path of a lock, or `sha256:` and its digest | none |
 | `OVERLAY_PACKS` | names of packs of patches, separated by commas or spaces | none |
-| `OVERLAY_TRUST` | the path of a file that `overlay prove --trust` writes | none |
+| `OVERLAY_TRUST` | the path of a table of tested sources (`overlay prove --write` makes one) | none |
 | `OVERLAY_DCP` | `uniform`, `mixed` context parallel sizes in a micro-batch | `uniform` |
 | `OVERLAY_LOSS_KERNEL` | `blocks`, `triton`: what goes over rows of logits | `blocks` |
 | `OVERLAY_LEDGER_DIR` | a folder in which each process leaves its ledger, and its figures | none |

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from overlay.base import settings
 from overlay.base.record import TYPE_CHECKING
-from overlay.catalogue.registry import COMPAT, PACK, modules_in
+from overlay.catalogue.registry import COMPAT, PACK, modules_in, tables
 from overlay.defect import READ, Defect
 from overlay.errors import OverlayError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
+    from overlay.deciding.table import Tables
     from overlay.defect import Dialect
     from overlay.patch import Patch
 
@@ -39,6 +40,7 @@ def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
 
     """
     found: dict[str, Defect] = {}
+    table = tables()
     for name, package in [("", OURS), *_packs()]:
         for defect in _in_package(name, package):
             if defect.id in found:
@@ -47,7 +49,7 @@ def load_defects(patches: Mapping[str, Patch]) -> dict[str, Defect]:
                 if not name:
                     continue  # a checkout without this patch: nothing can be judged
                 raise OverlayError(f"{defect.id}: there is no patch {defect.patch!r}")
-            found[defect.id] = _whole(defect, patches.get(defect.patch))
+            found[defect.id] = _whole(defect, patches.get(defect.patch), table)
     return found
 
 
@@ -88,12 +90,14 @@ def _modules_of(package: ModuleType) -> list[ModuleType]:
     return [sys.modules[name] for name in sorted(names)]
 
 
-def _whole(defect: Defect, patch: Patch | None) -> Defect:
+def _whole(defect: Defect, patch: Patch | None, table: Tables) -> Defect:
+    of = defect.id if defect.sites else defect.patch
+    fixed = defect.fixed or table.first_without(of, defect.project.name, defect.only)
+    defect = defect.replace(fixed=fixed)
     if patch is None:
-        return defect.replace(fixed=defect.fixed or None, shown=defect.shown or READ)
+        return defect.replace(shown=defect.shown or READ)
     return defect.replace(
         met=defect.met or patch.met,
         upstream=defect.upstream or patch.upstream,
-        fixed=patch.remove.version if defect.fixed == "" else defect.fixed,
-        shown=defect.shown or patch.remove.test,
+        shown=defect.shown or f"overlay prove {patch.id}",
     )

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import sys
 
-from overlay.errors import OverlayError
+from overlay import log
+from overlay.base import settings
+from overlay.errors import OverlayError, TrustError
 from overlay.patch import Patch
 
 TYPE_CHECKING = False
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from overlay.deciding.table import Table, Tables
+    from overlay.deciding.table import Row, Table, Tables
     from overlay.patch import Contract, Project
 
 #: The package that is searched. The only place where the engine mentions what is built on top of it, and
@@ -31,8 +33,8 @@ _CODE = (".py", ".pyc")
 
 #: The module of each patch that was loaded, by its id.
 _modules: dict[str, str] = {}
-#: By the package of a project's patches, what they were tested on, `None` if nothing says so.
-_tables: dict[str, Table | None] = {}
+#: By the package of a project's patches, the rows of the table that lies there.
+_rows: dict[str, list[Row]] = {}
 
 
 def check_whole() -> None:
@@ -84,25 +86,81 @@ def contract_of(patch: str) -> Contract | None:
 
 
 def tables() -> Tables:
-    """Return what patches were tested on: of each project the file beside its patches, read when one asks."""
-    from overlay.deciding.table import Tables
+    """Return what patches were tested on: the table beside them, and that which `OVERLAY_TRUST` names.
 
-    return Tables(_table)
+    Of the latter are left out, with a warning, rows of a patch whose code is not the one that was tested.
+    Raises `TrustError` if it is no table.
+    """
+    from overlay.deciding.table import Table, Tables
+
+    added = _added()
+    found: dict[str, Table] = {}
+
+    def of(patch: str) -> Table:
+        place = _place(patch)
+        if place not in found:
+            found[place] = Table(
+                [*_rows_beside(place), *(row for row in added if _place(row.patch) == place)]
+            )
+        return found[place]
+
+    return Tables(of)
 
 
-def _table(patch: str) -> Table | None:
-    from overlay.deciding import table
+def _added() -> list[Row]:
+    """Return the rows of the file that `OVERLAY_TRUST` names, of patches whose code is that of the rows."""
+    path = settings.trust()
+    if not path:
+        return []
+    from overlay.deciding.table import read
+    from overlay.pinning.own_digest import of_code
 
-    project = module_of(patch).rpartition(".")[0]
-    if project and project not in _tables:
-        spec: Any = import_module(project).__spec__
-        path = os.path.join(next(iter(spec.submodule_search_locations), ""), table.NAME)
-        try:
-            data = spec.loader.get_data(path)  # it may lie in an archive
-        except OSError:
-            data = None  # a pack need not have one
-        _tables[project] = None if data is None else table.Table(table.rows_in(data, path))
-    return _tables.get(project)
+    try:
+        rows = read(path)
+    except OverlayError as error:
+        raise TrustError(f"OVERLAY_TRUST: {error}; mend it, or unset OVERLAY_TRUST") from error
+    here = {row.patch: of_code(row.patch) for row in rows if row.patch in _modules}
+    for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
+        log.warning(f"OVERLAY_TRUST: {path} is of another state of {patch}, and is not asked about it")
+    return [row for row in rows if here.get(row.patch) == row.code]
+
+
+def mutants(patch: str) -> dict[str, int] | None:
+    """Return on how many changed sources the contract of a patch was tried, and how many it let pass."""
+    import json
+
+    data = _beside(_place(patch))[1]
+    found: dict[str, int] | None = None if data is None else json.loads(data)["mutants"].get(patch)
+    return found
+
+
+def _place(patch: str) -> str:
+    """Return the package of the project that a patch, or a defect, is named after."""
+    if patch in _modules:
+        return _modules[patch].rpartition(".")[0]
+    return f"{PACK}.{patch.partition('.')[0]}"
+
+
+def _rows_beside(project: str) -> list[Row]:
+    """Return the rows of the table in the package of a project's patches, none if it has no table."""
+    if project not in _rows:
+        from overlay.deciding.table import rows_in
+
+        path, data = _beside(project)
+        _rows[project] = [] if data is None else rows_in(data, path)
+    return _rows[project]
+
+
+def _beside(project: str) -> tuple[str, bytes | None]:
+    """Return the path and the content of the table in a package, which need not have one."""
+    from overlay.deciding.table import NAME
+
+    spec: Any = import_module(project).__spec__
+    path = os.path.join(next(iter(spec.submodule_search_locations), ""), NAME)
+    try:
+        return path, spec.loader.get_data(path)  # it may lie in an archive
+    except OSError:
+        return path, None
 
 
 def import_module(name: str) -> ModuleType:

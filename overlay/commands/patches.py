@@ -49,7 +49,7 @@ def _explain(engine: Engine, arguments: argparse.Namespace) -> int:
     show(
         arguments,
         {"patch": patch.to_dict(), "verdict": verdict.to_dict()},
-        lambda: tables.explanation(patch, verdict, alone),
+        lambda: tables.explanation(patch, verdict, alone, engine.tested()),
     )
     return EXIT_LOUD if verdict.loud else EXIT_OK
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from overlay.arming.doctor import Checkup
     from overlay.authoring.new import Written
     from overlay.catalogue.packs import Pack
+    from overlay.deciding.table import Tested
     from overlay.ledger import Status
     from overlay.patch import Patch
     from overlay.verdict import Plan, TargetVerdict, Verdict
@@ -27,9 +28,8 @@ _COLOURS = {
     "apply": "green",
     "applied": "green",
     "armed": "cyan",
-    "unsupported": "bold red",
+    "unknown-source": "bold red",
     "conflict": "bold red",
-    "expired": "bold red",
     "failed": "bold red",
     "incomplete": "yellow",
     "yes": "green",
@@ -64,7 +64,7 @@ def status(item: Status) -> str:
     return item.table(_colour)
 
 
-def explanation(patch: Patch, verdict: Verdict, alone: str) -> str:
+def explanation(patch: Patch, verdict: Verdict, alone: str, table: Tested) -> str:
     """Return what `overlay explain` prints. `alone`: the selection of the patch, and of nothing else."""
     lines = [text.wrap(f"{patch.id}@{patch.revision}: {patch.summary}"), "", text.wrap(patch.why), ""]
     if patch.changes:
@@ -76,19 +76,14 @@ def explanation(patch: Patch, verdict: Verdict, alone: str) -> str:
     if patch.evidence:
         lines.append(text.wrap(f"{'Why it is a choice' if patch.opt_in else 'Exact'}: {patch.evidence}"))
     lines.append(text.wrap(f"Upstream: {', '.join(patch.upstream)}"))
-    lines.append(text.wrap(f"Removal: {patch.remove.when}. Test: {patch.remove.test}"))
     if patch.requires:
         lines.append(f"Requires: {', '.join(patch.requires)}")
     for target in patch.targets:
-        rows = []
-        for variant in target.variants:
-            sites = len(variant.replacements)
-            count = f"{variant.verdict}, {sites} site{'s' if sites != 1 else ''}"
-            said = f"{variant.verdict}: {variant.reason}" if variant.reason else count
-            rows.append((variant.name, variant.versions, said))
+        found = table.rows(patch, target)
+        rows = [(row.means, ", ".join(row.sources()), row.reason) for row in found]
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
-        lines += ["", f"{target.project.name}{kind}", _table(("variant", "versions", "verdict"), rows)]
+        lines += ["", f"{target.project.name}{kind}", _table(("here", "tested on", "why"), rows)]
     detail = _detail(verdict)
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)
@@ -194,7 +189,6 @@ def _findings(verdict: Verdict) -> list[str]:
         for finding in target.findings:
             mark = "ok " if finding.holds else "NOT"
             asks = f" ({finding.asks})" if finding.asks else ""
-            asks += " (trusted here)" if finding.trusted else ""
             lines.append(f"  {mark} {finding.expects:<8}{finding.site}{asks}")
             if not finding.holds:
                 lines.append(text.wrap(finding.found, indent=" " * 6))

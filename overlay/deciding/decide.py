@@ -7,16 +7,14 @@ what the audit says is what a trainer does.
 from __future__ import annotations
 
 from overlay.base.record import TYPE_CHECKING
-from overlay.deciding import versions
 from overlay.deciding.selection import in_order
 from overlay.errors import OverlayError, SourceError
-from overlay.verdict import LOUD, TargetVerdict, Verdict
+from overlay.verdict import APPLY, LOUD, TargetVerdict, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from overlay.deciding.table import Tested
-    from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch, Project, Target, Variant
     from overlay.reading.source import Tree
 
@@ -25,44 +23,23 @@ if TYPE_CHECKING:
 UNKNOWN = "of unknown version"
 
 
-def decide_all(
-    patches: Collection[Patch], tree: Tree, trusted: Mapping[str, Trusted], table: Tested | None = None
-) -> dict[str, Verdict]:
+def decide_all(patches: Collection[Patch], tree: Tree, table: Tested) -> dict[str, Verdict]:
     """Return the verdicts on all patches, with what they mean for each other, by id.
 
-    `trusted` says by patch what was proven here, and `table` what they were tested on.
+    `table` says what they were tested on.
     """
-    found = {patch.id: decide(patch, tree, trusted.get(patch.id), table) for patch in patches}
+    found = {patch.id: decide(patch, tree, table) for patch in patches}
     return settle(patches, found, tree)
 
 
-def decide(patch: Patch, tree: Tree, trusted: Trusted | None = None, table: Tested | None = None) -> Verdict:
-    """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises.
-
-    With `table`, what the patch was tested on decides; shapes are asked only where the table says nothing.
-    With `trusted`, digests that are unknown count as known if it was on them that the patch was proven here.
-    """
+def decide(patch: Patch, tree: Tree, table: Tested) -> Verdict:
+    """Return the verdict on one patch for the source in `tree`, other patches left aside. Never raises."""
     found: dict[str, TargetVerdict] = {}
     for target in sorted(patch.targets, key=lambda target: bool(target.serves)):  # after what they serve
-        found[target.project.name] = decide_target(patch, target, tree, found.get(target.serves), table)
+        found[target.project.name] = decide_target(patch, target, tree, table, found.get(target.serves))
     targets = tuple(found[target.project.name] for target in patch.targets)
     word, reason = combine(targets)
-    verdict = Verdict(patch=patch.id, revision=patch.revision, verdict=word, reason=reason, targets=targets)
-    return verdict if trusted is None or word != "unsupported" else _trusted(patch, verdict, trusted, tree)
-
-
-def _trusted(patch: Patch, verdict: Verdict, trusted: Trusted, tree: Tree) -> Verdict:
-    """Return the verdict on a patch that does not know its source with what was proven here. Never raises."""
-    from overlay.deciding.trusted import with_trust
-
-    try:
-        found = with_trust(patch, verdict, trusted, tree)
-    except Exception as error:  # noqa: BLE001 -- as in `decide_target`
-        found = f"what was proven cannot be looked at: {_told(error)}"
-    if isinstance(found, str):
-        return verdict.replace(reason=f"{verdict.reason}; {found}")
-    word, reason = combine(found)
-    return verdict.replace(verdict=word, reason=reason, targets=found)
+    return Verdict(patch=patch.id, revision=patch.revision, verdict=word, reason=reason, targets=targets)
 
 
 def settle(
@@ -70,8 +47,8 @@ def settle(
 ) -> dict[str, Verdict]:
     """Return the verdicts with what patches mean for each other taken into account. Never raises.
 
-    Two patches that would both apply to one site (or one to a class and one to its method) conflict, and a
-    patch whose requirement does not apply is unsupported. With `tree`, a name that a module imported and what
+    Two patches that would both apply to one site (or one to a class and one to its method) conflict, and so
+    does a patch with a requirement that does not apply. With `tree`, a name that a module imported and what
     it is imported from count as one site: which of them is replaced first would decide what runs.
     """
     settled = dict(verdicts)
@@ -109,7 +86,7 @@ def settle(
             got = settled[needed].verdict if needed in settled else "not-selected"
             if name in settled and settled[name].verdict == "apply" and got != "apply":
                 settled[name] = settled[name].replace(
-                    verdict="unsupported", reason=f"it needs {needed}, which is {got}"
+                    verdict="conflict", reason=f"it needs {needed}, which is {got}"
                 )
     return settled
 
@@ -117,7 +94,7 @@ def settle(
 def _included(patches: Mapping[str, Patch], verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
     """Return the verdicts on patches whose work another patch that applies does as well."""
     return {
-        other: verdicts[other].replace(verdict="superseded", reason=f"{name} does it too")
+        other: verdicts[other].replace(verdict="not-needed", reason=f"{name} does it too")
         for name, verdict in verdicts.items()
         for other in (patches[name].includes if verdict.verdict == "apply" else ())
         if other in verdicts and verdicts[other].verdict == "apply"
@@ -133,17 +110,13 @@ def variant_of(patch: Patch, verdict: TargetVerdict) -> Variant | None:
 
 
 def decide_target(
-    patch: Patch,
-    target: Target,
-    tree: Tree,
-    served: TargetVerdict | None = None,
-    table: Tested | None = None,
+    patch: Patch, target: Target, tree: Tree, table: Tested, served: TargetVerdict | None = None
 ) -> TargetVerdict:
     """Return the verdict on one project of a patch. Never raises.
 
     `served` is the verdict on the project for whose sake alone this one is changed, if there is one.
     """
-    blank = TargetVerdict(project=target.project.name, verdict="unsupported", optional=target.optional)
+    blank = TargetVerdict(project=target.project.name, verdict="unknown-source", optional=target.optional)
     try:
         if not _is_there(target.project.marker, tree) and not _trace(target, tree):
             return blank.replace(verdict="not-installed", reason=f"{target.project.name} is not installed")
@@ -183,12 +156,10 @@ def _unneeded(target: Target, tree: Tree, blank: TargetVerdict, served: TargetVe
     else:
         reason = f"it serves {served.project} alone, and {served.project} {served.version} needs nothing: "
         reason += served.reason
-    return blank.replace(verdict="not-affected", version=version, reason=reason)
+    return blank.replace(verdict="not-needed", version=version, reason=reason)
 
 
-def _judge(
-    patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Tested | None
-) -> TargetVerdict:
+def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Tested) -> TargetVerdict:
     """Return the verdict on a target that is installed. Raises whatever its files make Python raise."""
     project = target.project
     if not _is_there(project.marker, tree):
@@ -196,21 +167,36 @@ def _judge(
         reason = f"{trace} is there, and {project.marker}, which every {project.name} has, is not"
         return blank.replace(version=UNKNOWN, reason=reason)
     stated, metadata = _versions_of(project, tree)
-    version = stated or metadata or ""
     blank = blank.replace(
-        version=version or UNKNOWN,
+        version=stated or metadata or UNKNOWN,
         metadata_version=metadata if metadata and stated and metadata != stated else "",
     )
-    row = None if table is None else table.find(patch, target, tree)
-    if row is not None:
-        reason = "" if row.verdict == "apply" else row.evidence
-        return blank.replace(verdict=row.verdict, variant=row.variant, reason=reason, findings=row.findings())
-    parsed = versions.parse(version)
-    if parsed is None:
-        return blank.replace(reason=f"the version of {project.name} cannot be told (found {version!r})")
-    from overlay.deciding.variant_choice import choose_variant
+    row = table.find(patch, target, tree)
+    if row is None:
+        return _unknown(patch, target, tree, blank, table)
+    return blank.replace(
+        verdict=row.verdict,
+        variant=row.variant,
+        reason="" if row.verdict == APPLY and not row.proven else row.reason,
+        findings=row.findings(),
+        tested_on=next(reversed(row.sources()), ""),
+        trusted=row.proven,
+    )
 
-    return choose_variant(patch, target, tree, blank, parsed)
+
+def _unknown(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table: Tested) -> TargetVerdict:
+    """Return the verdict on a source that is none of those that a patch was tested on."""
+    near = table.nearest(patch, target, tree)
+    if near is None:
+        return blank.replace(reason=f"it was not tested on any {target.project.name}")
+    findings = near.findings(tree)
+    misses = [finding for finding in findings if not finding.holds]
+    tested_on = next(reversed(near.sources()), "")
+    more = f" (and {len(misses) - 1} more)" if len(misses) > 1 else ""
+    first = f"{misses[0].site} {misses[0].found}{more}" if misses else f"it is as {tested_on} and as others"
+    reason = f"it is none that the patch was tested on; beside {tested_on}, {first}"
+    reason += f"; `overlay explain {patch.id}` lists the sites"
+    return blank.replace(reason=reason, findings=findings, tested_on=tested_on)
 
 
 def version_of(project: Project, tree: Tree) -> str:
@@ -242,8 +228,8 @@ def combine(targets: tuple[TargetVerdict, ...]) -> tuple[str, str]:
     if first.verdict != "apply":
         return first.verdict, first.reason
     for target in targets[1:]:
-        if target.verdict in ("unsupported", "expired", "conflict"):
-            return "unsupported", f"{target.project} {target.version}: {target.reason}"
+        if target.verdict in LOUD:
+            return target.verdict, f"{target.project} {target.version}: {target.reason}"
         if target.verdict == "not-installed" and not target.optional:
             return "not-installed", target.reason
     notes = [f"{t.project} {t.version} is {t.reason}" for t in targets if t.verdict == "apply" and t.reason]

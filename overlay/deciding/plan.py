@@ -9,10 +9,9 @@ from overlay.deciding.selection import in_order
 from overlay.verdict import Plan, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from overlay.deciding.table import Tested
-    from overlay.deciding.trusted import Trusted
     from overlay.patch import Patch
     from overlay.reading.source import Tree
 
@@ -21,15 +20,14 @@ def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is
     patches: Iterable[Patch],
     selection: Sequence[str],
     tree: Tree,
+    table: Tested,
     site: str = "",
     progress: Callable[[int, int, str], None] | None = None,
-    trusted: Mapping[str, Trusted] | None = None,
-    table: Tested | None = None,
 ) -> Plan:
     """Decide on every patch, and freeze the result. Patches that are not selected are only named.
 
-    `progress` is told how many have been decided on, of how many, and which one is next.
-    `trusted` says by patch what was proven here, and `table` what patches were tested on.
+    `table` says what they were tested on. `progress` is told how many have been decided on, of how many, and
+    which one is next.
     """
     by_id = {patch.id: patch for patch in patches}
     chosen = {}
@@ -37,7 +35,7 @@ def make_plan(  # noqa: PLR0913, PLR0917 -- what a plan is made from, and who is
         for done, name in enumerate(selection):
             if progress is not None:
                 progress(done, len(selection), name)
-            chosen[name] = decide(by_id[name], tree, (trusted or {}).get(name), table)
+            chosen[name] = decide(by_id[name], tree, table)
         settled = settle([by_id[name] for name in selection], chosen, tree)
     verdicts = tuple(settled.get(name) or _left_out(by_id[name]) for name in in_order(by_id))
     return Plan(site=site, selection=tuple(selection), verdicts=verdicts, digest=plan_digest(verdicts))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from overlay.deciding.installed import Installed
-    from overlay.deciding.trusted import Trusted
+    from overlay.deciding.table import Tested
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.pinning.agreement import Account, Statement
@@ -65,15 +65,16 @@ class Engine:
         progress: Callable[[int, int, str], None] | None = None,
         *,
         speaks: bool = False,
-        by_table: bool = True,
+        table: Tested | None = None,
     ) -> None:
-        """Make an engine. `speaks`: it is that of its process, and heard in the log of the job.
+        """Make an engine.
 
-        Without `by_table` the shapes of patches decide a plan alone: what writes the tables needs that.
+        `speaks`: it is that of its process, and heard in the log of the job. `table`: what patches were
+        tested on, else what lies beside them says.
         """
         self._load = load
         self._speaks = speaks
-        self._by_table = by_table
+        self._table = table
         self._progress = progress
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
@@ -113,7 +114,7 @@ class Engine:
                     strict=wanted,
                     strict_given=strict is not None,
                     pin=_pin_on(chosen),
-                    trusted=_trusted(chosen),
+                    table=self.tested(),
                     **(calls if self._speaks else {}),
                 )
             else:
@@ -147,16 +148,13 @@ class Engine:
         root: str | None = None,
     ) -> Plan:
         """Decide on every patch without importing anything of an upstream."""
-        from overlay.catalogue.registry import tables
         from overlay.deciding.plan import make_plan
         from overlay.reading.source import InstalledTree
 
         chosen = self.chosen(patches)
         tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
         known = self.known()
-        trusted = _trusted(known[name] for name in chosen.ids)
-        table = tables() if self._by_table else None
-        plan = make_plan(known.values(), chosen.ids, tree, tree.name, self._progress, trusted, table)
+        plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name, self._progress)
         return plan.replace(companions=chosen.companions)
 
     def plan_each(self, site: str | Sequence[str] | InstalledTree | None = None) -> Plan:
@@ -302,6 +300,14 @@ class Engine:
             half_patched=half_patched(patches),
         )
 
+    def tested(self) -> Tested:
+        """Return what patches were tested on. Raises `TrustError` for a file that is no table."""
+        if self._table is not None:
+            return self._table
+        from overlay.catalogue.registry import tables
+
+        return tables()
+
     def known(self) -> dict[str, Patch]:
         """Return all patches by id."""
         if self._patches is None:
@@ -317,16 +323,6 @@ def _pin_on(patches: list[Patch]) -> Pin | None:
     from overlay.pinning.pin import Pin
 
     return Pin(wanted, patches)
-
-
-def _trusted(patches: Iterable[Patch]) -> dict[str, Trusted]:
-    """Return what the environment says was proven here. Raises `TrustError`."""
-    path = settings.trust()
-    if not path:
-        return {}
-    from overlay.pinning.trustfile import trusted
-
-    return trusted(path, patches)
 
 
 def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:

@@ -15,7 +15,7 @@ from overlay import log
 from overlay.aliases.heap import modules_with_functions
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.deferred import whole
-from overlay.catalogue.registry import module_of, tables
+from overlay.catalogue.registry import module_of
 from overlay.deciding.selection import in_order
 from overlay.effect import load as load_effect
 from overlay.enabling.finder import WatchingFinder, spec_of
@@ -23,10 +23,10 @@ from overlay.enabling.patch_state import ENDED, Entry
 from overlay.errors import OverlayError, PatchError, PinError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from overlay.deciding.selection import Selection
-    from overlay.deciding.trusted import Trusted
+    from overlay.deciding.table import Tested
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
     from overlay.pinning.pin import Pin
@@ -55,25 +55,25 @@ class Session:
         patches: Sequence[Patch],
         chosen: Selection,
         *,
+        table: Tested,
         strict: bool,
         strict_given: bool = False,
         pin: Pin | None = None,
         on_first_module: Callable[[], None] = _nothing,
-        trusted: Mapping[str, Trusted] | None = None,
         on_module: Callable[[], None] = _nothing,
     ) -> None:
         """Arm the patches of a selection.
 
-        `strict_given`: strict mode is an argument of `enable()`. `on_first_module` is called before the first
-        module is looked at that a patch is for, `on_module` after each. `trusted`: by patch, what was proven
-        here.
+        `table`: what they were tested on. `strict_given`: strict mode is an argument of `enable()`.
+        `on_first_module` is called before the first module is looked at that a patch is for, `on_module`
+        after each.
         """
         by_id = {patch.id: patch for patch in patches}
         self.chosen = chosen
         self.strict = strict
         self._strict_given = strict_given
         self._pin = pin
-        self._trusted = trusted or {}
+        self._table = table
         self._on_first_module = on_first_module
         #: Whether a module has been looked at that a patch is for: the verdicts are those it goes by.
         self.has_begun = False
@@ -341,7 +341,7 @@ class Session:
 
     def _way_out(self, entry: Entry) -> str:
         """Say what to set or to call so that a patch is left out, with those that would be the next error."""
-        loud = {v.patch for v in self.verdicts() if v.verdict in ("unsupported", "expired")}
+        loud = {v.patch for v in self.verdicts() if v.verdict == "unknown-source"}
         gone = {entry.patch.id, *(loud - {*self.chosen.companions})}
         for other in self.entries.values():  # each after those that it requires
             if gone.intersection(other.patch.requires):
@@ -378,7 +378,7 @@ class Session:
         """Return the verdict on a patch, one of whose modules has been executed under `name`."""
         if entry.verdict is None or entry.state not in ENDED:
             entry.verdict = self._decide(entry.patch)
-        if entry.verdict.verdict not in ("apply", "not-installed", "not-affected"):
+        if entry.verdict.verdict not in ("apply", "not-installed", "not-needed"):
             return entry.verdict
         owner = next(target.project.name for target in entry.patch.targets if name in target.modules())
         if _absent(entry.verdict, owner):
@@ -387,7 +387,7 @@ class Session:
             entry.verdict = self._decide(entry.patch)
             if _absent(entry.verdict, owner):
                 reason = f"{name} has been imported, and {owner} cannot be found"
-                entry.verdict = entry.verdict.replace(verdict="unsupported", reason=reason)
+                entry.verdict = entry.verdict.replace(verdict="unknown-source", reason=reason)
             if entry.state == "skipped":
                 entry.state, entry.reason = "armed", ""
         return entry.verdict
@@ -408,7 +408,7 @@ class Session:
             try:
                 tree = self._source()
                 with paused():
-                    found |= decide_all(chosen, tree, self._trusted, tables())
+                    found |= decide_all(chosen, tree, self._table)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
                 found |= {other.id: _undecided(other, error) for other in chosen}
@@ -434,7 +434,7 @@ def _undecided(patch: Patch, error: Exception) -> Verdict:
     from overlay.verdict import Verdict
 
     reason = f"it cannot be decided on: {type(error).__name__}: {error}"
-    return Verdict(patch=patch.id, revision=patch.revision, verdict="unsupported", reason=reason)
+    return Verdict(patch=patch.id, revision=patch.revision, verdict="unknown-source", reason=reason)
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

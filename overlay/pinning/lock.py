@@ -78,7 +78,7 @@ def static_part(patches: Iterable[Patch], packs: Iterable[Pack]) -> Lock:
 
 def _target(verdict: TargetVerdict, distribution: str) -> Lock:
     sites = {finding.site: finding.digest for finding in verdict.findings if finding.digest}
-    trusted = {finding.site: finding.digest for finding in verdict.findings if finding.trusted}
+    trusted = sites if verdict.trusted else {}
     return {
         "project": verdict.project,
         "distribution": distribution,

@@ -66,12 +66,34 @@ def of_patch(patch: str) -> str:
     return sha256(data).hexdigest()
 
 
-def of_shared(patch: str) -> str:
-    """Return the digest of what the patches beside one that has been loaded share: `_*` in their package."""
-    pack = module_of(patch).rpartition(".")[0].rpartition(".")[0]
-    files = _files(pack) if pack else {}
-    shared = {name: path for name, path in files.items() if name.startswith("_")}
-    return _digest({name: path for name, path in shared.items() if not _is_index(name)})
+def of_code(patch: str) -> str:
+    """Return the digest of what a patch does and of its contract: the code of its folder, without words.
+
+    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments and layout. Empty for a patch
+    that was not loaded from a file.
+    """
+    if not module_of(patch):
+        return ""
+    import ast
+
+    from overlay.reading.digest import digest
+
+    module = import_module(module_of(patch))
+    spec = module.__spec__
+    folder = spec is not None and spec.submodule_search_locations is not None
+    files = _files(module.__name__) if folder else {"": str(module.__file__)}
+    nodes: list[object] = []
+    for name in sorted(files):
+        if files[name].endswith(".py"):
+            with open(files[name], encoding="utf-8") as file:
+                tree = ast.parse(file.read())
+            tree.body = [node for node in tree.body if not _declares(node)]
+            nodes += [name.replace(os.sep, "/"), tree]
+    return digest(nodes)
+
+
+def _declares(node: object) -> bool:
+    return "PATCH" in [getattr(target, "id", "") for target in getattr(node, "targets", ())]
 
 
 def _is_patch(name: str) -> bool:

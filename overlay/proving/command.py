@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 
-from overlay.base import settings
 from overlay.catalogue.registry import recorded_projects
 from overlay.commands.output import EXIT_LOUD, EXIT_OK, show
 from overlay.deciding.decide import version_of
-from overlay.errors import SelectionError, TrustError
-from overlay.pinning import trustfile
-from overlay.proving import prove, table, trusting
+from overlay.errors import SelectionError
+from overlay.proving import prove, table, writing
 from overlay.reading.source import InstalledTree
 
 TYPE_CHECKING = False
@@ -49,9 +46,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"for a run (default: {PATIENCE:g})",
     )
     parser.add_argument(
-        "--trust",
+        "--write",
+        metavar="FILE",
+        help="try patches on a source that they were not tested on, and add what holds to a table, which "
+        "OVERLAY_TRUST then names",
+    )
+    parser.add_argument(
+        "--judged",
         action="store_true",
-        help="try patches whose digests alone are unknown here, and write those that hold to OVERLAY_TRUST",
+        help="with --write: you have read how the source differs, and a contract that holds is enough",
     )
     parser.set_defaults(command=run)
 
@@ -72,7 +75,7 @@ def run(engine: Engine, arguments: argparse.Namespace) -> int:
         device=arguments.device,
         beside=beside(),
     )
-    return (_trust if arguments.trust else _prove)(engine, arguments, options)
+    return (_write if arguments.write else _prove)(engine, arguments, options)
 
 
 def _prove(engine: Engine, arguments: argparse.Namespace, options: prove.Options) -> int:
@@ -87,36 +90,21 @@ def _prove(engine: Engine, arguments: argparse.Namespace, options: prove.Options
     return EXIT_LOUD if prove.fails(rows, arguments.patches) else EXIT_OK
 
 
-def _trust(engine: Engine, arguments: argparse.Namespace, options: prove.Options) -> int:
-    path = settings.trust()
-    if not path:
-        raise SelectionError(
-            "--trust writes to the file that OVERLAY_TRUST names: set OVERLAY_TRUST to a file beside the lock"
-        )
-    before = []
-    if os.path.exists(path):
-        before = trustfile.read(path)
-    else:
-        del os.environ["OVERLAY_TRUST"]  # it is about to be written
-    plan, wanted = _asked_for(engine, arguments.patches, ("unsupported",))
-    trials = trusting.trust(wanted, InstalledTree(), options, before, arguments.progress)
-    proofs = {one.patch: one.proof for one in trials if one.proof is not None}
-    if proofs:
-        try:
-            trustfile.write(path, ({one.patch: one for one in before} | proofs).values())
-        except OSError as error:
-            raise TrustError(f"OVERLAY_TRUST={path!r} cannot be written: {error}") from error
-    data = {
-        **_how(options),
-        "seeds": trusting.seeds(options.seed),
-        "file": path,
-        "written": sorted(proofs),
-        "trials": [{**one.to_dict(), "why": one.why} for one in trials],
-    }
-    show(arguments, data, lambda: table.trials(trials, path, options))
-    applies = {verdict.patch for verdict in plan.verdicts if verdict.verdict == "apply"}
-    refused = arguments.patches and any(one.patch not in proofs.keys() | applies for one in trials)
-    return EXIT_LOUD if refused or trusting.failed(trials) else EXIT_OK
+def _write(engine: Engine, arguments: argparse.Namespace, options: prove.Options) -> int:
+    path: str = arguments.write
+    file = writing.File.read(path)
+    _, wanted = _asked_for(engine, arguments.patches, ("unknown-source",))
+    tries = writing.tries(wanted, InstalledTree(), engine.tested(), options, judged=arguments.judged)
+    found = []
+    for one in tries:
+        found.append(one)
+        if one.rows:  # now: the next contract may take long, and be interrupted
+            file = file.plus(one.rows)
+            file.write(path)
+    data = {**_how(options), "file": path, "tries": [one.to_dict() for one in found]}
+    show(arguments, data, lambda: table.tries(found, path, options))
+    failed = any(one.failed for one in found) or (arguments.patches and any(one.why for one in found))
+    return EXIT_LOUD if failed else EXIT_OK
 
 
 def _asked_for(

@@ -16,21 +16,22 @@ import sys
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import isfunction
 
 from overlay.base.settings import ALONE, PROVE
-from overlay.catalogue.registry import contract_of
+from overlay.catalogue.registry import contract_of, module_of
 from overlay.enabling.loading import load_all
 from overlay.proving.forked import RAISES, forked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from overlay.patch import Contract
 
 #: The contract was not run: a package that it needs is not installed. That is never a pass.
 NOT_RUN = "not run"
-#: How a contract is run, beside `ALONE`: with the patch, and so that it may be trusted.
+#: How a contract is run, beside `ALONE`: with the patch, and so that a row may be written.
 WITH, STRICTLY = "with", "strictly"
 #: The first line that is printed.
 READY = "ready"
@@ -66,6 +67,17 @@ def run(patch: str, how: str, seed: str, seconds: float) -> tuple[str, str]:
     if missing is not None and _is_absent(missing[1]):
         return NOT_RUN, f"{missing[1]} is not installed"
     return outcome, why
+
+
+def defect_of(patch: str) -> Callable[[str], str]:
+    """Return what looks for the defect of a patch that has a contract.
+
+    It is the function `wrong` beside the contract, if there is one, as a cure of upstream's need not give all
+    that the patch promises; else all of the contract.
+    """
+    contract = contract_of(patch)
+    found = getattr(import_module(f"{module_of(patch)}.contract"), "wrong", None)
+    return found if isfunction(found) else contract.check  # type: ignore[union-attr]
 
 
 def _is_absent(module: str) -> bool:

@@ -6,7 +6,7 @@ import textwrap
 
 from overlay.proving.prove import FAILS, HARMLESS, PROVEN, UNSHOWN
 from overlay.proving.runner import NOT_RUN
-from overlay.proving.trusting import seeds
+from overlay.proving.writing import seeds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from overlay.proving.processes import Outcome
     from overlay.proving.prove import Options, Row
-    from overlay.proving.trusting import Trial
+    from overlay.proving.writing import Try
 
 WIDTH = 110
 #: What an outcome is called in the table, as in that of `scripts/demo`.
@@ -36,15 +36,17 @@ def table(rows: Sequence[Row], options: Options) -> str:
     return "\n".join([*_aligned(_HEAD, cells, [row.why for row in rows]), "", foot])
 
 
-def trials(items: Sequence[Trial], path: str, options: Options) -> str:
+def tries(items: Sequence[Try], path: str, options: Options) -> str:
     """Return the table of what was tried, and below it what was written."""
-    cells = [(item.patch, "trusted here" if item.proof is not None else "not trusted") for item in items]
-    why = [item.why or (item.proof.told if item.proof is not None else "") for item in items]
-    count = sum(item.proof is not None for item in items)
+    cells = [(item.patch, ", ".join(row.means for row in item.rows) or "not written") for item in items]
+    why = [item.why or (item.rows[0].proven or item.rows[0].reason) for item in items]
+    count = sum(bool(item.rows) for item in items)
     foot = f"{count} of {len(items)} written to {path}" if count else f"nothing is written to {path}"
     foot += f"; {_where(options)}, seeds {', '.join(seeds(options.seed))}"
+    if count:
+        foot += f"; OVERLAY_TRUST={path} goes by it"
     if not items:
-        return f"no digest alone stands in the way of a patch here; {foot}"
+        return f"each patch knows its source here; {foot}"
     return "\n".join([*_aligned(("patch", "verdict"), cells, why), "", foot])
 
 

@@ -17,7 +17,6 @@ from overlay.reading.bindings import Module, find
 from overlay.reading.calls import does_not_call
 from overlay.reading.digest import digest
 from overlay.reading.editable import Links, module_file
-from overlay.reading.fields import lacks_fields
 from overlay.reading.fingerprint import inside
 from overlay.reading.locate import (
     ask_finders,
@@ -110,10 +109,6 @@ class Tree:
         With `last`, why it does not do that as its last statement.
         """
         return self._answer(site, _no_call, callee, last)
-
-    def no_fields(self, site: str, names: tuple[str, ...], default: str) -> str:
-        """Return why a class does not have fields, empty if it does. Raises `SourceError`."""
-        return self._answer(site, lacks_fields, names, default)
 
     def _answer(self, site: str, question: Callable[..., T], *more: object) -> T:
         """Return the answer to a question about a site, of which each is asked by many patches and rows."""

@@ -6,8 +6,7 @@ from functools import partial
 
 from overlay.compat.projects import MEGATRON
 from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patch import Absent, known
-from overlay.patches._defects._short_forms import NOT_SLIME, absent, all_of, fixed, one_of, present
+from overlay.patches._defects._short_forms import NOT_SLIME, all_of, one_of
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -67,27 +66,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="Grouped experts with tensor parallelism, on Transformer Engine 2.13 or later.",
         when=all_of(_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later")),
-        variants=(
-            present(
-                "0.12",
-                ">=0.12.0.dev0",
-                known(
-                    _GROUPED,
-                    "d629c8f1d0b7",
-                    "d9a2024c9ceb",
-                    "48fa91fee02f",
-                    "d695cbc636a8",
-                    "27b65567c8bb",
-                    "63a9d4e75578",
-                ),
-            ),
-            fixed(
-                "0.19",
-                ">=0.19.0.dev0",
-                known(_GROUPED, "2cd617476a91", "64424e1ecd14"),
-                reason="experts are marked",
-            ),
-        ),
+        sites=(_GROUPED,),
         fixed="0.19.0",
         patch="megatron.grad-norm",
     ),
@@ -98,28 +77,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="Multi-latent attention with tensor parallelism on Transformer Engine.",
         when=all_of(_TP, switched("multi_latent_attention")),
-        variants=(
-            present(
-                "0.12",
-                ">=0.12.0.dev0",
-                known(
-                    _LINEAR,
-                    "c4f8f35f39c8",
-                    "4c3a8f490a44",
-                    "8bf9b80a9c7c",
-                    "b7efceafe21e",
-                    "e144add15b46",
-                    "a5a25a24d76a",
-                    "fa99cb1fb416",
-                ),
-            ),
-            fixed(
-                "0.17",
-                ">=0.17.0.dev0",
-                known(_LINEAR, "1a1c75691d73", "960e9651df7d", "8db2d3a9786d", "5797c4f562a3"),
-                reason="what is not split has no mark",
-            ),
-        ),
+        sites=(_LINEAR,),
         fixed="0.17.0",
         patch="megatron.grad-norm",
     ),
@@ -130,13 +88,9 @@ DEFECTS = (
         harm="silent-wrong",
         met="softmax_type=learnable with tensor parallelism.",
         when=all_of(_TP, among("softmax_type", "learnable")),
-        variants=(
-            present(
-                "0.15",
-                ">=0.15.0.dev0",
-                known(_SINKS, "70659422d271", "e0a598b04605", "85e2914daac6", "4f5ad8ca6ff6"),
-            ),
-            absent("before 0.15", "<0.16.0.dev0", Absent(site=_SOFTMAX), reason="it has no attention sinks"),
+        sites=(
+            _SINKS,
+            _SOFTMAX,
         ),
         patch="megatron.grad-norm",
     ),
@@ -224,23 +178,7 @@ DEFECTS = (
             _PER_TOKEN,
             above("micro_batch_size", 1),
         ),
-        variants=(
-            present("0.16", ">=0.16.0.dev0", known(_SEQUENCE, "56ddc1f9e8d7")),
-            present("dev", ">=0.16.0.dev0", known(_SEQUENCE, "3e433714469a")),
-            fixed(
-                "0.19",
-                ">=0.18.0.dev0",
-                known(_SEQUENCE, "3f96c4fa47cc"),
-                reason="the tokens of all sequences count",
-            ),
-            absent(
-                "0.14",
-                ">=0.13.1.dev0",
-                known(_SEQUENCE, "ef35efac69a6"),
-                reason="the tokens of all sequences count",
-            ),
-            absent("before 0.14", "<0.14.0.dev0", Absent(site=_SEQUENCE), reason="there is no such method"),
-        ),
+        sites=(_SEQUENCE,),
         upstream=("NVIDIA/Megatron-LM#5798",),
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
@@ -316,30 +254,7 @@ DEFECTS = (
             (given("pipeline_model_parallel_layout"), _OVERLAPPED, beyond("it has virtual stages")),
             (given("virtual_pipeline_model_parallel_size"), switched("deallocate_pipeline_outputs")),
         ),
-        variants=(
-            present(
-                "before 0.18",
-                ">=0.11.0.dev0",
-                known(
-                    _INTERLEAVED,
-                    "b6d228378129",
-                    "3cf65f2b9e24",
-                    "a4b57bcdf242",
-                    "19de865b991a",
-                    "026abc44c323",
-                    "a3df8b88def3",
-                    "e6c779c35d11",
-                    "6bd99db2e392",
-                    "ca6bb41d1ea4",
-                ),
-            ),
-            fixed(
-                "0.18",
-                ">=0.16.0.dev0",
-                known(_INTERLEAVED, "99c4d724a6ae", "aa144275bb95", "426f8be2cc0e", "c3a621f158a2"),
-                reason="it waits for what is being sent",
-            ),
-        ),
+        sites=(_INTERLEAVED,),
         patch="megatron.vpp-send-before-free",
     ),
     _defect(

@@ -6,8 +6,7 @@ from functools import partial
 
 from overlay.compat.projects import MEGATRON
 from overlay.defect import Defect, above, among, beyond, given, switched
-from overlay.patch import Absent, known
-from overlay.patches._defects._short_forms import NOT_SLIME, absent, all_of, fixed, one_of, present
+from overlay.patches._defects._short_forms import NOT_SLIME, all_of, one_of
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -38,30 +37,10 @@ DEFECTS = (
         harm="silent-wrong",
         met="mtp_num_layers with calculate_per_token_loss.",
         when=all_of(given("mtp_num_layers"), switched("calculate_per_token_loss")),
-        variants=(
-            present(
-                "0.14",
-                ">=0.13.1.dev0",
-                known(
-                    _POST,
-                    "7b2412e6a21c",
-                    "a7472bd757e8",
-                    "22c6785b77fa",
-                    "f77ff1960674",
-                    "91d171e09ac3",
-                    "4cc6ee8943ac",
-                    "74228139b701",
-                    "2102931419a5",
-                    "5d6ccc1ca3d2",
-                ),
-            ),
-            present("0.12", ">=0.12.0.dev0", known(_BLOCK, "ee35e97d89e5", "fbde6cc577d6", "b967b4b68d4c")),
-            fixed(
-                "0.17",
-                ">=0.16.0.dev0",
-                known(_MTP, "4f5c678944ef", "9c5137c44e3a", "ffa08c968313", "8176fa808c75"),
-                reason="it is scaled by the tokens that both have",
-            ),
+        sites=(
+            _POST,
+            _BLOCK,
+            _MTP,
         ),
         upstream=("NVIDIA/Megatron-LM#3159",),
         fixed="0.17.0",
@@ -74,19 +53,7 @@ DEFECTS = (
         met="num_distributed_optimizer_instances above 1 with overlap_grad_reduce, and work on another "
         "stream.",
         when=all_of(above("num_distributed_optimizer_instances", 1), switched("overlap_grad_reduce")),
-        variants=(
-            present(
-                "before 0.17",
-                ">=0.11.0.dev0",
-                known(_SYNC, "85da0beca44e", "c2707bd15804", "acbe8fae3e2e", "6d93262393b6", "6beae6e1bf82"),
-            ),
-            fixed(
-                "0.17",
-                ">=0.16.0.dev0",
-                known(_SYNC, "bce5eff65a85", "1cedca4b9fd7", "a132f64e72f7", "fdbaf5cd4b7a"),
-                reason="it waits for the current stream",
-            ),
-        ),
+        sites=(_SYNC,),
         upstream=("NVIDIA/Megatron-LM#3693",),
         fixed="0.17.0",
         way_out="leave overlap_grad_reduce off",
@@ -98,16 +65,7 @@ DEFECTS = (
         harm="crash",
         met="--load-main-params-from-ckpt, with a parameter whose name is part of another's.",
         when=all_of(switched("load_main_params_from_ckpt"), beyond("a name is part of another")),
-        variants=(
-            present("0.14", ">=0.13.1.dev0", known(_NAMES, "febe2fc88cba")),
-            fixed(
-                "0.17",
-                ">=0.16.0.dev0",
-                known(_NAMES, "1242aef9ec6c", "03d404afb4d9", "d67933af5da4"),
-                reason="names are compared from their ends",
-            ),
-            absent("before 0.14", "<0.14.0.dev0", Absent(site=_NAMES), reason="there is no such option"),
-        ),
+        sites=(_NAMES,),
         upstream=("NVIDIA/Megatron-LM#3569",),
         fixed="0.17.0",
         way_out="leave --load-main-params-from-ckpt out",
@@ -125,15 +83,7 @@ DEFECTS = (
             among("moe_router_load_balancing_type", "global_aux_loss"),
             beyond("there are several data parallel ranks, or a padding mask"),
         ),
-        variants=(
-            # 0.15; 0.16, 0.17; 0.18, 0.19; the dev branch of August 2026, which is alike but for the masks
-            present(
-                "0.15",
-                ">=0.15.0.dev0",
-                known(_GLOBAL, "50e4018e7158", "ad5abbadef2b", "533c8c52d2c9", "1ed92201c33d"),
-            ),
-            absent("before", "<0.16.0.dev0", Absent(site=_GLOBAL), reason="there is no such loss"),
-        ),
+        sites=(_GLOBAL,),
         upstream=("NVIDIA/Megatron-LM#3672", "NVIDIA/Megatron-LM#3769", "NVIDIA/Megatron-LM#7481"),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_and_the_patch_leave_of_global_aux_loss",
         way_out="multiply moe_aux_loss_coeff (in a list the entry of global_aux_loss alone) by the data "
@@ -151,10 +101,7 @@ DEFECTS = (
             given("num_experts"),
             beyond("there is a padding mask, and there are several ranks"),
         ),
-        variants=(
-            present("0.16", ">=0.16.0.dev0", known(_COUNT, "e1f3c743e783")),
-            absent("before", "<0.17.0.dev0", Absent(site=_COUNT), reason="routers know no padding mask"),
-        ),
+        sites=(_COUNT,),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
         way_out="from 0.19 on, pack sequences instead of padding them; before, do so with "
         "megatron.moe-aux-scale",
@@ -172,21 +119,7 @@ DEFECTS = (
             NOT_SLIME,
             beyond("the loss function returns a sum, a number of tokens and a report"),
         ),
-        variants=(
-            present("0.13", ">=0.13.0.dev0,<0.14.0.dev0", known(_STEP, "faf3bdaa7af9")),
-            absent(
-                "before 0.13",
-                ">=0.11.0.dev0,<0.13.0.dev0",
-                known(_STEP, "eb112126da5b", "241ca4edb8d8"),
-                reason="Megatron's own loss function adds up the tokens of all context parallel ranks there",
-            ),
-            absent(
-                "0.14",
-                ">=0.13.1.dev0",
-                known(_STEP, "c095b46581e7", "009aefd53383"),
-                reason="see another record",
-            ),
-        ),
+        sites=(_STEP,),
         upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#1764"),
         way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
         tried="tests/real/test_advice.py::test_a_loss_per_token_is_right_in_0_13",
@@ -198,15 +131,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="Cross attention with a tensor parallel group of its own (pg_collection).",
         when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
-        variants=(
-            present(
-                "0.13",
-                ">=0.13.0.dev0",
-                # 0.13, 0.14; 0.15; 0.16, 0.17; 0.18, 0.19; the dev branch of August 2026
-                known(_CROSS, "4dec56ca44be", "bc484f3b90ea", "2cccc7b88496", "e15a36b70dc3", "16a94a32e998"),
-            ),
-            absent("before", "<0.13.0.dev0", reason="layers have no groups of their own"),
-        ),
+        sites=(_CROSS,),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#7190"),
         shown="tests/real/test_megatron_ranks.py"
         "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
@@ -225,15 +150,7 @@ DEFECTS = (
             switched("distribute_saved_activations"),
             beyond("the model has process groups of its own"),
         ),
-        variants=(
-            present(
-                "0.17",
-                ">=0.17.0.dev0",
-                # 0.17; 0.18; 0.19; the dev branch of August 2026
-                known(_RECOMPUTED, "9a1489f4588a", "d5851abfa356", "61b11bd605fc", "19a72628b433"),
-            ),
-            absent("before", "<0.17.0.dev0", reason="these layers have no group of their own"),
-        ),
+        sites=(_RECOMPUTED,),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#6760"),
         shown="tests/real/test_megatron_ranks.py"
         "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
@@ -253,15 +170,7 @@ DEFECTS = (
             ),
             beyond("the job resumes, with neither Transformer Engine nor Apex"),
         ),
-        variants=(
-            present("0.15", ">=0.15.0.dev0", known(_LOAD, "205ab9853a7c", "54793d359f10")),
-            # With the sharding type `fully_sharded_model_space`, which loads by the same function.
-            present(
-                "0.12",
-                ">=0.12.0.dev0,<0.15.0.dev0",
-                known(_LOAD, "7ac37f64b6e1", "7d4cb7f0e87c", "205ab9853a7c"),
-            ),
-        ),
+        sites=(_LOAD,),
         way_out="install Transformer Engine or Apex",
     ),
     _defect(
@@ -275,21 +184,7 @@ DEFECTS = (
             switched("reuse_grad_buf_for_mxfp8_param_ag"),
             beyond("the size of a parameter is no multiple of 64"),
         ),
-        variants=(
-            present("0.14", ">=0.14.0.dev0", known(_BUCKET, "c45daa222bac")),
-            fixed(
-                "0.17",
-                ">=0.16.0.dev0",
-                known(_BUCKET, "a7492ab38f0b", "85c35ca602a3", "b3082e6be9fc"),
-                reason="offsets are those of the buffer",
-            ),
-            absent(
-                "before 0.14",
-                "<0.14.0.dev0",
-                known(_BUCKET, "1a42db3e8efd", "c45daa222bac"),
-                reason="nothing reads these offsets",
-            ),
-        ),
+        sites=(_BUCKET,),
         upstream=("NVIDIA/Megatron-LM#3007",),
         fixed="0.17.0",
         way_out="leave --reuse-grad-buf-for-mxfp8-param-ag and --fp8-param-gather out: without the first "

@@ -6,8 +6,7 @@ from functools import partial
 
 from overlay.compat.projects import SLIME
 from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patch import Absent, Present, known
-from overlay.patches._defects._short_forms import absent, all_of, fixed, one_of, present
+from overlay.patches._defects._short_forms import all_of, one_of
 
 _PPO = among("advantage_estimator", "ppo")
 _CP = above("context_parallel_size", 1)
@@ -66,22 +65,10 @@ DEFECTS = (
         "own tokens alone. Nobody notices but by a reward that does not rise.",
         harm="silent-wrong",
         when=all_of(among("megatron_to_hf_mode", "bridge"), _CP),
-        variants=(
-            present("0.2.2", ">=0.2.1.dev0,<0.3.0.dev0", known(_PROVIDER, "507f0e2851f8", "ed1c7b3f37ff")),
-            fixed(
-                "0.2.4",
-                ">=0.2.3.dev0",
-                known(_PROVIDER, "29333892cf28", "52559e6c1f83"),
-                reason="the model is told the context parallel size",
-            ),
-            fixed("0.3.0", ">=0.2.4.dev0", Present(site=_INNER), reason="the model is told it"),
-            fixed("0.3.1", ">=0.3.0.dev0", Absent(site=_BRIDGED), reason="slime has no bridge mode any more"),
-            absent(
-                "before 0.2.2",
-                "<0.2.2.dev0",
-                known(_PROVIDER, "dfa83e8f2cfc", "1345b8887bf1", "cfd30a1c11bd"),
-                reason="slime has no bridge mode for the model before 0.2.2",
-            ),
+        sites=(
+            _PROVIDER,
+            _INNER,
+            _BRIDGED,
         ),
         fixed="0.2.4",
         patch="slime.bridge-flags",

@@ -6,8 +6,7 @@ from functools import partial
 
 from overlay.compat.projects import SLIME
 from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patch import Absent, known
-from overlay.patches._defects._short_forms import absent, all_of, fixed, present
+from overlay.patches._defects._short_forms import all_of
 
 _FSDP = "slime.backends.fsdp_utils.actor:FSDPTrainRayActor._train_step"
 _QWEN = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen"
@@ -26,10 +25,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="--eps-clip-c with the FSDP backend.",
         when=all_of(given("eps_clip_c"), among("train_backend", "fsdp")),
-        variants=(
-            present("0.2.0", ">=0.1.0.dev0", known(_FSDP, "85c8cbe36f8f", "aadcaa3f2fe0", "58c82ee57bd9")),
-            absent("none", ">=0", Absent(site=_FSDP), reason="there is no such trainer"),
-        ),
+        sites=(_FSDP,),
         upstream=("THUDM/slime#2247",),
         way_out="train on Megatron, with slime.eps-clip-c",
         tried="tests/real/test_contracts.py::test_with_the_patch_the_contract_holds",
@@ -45,13 +41,7 @@ DEFECTS = (
             among("loss_mask_type", "qwen"),
             beyond("results of tools follow each other in the data"),
         ),
-        variants=(
-            present(
-                "0.1",
-                ">=0",
-                known(_QWEN, "be985f53b191", "0794acad203d", "a506b7784e46", "612fb21bdc09", "0b7dad0d07b4"),
-            ),
-        ),
+        sites=(_QWEN,),
         upstream=("THUDM/slime#2264",),
         way_out="for a model with that template --loss-mask-type qwen3_5, from 0.2.4 on, or before "
         "--loss-mask-type qwen3 with slime.tool-turn-mask; 0.1.0 has neither",
@@ -72,19 +62,7 @@ DEFECTS = (
                 beyond("a gradient overflows"),
             ),
         ),
-        variants=(
-            present(
-                "0.1",
-                ">=0",
-                known(_STEP, "b065fb1e9ca5", "a2c41ec3ce98", "9511655dbe4a", "4ae619efcb86", "2d0b03ca756a"),
-            ),
-            fixed(
-                "0.3",
-                ">=0",
-                known(_STEP, "2f3196bd694d", "6c37bc868e7c", "9f50c5dc3441", "0fe23bd2f05f"),
-                reason="the norm of a skipped step is NaN",
-            ),
-        ),
+        sites=(_STEP,),
         upstream=("THUDM/slime#1762",),
         fixed="0.3.0",
         way_out="train in bfloat16, without --loss-scale",
@@ -96,25 +74,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="PPO.",
         when=all_of(among("advantage_estimator", "ppo")),
-        variants=(
-            present(
-                "0.2",
-                ">=0.1.0.dev0",
-                known(
-                    _ADVANTAGES,
-                    "a66e425738e0",
-                    "3548c5dd5ade",
-                    "45ee1816ba0e",
-                    "ee46cc8cc4e3",
-                    "35d9bb8ea6f7",
-                    "2f3b104525de",
-                ),
-            ),
-            fixed(
-                "main", ">=0.3", known(_ADVANTAGES, "2cb81e45e500"), reason="rewards are tensors of their own"
-            ),
-            absent("0.1", "<0.1.0.dev0", known(_ADVANTAGES, "227c1383b566"), reason="there is no PPO"),
-        ),
+        sites=(_ADVANTAGES,),
         upstream=("THUDM/slime#2114",),
     ),
     _defect(
@@ -124,19 +84,9 @@ DEFECTS = (
         harm="silent-wrong",
         met="--log-correct-samples with a data parallel size above 1.",
         when=all_of(switched("log_correct_samples"), beyond("there are several data parallel ranks")),
-        variants=(
-            present(
-                "0.2.2", ">=0.2", known(_LOG, "edf7f555af03", "7d7580b100a9", "426a1cb7faa2", "d3665990505a")
-            ),
-            fixed(
-                "main",
-                ">=0.3",
-                known("slime.utils.data:process_rollout_data", "40b7df6e03a5"),
-                reason="rewards are those of the rank's samples",
-            ),
-            absent(
-                "before 0.2.2", "<0.2.2", known(_LOG, "03d575b2c590", "af325ffc0673"), reason="no such option"
-            ),
+        sites=(
+            _LOG,
+            "slime.utils.data:process_rollout_data",
         ),
         upstream=("THUDM/slime#2234",),
         way_out="leave --log-correct-samples out",
@@ -148,24 +98,7 @@ DEFECTS = (
         harm="crash",
         met="--enable-mtp-training with --mtp-num-layers above 1.",
         when=all_of(switched("enable_mtp_training"), above("mtp_num_layers", 1)),
-        variants=(
-            present(
-                "0.2",
-                ">=0.1.0.dev0",
-                known(
-                    _TRAIN,
-                    "8fd0760de1b2",
-                    "0e79554f58e9",
-                    "9976852c76d1",
-                    "474ecb5764d2",
-                    "df28b2d0e898",
-                    "ce6fbdafd4ad",
-                    "30f3068b9d79",
-                ),
-            ),
-            fixed("main", ">=0.3", known(_TRAIN, "fd1259fbc857"), reason="each layer's loss is logged"),
-            absent("0.1", "<0.1.0.dev0", known(_TRAIN, "8190307f56c8"), reason="there is no such training"),
-        ),
+        sites=(_TRAIN,),
         upstream=("THUDM/slime#2132",),
         way_out="--mtp-num-layers 1",
     ),
@@ -176,11 +109,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="On-policy distillation with a teacher on SGLang, at a --rollout-temperature other than 1.",
         when=all_of(among("opd_type", "sglang"), other("rollout_temperature", 1)),
-        variants=(
-            # The last asks for --rollout-temperature in place of 0, which changes nothing.
-            present("0.2.3", ">=0.2.2.dev0", known(_REWARD, "b20ddc59403e", "ef2380c10da4", "ec137632a649")),
-            absent("before 0.2.3", "<0.2.3.dev0", Absent(site=_REWARD), reason="there is no such teacher"),
-        ),
+        sites=(_REWARD,),
         upstream=("THUDM/slime#2085",),
         way_out="--rollout-temperature 1, or --opd-type megatron, whose teacher slime scores at "
         "--rollout-temperature",

@@ -6,8 +6,7 @@ from functools import partial
 
 from overlay.compat.projects import VERL
 from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patch import Absent, known
-from overlay.patches._defects._short_forms import absent, all_of, fixed, one_of, present
+from overlay.patches._defects._short_forms import all_of, one_of
 
 _MOONCAKE = "verl.checkpoint_engine.mooncake_checkpoint_engine:MooncakeCheckpointEngine"
 _ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor.forward_backward_batch"
@@ -30,27 +29,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="The checkpoint engine mooncake, from the second transfer on.",
         when=all_of(among("checkpoint_engine.backend", "mooncake")),
-        variants=(
-            present("0.9.0", ">=0.9.0.dev0", known(f"{_MOONCAKE}.receive_weights", "838cebf24aa1")),
-            fixed(
-                "0.9.1",
-                ">=0.9.0.dev0",
-                known(f"{_MOONCAKE}.receive_weights", "b28ad7b9c0d2"),
-                reason="marks are waited for before a transfer ends",
-            ),
-            absent(
-                "0.7.1 and 0.8",
-                ">=0.7.1.dev0,<0.9.0.dev0",
-                known(f"{_MOONCAKE}.receive_weights", "1c940b638750", "97d797b0a58b"),
-                reason="the next bucket overwrites them",
-            ),
-            absent(
-                "before 0.7.1",
-                "<0.7.1.dev0",
-                Absent(site=f"{_MOONCAKE}.receive_weights"),
-                reason="no such engine",
-            ),
-        ),
+        sites=(f"{_MOONCAKE}.receive_weights",),
         fixed="0.9.1",
         shown="tests/real/test_verl_left.py::test_verl_0_9_0_leaves_marks_to_the_next_transfer",
     ),
@@ -69,14 +48,10 @@ DEFECTS = (
             among("rollout_correction.bypass_mode", False),
             beyond("the loss is a mean over tokens"),
         ),
-        variants=(
-            present(
-                "0.9",
-                ">=0.9.0.dev0",
-                known(f"{_V1}._compute_advantage", "b856c9ee1714"),
-                known("verl.workers.utils.losses:value_loss", "ba829f4576b3"),
-            ),
-            absent("before 0.9", "<0.9.0.dev0", Absent(site=_V1), reason="there is no such trainer"),
+        sites=(
+            f"{_V1}._compute_advantage",
+            "verl.workers.utils.losses:value_loss",
+            _V1,
         ),
         shown="tests/real/test_advice.py::test_the_legacy_trainer_counts_no_rejected_token",
         way_out="trainer.use_v1=False, which verl has deprecated",
@@ -89,10 +64,7 @@ DEFECTS = (
         harm="silent-wrong",
         met="The legacy workers: trainer.use_legacy_worker_impl other than disable.",
         when=all_of(other("trainer.use_legacy_worker_impl", "disable")),
-        variants=(
-            present("0.6", "<0.8.0.dev0", known(_ACTOR, "ee3dccdd75f9", "aae27d917ec8", "451a9b165876")),
-            fixed("0.8", ">=0.8.0.dev0", Absent(site=_ACTOR), reason="the legacy workers are gone"),
-        ),
+        sites=(_ACTOR,),
         upstream=("verl-project/verl#6836",),
         fixed="0.8.0",
         way_out="from 0.7 on trainer.use_legacy_worker_impl=disable, and fsdp_config.strategy=fsdp2 beside "
@@ -106,10 +78,7 @@ DEFECTS = (
         harm="crash",
         met="distillation.enabled=True, and a micro-batch whose tokens are all masked.",
         when=all_of(switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),
-        variants=(
-            present("0.8", ">=0.8.0.dev0", known(_RANGE, "addbe0c1ed1e")),
-            absent("before 0.8", "<0.8.0.dev0", Absent(site=_RANGE), reason="there is no distillation"),
-        ),
+        sites=(_RANGE,),
         way_out="drop samples without a token that counts",
         tried="tests/real/test_advice.py::test_a_distillation_of_one_token_is_measured",
     ),
@@ -126,15 +95,7 @@ DEFECTS = (
             other("trainer.use_v1", True),
             beyond("it resumes from the last step of an epoch"),
         ),
-        variants=(
-            present("0.8", ">=0.8.0.dev0", known(_LOAD, "b2f64f076ef9", "d81bba03cbb8")),
-            absent(
-                "before 0.8",
-                "<0.8.0.dev0",
-                known(_LOAD, "65d04c5aa9e4", "00913d78ce6e"),
-                reason="it skips the epoch",
-            ),
-        ),
+        sites=(_LOAD,),
         upstream=("verl-project/verl#5725",),
         way_out="save within an epoch, not at its end",
         tried="tests/real/test_advice.py::test_a_job_that_was_saved_within_an_epoch_goes_on",
@@ -149,12 +110,7 @@ DEFECTS = (
             among("algorithm.adv_estimator", "reinforce_plus_plus"),
             beyond("a rollout ends with an observation, as in user simulations"),
         ),
-        variants=(
-            present("0.9", ">=0.9.0.dev0", known(_RETURNS, "c70d2d2ce689")),
-            absent(
-                "before 0.9", "<0.9.0.dev0", known(_RETURNS, "6077f3309274"), reason="another record has it"
-            ),
-        ),
+        sites=(_RETURNS,),
         upstream=("verl-project/verl#7300",),
         way_out="let rollouts end with a turn of the policy",
         tried="tests/real/test_advice.py::test_a_reward_on_a_token_of_the_policy_is_credited",
@@ -168,10 +124,7 @@ DEFECTS = (
         when=all_of(
             given("data.train_batch_size"), beyond("it is SFT on Ray, and the ranks do not divide the batch")
         ),
-        variants=(
-            present("0.7", ">=0.7.0.dev0", known(_SFT, "664e9ca905f4", "6d8268d0d265", "4d7940aa28e3")),
-            absent("before 0.7", "<0.7.0.dev0", Absent(site=_SFT), reason="there is no such trainer"),
-        ),
+        sites=(_SFT,),
         shown="tests/real/test_sft_balance_ray.py::test_a_batch_that_the_ranks_do_not_divide_is_refused_by_verl",
         way_out="make the batch size a multiple of the ranks",
         tried="tests/real/test_sft_balance_ray.py::test_it_is_the_release_that_runs",
@@ -187,10 +140,7 @@ DEFECTS = (
             among("lora.merge", False),
             beyond("vLLM is 0.25 or later"),
         ),
-        variants=(
-            present("0.6", ">=0.6.0.dev0", known(_HIJACK, "22c6fbae58a7", "1d72d9e7e7e4")),
-            fixed("0.9.1", ">=0.9.0.dev0", known(_HIJACK, "ca1d984de3b3"), reason="the mapper is unstacked"),
-        ),
+        sites=(_HIJACK,),
         upstream=("verl-project/verl#7453",),
         fixed="0.9.1",
         way_out="a vLLM before 0.25; or lora.merge=True, on Megatron from 0.7.1 on and on FSDP from 0.9 on, "
@@ -208,20 +158,9 @@ DEFECTS = (
             among("vanilla_mbridge", False),
             beyond("override_ddp_config sets no grad_reduce_in_fp32"),
         ),
-        variants=(
-            present(
-                "0.7",
-                ">=0.7.0.dev0,<0.9.0.dev0",
-                known(_MODULE, "3c9b5e812a39", "8423e76a801c", "9dec19a4a062"),
-            ),
-            present("0.9.0", ">=0.9.0.dev0", known(_RESOLVE, "72db516ac26f")),
-            fixed("0.9.1", ">=0.9.0.dev0", known(_RESOLVE, "e22e8a9fef1e"), reason="float32 is the default"),
-            absent(
-                "0.6",
-                "<0.7.0.dev0",
-                known(_MODULE, "eee54bba02d2", "59a223e1189c"),
-                reason="there is no Megatron-Bridge",
-            ),
+        sites=(
+            _MODULE,
+            _RESOLVE,
         ),
         upstream=("verl-project/verl#7485", "verl-project/verl#6526"),
         fixed="0.9.1",

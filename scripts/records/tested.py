@@ -1,55 +1,82 @@
 """Write what each patch was tested on: a table beside the patches of each project, `patches/*/tested.json`.
 
-    ./scripts/matrix tested                     # look at every release, and print what differs
-    ./scripts/matrix tested verl.moe-aux-scale  # at this patch alone
+    ./scripts/matrix tested                     # what is not in the tables, or of other code: run it, print it
+    ./scripts/matrix tested verl.moe-aux-scale  # of this patch alone
     ./scripts/matrix tested --write             # and write the tables
-    ./scripts/matrix tested --write --judged    # with replaced sites of which a person has judged the change
+    ./scripts/matrix tested ID --write --judged # with replaced sites of which somebody has read the change
+    ./scripts/matrix tested ID --on SOURCE --read not-needed --why SENTENCE --write
+                                                # what somebody has read there, and no contract shows
 
-`overlay/deciding/table.py` says what a table is. The verdicts are the engine's, by the shapes in the patches;
-that a contract passed is what `compat/support.json` has recorded. Refused, and not written, is
+`overlay/deciding/table.py` says what a table is, `overlay/proving/rows.py` how a row comes about: the contract
+is run on a source for each row, on upstream alone and with the patch. Sources that are alike in all that a
+patch asks about share a row. A new line in `compat/releases.txt` needs this command and nothing else.
 
-- a row that applies to a replaced site that no row of that patch had before, but with `--judged`: a contract
-  can pass while a change of upstream's is undone;
-- what contradicts itself: two rows that say different things of equal files, or different quiet things of
-  equal sites. A fix that lies elsewhere than in what the patch names is to be named there.
+Refused, and not written, is a row that applies where a replaced site is new, without `--judged`, as a contract
+can pass while a change of upstream's is undone; and two rows that say different things of one source.
 
-Exit status 1 if something differs that is not written, or is refused.
+Exit status 1 if something differs that is not written, is refused, or fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import datetime as dt
-import hashlib
+import difflib
 import json
-from itertools import pairwise
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from overlay.catalogue.registry import load_patches
-from overlay.deciding.decide import decide_target, version_of
-from overlay.deciding.table import NAME, Row, Table, files_digest, named, rows_of
-from overlay.patch import Absent, Calls, Known, Present
+from checks import SEED, triton_on_cpu
+from overlay.auditing.judge import as_patch
+from overlay.base.settings import ALONE
+from overlay.catalogue.known_defects import load_defects
+from overlay.catalogue.registry import contract_of, load_patches
+from overlay.deciding.decide import decide, version_of
+from overlay.deciding.table import NAME, Row, Table, files_digest, rows_in
+from overlay.pinning.own_digest import of_code
+from overlay.proving.forked import HOLDS
+from overlay.proving.rows import Trial, held, text_of, trial, unjudged
+from overlay.proving.runner import STRICTLY
 from overlay.reading.source import InstalledTree
-from overlay.verdict import LOUD
-from records import support
-from sources import releases
+from overlay.verdict import APPLY
+from sources import fetch_release, releases
+from tortures._start_contracts import ContractError, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from overlay.patch import Patch, Target
-    from overlay.verdict import TargetVerdict
+    from overlay.patch import Patch
     from sources.releases import Release
 
-    #: What is kept of a source.
-    Source = dict[str, Any]
-    #: A patch and a project of it.
-    About = tuple[Patch, Target]
-
 PATCHES = Path(__file__).resolve().parents[2] / "patches"
-PASSED = "the contract passes with the patch"
-UNTRIED = "read: its contract was not run with this project alone"
+#: What Megatron imports from 0.18 on, and what stands beside a release that a contract is run on.
+TRITON = triton_on_cpu.TRITON
+TODAY = dt.datetime.now(dt.timezone.utc).date().isoformat()
+
+
+class File(NamedTuple):
+    """A table, as it is in its file."""
+
+    sources: dict[str, Any]
+    rows: list[Row]
+    mutants: dict[str, Any]
+
+
+class Source(NamedTuple):
+    """A line of the list of releases, where it lies, and its text."""
+
+    release: Release
+    folder: Path
+    tree: InstalledTree
+
+    @property
+    def name(self) -> str:
+        """Its name in the rows."""
+        return self.release.name
 
 
 def file_of(project: str) -> Path:
@@ -57,85 +84,107 @@ def file_of(project: str) -> Path:
     return PATCHES / project / NAME
 
 
-def contract_digest(patch: str) -> str:
-    """Return the digest of the contract of a patch, empty if it has none."""
-    project, _, name = patch.partition(".")
-    folder = PATCHES / project / name.replace("-", "_")
-    files = sorted([*folder.glob("contract.py"), *folder.glob("contract/*.py")])
-    total = hashlib.sha256(b"".join(path.read_bytes() for path in files))
-    return total.hexdigest()[:12] if files else ""
+def read(project: str) -> File:
+    """Return the table of a project, nothing in it if there is no file."""
+    path = file_of(project)
+    if not path.exists():
+        return File({}, [], {})
+    data = path.read_bytes()
+    said = json.loads(data)
+    return File(said["sources"], rows_in(data, str(path)), said["mutants"])
 
 
-def row_of(about: About, release: str, tree: InstalledTree, check: str | None) -> Row | None:
-    """Return what is found on a release, `None` if the project is not in it.
+def everything() -> dict[str, Patch]:
+    """Return all patches, and what is decided on as a patch is: the defects with sources of their own."""
+    patches = load_patches()
+    defects = load_defects(patches).values()
+    return {**patches, **{one.id: as_patch(one) for one in defects if one.sites}}
+
+
+def run(source: Source, jobs: Sequence[tuple[str, str, Sequence[Row]]]) -> list[tuple[str, str]]:
+    """Return the outcomes of contracts on a source.
 
     Args:
-        about: The patch, and which of its projects.
-        release: The name of the release.
-        tree: Where it lies.
-        check: What is recorded of the contract there, `None` if nothing is.
+        source: What lies first on the path.
+        jobs: A patch, `alone` or `strictly`, and the rows to try it with.
 
     """
-    patch, target = about
-    found = decide_target(patch, target, tree)
-    if found.verdict == "not-installed":
-        return None
-    row = Row(
-        patch=patch.id,
-        target=target.project.name,
-        verdict=found.verdict,
-        variant=found.variant,
-        evidence=found.reason.replace(f"{found.project} {found.version}", f"this {found.project}"),
-        contract=contract_digest(patch.id),
-        on={files_digest(target, tree): [release]},
-    )
-    if found.verdict in LOUD:
-        return row
-    if found.verdict != "apply":
-        return row.replace(sites={site: tree.digest(site) for site in named(target)})
-    evidence = {None: UNTRIED, "passed": PASSED}.get(check, f"the contract: {check}")
-    imported = _imported(target, found, tree)
-    return row.replace(evidence=evidence, sites=_sites(target, found, tree), imported=imported)
+    with tempfile.TemporaryDirectory() as folder:
+        given = []
+        for number, (patch, how, rows) in enumerate(jobs):
+            path = Path(folder, f"{number}.json")
+            path.write_text(text_of({}, rows, {}))
+            given.append((patch, "", "", how, str(path) if rows else ""))
+        beside = [fetch_release.fetch(TRITON)]
+        try:
+            return outcomes([source.folder, *beside], given, SEED) if given else []
+        except ContractError as error:
+            return [("raises", str(error))] * len(given)
 
 
-def _sites(target: Target, found: TargetVerdict, tree: InstalledTree) -> dict[str, str | bool | None]:
-    """Return what was found at the sites of the variant that applies, and what tells it from others."""
-    variant = next(one for one in target.variants if one.name == found.variant)
-    sites: dict[str, str | bool | None] = {}
-    for condition, finding in zip(variant.shape, found.findings, strict=True):
-        if isinstance(condition, Calls):
-            sites[condition.site] = f"calls {condition.callee}{' last' if condition.last else ''}"
-        elif isinstance(condition, (Absent, Present)):
-            sites[condition.site] = True if isinstance(condition, Present) else None
+def tried(source: Source, patches: Sequence[Patch], table: Table) -> tuple[list[Row], list[str]]:
+    """Return the rows of patches that a table does not know on a source, and what else is to be said."""
+    trials = [trial(patch, source.tree, table, source.name) for patch in patches]
+    rows = [row for one in trials for row in one.absent]
+    by_id = {patch.id: patch for patch in patches}
+    asked = [one for one in trials if one.alone and contract_of(one.patch) is not None]
+    said = [_refused(one, source) for one in trials if not one.absent and one not in asked]
+    alone = run(source, [(one.patch, ALONE, ()) for one in asked])
+    left: list[Trial] = []
+    for one, outcome in zip(asked, alone, strict=True):
+        contract = contract_of(one.patch)
+        if held(outcome) and not (contract and contract.harmless):
+            rows += one.alone
+        elif one.choices:
+            left.append(one)
         else:
-            sites[condition.site] = finding.digest
-    telling = {item.site for one in target.variants for item in one.replacements}
-    # Where upstream has mended it: as long as that is as it was, it has not.
-    mended = [one for variant in target.variants if variant.verdict != "apply" for one in variant.shape]
-    telling |= {one.site for one in mended if isinstance(one, Known)}
-    for site in named(target):
-        if site not in sites and (site in telling or not tree.has(site)):
-            sites[site] = tree.digest(site)
-    return sites
+            said.append(f"{_refused(one, source)}; its contract on upstream alone: {' '.join(outcome)}")
+    while left:
+        found = run(source, [(one.patch, STRICTLY, one.choices[0]) for one in left])
+        again = []
+        for one, outcome in zip(left, found, strict=True):
+            if held(outcome):
+                rows += one.choices[0]
+            elif one.choices[1:]:
+                again.append(one.replace(choices=one.choices[1:]))
+            else:
+                said.append(f"{one.patch} on {source.name}: unknown: the contract {' '.join(outcome)}")
+        left = again
+    for row in rows:
+        for site in unjudged([row], by_id[row.patch], table):
+            said.append(f"refused: {row.patch} on {source.name}: {site} is new, and nobody has read it")
+    return rows, said
 
 
-def _imported(target: Target, found: TargetVerdict, tree: InstalledTree) -> dict[str, str]:
-    """Return where the replaced names come from that their module imports, as far as the patch names it."""
-    variant = next(one for one in target.variants if one.name == found.variant)
-    ours = {site.partition(":")[0] for site in named(target)}
-    chains = [tree.chain(item.site) for item in variant.replacements if not item.new]
-    hops = [hop for chain in chains for hop in pairwise(chain)]
-    return {site: origin for site, origin in hops if site.partition(":")[0] in ours}
+def _refused(one: Trial, source: Source) -> str:
+    return f"{one.patch} on {source.name}: unknown: {one.refused}"
 
 
-def alike(rows: Iterable[Row]) -> list[Row]:
-    """Return rows with one evidence for equal files: what was run on them, if it was run on any."""
-    best: dict[tuple[str, ...], str] = {}
-    found = [((row.patch, row.target, row.means, *row.on), row) for row in rows]
-    for key, row in found:
-        if best.get(key) != PASSED:
-            best[key] = row.evidence
-    return [row.replace(evidence=best[key]) for key, row in found]
+def renewed(source: Source, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """Return rows that were of other code, run again on one of their sources, and what does not hold."""
+    kept, said = [], []
+    ours = [row for row in rows if contract_of(row.patch) is not None and row.shown != "absent"]
+    found = run(source, [(row.patch, how, ()) for row in ours for how in _hows(row)])
+    at = 0
+    codes = {row.patch: of_code(row.patch) for row in ours}
+    for row in ours:
+        mine, at = found[at : at + len(_hows(row))], at + len(_hows(row))
+        fresh = row.replace(code=codes[row.patch], date=TODAY)
+        harmless = getattr(contract_of(row.patch), "harmless", "")
+        if row.verdict == APPLY and held(mine[1]) and (harmless or not held(mine[0])):
+            kept.append(fresh.replace(shown="passed"))
+        elif row.verdict != APPLY and held(mine[0]):
+            kept.append(fresh.replace(shown="alone"))
+        elif row.verdict != APPLY and row.shown == "read":
+            kept.append(fresh)
+        else:
+            told = "; ".join(f"{how}: {' '.join(one)}" for how, one in zip(_hows(row), mine, strict=True))
+            said.append(f"FAILS: {row.patch} on {source.name}, {row.means}: {told} (seed {SEED})")
+    return kept, said
+
+
+def _hows(row: Row) -> tuple[str, ...]:
+    return (ALONE, STRICTLY) if row.verdict == APPLY else (ALONE,)
 
 
 def together(rows: Iterable[Row], order: Sequence[str]) -> list[Row]:
@@ -148,202 +197,244 @@ def together(rows: Iterable[Row], order: Sequence[str]) -> list[Row]:
         for digest, names in row.on.items():
             on[digest] = sorted({*on.get(digest, ()), *names}, key=order.index)
         dates = [one.date for one in (before, row) if one and one.date]
-        found[key] = row.replace(on=on, date=min(dates, default=""))
-    return sorted(found.values(), key=lambda row: (row.patch, row.target, order.index(_sources(row)[0])))
+        found[key] = row.replace(on=on, date=max(dates, default=""))
+    return sorted(found.values(), key=lambda row: (row.patch, row.target, order.index(row.sources()[0])))
 
 
-def _sources(row: Row) -> list[str]:
-    return [name for names in row.on.values() for name in names]
-
-
-def contradictions(
-    rows: Sequence[Row], abouts: Iterable[About], trees: dict[str, InstalledTree]
-) -> list[str]:
-    """Return where rows say different quiet things of one source, by its files or by its sites."""
-    said = []
-    for patch, target in abouts:
-        ours = [row for row in rows if (row.patch, row.target) == (patch.id, target.project.name)]
-        table = Table(ours)
-        by_files: dict[str, list[Row]] = {}
-        for row in ours:
-            for digest, names in row.on.items():
-                by_files.setdefault(digest, []).append(row)
-                others = [] if row.verdict in LOUD else table.fitting(patch, target, trees[names[0]])
-                said += [f"{_told(row)}, and by its sites {_told(one)}" for one in _against(row, others)]
-        said += [
-            f"{_told(row)}, and of equal files {_told(one)}"
-            for row, *others in by_files.values()
-            for one in _against(row, others)
-        ]
-    return said
-
-
-def _against(row: Row, others: Iterable[Row]) -> list[Row]:
-    return [one for one in others if one.means != row.means]
-
-
-def _told(row: Row) -> str:
-    return f"{row.patch} on {_sources(row)[0]} is {_word(row)}"
-
-
-def _word(row: Row) -> str:
-    return f"{row.verdict} {row.variant}".strip()
-
-
-def text_of(sources: dict[str, Source], rows: Iterable[Row]) -> str:
-    """Return a file: a line for each source and each row. What a row has not is left out."""
-    said = [f"  {json.dumps(name)}: {json.dumps(what)}" for name, what in sources.items()]
-    lines = [json.dumps({key: value for key, value in row.to_dict().items() if value}) for row in rows]
-    return '{{"sources": {{\n{}\n}},\n"rows": [\n{}\n]}}\n'.format(",\n".join(said), ",\n".join(lines))
-
-
-def difference(old: Iterable[Row], new: Iterable[Row]) -> list[str]:
-    """Return a line for each source of which a row says something else than before, or nothing any more."""
-    before, now = _by_source(old), _by_source(new)
-    lines = []
-    for key in sorted({*before, *now}):
-        then, here = before.get(key), now.get(key)
-        if then != here:
-            sign = "+" if then is None else "-" if here is None else "*"
-            shown = [_shown(one) for one in (then, here) if one is not None]
-            lines.append(f"{sign} {' '.join(key)}: {' -> '.join(shown)}")
-    return lines
-
-
-def _by_source(rows: Iterable[Row]) -> dict[tuple[str, str, str], Row]:
-    return {
-        (row.patch, row.target, name): row.replace(on={digest: []}, date="")
-        for row in rows
-        for digest, names in row.on.items()
-        for name in names
-    }
-
-
-def _shown(row: Row) -> str:
-    sites = " ".join(str(said) for said in row.sites.values())
-    return f"{_word(row)} [{sites}] {row.evidence}"
-
-
-def unjudged(old: Iterable[Row], new: Iterable[Row], abouts: Iterable[About]) -> list[str]:
-    """Return the replaced sites of rows that apply which no row of that patch had, if it had any."""
-    replaced = {
-        (patch.id, target.project.name, item.site)
-        for patch, target in abouts
-        for variant in target.variants
-        for item in variant.replacements
-    }
-    seen: dict[tuple[str, str], set[object]] = {}
-    for row in old:
-        if row.verdict == "apply":
-            seen.setdefault((row.patch, row.target), set()).update(row.sites.items())
-    return [
-        f"{row.patch} on {', '.join(_sources(row))}: {site} is {said}, which nobody has judged"
-        for row in new
-        if row.verdict == "apply" and (row.patch, row.target) in seen
-        for site, said in row.sites.items()
-        if (row.patch, row.target, site) in replaced and (site, said) not in seen[row.patch, row.target]
-    ]
-
-
-def looked_at(
-    abouts: Sequence[About], missing: dict[str, str]
-) -> tuple[list[Row], dict[str, Source], dict[str, InstalledTree]]:
-    """Return a row for each source and target, what the sources are, and their trees."""
-    record = support.recorded()
-    rows, sources, trees = [], {}, {}
-    projects = {target.project for patch in load_patches().values() for target in patch.targets}
-    for release, folder in releases.available(releases.read(), missing):
-        tree = trees[release.name] = InstalledTree(str(folder))
-        versions = {one.name: version_of(one, tree) for one in projects if tree.has(one.marker)}
-        sources[release.name] = _source(release, versions)
-        for patch, target in abouts:
-            check = record.get(release.name, {}).get(patch.id, {}).get("check")
-            row = row_of((patch, target), release.name, tree, check)
-            rows += [row] if row is not None else []
-        tree.let_go()
-    return rows, sources, trees
-
-
-def _source(release: Release, versions: dict[str, str]) -> Source:
-    parts = {"is": " + ".join(release.parts)} if release.parts else {}
-    return {**parts, "versions": dict(sorted(versions.items()))}
-
-
-def read(path: Path) -> tuple[dict[str, Source], list[Row]]:
-    """Return a file, nothing if it is not there."""
-    if not path.exists():
-        return {}, []
-    sources: dict[str, Source] = json.loads(path.read_text(encoding="utf-8"))["sources"]
-    return sources, rows_of(str(path))
-
-
-def main(arguments: list[str]) -> int:
-    """Print what differs, and write it if asked to."""
-    parser = argparse.ArgumentParser(
-        prog="scripts/matrix tested", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("patch", nargs="*", metavar="ID", help="look at these patches alone")
-    parser.add_argument("--write", action="store_true", help="write the tables")
-    parser.add_argument(
-        "--judged", action="store_true", help="a person has judged what is new at replaced sites"
-    )
-    options = parser.parse_args(arguments)
-    patches = load_patches()
-    if wrong := sorted({*options.patch} - {*patches}):
-        parser.error(f"there is no patch {', '.join(wrong)}")
-    abouts = [
-        (patch, target)
-        for patch in patches.values()
-        if patch.id in (options.patch or patches)
-        for target in patch.targets
-    ]
-    order = [release.name for release in releases.read()]
-    missing: dict[str, str] = {}
-    found, sources, trees = looked_at(abouts, missing)
-    refused = []
-    status = 0
-    for project in sorted({patch.id.partition(".")[0] for patch, _ in abouts}):
-        ours = [about for about in abouts if about[0].id.startswith(f"{project}.")]
-        mine = {patch.id for patch, _ in ours}
-        known, before = read(file_of(project))
-        old = [row for row in before if row.patch in patches]  # one that is gone has no rows
-        kept = [row for row in old if row.patch not in mine] + [
-            part for row in old if row.patch in mine for part in _only(row, missing)
-        ]
-        today = dt.datetime.now(dt.timezone.utc).date().isoformat()
-        dates = {_undated(row): row.date for row in old}
-        fresh = together(alike(row for row in found if row.patch in mine), order)
-        new = together([*kept, *(row.replace(date=dates.get(_undated(row), today)) for row in fresh)], order)
-        lines = difference(before, new)
-        refused += [] if options.judged else unjudged(old, new, ours)
-        refused += contradictions(new, ours, trees) if not missing else []
-        for line in lines:
-            print(line)
-        said = {name for row in new for name in _sources(row)}
-        listed = {
-            name: {**sources.get(name, known.get(name, {})), "date": known.get(name, {}).get("date", today)}
-            for name in order
-            if name in said
-        }
-        text = text_of(listed, new)
-        differs = not file_of(project).exists() or file_of(project).read_text(encoding="utf-8") != text
-        if options.write and not refused:
-            file_of(project).write_text(text, encoding="utf-8")
-            print(f"{project}/{NAME}: {len(new)} rows of {len(said)} sources, {len(text) / 1000:.0f} kB")
-        status |= int(differs and not options.write)
-    for line in refused:
-        print(f"refused: {line}")
-    for name, why in missing.items():
-        print(f"{name}: not fetched, and left as it is: {why}")
-    return int(bool(status or refused))
-
-
-def _undated(row: Row) -> str:
-    return json.dumps(row.replace(on={}, date="").to_dict())
-
-
-def _only(row: Row, names: Iterable[str]) -> list[Row]:
+def only(row: Row, names: Iterable[str]) -> list[Row]:
     """Return what a row says of some sources, nothing if that is none."""
     on = {digest: [name for name in said if name in names] for digest, said in row.on.items()}
     left = {digest: said for digest, said in on.items() if said}
     return [row.replace(on=left)] if left else []
+
+
+def contradictions(rows: Sequence[Row], patches: Iterable[Patch], sources: dict[str, Source]) -> list[str]:
+    """Return where rows say different things of one source, by its files or by its sites."""
+    said = []
+    for patch in patches:
+        for target in patch.targets:
+            ours = [row for row in rows if (row.patch, row.target) == (patch.id, target.project.name)]
+            table = Table(ours)
+            by_files: dict[str, Row] = {}
+            for row in ours:
+                for digest, names in row.on.items():
+                    others = [by_files.setdefault(digest, row)]
+                    if not row.loud and names[0] in sources:
+                        others += table.fitting(patch, target, sources[names[0]].tree)
+                    said += [
+                        f"refused: {patch.id} on {names[0]} is {row.means}, and as {one.sources()[0]} {one.means}"
+                        for one in others
+                        if one.means != row.means
+                    ]
+    return said
+
+
+def changes(patch: Patch, row: Row, table: Table, sources: dict[str, Source]) -> list[str]:
+    """Return how replaced sites of a new row differ from the nearest source that the patch was tested on."""
+    target = next(one for one in patch.targets if one.project.name == row.target)
+    here = sources[row.sources()[0]]
+    near = table.nearest(patch, target, here.tree)
+    lines: list[str] = []
+    for site in unjudged([row], patch, table) if near is not None else ():
+        there = next((sources[name] for name in near.sources() if name in sources), None)
+        if there is not None:
+            texts = [[*map(ast.unparse, one.tree.nodes(one.tree.chain(site)[-1]))] for one in (there, here)]
+            before, after = ("\n".join(text).splitlines() for text in texts)
+            lines += difflib.unified_diff(before, after, f"{there.name} {site}", here.name, lineterm="", n=2)
+    return lines
+
+
+def difference(old: Iterable[Row], new: Iterable[Row]) -> list[str]:
+    """Return a line for each source of which a row says something else than before, or nothing any more."""
+
+    def by_source(rows: Iterable[Row]) -> dict[tuple[str, str, str], Row]:
+        return {(row.patch, row.target, name): row for row in rows for name in row.sources()}
+
+    before, now = by_source(old), by_source(new)
+    lines = []
+    for key in sorted({*before, *now}):
+        then, here = before.get(key), now.get(key)
+        shown = [f"{one.means} ({one.shown})" for one in (then, here) if one is not None]
+        if len(shown) == 1 or shown[0] != shown[1]:
+            lines.append(
+                f"{'*' if len(shown) > 1 else '-' if here is None else '+'} {' '.join(key)}: {' -> '.join(shown)}"
+            )
+    return lines
+
+
+def main(arguments: list[str]) -> int:
+    """Run what is to be run, print what differs, and write it if asked to."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/matrix tested", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("patch", nargs="*", metavar="ID", help="these patches, or defects, alone")
+    parser.add_argument("--on", nargs="*", metavar="SOURCE", help="on these lines of the list alone")
+    parser.add_argument("--write", action="store_true", help="write the tables")
+    parser.add_argument("--again", action="store_true", help="run what the tables know as well")
+    parser.add_argument("--judged", action="store_true", help="somebody has read the new replaced sites")
+    parser.add_argument("--read", choices=(APPLY, "not-needed"), help="what somebody has read there")
+    parser.add_argument("--why", default="", metavar="SENTENCE", help="the reason of --read")
+    options = parser.parse_args(arguments)
+    known = everything()
+    if wrong := sorted({*options.patch} - {*known}):
+        parser.error(f"there is no patch and no defect {', '.join(wrong)}")
+    if (options.judged or options.read) and not options.patch:
+        parser.error("--judged and --read are of patches that are named")
+    if options.read and not options.on:
+        parser.error("--read is of sources that are named: --on SOURCE")
+    listed = releases.read()
+    order = [release.name for release in listed]
+    if wrong := sorted({*(options.on or ())} - {*order}):
+        parser.error(f"{', '.join(wrong)}: not in {releases.LIST.name}; a source is one line there")
+    return _Writer(options, known, order).main(listed)
+
+
+class _Writer:
+    """One run of the command."""
+
+    def __init__(self, options: argparse.Namespace, known: dict[str, Patch], order: list[str]) -> None:
+        self._options, self._known, self._order = options, known, order
+        self._asked = {name: known[name] for name in options.patch or known}
+        self._old = {project: read(project) for project in sorted({name.partition(".")[0] for name in known})}
+        # A patch that is gone has no rows, nor has a line of the list that is gone.
+        self._rows = [
+            part
+            for file in self._old.values()
+            for row in file.rows
+            if row.patch in known
+            for part in only(row, order)
+        ]
+        self._sources: dict[str, Source] = {}
+        self._said: list[str] = []
+
+    def main(self, listed: Sequence[Release]) -> int:
+        missing: dict[str, str] = {}
+        for release, folder in releases.available(listed, missing):
+            self._sources[release.name] = Source(release, folder, InstalledTree(str(folder)))
+        wanted = [one for name, one in self._sources.items() if name in (self._options.on or self._order)]
+        if self._options.read:
+            self._rows += [row for source in wanted for row in self._read(source)]
+        else:
+            self._renew(wanted)
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(self._look_at, wanted))
+        self._rows = together(self._rows, self._order)
+        self._said += contradictions(self._rows, self._asked.values(), self._sources)
+        status = self._write()
+        for line in self._said:
+            print(line)
+        for name, why in missing.items():
+            print(f"{name}: not fetched, and left as it is: {why}")
+        return int(bool(status or self._said))
+
+    def _table(self) -> Table:
+        return Table(self._rows)
+
+    def _renew(self, wanted: Sequence[Source]) -> None:
+        """Run the rows of other code again, each on one of its sources."""
+        codes = {name: of_code(name) for name in load_patches()}
+        stale: dict[str, list[Row]] = {}
+        for row in self._rows:
+            names = [name for name in row.sources() if name in {source.name for source in wanted}]
+            is_stale = self._options.again or row.code != codes.get(row.patch, row.code)
+            if row.patch in self._asked and row.patch in codes and is_stale and names:
+                alone = [name for name in names if not self._sources[name].release.is_image]
+                stale.setdefault((alone or names)[-1], []).append(row)
+
+        def renew(name: str) -> None:
+            rows, said = renewed(self._sources[name], stale[name])
+            absent = [row.replace(code=codes[row.patch]) for row in stale[name] if row.shown == "absent"]
+            gone = {id(row) for row in stale[name]}
+            self._rows = [row for row in self._rows if id(row) not in gone] + rows + absent
+            self._said += said
+            print(f"{name}: {len(rows)} of {len(stale[name])} rows hold", file=sys.stderr, flush=True)
+            if self._options.write:
+                self._write(quiet=True)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(renew, stale))
+
+    def _look_at(self, source: Source) -> None:
+        """Find what a source is to each patch that the table does not know there."""
+        unknown = []
+        for patch in self._asked.values():
+            said = [row for row in self._rows if row.patch == patch.id and source.name in row.sources()]
+            targets = {row.target: row for row in said}
+            verdict = decide(patch, source.tree, self._table())
+            for target, here in zip(patch.targets, verdict.targets, strict=True):
+                if here.verdict == "not-installed" or target.project.name in targets:
+                    continue
+                row = self._table().find(patch, target, source.tree)
+                if row is not None:  # it is alike
+                    self._rows.append(row.replace(on={files_digest(target, source.tree): [source.name]}))
+                elif verdict.verdict != "not-installed" and patch not in unknown:
+                    unknown.append(patch)
+        rows, said = tried(source, [one for one in unknown if one.id in load_patches()], self._table())
+        said += [
+            f"{one.id} on {source.name}: unknown: {decide(one, source.tree, self._table()).reason}"
+            for one in unknown
+            if one.id not in load_patches()
+        ]
+        for row in rows:
+            for line in changes(self._known[row.patch], row, self._table(), self._sources):
+                print(line)
+        refused = (
+            {line.split()[1] for line in said if line.startswith("refused")}
+            if not self._options.judged
+            else set()
+        )
+        self._said += [line for line in said if not (self._options.judged and line.startswith("refused"))]
+        self._rows += [row.replace(date=TODAY) for row in rows if row.patch not in refused]
+        if self._options.write and rows:
+            self._write(quiet=True)
+
+    def _read(self, source: Source) -> list[Row]:
+        """Return the rows of what somebody has read."""
+        rows = []
+        for patch in self._asked.values():
+            target = patch.targets[0]
+            found = trial(patch, source.tree, Table([]), source.name)
+            chosen = found.choices[0] if self._options.read == APPLY and found.choices else found.alone
+            self._rows = [
+                part
+                for row in self._rows
+                for part in (
+                    only(row, set(self._order) - {source.name})
+                    if (row.patch, row.target) == (patch.id, target.project.name)
+                    else [row]
+                )
+            ]
+            rows += [
+                row.replace(shown="read", evidence=self._options.why, verdict=self._options.read, date=TODAY)
+                for row in chosen
+            ]
+        return rows
+
+    def _write(self, *, quiet: bool = False) -> int:
+        """Print what differs, and write it if asked to; return 1 if something differs that is not written."""
+        status = 0
+        for project, old in self._old.items():
+            new = together(
+                [row for row in [*self._rows] if row.patch.partition(".")[0] == project], self._order
+            )
+            if not quiet:
+                print("\n".join(difference(old.rows, new)), end="\n" if difference(old.rows, new) else "")
+            named = {name for row in new for name in row.sources()}
+            sources = {
+                name: old.sources.get(name) or self._source(name) for name in self._order if name in named
+            }
+            text = text_of(sources, new, old.mutants)
+            differs = not file_of(project).exists() or file_of(project).read_text(encoding="utf-8") != text
+            if differs and self._options.write:
+                file_of(project).write_text(text, encoding="utf-8")
+                print(f"{project}/{NAME}: {len(new)} rows of {len(named)} sources, {len(text) / 1000:.0f} kB")
+            status |= int(differs and not self._options.write)
+        return status
+
+    def _source(self, name: str) -> dict[str, Any]:
+        """Return what is kept of a source."""
+        source = self._sources[name]
+        projects = {target.project for patch in self._known.values() for target in patch.targets}
+        there = {one.name: version_of(one, source.tree) for one in projects if source.tree.has(one.marker)}
+        parts = {"is": " + ".join(source.release.parts)} if source.release.parts else {}
+        return {**parts, "versions": dict(sorted(there.items())), "date": TODAY}

@@ -2,10 +2,10 @@
 
     python _run_contracts.py SEED SECONDS < JOBS
 
-A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Three more can follow:
-`alone`, for upstream without the patch, or `strictly`, as `overlay prove --trust` does; the file of what is
-trusted; and digests that the patch is to know, as `with_digests` takes them. Prints a line of JSON for each,
-`[outcome, what was said]`. What takes long to import is imported once.
+A job is a line of JSON, `[patch, module, text]`; without a module nothing is changed. Two more can follow:
+`alone`, for the defect on upstream without the patch, or `strictly`, as a row of the table asks; and a table
+that is added. Prints a line of JSON for each, `[outcome, what was said]`. What takes long to import is
+imported once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from overlay.base.settings import ALONE, PROVE
-from overlay.catalogue.registry import load_patches, module_of
-from overlay.patch import Known
 from overlay.proving.forked import CRASHED, HOLDS, NO_END, RAISES, WRONG, forked
-from overlay.proving.runner import STRICTLY, import_before
+from overlay.proving.runner import STRICTLY, defect_of, import_before
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from overlay.patch import Patch, Variant
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 
@@ -67,44 +63,18 @@ def run(job: list[str], seed: str) -> str:
     from tortures._contracts import CONTRACTS
     from tortures._on_disk import on_disk
 
-    patch, module, text, how, trust, added = (*job, "", "", "")[:6]
+    patch, module, text, how, trust = (*job, "", "")[:5]
     os.environ.update({PROVE: ALONE if how == ALONE else "", "OVERLAY_TRUST": trust})
     contract = CONTRACTS[patch]
-    if added:
-        # Where the registry finds it.
-        vars(sys.modules[module_of(patch)])["PATCH"] = with_digests(load_patches()[patch], json.loads(added))
     changed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if module and contract.starts:
         changed = on_disk(module, text)
     elif module:
         sys.meta_path.insert(0, _Finder(module, text))
     with changed:
+        if how == ALONE:
+            return defect_of(patch)(seed)
         return contract.strictly(seed) if how == STRICTLY else contract.check(seed)
-
-
-def with_digests(patch: Patch, added: Sequence[Sequence[str]]) -> Patch:
-    """Return a patch with new digests beside known ones.
-
-    Args:
-        patch: The patch.
-        added: Site, known digest and new digest: it is put into all conditions that have the known one there.
-
-    """
-
-    def wider(condition: object) -> object:
-        if not isinstance(condition, Known):
-            return condition
-        near = [new for site, old, new in added if site == condition.site and old in condition.digests]
-        return condition.replace(digests=(*condition.digests, *near))
-
-    def widened(variant: Variant) -> Variant:
-        return variant.replace(shape=tuple(map(wider, variant.shape)))
-
-    return patch.replace(
-        targets=tuple(
-            target.replace(variants=tuple(map(widened, target.variants))) for target in patch.targets
-        )
-    )
 
 
 def outcome(job: list[str], seed: str, seconds: float) -> tuple[str, str]:

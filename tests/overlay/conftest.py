@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import Upstream, forget
+from fake_upstream import TESTED, Upstream, forget, tables
 from own_heap import own_heap, whole_heap
 
 from overlay.enabling.engine import Engine
@@ -35,6 +35,7 @@ def upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstre
     made.write()
     yield made
     forget()
+    TESTED.clear()
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def engines() -> Iterator[Callable[..., Engine]]:
     made: list[Engine] = []
 
     def make(*patches: Patch) -> Engine:
-        engine = Engine(lambda: {patch.id: patch for patch in patches})
+        engine = Engine(lambda: {patch.id: patch for patch in patches}, table=tables())
         made.append(engine)
         return engine
 

@@ -7,7 +7,7 @@ sources, ends when it starts.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Calls, Patch, Removal, one_target, replaced, variant
+from overlay.patch import Calls, Patch, one_target, replaced, variant
 from overlay.patches.megatron.agreement.fix import make_memory_buffer
 
 _STATE = "megatron.core.parallel_state"
@@ -29,17 +29,11 @@ PATCH = Patch(
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,
     without="ranks with other patches or other sources train on without a word",
-    remove=Removal(
-        when="overlay is not used",
-        test="tests/real/test_megatron_agreement.py::test_megatron_alone_does_not_notice",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.21.0.dev0",
-            # The seam. The groups exist when it is called, and no rank leaves without a call.
-            replaced(f"{_STATE}:_set_global_memory_buffer", make_memory_buffer, "126f72b4fc54"),
+            replaced(f"{_STATE}:_set_global_memory_buffer", make_memory_buffer),
             Calls(site=f"{_STATE}:initialize_model_parallel", callee="_set_global_memory_buffer", last=True),
         ),
     ),

@@ -7,7 +7,7 @@ it, and that process is dropped by upstream when it has been joined.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.async_checkpoint_pin.fix import make_schedule
 
 _ASYNC = "megatron.core.dist_checkpointing.strategies.async_utils"
@@ -36,24 +36,12 @@ PATCH = Patch(
         "reads it there."
     ),
     upstream=("NVIDIA/Megatron-LM#2288",),
-    remove=Removal(
-        version="0.17.0",
-        when="megatron-core 0.17 holds them itself",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.17.0.dev0",
-            replaced(_SCHEDULE, make_schedule, "799ee6555e86"),
-            known(_START, "f53cc0b77db0"),
-        ),
-        fixed(
-            "0.17",
-            ">=0.16.0.dev0",
-            known(_START, "f1b6fa97a40d"),
-            reason="this Megatron holds what it has staged until the process has been joined",
+            replaced(_SCHEDULE, make_schedule),
+            _START,
         ),
     ),
 )

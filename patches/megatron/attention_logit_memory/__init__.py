@@ -6,7 +6,7 @@ The function that logs it is wrapped: it starts anew afterwards, as it does wher
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.attention_logit_memory.fix import make_clip
 
 _CLIP = "megatron.core.optimizer.qk_clip:clip_qk"
@@ -33,30 +33,11 @@ PATCH = Patch(
         "wrong under CUDA graphs."
     ),
     upstream=("NVIDIA/Megatron-LM#5067",),
-    remove=Removal(
-        version="0.19.0",
-        when="megatron-core 0.19 resets the logit, and keeps no graph of it",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.16",
-            ">=0.16.0.dev0,<0.19.0.dev0",
-            # Commits up to December 2025; 0.16; 0.17 and 0.18
-            replaced(_CLIP, make_clip, "eba648e03e46", "e38a0df6fb6a", "bd0482fb39fa"),
-        ),
-        not_affected(
-            "0.12",
-            ">=0.11.0.dev0,<0.16.0.dev0",
-            Absent(site=_CLIP),
-            reason="this Megatron does not collect attention logits",
-        ),
-        fixed(
-            "0.19",
-            ">=0.19.0.dev0",
-            known(_CLIP, "e01112e0c766"),
-            reason="this Megatron resets the logit, and keeps no graph of it",
+            replaced(_CLIP, make_clip),
         ),
     ),
 )

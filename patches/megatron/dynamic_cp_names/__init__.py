@@ -8,20 +8,7 @@ in `overlay.patches._dynamic_cp.attention`.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON, VERL
-from overlay.patch import (
-    Absent,
-    Fields,
-    Patch,
-    Present,
-    Removal,
-    Target,
-    fixed,
-    known,
-    not_affected,
-    replaced,
-    superseded,
-    variant,
-)
+from overlay.patch import Patch, Target, replaced, variant
 from overlay.patches._dynamic_cp.attention import make_attention_forward
 from overlay.patches.megatron.dynamic_cp_names.fix import (
     KEYWORD,
@@ -55,75 +42,28 @@ PATCH = Patch(
         "changed."
     ),
     upstream=("verl-project/verl#5057", "NVIDIA/Megatron-LM#3405"),
-    remove=Removal(
-        when="a released megatron-core has dynamic context parallelism by the names that verl asks for",
-        test="tests/distributed/test_dynamic_cp_names.py::test_upstream_alone_has_what_verl_asks_for",
-    ),
     targets=(
         Target(
             project=MEGATRON,
             serves=VERL.name,
             variants=(
-                # Digests: megatron-core 0.16.1, 0.17.1, 0.18.2, 0.19.2, as far as these differ.
                 variant(
                     "0.16",
-                    ">=0.16.0.dev0,<0.20.0.dev0",
-                    replaced(
-                        f"{_STATE}:initialize_model_parallel",
-                        make_initialize,
-                        *("a871165220b6", "de9d2ef625c3", "60c588df03ae", "49fa6765822a"),
-                        adds=(KEYWORD,),
-                    ),
-                    replaced(
-                        f"{_STATE}:destroy_model_parallel",
-                        make_destroy,
-                        *("6d96a7aa57d4", "8bd274109701", "d65cc523f0b7", "5e950dea7dcf"),
-                    ),
-                    # Relied on as a whole. The groups hold the ranks that these two lay out.
-                    known(f"{_STATE}:get_hybrid_data_context_parallel_groups", "99fb74b1ef01"),
-                    known(f"{_STATE}:create_hybrid_dp_cp_groups", "64476f66c527"),
-                    replaced(
-                        "megatron.core.transformer.attention:Attention.forward",
-                        make_attention_forward,
-                        *("d5e3e7f55b04", "e319eaf02b06", "1436aa006fed"),
-                    ),
-                    # Sets the group of a micro-batch, or none. One call here or in `_preprocess` that did not
-                    # hand on the micro-batch's group would be silently wrong.
-                    known(f"{_TE}.forward", "121a519b94fb", "4c4080befa9b"),
-                    # Rotary positions are the very numbers that these three compute.
-                    known(f"{_ROPE}:apply_rotary_pos_emb", "fe44030439ff", "8ed84752f274", "e8b6847e9612"),
-                    known(f"{_ROPE}:_apply_rotary_pos_emb_thd", "c97233a7231d", "20bb4c96f4c8"),
-                    known(f"{_ROPE}:_get_thd_freqs_on_this_cp_rank", "3ef986d546f9"),
-                    known(
-                        "megatron.core.models.gpt.gpt_model:GPTModel._preprocess",
-                        *("574e4f09190c", "1a8171560e08", "3d6d27e61034"),
-                    ),
-                    # A micro-batch names its group, and one that is told of none has none.
-                    Fields(
-                        site="megatron.core.packed_seq_params:PackedSeqParams",
-                        names=("local_cp_size", "cp_group"),
-                        default="None",
-                    ),
+                    replaced(f"{_STATE}:initialize_model_parallel", make_initialize, adds=(KEYWORD,)),
+                    replaced(f"{_STATE}:destroy_model_parallel", make_destroy),
+                    f"{_STATE}:get_hybrid_data_context_parallel_groups",
+                    f"{_STATE}:create_hybrid_dp_cp_groups",
+                    replaced("megatron.core.transformer.attention:Attention.forward", make_attention_forward),
+                    f"{_TE}.forward",
+                    f"{_ROPE}:apply_rotary_pos_emb",
+                    f"{_ROPE}:_apply_rotary_pos_emb_thd",
+                    f"{_ROPE}:_get_thd_freqs_on_this_cp_rank",
+                    "megatron.core.models.gpt.gpt_model:GPTModel._preprocess",
+                    "megatron.core.packed_seq_params:PackedSeqParams",
                     replaced(_GETTER, make_getter, new=True),
                 ),
-                fixed(
-                    "dev",
-                    ">=0.16.0.dev0",
-                    Present(site=_GETTER),
-                    Present(site=f"{_STATE}:create_dynamic_dp_cp_groups"),
-                    reason="this Megatron has dynamic context parallelism by the names that verl asks for",
-                ),
-                not_affected(
-                    "0.15",
-                    "<0.16.0.dev0",
-                    Absent(site=_GETTER),
-                    Absent(site=f"{_STATE}:create_hybrid_dp_cp_groups"),
-                    reason=(
-                        "this Megatron has no groups of a micro-batch under any name: verl 0.8 refuses "
-                        "dynamic_context_parallel=True on it, which takes megatron-core 0.16 or later"
-                    ),
-                ),
             ),
+            tells=(f"{_STATE}:create_dynamic_dp_cp_groups",),
         ),
         Target(
             project=VERL,
@@ -131,31 +71,13 @@ PATCH = Patch(
             variants=(
                 variant(
                     "0.8",
-                    ">=0.8.0.dev0,<0.9.0.dev0",
-                    replaced(
-                        "verl.utils.megatron_utils:mapping_string_to_attn_backend",
-                        make_settings,
-                        "c903fbc5d6e0",
-                    ),
-                    # The settings have to pass through what is replaced, a name that this imports for
-                    # itself, and then get the unknown one as an item: no lesser condition says that.
-                    known(
-                        "verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config",
-                        *("4b2bae0c2c97", "a628f23fcaea", "4730eb00cc3e", "0dc4b6326fa0", "c45ad53cb919"),
-                    ),
+                    replaced("verl.utils.megatron_utils:mapping_string_to_attn_backend", make_settings),
+                    "verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config",
                 ),
-                superseded(
-                    "0.9",
-                    ">=0.9.0.dev0",
-                    Present(site="verl.utils.dynamic_cp_scheduler"),
-                    reason="verl 0.9 runs Megatron's own scheduler, which no released megatron-core has",
-                ),
-                not_affected(
-                    "0.7",
-                    "<0.8.0.dev0",
-                    Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
-                    reason="dynamic context parallelism came with verl 0.8",
-                ),
+            ),
+            tells=(
+                "verl.utils.dynamic_cp_scheduler",
+                "verl.utils.megatron_utils:dynamic_cp_split_batch",
             ),
         ),
     ),

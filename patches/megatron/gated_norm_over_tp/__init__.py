@@ -7,18 +7,7 @@ called once more for these norms, which it leaves out.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import (
-    Absent,
-    Calls,
-    Patch,
-    Present,
-    Removal,
-    known,
-    not_affected,
-    one_target,
-    replaced,
-    variant,
-)
+from overlay.patch import Absent, Calls, Patch, Present, one_target, replaced, variant
 from overlay.patches.megatron.gated_norm_over_tp.fix import make_allreduce
 
 _FINALIZE = "megatron.core.distributed.finalize_model_grads:finalize_model_grads"
@@ -50,33 +39,22 @@ PATCH = Patch(
         "parallelism, where it sums this norm itself."
     ),
     upstream=("NVIDIA/Megatron-LM#7452",),
-    remove=Removal(
-        when="a release sums the gradient of this norm without sequence parallelism",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "slime's own",
-            ">=0.16.0.dev0,<0.21.0.dev0",
-            replaced(f"{_SLIMES}:{_NAME}", make_allreduce, "ac2c97880fb8"),
-            known(_ALLREDUCE, "366f9786e8b4"),
+            replaced(f"{_SLIMES}:{_NAME}", make_allreduce),
+            _ALLREDUCE,
             Calls(site=_FINALIZE, callee=_NAME),
             Present(site=_LAYER),
         ),
         variant(
             "0.16",
-            ">=0.16.0.dev0,<0.21.0.dev0",
-            replaced(_ALLREDUCE, make_allreduce, "366f9786e8b4"),
+            replaced(_ALLREDUCE, make_allreduce),
             Calls(site=_FINALIZE, callee=_NAME),
             Present(site=_LAYER),
             Absent(site=_SLIMES),
         ),
-        not_affected(
-            "0.12",
-            ">=0.12.0.dev0,<0.16.0",
-            Absent(site=_LAYER),
-            reason="this Megatron has no gated delta net",
-        ),
+        tells=(_LAYER,),
     ),
 )

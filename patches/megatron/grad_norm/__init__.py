@@ -9,7 +9,7 @@ the names of their classes, and the marks are put right before optimizers copy t
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.grad_norm.fix import make_marked
 
 _GROUPS = "megatron.core.optimizer:_get_param_groups"
@@ -44,33 +44,12 @@ PATCH = Patch(
         "NVIDIA/Megatron-LM#7530",
         "NVIDIA/Megatron-LM#7452",
     ),
-    remove=Removal(
-        when="Megatron marks experts (0.19 does), not what is duplicated (0.17 does not), and marks sinks",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.21.0.dev0",
-            replaced(
-                _GROUPS,
-                make_marked,
-                "43b3910c5bb9",  # 0.12
-                "e98b8dddf290",  # 0.13
-                "6b884bf618f1",  # 0.14, 0.15
-                "1e3c29cae095",  # 3714d81d, before 0.16
-                "ea5951feb9cf",  # 0.16, 0.17
-                "047b90f92eab",  # 0.18, 0.19, main and dev of August 2026
-            ),
-            replaced(
-                _BUFFERS,
-                make_marked,
-                "ef6c48c80ca1",  # 0.12, 0.13
-                "c08d8b529eec",  # 0.14, 0.15
-                "3ee16b03a337",  # 3714d81d, before 0.16
-                "a32966a182b2",  # from 0.16 on
-            ),
+            replaced(_GROUPS, make_marked),
+            replaced(_BUFFERS, make_marked),
         ),
     ),
 )

@@ -7,7 +7,7 @@ function of its own; without, it is as it was.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.label_smoothing_over_tp.fix import make_grouped_loss, make_loss
 
 _MODULE = "megatron.core.tensor_parallel.cross_entropy"
@@ -32,23 +32,17 @@ PATCH = Patch(
         "one process."
     ),
     upstream=("NVIDIA/Megatron-LM#7452",),
-    remove=Removal(
-        when="a release takes the mean over the vocabulary of all ranks",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.11.0.dev0,<0.19.0.dev0",
-            replaced(_LOSS, make_loss, "05450ae6a6e5"),
-            known(_FORWARD, "d9ebea2fa122"),
+            replaced(_LOSS, make_loss),
+            _FORWARD,
         ),
         variant(
             "0.19",
-            ">=0.16.0.dev0,<0.21.0.dev0",
-            replaced(_LOSS, make_grouped_loss, "fadbfc5a2738"),
-            known(_FORWARD, "957a6e1638f5"),
+            replaced(_LOSS, make_grouped_loss),
+            _FORWARD,
         ),
     ),
 )

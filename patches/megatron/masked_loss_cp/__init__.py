@@ -8,7 +8,7 @@ too small. Of the function itself nothing is copied.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.masked_loss_cp.fix import make_calc_loss
 
 _CALC = "megatron.core.pipeline_parallel.schedules:forward_step_calc_loss"
@@ -36,27 +36,11 @@ PATCH = Patch(
         "mean of ranks' means is open in NVIDIA/Megatron-LM#7513."
     ),
     upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#1764"),
-    remove=Removal(
-        when="the schedule divides by the tokens of all context parallel ranks",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.14",
-            ">=0.14.0.dev0,<0.21.0.dev0",
-            replaced(
-                _CALC,
-                make_calc_loss,
-                "afc656bf025d",  # 0.14
-                "b2870242a262",  # 0.15
-                "72007d33f7a8",  # commits before 0.16, in images
-                "cc461b7035a7",  # 0.16
-                "93b0f0033b2b",  # 0.17
-                "ba8c7d97ff28",  # 0.18
-                "8e7a2b1b55d9",  # 0.19, main and dev of August 2026
-                "2e865388c7d5",  # fd1121b8
-            ),
+            replaced(_CALC, make_calc_loss),
         ),
     ),
 )

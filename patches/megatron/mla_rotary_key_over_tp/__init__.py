@@ -7,7 +7,7 @@ the gradient of their rotary part, which a rank has of its own heads only, is su
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.mla_rotary_key_over_tp.fix import make_tensors
 
 # Its digests say that the last part of each head's key is the rotary one, and that nothing sums its gradient.
@@ -35,25 +35,11 @@ PATCH = Patch(
         "down projection meets sequence parallelism."
     ),
     upstream=("NVIDIA/Megatron-LM#6839",),
-    remove=Removal(
-        when="a release sums the gradient of the rotary key over the tensor parallel ranks",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.21.0.dev0",
-            replaced(
-                _TENSORS,
-                make_tensors,
-                *("3a5f22497181", "84840dd2a041"),  # 0.12, 0.13
-                *("31ddfb010419", "642dc0f4920b"),  # 0.14, 0.15
-                *("be0d153a48e1", "66dfcd528f9f"),  # commits before 0.16; 0.16
-                *("a45051126687", "2edf086ba198"),  # 0.17, 0.18
-                *("db7aacd55fb1", "fddc813e8448"),  # 0.19, main of August 2026
-                "edae032e5d69",  # verl's image for ROCm, between these two
-            ),
+            replaced(_TENSORS, make_tensors),
         ),
     ),
 )

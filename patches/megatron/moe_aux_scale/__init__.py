@@ -10,7 +10,7 @@ the gradient that it got.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.moe_aux_scale.fix import (
     make_apply_cp,
     make_attach,
@@ -70,62 +70,51 @@ PATCH = Patch(
         "NVIDIA/Megatron-LM#7481",
         "NVIDIA/Megatron-LM#7452",
     ),
-    remove=Removal(
-        when="the gradient of a router's auxiliary losses is that of one process",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.14.0.dev0",
-            replaced(f"{_ROUTER}.apply_load_balancing_loss", make_apply_cp, "dd18e0ef404d", "9dc0d437b782"),
-            replaced(_Z_LOSS, make_z_loss_cp, "63f797ce3e81", "80397b8cf131"),
-            known(_STEP, "241ca4edb8d8", "faf3bdaa7af9"),
-            known(_REDUCE, "dc381091e2ef", "7c3cf5108818"),
+            replaced(f"{_ROUTER}.apply_load_balancing_loss", make_apply_cp),
+            replaced(_Z_LOSS, make_z_loss_cp),
+            _STEP,
+            _REDUCE,
         ),
         variant(
             "0.14",
-            ">=0.14.0.dev0,<0.16.0.dev0",
-            replaced(_ATTACH, make_attach_cp, "3b0814abc76e"),
-            replaced(_Z_LOSS, make_z_loss_cp, "80397b8cf131"),
-            known(_CALC, "afc656bf025d", "b2870242a262"),
-            known(_REDUCE, "211cfd790a58"),
+            replaced(_ATTACH, make_attach_cp),
+            replaced(_Z_LOSS, make_z_loss_cp),
+            _CALC,
+            _REDUCE,
         ),
-        # Commits before 0.16, in images of slime and verl.
         variant(
             "before 0.16",
-            ">=0.16.0.dev0,<0.17.0.dev0",
-            replaced(_ATTACH, make_attach_rc, "3b0814abc76e"),
-            replaced(_Z_LOSS, make_z_loss, "80397b8cf131"),
-            known(_CALC, "72007d33f7a8"),
-            known(_REDUCE, "01683de11c6c"),
+            replaced(_ATTACH, make_attach_rc),
+            replaced(_Z_LOSS, make_z_loss),
+            _CALC,
+            _REDUCE,
         ),
         variant(
             "0.16",
-            ">=0.16.0.dev0,<0.18.0.dev0",
-            replaced(_ATTACH, make_attach, "cccc6604c022", "c5ddeb08145e"),
-            replaced(_SEQUENCES, make_sequences, "56ddc1f9e8d7"),
-            replaced(_Z_LOSS, make_z_loss, "8230790b10c3", "822c6e5279de"),
-            known(_COUNT, "e1f3c743e783"),
-            known(_CALC, "cc461b7035a7", "93b0f0033b2b"),
-            known(_REDUCE, "33e24e04de2b", "335be2bd7025"),  # a commit before 0.16; 0.16, 0.17
+            replaced(_ATTACH, make_attach),
+            replaced(_SEQUENCES, make_sequences),
+            replaced(_Z_LOSS, make_z_loss),
+            _COUNT,
+            _CALC,
+            _REDUCE,
         ),
         variant(
             "0.18",
-            ">=0.18.0.dev0,<0.19.0.dev0",
-            replaced(_ATTACH, make_attach, "778f5ca7578a"),
-            replaced(_SEQUENCES, make_sequences, "56ddc1f9e8d7"),
-            replaced(_Z_LOSS, make_z_loss, "924c24ceeb49"),
-            known(_COUNT, "e1f3c743e783"),
-            known(_CALC, "ba8c7d97ff28"),
-            known(_SYNC, "9e185baa603c"),
+            replaced(_ATTACH, make_attach),
+            replaced(_SEQUENCES, make_sequences),
+            replaced(_Z_LOSS, make_z_loss),
+            _COUNT,
+            _CALC,
+            _SYNC,
         ),
         variant(
             "0.19",
-            ">=0.19.0.dev0,<0.21.0.dev0",
-            replaced(_ATTACH, make_attach_masked, "5d6309eb88df"),
-            known(_COUNT, "e1f3c743e783"),
+            replaced(_ATTACH, make_attach_masked),
+            _COUNT,
         ),
     ),
 )

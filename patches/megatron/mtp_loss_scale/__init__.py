@@ -8,7 +8,7 @@ wrapped as well: what it is given is scaled by what the average over ranks takes
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, one_target, replaced, variant
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches.megatron.mtp_loss_scale.fix import make_losses, make_mean_roll, make_summed_roll
 
 _MTP = "megatron.core.transformer.multi_token_prediction"
@@ -38,37 +38,17 @@ PATCH = Patch(
         "mean of ranks' means is open in NVIDIA/Megatron-LM#7498."
     ),
     upstream=("NVIDIA/Megatron-LM#7498", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#3396"),
-    remove=Removal(
-        when="Megatron divides by the tokens of all context parallel ranks",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
-        # Whoever computes the losses divides by what it counts: Megatron's model, its block in images, and
-        # verl's `_postprocess`.
         variant(
             "0.14",
-            ">=0.14.0.dev0,<0.17.0.dev0",
-            replaced(_ROLL, make_mean_roll, "5f710f3bdea5", "16915f81edc5"),
+            replaced(_ROLL, make_mean_roll),
             Absent(site=_LOSSES),
         ),
         variant(
             "0.17",
-            ">=0.17.0.dev0,<0.21.0.dev0",
-            replaced(
-                _LOSSES,
-                make_losses,
-                "4f5c678944ef",  # 0.17
-                "9c5137c44e3a",  # 0.18
-                "ffa08c968313",  # 0.19, main of August 2026
-            ),
-            replaced(
-                _ROLL,
-                make_summed_roll,
-                "16915f81edc5",  # 0.17, 0.18
-                "fb1241a4137c",  # 0.19
-                "c3bd83f46262",  # main of August 2026
-            ),
+            replaced(_LOSSES, make_losses),
+            replaced(_ROLL, make_summed_roll),
         ),
     ),
 )

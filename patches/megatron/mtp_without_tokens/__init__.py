@@ -7,7 +7,7 @@ by which Megatron would divide.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches.megatron.mtp_without_tokens.fix import make_roll_tensor
 
 _ROLL = "megatron.core.transformer.multi_token_prediction:roll_tensor"
@@ -32,28 +32,12 @@ PATCH = Patch(
         "compared with the mean over their tokens."
     ),
     upstream=("NVIDIA/Megatron-LM#3396",),
-    remove=Removal(
-        version="0.17.0",
-        when="megatron-core 0.17 divides by one where there is no token",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.17.0.dev0",
-            # 0.12, 0.13; 0.14, 0.15; commits from December 2025 on, 0.16, and slime's images
-            replaced(_ROLL, make_roll_tensor, "9c45f0ed7bde", "5f710f3bdea5", "16915f81edc5"),
+            replaced(_ROLL, make_roll_tensor),
             Absent(site=_LOSS),
-        ),
-        fixed(
-            "0.17",
-            ">=0.16.0.dev0",
-            # 0.17; 0.18; 0.19 and main of August 2026; a commit before, dev of August 2026
-            known(
-                _LOSS, *("4f5c678944ef", "9c5137c44e3a", "ffa08c968313"), *("49ec807db204", "8176fa808c75")
-            ),
-            reason="this Megatron divides by one where there is no token",
         ),
     ),
 )

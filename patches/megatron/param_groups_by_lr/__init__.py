@@ -7,18 +7,7 @@ The other is part of a long one: what calls that is wrapped, and the groups that
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import (
-    Absent,
-    Patch,
-    Present,
-    Removal,
-    fixed,
-    known,
-    not_affected,
-    one_target,
-    replaced,
-    variant,
-)
+from overlay.patch import Patch, Present, one_target, replaced, variant
 from overlay.patches.megatron.param_groups_by_lr.fix import make_load, make_reorder
 
 _REORDER = "megatron.core.optimizer.optimizer:MegatronOptimizer._filter_and_reorder_param_groups"
@@ -49,34 +38,15 @@ PATCH = Patch(
         "is compared with what was saved."
     ),
     upstream=("NVIDIA/Megatron-LM#4705",),
-    remove=Removal(
-        version="0.19.0",
-        when="megatron-core 0.19 pairs groups by their rates as well",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.16",
-            ">=0.16.0.dev0,<0.19.0.dev0",
-            replaced(_REORDER, make_reorder, "f68a5f653be0"),
-            replaced(_CHAINED, make_load, "be7407c28205"),
-            # Commits up to December 2025; 0.16 to 0.18, and a commit before 0.19; dev of August 2026
-            known(_LOAD, "3bec482ecf9e", "df23a3440d13", "fd457887f004"),
+            replaced(_REORDER, make_reorder),
+            replaced(_CHAINED, make_load),
+            _LOAD,
             Present(site=_KEY),
         ),
-        not_affected(
-            "0.12",
-            ">=0.12.0.dev0,<0.17.0.dev0",
-            Absent(site=_KEY),
-            reason="here no two groups of an optimizer have the same identifiers",
-        ),
-        fixed(
-            "0.19",
-            ">=0.19.0.dev0",
-            known(_REORDER, "a8779a8e1cab"),
-            known(_LOAD, "b76d628fa660"),
-            reason="this Megatron pairs groups by their rates as well",
-        ),
+        tells=(_KEY,),
     ),
 )

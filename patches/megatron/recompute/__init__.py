@@ -13,19 +13,12 @@ never resized: whatever else uses it, such as the tensor of which multi-token pr
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON, VERL
-from overlay.patch import Absent, Patch, Removal, Target, known, not_affected, replaced, variant
+from overlay.patch import Patch, Target, replaced, variant
 from overlay.patches.megatron.recompute.fix import make_backward, make_graphed_backward, make_verl_patch
 
 _BACKWARD = "megatron.core.tensor_parallel.random:CheckpointFunction.backward"
 _CAPTURING = "megatron.core.transformer.cuda_graphs:is_graph_capturing"
 _VERL_PATCH = "verl.models.mcore.patch:apply_patch_megatron_recomputation_backward"
-
-#: Digest of each known source, and the releases that have it.
-_PLAIN = "7ba2b46a5ade"  # megatron-core 0.12.0 to 0.15.3
-_FLAGGED = "9bc2baceb2bb"  # 0.16.0 to 0.19.2: marks the time of recomputation
-_GRAPHED = "629490c5e6a2"  # Megatron main and dev of August 2026: may run in a CUDA graph
-_RESIZING = "c9d46ace88d2"  # verl 0.8.0
-_RESIZING_BUT_MTP = "edd09b20ad81"  # verl 0.9.0, 0.9.1: spares closures over an MTP layer
 
 PATCH = Patch(
     id="megatron.recompute",
@@ -55,26 +48,15 @@ PATCH = Patch(
         "verl-project/verl#5251",
         "verl-project/verl#7328",
     ),
-    remove=Removal(
-        when=(
-            "CheckpointFunction.backward lets go of its detached inputs itself, or no module keeps a tensor "
-            "of the recomputed graph"
-        ),
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=(
         Target(
             project=MEGATRON,
             variants=(
-                variant(
-                    "0.12", ">=0.12.0.dev0,<0.21.0.dev0", replaced(_BACKWARD, make_backward, _PLAIN, _FLAGGED)
-                ),
+                variant("0.12", replaced(_BACKWARD, make_backward)),
                 variant(
                     "after 0.19",
-                    ">=0.16.0.dev0,<0.21.0.dev0",
-                    replaced(_BACKWARD, make_graphed_backward, _GRAPHED),
-                    # A getter of one line. What it returns is relied on, and there is no more to it.
-                    known(_CAPTURING, "7c37effc7469"),
+                    replaced(_BACKWARD, make_graphed_backward),
+                    _CAPTURING,
                 ),
             ),
         ),
@@ -82,19 +64,10 @@ PATCH = Patch(
             project=VERL,
             optional=True,
             variants=(
-                variant("0.8", ">=0.8.0.dev0,<0.9.0.dev0", replaced(_VERL_PATCH, make_verl_patch, _RESIZING)),
-                # It spares a closure over an MTP layer, which Megatron has from 0.19 on only. Other aliases,
-                # the flags and the copies are left.
+                variant("0.8", replaced(_VERL_PATCH, make_verl_patch)),
                 variant(
                     "0.9",
-                    ">=0.9.0.dev0,<0.11.0.dev0",
-                    replaced(_VERL_PATCH, make_verl_patch, _RESIZING_BUT_MTP),
-                ),
-                not_affected(
-                    "0.7",
-                    "<0.9.0.dev0",
-                    Absent(site=_VERL_PATCH),
-                    reason="this verl does not patch Megatron's recomputation",
+                    replaced(_VERL_PATCH, make_verl_patch),
                 ),
             ),
         ),

@@ -7,7 +7,7 @@ copy. A contiguous tensor takes the way it has always taken, in place and withou
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.reduce_contiguous.fix import make_reduce, make_reduce_0_12
 
 _REDUCE = "megatron.core.tensor_parallel.mappings:_reduce"
@@ -32,20 +32,9 @@ PATCH = Patch(
         "compared with float64 on one process."
     ),
     upstream=("NVIDIA/Megatron-LM#5338",),
-    remove=Removal(
-        version="0.19.0",
-        when="_reduce returns the tensor that it has reduced",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
-        variant("0.12", ">=0.11.0.dev0,<0.13.0.dev0", replaced(_REDUCE, make_reduce_0_12, "4f003c4b29a9")),
-        variant("0.13", ">=0.13.0.dev0,<0.20.0.dev0", replaced(_REDUCE, make_reduce, "87d90a72463f")),
-        fixed(
-            "0.19",
-            ">=0.19.0.dev0",
-            known(_REDUCE, "d60feba1089d"),
-            reason="Megatron returns the tensor that it has reduced",
-        ),
+        variant("0.12", replaced(_REDUCE, make_reduce_0_12)),
+        variant("0.13", replaced(_REDUCE, make_reduce)),
     ),
 )

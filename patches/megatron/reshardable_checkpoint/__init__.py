@@ -8,7 +8,7 @@ Loading is wrapped as well, to refuse what was saved without that.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.reshardable_checkpoint.fix import make_load, make_save
 
 _OPTIMIZER = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer"
@@ -43,30 +43,14 @@ PATCH = Patch(
         "saved is compared with each parameter's own weight and moments."
     ),
     upstream=("NVIDIA/Megatron-LM#5077",),
-    remove=Removal(
-        when="a release leaves out the padding of buckets on both sides",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.15",
-            ">=0.14.0.dev0,<0.20.0.dev0",
-            replaced(_SAVE, make_save, "e227fdc527c4"),
-            # 0.15 and commits up to December 2025; 0.16 to 0.18; 0.19; dev
-            replaced(_LOAD, make_load, "3bec482ecf9e", "df23a3440d13", "b76d628fa660", "fd457887f004"),
-            known(_READ, "abb9da015abc"),
-            # 0.15 to 0.18; 0.19
-            known(_GATHER, "41bccbba1b76", "32e3ab27ad07"),
-        ),
-        fixed(
-            "after 0.19",
-            ">=0.16.0.dev0",
-            known(_SAVE, "4a90a09119c1"),
-            reason="this Megatron leaves out the padding of buckets on both sides",
-        ),
-        not_affected(
-            "before 0.15", "<0.15.0.dev0", Absent(site=_SAVE), reason="this Megatron does not have the format"
+            replaced(_SAVE, make_save),
+            replaced(_LOAD, make_load),
+            _READ,
+            _GATHER,
         ),
     ),
 )

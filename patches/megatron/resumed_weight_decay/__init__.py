@@ -7,7 +7,7 @@ the schedule applied once more, by no step, when all of them are there.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.resumed_weight_decay.fix import make_load
 
 _SCHEDULER = "megatron.core.optimizer_param_scheduler:OptimizerParamScheduler"
@@ -36,24 +36,12 @@ PATCH = Patch(
         "What is resumed is compared with what was saved."
     ),
     upstream=("NVIDIA/Megatron-LM#5213", "NVIDIA-NeMo/Automodel#3883"),
-    remove=Removal(
-        when="a release reads all fields of the schedule before it applies it",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.11.0.dev0,<0.21.0.dev0",
-            replaced(_LOAD, make_load, "a03ef8f98921"),
-            # 0.12 to 0.15; 0.16; from 0.17 on
-            known(_STEP, "7f82f2c2b903", "a3bd599a2b4c", "be677ad1ec57"),
-        ),
-        fixed(
-            "dev",
-            ">=0.16.0.dev0",
-            known(_LOAD, "11cf43bdb8cf"),
-            reason="this Megatron reads all fields of the schedule before it applies it",
+            replaced(_LOAD, make_load),
+            _STEP,
         ),
     ),
 )

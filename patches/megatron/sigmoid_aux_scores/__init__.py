@@ -7,7 +7,7 @@ on.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches.megatron.sigmoid_aux_scores.fix import make_method, make_scores
 
 _METHOD = "megatron.core.transformer.moe.router:TopKRouter.compute_routing_scores_for_aux_loss"
@@ -35,32 +35,16 @@ PATCH = Patch(
         "compared with float64."
     ),
     upstream=("NVIDIA/Megatron-LM#2765",),
-    remove=Removal(
-        version="0.17.0",
-        when="megatron-core 0.17 computes them in float32",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.14.0.dev0",
-            # 0.12; 0.13
-            replaced(_METHOD, make_method, "91e686e76a62", "e9422545a543"),
+            replaced(_METHOD, make_method),
             Absent(site=_SCORES),
         ),
         variant(
             "0.14",
-            ">=0.14.0.dev0,<0.17.0.dev0",
-            # 0.14, 0.15 and commits up to December 2025; 0.16
-            replaced(_SCORES, make_scores, "a4070eda2d00", "2f5b95150716"),
-        ),
-        fixed(
-            "0.17",
-            ">=0.16.0.dev0",
-            # 0.17; from 0.18 on
-            known(_SCORES, "f5f85b208278", "1ffcbf5eea31"),
-            reason="this Megatron computes the scores in float32",
+            replaced(_SCORES, make_scores),
         ),
     ),
 )

@@ -7,7 +7,7 @@ goes no further than the last layer.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Absent, Patch, Present, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.uniform_recompute.fix import make_forward
 
 _FORWARD = "megatron.core.transformer.transformer_block:TransformerBlock._checkpointed_forward"
@@ -31,38 +31,12 @@ PATCH = Patch(
         "gradients are compared with a run without recomputation."
     ),
     upstream=("NVIDIA/Megatron-LM#3562",),
-    remove=Removal(
-        version="0.17.0",
-        when="megatron-core 0.17 ends the last chunk at the last layer",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
         variant(
             "0.12",
-            ">=0.12.0.dev0,<0.17.0.dev0",
-            replaced(
-                _FORWARD,
-                make_forward,
-                # 0.12; 0.13 and 0.14
-                *("c6e0f9b5e98e", "9d1b6ccb3896"),
-                # 0.15 and commits up to December 2025; 0.16; slime's images have one of these
-                *("9ef288a98cde", "ddef52cd32f1"),
-            ),
+            replaced(_FORWARD, make_forward),
         ),
-        fixed(
-            "0.17",
-            ">=0.16.0.dev0",
-            # 0.17; a commit before August 2026, dev of August 2026
-            known(_FORWARD, "f05f9ea27931", "aa64bad536d9", "2a28923d2b65"),
-            reason="this Megatron ends the last chunk at the last layer",
-        ),
-        fixed(
-            "0.18",
-            ">=0.18.0.dev0",
-            Present(site="megatron.core.recompute:checkpointed_forward"),
-            Absent(site=_FORWARD),
-            reason="this Megatron ends the last chunk at the last layer",
-        ),
+        tells=("megatron.core.recompute:checkpointed_forward",),
     ),
 )

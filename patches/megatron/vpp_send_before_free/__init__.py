@@ -8,7 +8,7 @@ Nothing is waited for, and nothing of the schedule is copied.
 from __future__ import annotations
 
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.megatron.vpp_send_before_free.fix import make_p2p_ops
 
 _P2P_OPS = "megatron.core.pipeline_parallel.p2p_communication:_p2p_ops"
@@ -37,35 +37,13 @@ PATCH = Patch(
         "LM#4047). The contract looks at what is sent when the schedule waits for it."
     ),
     upstream=("NVIDIA/Megatron-LM#4047",),
-    remove=Removal(
-        version="0.18.0",
-        when="the schedule waits for a send before it frees what is sent",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MEGATRON,
-        variant(
-            "0.12",
-            ">=0.12.0.dev0,<0.18.0.dev0",
-            replaced(
-                _P2P_OPS,
-                make_p2p_ops,
-                "83a5088e1d83",  # 0.12, 0.13
-                "61a66315eb32",  # 0.14 to 0.17, and the images' commits
-            ),
-        ),
+        variant("0.12", replaced(_P2P_OPS, make_p2p_ops)),
         variant(
             "0.18, before the fix",
-            ">=0.18.0.dev0,<0.19.0.dev0",
-            replaced(_P2P_OPS, make_p2p_ops, "61a66315eb32"),
-            known(_SCHEDULE, "e6c779c35d11", "ca6bb41d1ea4"),  # 0.16; 0.17
-        ),
-        fixed(
-            "0.18",
-            ">=0.18.0.dev0",
-            # 0.18; 0.19; dev of July 2026, fd1121b8; main of August 2026
-            known(_SCHEDULE, "99c4d724a6ae", "aa144275bb95", "c3a621f158a2", "426f8be2cc0e"),
-            reason="the schedule waits for a send before it frees what is sent",
+            replaced(_P2P_OPS, make_p2p_ops),
+            _SCHEDULE,
         ),
     ),
 )

@@ -8,7 +8,7 @@ the other.
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Patch, Removal, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.miles.capped_partitions.fix import make_schedule, make_split, make_workloads
 
 _BALANCING = "miles.utils.seqlen_balancing"
@@ -31,23 +31,16 @@ PATCH = Patch(
         "miles' own packing without --balance-by-flops keeps max_tokens_per_gpu, beyond which memory runs "
         "out. Sums over micro-batches are the same up to rounding."
     ),
-    remove=Removal(
-        when="miles keeps max_tokens_per_gpu with --balance-by-flops too",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MILES,
         variant(
             "0.1",
-            ">=0.1.0.dev0,<0.2.0.dev0",
-            replaced(f"{_SCHEDULE}:build_dp_schedule", make_schedule, "0c302fb34e0a"),
-            replaced(f"{_SCHEDULE}:_calculate_workloads", make_workloads, "a2882c810ede"),
-            replaced(f"{_SCHEDULE}:get_seqlen_balanced_partitions", make_split, "81d2f5f96589"),
-            # What the import stands for, and so what is replaced in truth.
-            known(f"{_BALANCING}:get_seqlen_balanced_partitions", "d0c76e9f70df"),
-            # How miles splits, in place. Called from here too, and must leave no part empty.
-            known(f"{_BALANCING}:expand_bins_by_splitting", "befaa978d6d4"),
-            known(f"{_BALANCING}:_split_bin_by_tokens", "81020ddaf487"),
+            replaced(f"{_SCHEDULE}:build_dp_schedule", make_schedule),
+            replaced(f"{_SCHEDULE}:_calculate_workloads", make_workloads),
+            replaced(f"{_SCHEDULE}:get_seqlen_balanced_partitions", make_split),
+            f"{_BALANCING}:get_seqlen_balanced_partitions",
+            f"{_BALANCING}:expand_bins_by_splitting",
+            f"{_BALANCING}:_split_bin_by_tokens",
         ),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.miles.fast_partitioner.fix import make_karmarkar_karp
 
 _SITE = "miles.utils.seqlen_balancing:karmarkar_karp"
@@ -24,12 +24,8 @@ PATCH = Patch(
         "The partitions are those of miles' own function on the same input, to the last tie: the contract "
         "compares the two."
     ),
-    remove=Removal(
-        when="miles' own partitioner is as fast",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MILES,
-        variant("0.1", ">=0.1.0.dev0,<0.2.0.dev0", replaced(_SITE, make_karmarkar_karp, "781a853b25ec")),
+        variant("0.1", replaced(_SITE, make_karmarkar_karp)),
     ),
 )

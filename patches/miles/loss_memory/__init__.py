@@ -8,7 +8,7 @@ repeats the rollout engine bit by bit are left to the original.
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Calls, Fields, Patch, Removal, known, one_target, replaced, variant
+from overlay.patch import Calls, Patch, one_target, replaced, variant
 from overlay.patches.miles.loss_memory.fix import make_log_probs, make_loss
 
 _HUB = "miles.backends.training_utils.loss_hub"
@@ -37,32 +37,20 @@ PATCH = Patch(
         "Log-probabilities, entropy, losses and gradients are those of one process in float64 "
         "(tests/real/test_loss_memory_ranks.py)."
     ),
-    remove=Removal(
-        when="miles needs no more than the gradient besides the logits",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MILES,
-        # The one commit that was run.
         variant(
             "0.1",
-            ">=0.1.0.dev0,<0.2.0.dev0",
-            replaced(_LOG_PROBS, make_log_probs, "05d276c69d26"),
-            replaced(_LOSS, make_loss, "09348b195bd8"),
-            # What says which rows are whose. All of it is relied on: a change anywhere gives other rows.
-            known(f"{_HUB}.logit_processors:get_responses", "a944b722ebfe"),
-            known(f"{_CP}:get_logits_and_tokens_offset_with_cp", "8eba0aece207"),
-            known(f"{_CP}:slice_log_prob_with_cp", "4f1b6c3d0527"),
-            # The import of what is replaced, by which the losses call it.
-            known(f"{_LOSSES}:get_log_probs_and_entropy", "11bd3f9d090f"),
-            # A loss without upstream's zero has to get its logits from what is replaced, on every rank.
+            replaced(_LOG_PROBS, make_log_probs),
+            replaced(_LOSS, make_loss),
+            f"{_HUB}.logit_processors:get_responses",
+            f"{_CP}:get_logits_and_tokens_offset_with_cp",
+            f"{_CP}:slice_log_prob_with_cp",
+            f"{_LOSSES}:get_log_probs_and_entropy",
             Calls(site=f"{_LOSSES}:policy_loss_function", callee="get_log_probs_and_entropy"),
             Calls(site=f"{_LOSSES}:sft_loss_function", callee="get_log_probs_and_entropy"),
-            # Rank, size and group of the tensor and context parallel ranks.
-            Fields(site="miles.backends.training_utils.parallel:ParallelState", names=("tp", "cp")),
-            Fields(
-                site="miles.utils.ft_utils.process_group_utils:GroupInfo", names=("rank", "size", "group")
-            ),
+            "miles.backends.training_utils.parallel:ParallelState",
+            "miles.utils.ft_utils.process_group_utils:GroupInfo",
         ),
     ),
 )

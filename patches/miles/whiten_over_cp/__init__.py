@@ -8,7 +8,7 @@ for it are stuck: it enters the collective when miles is done, which has none be
 from __future__ import annotations
 
 from overlay.compat.projects import MILES
-from overlay.patch import Fields, Patch, Removal, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.miles.whiten_over_cp.fix import make_normalize, make_whiten
 
 _ADVANTAGES = "miles.backends.training_utils.loss_hub.advantages"
@@ -33,26 +33,18 @@ PATCH = Patch(
         "slime's commit dd7f037 (#2235) asks the same group on every rank; the result is that of one "
         "process in float64."
     ),
-    remove=Removal(
-        when="miles asks the data parallel ranks with context parallelism, on every rank",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         MILES,
         variant(
             "0.1",
-            ">=0.1.0.dev0,<0.2.0.dev0",
-            replaced(f"{_ADVANTAGES}:normalize_advantages", make_normalize, "b1301c4f0231"),
-            replaced(f"{_ADVANTAGES}:distributed_masked_whiten", make_whiten, "27bcca13daf2"),
-            # What the import stands for, and so what is replaced in truth.
-            known("miles.utils.distributed_utils:distributed_masked_whiten", "781d8fb39bea"),
-            # Which ranks are asked is all that these say, and all of it is relied on.
-            known(f"{_STATE}.effective_dp_cp", "8de1b866f690"),
-            known(f"{_STATE}._dp_mode", "54fc92aab1d3"),
-            known(f"{_GROUPS}:GroupsInfo", "03c216fca9f2"),
-            # What they say it of. Of the rest of the state nothing is asked.
-            Fields(site=_STATE, names=("intra_dp", "intra_dp_cp", "indep_dp", "cp")),
-            Fields(site=f"{_GROUPS}:GroupInfo", names=("rank", "size", "group")),
+            replaced(f"{_ADVANTAGES}:normalize_advantages", make_normalize),
+            replaced(f"{_ADVANTAGES}:distributed_masked_whiten", make_whiten),
+            "miles.utils.distributed_utils:distributed_masked_whiten",
+            f"{_STATE}.effective_dp_cp",
+            f"{_STATE}._dp_mode",
+            f"{_GROUPS}:GroupsInfo",
+            _STATE,
+            f"{_GROUPS}:GroupInfo",
         ),
     ),
 )

@@ -7,7 +7,7 @@ anything is started.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Present, Removal, fixed, not_affected, one_target, replaced, variant
+from overlay.patch import Absent, Patch, Present, one_target, replaced, variant
 from overlay.patches.slime.allgather_cp_models.fix import make_validate
 
 _ARGUMENTS = "slime.backends.megatron_utils.arguments"
@@ -31,31 +31,17 @@ PATCH = Patch(
         "slime's commit 82007fa (#1891, in 0.3.0) refuses the same models with an error, since the others "
         "would have their tokens scrambled."
     ),
-    remove=Removal(
-        version="0.3.0",
-        when="slime 0.3.0 refuses them",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        not_affected(
-            "before 0.2.3",
-            "<0.2.3.dev0",
-            Absent(site=_REDISTRIBUTE),
-            reason="slime has no allgather context parallelism before 0.2.3",
-        ),
         variant(
             "0.2.3",
-            ">=0.2.2.dev0,<0.3.0.dev0",
-            replaced(f"{_ARGUMENTS}:_hf_validate_args", make_validate, "b643af440c47", "aa04e52bdab6"),
+            replaced(f"{_ARGUMENTS}:_hf_validate_args", make_validate),
             Absent(site=f"{_ARGUMENTS}:_validate_allgather_cp_supported"),
             Present(site=_REDISTRIBUTE),
         ),
-        fixed(
-            "0.3",
-            ">=0.2.4.dev0",
-            Present(site=f"{_ARGUMENTS}:_validate_allgather_cp_supported"),
-            reason="slime refuses them",
+        tells=(
+            _REDISTRIBUTE,
+            f"{_ARGUMENTS}:_validate_allgather_cp_supported",
         ),
     ),
 )

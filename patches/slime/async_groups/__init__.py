@@ -8,7 +8,7 @@ generates, so it loses its bound; and the worker gets no prompts while enough gr
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.async_groups.fix import make_init, make_rollout
 
 _MODULE = "slime.rollout.fully_async_rollout"
@@ -35,32 +35,15 @@ PATCH = Patch(
         "It trades age for waste: slime alone trains on groups that are one update old and throws the rest "
         "away. The queue is that of slime's commit 7e02052 (#2238, after 0.3.1)."
     ),
-    remove=Removal(
-        when="a release leaves the groups that a rollout does not need in the queue",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        not_affected(
-            "before 0.3",
-            "<0.3.0.dev0",
-            Absent(site=_MODULE),
-            reason="slime has fully asynchronous rollouts only among its examples, before 0.3",
-        ),
         variant(
             "0.3",
-            ">=0.2.4.dev0,<0.3.2.dev0",
-            replaced(f"{_MODULE}:_generate_rollout_async", make_rollout, "b0abf7a695ef"),
-            replaced(f"{_WORKER}.__init__", make_init, "9021b7cc7953"),
+            replaced(f"{_MODULE}:_generate_rollout_async", make_rollout),
+            replaced(f"{_WORKER}.__init__", make_init),
             # That it asks for prompts one by one, and goes on where there are none.
-            known(f"{_WORKER}._loop", "c1e4034a6c8d"),
+            f"{_WORKER}._loop",
         ),
-        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-        fixed(
-            "after 0.3.1",
-            ">=0.3.1.dev0",
-            known(f"{_MODULE}:_generate_rollout_async", "fb667674491b"),
-            reason="slime leaves the groups that a rollout does not need in the queue",
-        ),
+        tells=(_MODULE,),
     ),
 )

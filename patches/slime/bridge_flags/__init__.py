@@ -8,17 +8,7 @@ later, which gets the flags that were set; the others stay as the bridge has the
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import (
-    Absent,
-    Patch,
-    Removal,
-    known,
-    not_affected,
-    one_target,
-    replaced,
-    superseded,
-    variant,
-)
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches.slime.bridge_flags.fix import make_provider
 
 _PROVIDER = "slime.backends.megatron_utils.model_provider"
@@ -47,39 +37,17 @@ PATCH = Patch(
         "(f655e13, #2251) has no other way. Its commit 6006246 (#1715) hands over the context parallel "
         "size likewise."
     ),
-    remove=Removal(
-        version="0.3.1",
-        when="slime 0.3.1 has no bridge mode any more",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        not_affected(
-            "before 0.2.2",
-            "<0.2.2.dev0",
-            known(f"{_PROVIDER}:get_model_provider_func", "dfa83e8f2cfc", "1345b8887bf1", "cfd30a1c11bd"),
-            reason="slime has no bridge mode for the model before 0.2.2",
-        ),
         variant(
             "0.2.2",
-            ">=0.2.1.dev0,<0.3.0.dev0",
-            replaced(
-                f"{_PROVIDER}:get_model_provider_func",
-                make_provider,
-                *("507f0e2851f8", "ed1c7b3f37ff", "29333892cf28", "52559e6c1f83"),
-            ),
+            replaced(f"{_PROVIDER}:get_model_provider_func", make_provider),
             Absent(site=f"{_PROVIDER}:_get_model_provider_func"),
         ),
         variant(
             "0.3.0",
-            ">=0.2.4.dev0,<0.3.1.dev0",
-            replaced(f"{_PROVIDER}:_get_model_provider_func", make_provider, "390c6f05761b"),
+            replaced(f"{_PROVIDER}:_get_model_provider_func", make_provider),
         ),
-        superseded(
-            "0.3.1",
-            ">=0.3.0.dev0",
-            Absent(site="slime.utils.megatron_bridge_utils"),
-            reason="slime has no bridge mode any more",
-        ),
+        tells=("slime.utils.megatron_bridge_utils",),
     ),
 )

@@ -9,8 +9,8 @@ that all ranks have agreed on: nothing here is a collective.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Patch, Removal, known, one_target, replaced, superseded, variant
-from overlay.patches._slime_step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED
+from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._slime_step import DATA
 from overlay.patches.slime.capped_partitions.fix import (
     make_capped,
     make_iterator,
@@ -24,9 +24,9 @@ _SCHEDULE = "slime.utils.dp_schedule"
 
 #: The import of it, and what is imported: that is what is replaced in truth.
 _BALANCED = (
-    replaced(f"{DATA}:get_seqlen_balanced_partitions", make_split, "3147333413dc"),
+    replaced(f"{DATA}:get_seqlen_balanced_partitions", make_split),
     # v0.1.0 and v0.2.0; v0.2.1; v0.2.2 to v0.3.1
-    known(f"{_BALANCING}:get_seqlen_balanced_partitions", "27fa87e211fd", "4e026baf2e0b", "d0c76e9f70df"),
+    f"{_BALANCING}:get_seqlen_balanced_partitions",
 )
 
 PATCH = Patch(
@@ -57,46 +57,26 @@ PATCH = Patch(
         "sample exceeds, and its commit 286750a (#1823) split under it. Sums over micro-batches are the "
         "same up to rounding."
     ),
-    remove=Removal(
-        when="slime keeps max_tokens_per_gpu with --balance-by-flops too",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
         variant(
             "0.1-0.2",
-            ">=0.0.1.dev0,<0.3.0.dev0",
-            replaced(f"{DATA}:get_data_iterator", make_iterator, ITERATOR_0_1, *ITERATOR_0_2),
+            replaced(f"{DATA}:get_data_iterator", make_iterator),
             *_BALANCED,
         ),
         variant(
             "286750aa3",
-            ">=0.2.4.dev0,<0.3.0.dev0",
-            replaced(f"{DATA}:get_data_iterator", make_iterator, ITERATOR_CAPPED),
-            replaced(f"{DATA}:_get_capped_partitions", make_capped, "821cbde5d52d"),
+            replaced(f"{DATA}:get_data_iterator", make_iterator),
+            replaced(f"{DATA}:_get_capped_partitions", make_capped),
             *_BALANCED,
-        ),
-        superseded(
-            "0.3.0",
-            ">=0.3.0.dev0,<0.3.1.dev0",
-            known(f"{_SCHEDULE}:_pack_step_into_mbs", "13bd1bba8324"),
-            known(f"{_SCHEDULE}:build_dp_schedule", "daec89ac3e1f"),
-            reason=(
-                "slime 0.3.0 packs the samples of all ranks by first fit, which holds the budget but does "
-                "not balance"
-            ),
         ),
         variant(
             "0.3.1",
-            ">=0.3.0.dev0,<0.4.0.dev0",
-            replaced(f"{_SCHEDULE}:_pack_step_into_mbs", make_pack, "4e2eb00ff3e1"),
-            replaced(f"{_SCHEDULE}:build_dp_schedule", make_schedule, "4f961766aebd"),
-            # Three functions of a few lines, called from here for what they return: how slime
-            # counts operations, and how it splits, which must leave no part empty.
-            known(f"{_SCHEDULE}:_calculate_workloads", "a2882c810ede"),
-            known(f"{_BALANCING}:expand_bins_by_splitting", "befaa978d6d4"),
-            known(f"{_BALANCING}:_split_bin_by_tokens", "81020ddaf487"),
+            replaced(f"{_SCHEDULE}:_pack_step_into_mbs", make_pack),
+            replaced(f"{_SCHEDULE}:build_dp_schedule", make_schedule),
+            f"{_SCHEDULE}:_calculate_workloads",
+            f"{_BALANCING}:expand_bins_by_splitting",
+            f"{_BALANCING}:_split_bin_by_tokens",
         ),
     ),
 )

@@ -7,7 +7,7 @@ The method is wrapped.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.checkpoint_step.fix import make_load_other
 
 _LOAD = "slime.backends.megatron_utils.actor:MegatronTrainRayActor.load_other_checkpoint"
@@ -29,25 +29,5 @@ PATCH = Patch(
     ),
     upstream=("THUDM/slime#2243",),
     evidence="slime's commit 68a7347 (#2243, after 0.3.1) puts ckpt_step back in the same way.",
-    remove=Removal(
-        when="a release puts ckpt_step back whatever it was",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
-    targets=one_target(
-        SLIME,
-        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-        fixed(
-            "after 0.3.1",
-            ">=0.3.1.dev0",
-            known(_LOAD, "40421f6968c4"),
-            reason="slime puts ckpt_step back whatever it was",
-        ),
-        variant("0.2.3", ">=0.2.2.dev0,<0.3.2.dev0", replaced(_LOAD, make_load_other, "9df3fa18f8c3")),
-        not_affected(
-            "before 0.2.3",
-            "<0.2.4.dev0",
-            known(_LOAD, "7ddb58ebf4b4", "330e2f0a1049", "3b8eac6ab3d2"),
-            reason="slime puts ckpt_step back whatever it was, before 0.2.3",
-        ),
-    ),
+    targets=one_target(SLIME, variant("0.2.3", replaced(_LOAD, make_load_other))),
 )

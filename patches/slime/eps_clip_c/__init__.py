@@ -8,17 +8,10 @@ is bound to the option. FSDP's trainer has a caller of its own, which stays as i
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.eps_clip_c.fix import make_policy_loss
 
 _LOSS = "slime.backends.megatron_utils.loss"
-
-#: `policy_loss_function` without the bound: v0.1.0; v0.2.0; v0.2.1; v0.2.2; v0.2.3 to 286750aa3; v0.3.0;
-#: v0.3.1; the image nightly-20260810a.
-_UNBOUNDED = (
-    *("bb556c77c8b7", "7d02e8733361", "3d7e19bcbf79", "163b17115e53", "7e77e2de889a"),
-    *("340ec5d7a55a", "6e57bb01b00b", "3bc49d697dd4"),
-)
 
 PATCH = Patch(
     id="slime.eps-clip-c",
@@ -39,27 +32,13 @@ PATCH = Patch(
         "slime's commit 78156c5 (#2247, after 0.3.1) hands the option on in the same way; loss and "
         "gradient are those of a float64 reference with the bound."
     ),
-    remove=Removal(
-        when="a release hands --eps-clip-c to compute_policy_loss",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        # v0.1.0 calls itself 0.0.1.
         variant(
             "0.1 to 0.3",
-            ">=0.0.1.dev0,<0.3.2.dev0",
-            replaced(f"{_LOSS}:policy_loss_function", make_policy_loss, *_UNBOUNDED),
-            known(f"{_LOSS}:compute_policy_loss", "555135d85e09"),
-            # v0.1.0 and v0.2.0; v0.2.1 and later
-            known("slime.utils.ppo_utils:compute_policy_loss", "376411ae13fb", "d5b00d841345"),
-        ),
-        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-        fixed(
-            "after 0.3.1",
-            ">=0.3.1.dev0",
-            known(f"{_LOSS}:policy_loss_function", "e3c770c481a7"),
-            reason="slime hands --eps-clip-c to the loss of a token",
+            replaced(f"{_LOSS}:policy_loss_function", make_policy_loss),
+            f"{_LOSS}:compute_policy_loss",
+            "slime.utils.ppo_utils:compute_policy_loss",
         ),
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.fast_partitioner.fix import make_karmarkar_karp
 
 _SITE = "slime.utils.seqlen_balancing:karmarkar_karp"
@@ -24,17 +24,11 @@ PATCH = Patch(
         "The partitions are those of slime's own function on the same input, to the last tie: the contract "
         "compares the two."
     ),
-    remove=Removal(
-        when="slime's own partitioner is as fast",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
         variant(
             "0.1-0.3",
-            ">=0.0.1.dev0,<0.4.0.dev0",
-            # v0.1.0 to v0.2.0.post1; v0.2.1 to v0.3.1. They differ in annotations and dead code.
-            replaced(_SITE, make_karmarkar_karp, "24363cef5e1b", "781a853b25ec"),
+            replaced(_SITE, make_karmarkar_karp),
         ),
     ),
 )

@@ -12,7 +12,7 @@ whose differences it divides.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.group_baseline.fix import make_manager
 
 _MANAGER = "slime.ray.placement_group:create_rollout_manager"
@@ -46,26 +46,12 @@ PATCH = Patch(
         "It takes one of two readings: each sample counts, as in grpo_normalize_by_group_index, which "
         "slime's tests of several samples put in place of the default. miles counts a rollout once."
     ),
-    remove=Removal(
-        when="a release groups rewards by the prompt",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
         variant(
             "0.2",
-            ">=0.1.0.dev0,<0.4.0.dev0",
-            # v0.2.0 to v0.3.0; v0.3.1.
-            replaced(_MANAGER, make_manager, "f426dc276b92", "327f27dfe45d"),
-            # What is wrong, and what gives way to the function: once it differs, it may be mended.
-            # v0.2.0 and .post1; v0.2.1 to v0.3.0; v0.3.1.
-            known(_REWARDS, "aa705a542c9c", "40eb9c897b3d", "d9902783a151"),
-        ),
-        not_affected(
-            "0.1",
-            "<0.4.0.dev0",
-            Absent(site=_REWARDS),
-            reason="this slime raises an error unless each prompt has its number of samples",
+            replaced(_MANAGER, make_manager),
+            _REWARDS,
         ),
     ),
 )

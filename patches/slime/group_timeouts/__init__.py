@@ -8,7 +8,7 @@ makes them anew: what a group has kept comes first, and slime does the rest.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.group_timeouts.fix import make_monkey_patch, make_reload
 
 _GROUPS = "slime.utils.reloadable_process_group"
@@ -34,32 +34,14 @@ PATCH = Patch(
         "slime's commit fb42ae4 (#2208, in 0.3.1) makes each group anew with the arguments that it had at "
         "first."
     ),
-    remove=Removal(
-        version="0.3.1",
-        when="slime 0.3.1 keeps what a group was made with",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        not_affected(
-            "0.1", "<0.2.0.dev0", Absent(site=_GROUPS), reason="slime destroys no process groups before 0.2"
-        ),
         variant(
             "0.2",
-            ">=0.1.0.dev0,<0.3.1.dev0",
-            replaced(
-                f"{_GROUPS}:monkey_patch_torch_dist",
-                make_monkey_patch,
-                *("6150e6aa5d26", "a69511f29992", "ac47432890b3", "55a73786949e"),
-            ),
-            replaced(f"{_GROUPS}:reload_process_groups", make_reload, "477be0ff0aaf"),
-            known(f"{_CLASS}.reload_process_groups", "7278760001c0"),
+            replaced(f"{_GROUPS}:monkey_patch_torch_dist", make_monkey_patch),
+            replaced(f"{_GROUPS}:reload_process_groups", make_reload),
+            f"{_CLASS}.reload_process_groups",
         ),
-        fixed(
-            "0.3.1",
-            ">=0.3.0.dev0",
-            known(f"{_CLASS}.reload_process_groups", "9f19e871ef98"),
-            reason="slime keeps what a group was made with",
-        ),
+        tells=(_GROUPS,),
     ),
 )

@@ -11,7 +11,7 @@ the division that undoes the other, around the layer's `forward`, which is what 
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.hf_attention_gradient.fix import make_backward, make_forward
 
 _LAYER = "slime_plugins.models.hf_attention"
@@ -39,35 +39,17 @@ PATCH = Patch(
         "The gradient is that of one process in float64 with the same layer on all tokens, on ranks of "
         "context, tensor and sequence parallelism (tests/real/test_hf_attention.py)."
     ),
-    remove=Removal(
-        when="a release sums the gradient of the gathered tokens over context parallel ranks",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
         variant(
             "0.2",
-            ">=0.1.0.dev0,<0.2.4.dev0",
-            # v0.2.0 and .post1; v0.2.1; v0.2.2 and v0.2.3.
-            replaced(
-                f"{_LAYER}:HuggingfaceAttention.forward",
-                make_forward,
-                *("5d9fe2e3a4cb", "94bc725fbaa5", "f6251ce73c8b"),
-            ),
+            replaced(f"{_LAYER}:HuggingfaceAttention.forward", make_forward),
         ),
         variant(
             "0.2.4",
-            # The tag v0.2.4 calls itself 0.2.3.
-            ">=0.2.3.dev0,<0.4.0.dev0",
-            replaced(f"{_GATHER}.backward", make_backward, "b9096b5a0a4d"),
-            # That sets what `backward` reads, and has no other use of the two.
-            known(f"{_GATHER}.forward", "851878a1ac5a"),
+            replaced(f"{_GATHER}.backward", make_backward),
+            f"{_GATHER}.forward",
         ),
-        not_affected(
-            "0.1",
-            "<0.4.0.dev0",
-            Absent(site=_LAYER),
-            reason="this slime has no layer that every rank runs on all tokens",
-        ),
+        tells=(_LAYER,),
     ),
 )

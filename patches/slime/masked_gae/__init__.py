@@ -11,7 +11,7 @@ of the first context parallel rank, whether or not the last token of the respons
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Known, Patch, Removal, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.masked_gae.fix import make_batch
 
 _LOSS = "slime.backends.megatron_utils.loss"
@@ -20,16 +20,13 @@ _CONTEXT = "slime.backends.megatron_utils.cp_utils"
 _UTILS = "slime.utils.ppo_utils"
 
 #: What is called, and not replaced.
-_SHARED: tuple[Known, ...] = (
-    known(
-        f"{_CONTEXT}:slice_log_prob_with_cp",
-        *("0d3bf222596c", "796a306adda1", "1a8f033fa038", "9eebe53f3605", "734123b9cf6a"),
-    ),
-    known(f"{_UTILS}:vanilla_gae", "ed4a38187184"),
-    known(f"{_UTILS}:chunked_gae", "0fb14eb0d01c"),
-    known(f"{_UTILS}:compute_approx_kl", "2c27d973f166", "10fad8a9fd01"),
+_SHARED = (
+    f"{_CONTEXT}:slice_log_prob_with_cp",
+    f"{_UTILS}:vanilla_gae",
+    f"{_UTILS}:chunked_gae",
+    f"{_UTILS}:compute_approx_kl",
     # What the import stands for, and so what is replaced in truth.
-    known(f"{_UTILS}:{_BATCH}", "5cd9b4e7c9a9", "dbabcbfda048"),
+    f"{_UTILS}:{_BATCH}",
 )
 
 PATCH = Patch(
@@ -57,21 +54,14 @@ PATCH = Patch(
         "It takes one of two readings: tokens that are not trained are no steps of an episode. slime's PPO "
         "counts them, and its REINFORCE++ rewards the last trained token."
     ),
-    remove=Removal(
-        when="a release estimates advantages over trained tokens alone, and rewards the last of them",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     requires=("slime.whiten-over-cp",),
     targets=one_target(
         SLIME,
         variant(
             "0.2",
-            ">=0.1.0.dev0,<0.3.2.dev0",
-            replaced(f"{_LOSS}:{_BATCH}", make_batch, "bdbee30f4e08"),
-            # The import, and what it stands for.
-            known(f"{_LOSS}:compute_approx_kl", "2f8ada3623f3"),
+            replaced(f"{_LOSS}:{_BATCH}", make_batch),
+            f"{_LOSS}:compute_approx_kl",
             *_SHARED,
         ),
-        not_affected("0.1", "<0.1.0.dev0", Absent(site=f"{_LOSS}:{_BATCH}"), reason="this slime has no PPO"),
     ),
 )

@@ -6,7 +6,7 @@ It mends nothing. `OVERLAY_METRICS=1` selects it along with whatever else is.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.metrics.fix import make_log
 
 PATCH = Patch(
@@ -24,33 +24,23 @@ PATCH = Patch(
     opt_in=True,
     switch="OVERLAY_METRICS",
     evidence="It adds names to what is logged, and changes no number of a job.",
-    remove=Removal(
-        when="overlay is not used",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        not_affected(
-            "0.1",
-            ">=0.0.1.dev0,<0.2.0.dev0",
-            Absent(site="slime.utils.tracking_utils"),
-            Absent(site="slime.utils.logging_utils"),
-            reason="slime 0.1 has no function that logs: call overlay.metrics() yourself",
-        ),
         variant(
             "0.2.0",
-            ">=0.2.0.dev0,<0.2.2.dev0",
-            replaced("slime.utils.tracking_utils:log", make_log, "043181f575eb"),
+            replaced("slime.utils.tracking_utils:log", make_log),
         ),
         variant(
             "0.2.2",
-            ">=0.2.0.dev0,<0.4.0.dev0",
-            replaced("slime.utils.logging_utils:log", make_log, "043181f575eb"),
+            replaced("slime.utils.logging_utils:log", make_log),
         ),
         variant(
             "0.3.2",
-            ">=0.3.0.dev0,<0.4.0.dev0",
-            replaced("slime.observability.logging_utils:log", make_log, "043181f575eb"),
+            replaced("slime.observability.logging_utils:log", make_log),
+        ),
+        tells=(
+            "slime.utils.tracking_utils",
+            "slime.utils.logging_utils",
         ),
     ),
 )

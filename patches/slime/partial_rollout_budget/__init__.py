@@ -8,7 +8,7 @@ own budget.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches.slime.partial_rollout_budget.fix import make_generate
 
 _GENERATE = "slime.rollout.sglang_rollout:generate"
@@ -33,41 +33,17 @@ PATCH = Patch(
         "slime's commit 26e859a (#2261, after 0.3.1) takes the response that there is off the budget, as "
         "0.2 did."
     ),
-    remove=Removal(
-        when="a release takes the response that there is off the budget",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        not_affected(
-            "before 0.3",
-            "<0.2.5.dev0",
-            known(
-                _GENERATE,
-                *("7db343dff215", "df7737c62770", "1ffe84d3319f", "08c8cbc35e91", "d882b8ca6bac"),
-                "8d8742c34018",
-            ),
-            reason="slime takes the response that there is off the budget before 0.3",
-        ),
-        # Commits before 0.3.0, of which 286750aa3 is one.
         variant(
             "286750aa3",
-            ">=0.2.3.dev0,<0.3.0.dev0",
-            replaced(_GENERATE, make_generate, "a022997a24b4"),
+            replaced(_GENERATE, make_generate),
             Absent(site=_STREAMING),
         ),
         variant(
             "0.3",
-            ">=0.2.4.dev0,<0.3.2.dev0",
-            replaced(_GENERATE, make_generate, "a022997a24b4", "314bb03bfe3c"),
-            replaced(f"{_STREAMING}:generate_streaming", make_generate, "4c529e094e87", "84ed5601c014"),
-        ),
-        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-        fixed(
-            "after 0.3.1",
-            ">=0.3.1.dev0",
-            known(_GENERATE, "e384bbd08b87"),
-            reason="slime takes the response that there is off the budget",
+            replaced(_GENERATE, make_generate),
+            replaced(f"{_STREAMING}:generate_streaming", make_generate),
         ),
     ),
 )

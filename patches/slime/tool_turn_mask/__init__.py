@@ -7,7 +7,7 @@ results as one message, and a tokenizer that takes that apart again.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.tool_turn_mask.fix import make_mask
 
 _MASK = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen3"
@@ -29,29 +29,12 @@ PATCH = Patch(
         "slime's commit f033ebf (#2264, after 0.3.1) renders results of tools that follow each other in "
         "one call of the chat template."
     ),
-    remove=Removal(
-        when="a release renders results of tools that follow each other together",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        not_affected(
-            "0.1", "<0.1.0.dev0", Absent(site=_MASK), reason="slime has no masks for Qwen3 before 0.2"
-        ),
         variant(
             "0.2.0",
-            ">=0.1.0.dev0,<0.2.2.dev0",
-            replaced(_MASK, make_mask, "c8c78982dde2", "782bb4439153"),
+            replaced(_MASK, make_mask),
         ),
-        variant(
-            "0.2.2", ">=0.2.1.dev0,<0.3.2.dev0", replaced(_MASK, make_mask, "0a3e4befb3be", "1d5395dab581")
-        ),
-        # Commits after the tag v0.3.1, which call themselves 0.3.1 as well.
-        fixed(
-            "after 0.3.1",
-            ">=0.3.1.dev0",
-            known(_MASK, "d9d43ea39198"),
-            reason="slime renders results of tools that follow each other together",
-        ),
+        variant("0.2.2", replaced(_MASK, make_mask)),
     ),
 )

@@ -8,7 +8,7 @@ temperature of 1.
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.slime.value_temperature.fix import make_responses
 
 _ROWS = "slime.backends.megatron_utils.loss:get_responses"
@@ -31,36 +31,16 @@ PATCH = Patch(
         "slime's commit d9d149d (#1928, in 0.3.0) leaves the temperature out for values, and says so in a "
         "docstring."
     ),
-    remove=Removal(
-        version="0.3.0",
-        when="slime 0.3.0 takes values out without a temperature",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         SLIME,
-        # v0.1.0 calls itself 0.0.1.
-        not_affected(
-            "0.1",
-            "<0.1.0.dev0",
-            Absent(site="slime.backends.megatron_utils.loss:get_values"),
-            reason="slime has no critic before 0.2",
-        ),
         variant(
             "0.2.0",
-            ">=0.1.0.dev0,<0.2.2.dev0",
-            replaced(_ROWS, make_responses, "87c83fa75c99", "85018937839d"),
+            replaced(_ROWS, make_responses),
         ),
-        # v0.2.2; v0.2.3, v0.2.4, which calls itself 0.2.3, and 286750aa3
         variant(
             "0.2.2",
-            ">=0.2.1.dev0,<0.3.0.dev0",
-            replaced(_ROWS, make_responses, "44844ee20458", "02c0aec8decb"),
+            replaced(_ROWS, make_responses),
         ),
-        fixed(
-            "0.3",
-            ">=0.2.4.dev0",
-            known(_ROWS, "fe65d16dfa38", "d8b426e9b477"),
-            reason="slime takes values out without a temperature",
-        ),
+        tells=("slime.backends.megatron_utils.loss:get_values",),
     ),
 )

@@ -10,8 +10,8 @@ get that number, and raise the same error (in `slime.capped-partitions`): none i
 from __future__ import annotations
 
 from overlay.compat.projects import SLIME
-from overlay.patch import Absent, Patch, Present, Removal, known, one_target, replaced, superseded, variant
-from overlay.patches._slime_step import DATA, ITERATOR_0_1, ITERATOR_0_2, ITERATOR_CAPPED
+from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._slime_step import DATA
 from overlay.patches.slime.vpp_ceiling.fix import make_config, make_count, make_count_0_1, make_count_286
 
 # The digests of `get_data_iterator` stay, though it is only relied on: that the greatest number is taken once
@@ -19,7 +19,7 @@ from overlay.patches.slime.vpp_ceiling.fix import make_config, make_count, make_
 # `slime.capped-partitions`, without which this patch is not applied, replaces that function.
 _COUNT = f"{DATA}:get_minimum_num_micro_batch_size"
 #: What the import of it stands for, and so what is replaced in truth. v0.2.0; v0.2.1 to v0.2.4
-_COUNTED = known("slime.utils.data:get_minimum_num_micro_batch_size", "546f311aa637", "2479fd9ce149")
+_COUNTED = "slime.utils.data:get_minimum_num_micro_batch_size"
 
 PATCH = Patch(
     id="slime.vpp-ceiling",
@@ -39,43 +39,28 @@ PATCH = Patch(
         "Megatron refuses a number that is no multiple of the group size. slime's commit 286750a (#1823) "
         "rounds up, and so does its schedule since 0.3.0."
     ),
-    remove=Removal(
-        version="0.3.0",
-        when="slime 0.3.0 packs first and aligns upwards",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     requires=("slime.capped-partitions",),
     targets=one_target(
         SLIME,
-        # v0.1.0 calls itself 0.0.1, and v0.2.4 0.2.3.
         variant(
             "0.1",
-            ">=0.0.1.dev0,<0.2.0.dev0",
-            known(f"{DATA}:get_data_iterator", ITERATOR_0_1),
-            replaced(_COUNT, make_count_0_1, "b550812ce342"),
-            known("slime.backends.utils.data:get_minimum_num_micro_batch_size", "1b038a3cab90"),
-            replaced(f"{DATA}:get_model_config", make_config, "876af8b0ac8d"),
+            f"{DATA}:get_data_iterator",
+            replaced(_COUNT, make_count_0_1),
+            "slime.backends.utils.data:get_minimum_num_micro_batch_size",
+            replaced(f"{DATA}:get_model_config", make_config),
         ),
         variant(
             "0.2",
-            ">=0.1.0.dev0,<0.3.0.dev0",
-            known(f"{DATA}:get_data_iterator", *ITERATOR_0_2),
-            replaced(_COUNT, make_count, "6d6d2b239aef"),
+            f"{DATA}:get_data_iterator",
+            replaced(_COUNT, make_count),
             _COUNTED,
         ),
         variant(
             "286750aa3",
-            ">=0.2.4.dev0,<0.3.0.dev0",
-            known(f"{DATA}:get_data_iterator", ITERATOR_CAPPED),
-            replaced(_COUNT, make_count_286, "6d6d2b239aef"),
+            f"{DATA}:get_data_iterator",
+            replaced(_COUNT, make_count_286),
             _COUNTED,
         ),
-        superseded(
-            "0.3",
-            ">=0.3.0.dev0",
-            Present(site="slime.utils.dp_schedule:build_dp_schedule"),
-            Absent(site=_COUNT),
-            reason="slime 0.3 packs first and aligns upwards, before it deals out to the ranks",
-        ),
+        tells=("slime.utils.dp_schedule:build_dp_schedule",),
     ),
 )

@@ -9,18 +9,7 @@ own.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import (
-    Absent,
-    Calls,
-    Patch,
-    Removal,
-    fixed,
-    known,
-    not_affected,
-    one_target,
-    replaced,
-    variant,
-)
+from overlay.patch import Calls, Patch, one_target, replaced, variant
 from overlay.patches.verl.critic_loss_scale.fix import make_agg_loss, make_train_batch, make_value_loss
 
 _LOSSES = "verl.workers.utils.losses"
@@ -60,35 +49,15 @@ PATCH = Patch(
     changes=("numbers",),
     met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",
     upstream=("verl-project/verl#6957",),
-    remove=Removal(
-        version="0.9.0",
-        when="a critic's loss is the mean over the mini-batch, as that of a policy is",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.7 and 0.8",
-            ">=0.7.0.dev0,<0.9.0.dev0",
-            # 0.7.0 and 0.7.1; 0.8.0
-            replaced(_VALUE_LOSS, make_value_loss, "05d0bd2c204c", "67da64f9b89b"),
-            # 0.7.0; 0.7.1 and 0.8.0
-            replaced(_AGGREGATE, make_agg_loss, "644aa4946d9c", "dc73e40d0484"),
+            replaced(_VALUE_LOSS, make_value_loss),
+            replaced(_AGGREGATE, make_agg_loss),
             Calls(site=_COMPUTE, callee="agg_loss"),
-            # 0.7.0; 0.7.1 and 0.8.0
-            replaced(_TRAIN_BATCH, make_train_batch, "0c41601c7035", "02ec485a5290"),
+            replaced(_TRAIN_BATCH, make_train_batch),
         ),
-        fixed(
-            "0.9",
-            ">=0.9.0.dev0",
-            known(_VALUE_LOSS, "ba829f4576b3"),
-            reason="verl 0.9 takes the mean of a critic's loss over the mini-batch",
-        ),
-        not_affected(
-            "0.6",
-            "<0.7.0.dev0",
-            Absent(site=_LOSSES),
-            reason="verl 0.6 trains critics with its legacy workers, which weigh each micro-batch",
-        ),
+        tells=(_LOSSES,),
     ),
 )

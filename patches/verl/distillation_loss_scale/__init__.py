@@ -8,7 +8,7 @@ are written before it is.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.distillation_loss_scale.fix import make_distillation_loss
 
 _LOSSES = "verl.trainer.distillation.losses"
@@ -33,20 +33,5 @@ PATCH = Patch(
     changes=("numbers",),
     met="distillation.enabled=True.",
     upstream=("verl-project/verl#7225", "verl-project/verl#7200"),
-    remove=Removal(
-        version="0.9.0",
-        when="the loss of a distillation is told of its own batch",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
-    targets=one_target(
-        VERL,
-        variant("0.8", ">=0.8.0.dev0,<0.9.0.dev0", replaced(_LOSS, make_distillation_loss, "334213192255")),
-        fixed(
-            "0.9",
-            ">=0.9.0.dev0",
-            known(_LOSS, "e508a5929b34"),
-            reason="verl 0.9 tells the loss of a distillation of its own batch",
-        ),
-        not_affected("0.7", "<0.8.0.dev0", Absent(site=_LOSSES), reason="distillation came with verl 0.8"),
-    ),
+    targets=one_target(VERL, variant("0.8", replaced(_LOSS, make_distillation_loss)), tells=(_LOSSES,)),
 )

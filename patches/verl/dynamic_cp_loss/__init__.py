@@ -21,18 +21,7 @@ factor (`_dynamic_cp/whole.py`), and its share is that loss divided by W.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import (
-    Absent,
-    Known,
-    Patch,
-    Present,
-    Removal,
-    Replacement,
-    Variant,
-    not_affected,
-    one_target,
-    superseded,
-)
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches._dynamic_cp.groups import make_device_mesh
 from overlay.patches.verl.dynamic_cp_loss.fix import (
     make_forward_backward,
@@ -50,77 +39,31 @@ _STEP = f"{_IMPL}:MegatronEngineWithLMHead.forward_step"
 _BATCH = f"{_IMPL}:MegatronEngine.forward_backward_batch"
 _POSTPROCESS = f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func"
 
-#: What the patch was written against, replaced or relied on (`overlay digest`). Losses are not here: one is
-#: looked at when the engine is given it, and if it is not known to be a sum, it is computed from the whole.
-_COMMON = {
-    "verl.utils.megatron_utils:dynamic_cp_split_batch": ("cfcf4b7f5ee5",),
-    f"{_IMPL}:MegatronEngine._init_device_mesh": ("c24edd396148",),
-    f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs": ("3800e6ca46bb",),
-    f"{_IMPL}:MegatronEngine.get_data_parallel_group": ("04fdb43748c4",),
-    f"{_IMPL}:MegatronEngine.get_data_parallel_size": ("d1f42d0c1815",),
-    f"{_IMPL}:MegatronEngine.get_data_parallel_rank": ("96c93824ecac",),
-    f"{_IMPL}:prepare_micro_batches": ("a0b85c0eb86b",),
-    "verl.workers.engine.utils:prepare_micro_batches": ("36bffe65723e",),
-    "verl.workers.engine.utils:postprocess_batch_func": ("c067465b78e0",),
-    "verl.utils.metric.utils:Metric": ("0bf8a789efc9",),
-}
-#: verl 0.8, and its main branch from 10 April to 30 June 2026.
-_DIGESTS_0_8 = {
-    **_COMMON,
-    _BATCH: ("cd35af82f0ca",),
-    _STEP: ("5f210cda7557", "84d0b1baba44", "20236087ea08", "f58d1af130a9"),
-    _POSTPROCESS: ("2786d4859a7c",),
-    f"{_UTIL}:preprocess_thd_engine": ("fd583ef1bff7", "dc33c06b6ed2"),
-    f"{_UTIL}:postprocess_thd_engine": ("6af3a56cc2b2",),
-    _FORWARD: ("295a23563376", "4e36274b307f", "fddd675eb05d"),
-    "verl.workers.engine_workers:TrainingWorker._postprocess_output": (
-        *("a0eb14c7e14e", "0856001e2ada", "252c34fbaaa6"),
-    ),
-}
-#: The main branch until 13 July: what becomes of logits is a method of its own.
-_DIGESTS_JULY = {
-    **_COMMON,
-    _BATCH: ("8baa91f4fb72", "a2603d4f997c"),
-    _STEP: ("306feb74a7f5", "49dbe58068f8"),
-    f"{_IMPL}:MegatronEngineWithLMHead._lm_head_logits_processor": ("0dd8c70d83a5",),
-    _POSTPROCESS: ("2786d4859a7c", "db254313eee7"),
-    f"{_UTIL}:preprocess_thd_engine": ("dc33c06b6ed2",),
-    f"{_UTIL}:postprocess_thd_engine": ("6af3a56cc2b2",),
-    _FORWARD: ("fddd675eb05d", "e471b4a68a23"),
-    "verl.workers.engine_workers:TrainingWorker._postprocess_output": ("252c34fbaaa6",),
-}
-#: Until Megatron's own scheduler came on 11 August: with a loss per token Megatron is told of how many.
-_DIGESTS_AUGUST = {
-    **_DIGESTS_JULY,
-    _BATCH: ("8fcd6d7f850e",),
-    _STEP: ("49dbe58068f8", "70a69ea92c97", "8dffd29cc749"),
-    f"{_IMPL}:MegatronEngine._routed_num_tokens": ("46ed9942465e",),
-    _POSTPROCESS: ("536d38643b8a",),
-    f"{_UTIL}:preprocess_thd_engine": (
-        *("dc33c06b6ed2", "4a4abedb52a6", "063870dfb94d", "3f84dfa97e18", "d75f3281e48e"),
-    ),
-    f"{_UTIL}:postprocess_thd_engine": ("6af3a56cc2b2", "68dcb1a87193"),
-    _FORWARD: ("e471b4a68a23", "3b26af0140ac"),
-}
-
-
-def _variant(name: str, versions: str, digests: dict[str, tuple[str, ...]]) -> Variant:
-    """Return the patch as it is made for one of the shapes that have a split."""
-    return Variant(
-        name=name,
-        versions=versions,
-        shape=tuple(Known(site=site, digests=known) for site, known in digests.items()),
-        replacements=(
-            Replacement(site="verl.utils.megatron_utils:dynamic_cp_split_batch", make=make_split),
-            Replacement(site=f"{_IMPL}:prepare_micro_batches", make=make_prepare),
-            Replacement(site=_BATCH, make=make_forward_backward),
-            Replacement(site=_POSTPROCESS, make=make_postprocess),
-            Replacement(site=f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs", make=make_is_source),
-            Replacement(site=f"{_IMPL}:MegatronEngine.get_data_parallel_group", make=make_group),
-            Replacement(site=f"{_IMPL}:MegatronEngine._init_device_mesh", make=make_device_mesh),
-        ),
-    )
-
+#: What is replaced, and what the patch relies on. Losses are not here: one is looked at when the engine is
+#: given it, and if it is not known to be a sum, it is computed from the whole.
+_COMMON = (
+    replaced("verl.utils.megatron_utils:dynamic_cp_split_batch", make_split),
+    replaced(f"{_IMPL}:prepare_micro_batches", make_prepare),
+    replaced(_BATCH, make_forward_backward),
+    replaced(_POSTPROCESS, make_postprocess),
+    replaced(f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs", make_is_source),
+    replaced(f"{_IMPL}:MegatronEngine.get_data_parallel_group", make_group),
+    replaced(f"{_IMPL}:MegatronEngine._init_device_mesh", make_device_mesh),
+    f"{_IMPL}:MegatronEngine.get_data_parallel_size",
+    f"{_IMPL}:MegatronEngine.get_data_parallel_rank",
+    "verl.workers.engine.utils:prepare_micro_batches",
+    "verl.workers.engine.utils:postprocess_batch_func",
+    "verl.utils.metric.utils:Metric",
+    _STEP,
+    f"{_UTIL}:preprocess_thd_engine",
+    f"{_UTIL}:postprocess_thd_engine",
+    _FORWARD,
+    "verl.workers.engine_workers:TrainingWorker._postprocess_output",
+)
+#: A method of its own, on main from 30 June 2026 on: what becomes of logits.
+_LOGITS = f"{_IMPL}:MegatronEngineWithLMHead._lm_head_logits_processor"
+#: From 13 July on: with a loss per token Megatron is told of how many.
+_ROUTED = f"{_IMPL}:MegatronEngine._routed_num_tokens"
 
 PATCH = Patch(
     id="verl.dynamic-cp-loss",
@@ -147,29 +90,12 @@ PATCH = Patch(
         "verl-project/verl#6786",
         "verl-project/verl#6555",
     ),
-    remove=Removal(
-        version="0.9.0",
-        when="verl 0.9.0 schedules dynamic context parallelism with Megatron's own scheduler instead",
-        test="tests/distributed/test_dynamic_cp.py::test_upstream_alone_is_right",
-    ),
     targets=one_target(
         VERL,
-        _variant("0.8", ">=0.8.0.dev0,<0.11.0.dev0", _DIGESTS_0_8),
-        _variant("0.9.dev, July 2026", ">=0.9.0.dev0,<0.10.0.dev0", _DIGESTS_JULY),
-        _variant("0.9.dev, August 2026", ">=0.9.0.dev0,<0.10.0.dev0", _DIGESTS_AUGUST),
-        superseded(
-            "0.9",
-            ">=0.9.0.dev0",
-            Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
-            Present(site="verl.utils.dynamic_cp_scheduler"),
-            reason="verl 0.9 has replaced the split and its scales by Megatron's own scheduler",
-        ),
-        not_affected(
-            "0.7",
-            "<0.9.0.dev0",
-            Absent(site="verl.utils.megatron_utils:dynamic_cp_split_batch"),
-            Absent(site="verl.utils.dynamic_cp_scheduler"),
-            reason="dynamic context parallelism came with verl 0.8",
-        ),
+        variant("0.8", *_COMMON, Absent(site=_LOGITS)),
+        variant("0.9.dev, July 2026", *_COMMON, _LOGITS, Absent(site=_ROUTED)),
+        variant("0.9.dev, August 2026", *_COMMON, _LOGITS, _ROUTED),
+        # Megatron's own scheduler, on 11 August.
+        tells=("verl.utils.dynamic_cp_scheduler",),
     ),
 )

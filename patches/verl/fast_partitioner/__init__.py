@@ -7,14 +7,10 @@ verl that balances goes through it: micro-batches, mini-batches, and the split o
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.fast_partitioner.fix import make_partitioner
 
 _SITE = "verl.utils.seqlen_balancing:karmarkar_karp"
-
-#: Digest of each known source, and the releases that have it. They differ in an annotation.
-_PLAIN = "b58b1f6d67e3"  # 0.6.1
-_ANNOTATED = "ce0da6487c5b"  # 0.7.0 to 0.9.1
 
 PATCH = Patch(
     id="verl.fast-partitioner",
@@ -29,12 +25,8 @@ PATCH = Patch(
     changes=("speed",),
     met="Every job whose samples are balanced: the larger the batch, the more time is saved.",
     upstream=("verl-project/verl#7279", "verl-project/verl#7281", "verl-project/verl#7553"),
-    remove=Removal(
-        when="karmarkar_karp takes no time that grows with samples times partitions",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
-        variant("0.6", ">=0.5.0.dev0,<0.11.0.dev0", replaced(_SITE, make_partitioner, _PLAIN, _ANNOTATED)),
+        variant("0.6", replaced(_SITE, make_partitioner)),
     ),
 )

@@ -7,7 +7,7 @@ into, and which is freed after the last. The adapter is copied before it is hand
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.lora_own_memory.fix import make_update_weights
 
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
@@ -30,38 +30,12 @@ PATCH = Patch(
     changes=("crashes",),
     met="LoRA that is not merged (lora.merge=False), with vLLM.",
     upstream=("verl-project/verl#6688", "verl-project/verl#6454"),
-    remove=Removal(
-        version="0.9.0",
-        when="an adapter is copied before vLLM gets it",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.8",
-            ">=0.8.0.dev0,<0.9.0.dev0",
-            replaced(_UPDATE, make_update_weights, "e4a1c0717054"),
-            # Only relied on, but for what a digest alone says: that it hands on views.
-            known(_RECEIVE, "d22113f3f0bf"),
-        ),
-        fixed(
-            "0.9",
-            ">=0.9.0.dev0",
-            # 0.9.0; 0.9.1
-            known(_UPDATE, "0ba2f1c5bef1", "9403149ab73d"),
-            reason="verl 0.9 copies adapters",
-        ),
-        not_affected(
-            "0.7.1",
-            ">=0.7.1.dev0,<0.8.0.dev0",
-            known(_RECEIVE, "9efae69aee75"),
-            reason="verl 0.7.1 copies all that it receives",
-        ),
-        not_affected(
-            "0.7.0",
-            "<0.7.1.dev0",
-            Absent(site=_RECEIVE),
-            reason="weights are sent in such a buffer from verl 0.7.1 on",
+            replaced(_UPDATE, make_update_weights),
+            _RECEIVE,
         ),
     ),
 )

@@ -9,7 +9,7 @@ asked for.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Present, Removal, fixed, one_target, replaced, variant
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches.verl.megatron_offload_rest.fix import make_load_checkpoint, make_to
 
 _HOME = "verl.workers.engine.megatron.transformer_impl"
@@ -42,26 +42,14 @@ PATCH = Patch(
         "FP8 of Transformer Engine."
     ),
     upstream=("verl-project/verl#6635", "verl-project/verl#6952"),
-    remove=Removal(
-        version="0.9.0",
-        when="offloading moves master weights and drops FP8 copies of weights",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.7 and 0.8",
-            ">=0.7.0.dev0,<0.9.0.dev0",
-            replaced(_TO, make_to, "36c80bbcf0fd"),
-            replaced(_LOAD, make_load_checkpoint, "c01094ac5727"),
+            replaced(_TO, make_to),
+            replaced(_LOAD, make_load_checkpoint),
             Absent(site=_DROP),
         ),
-        fixed(
-            "0.9",
-            ">=0.9.0.dev0",
-            # The later one of upstream's two changes made it.
-            Present(site=_DROP),
-            reason="verl 0.9 offloads both",
-        ),
+        tells=(_DROP,),
     ),
 )

@@ -6,7 +6,7 @@ It mends nothing. `OVERLAY_METRICS=1` selects it along with whatever else is.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.metrics.fix import make_log
 
 PATCH = Patch(
@@ -24,16 +24,11 @@ PATCH = Patch(
     upstream=("verl-project/verl#74",),
     opt_in=True,
     switch="OVERLAY_METRICS",
-    remove=Removal(
-        when="overlay is not used",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.6",
-            ">=0.6.0.dev0,<0.11.0.dev0",
-            replaced("verl.utils.tracking:Tracking.log", make_log, "50af6d087b96"),
+            replaced("verl.utils.tracking:Tracking.log", make_log),
         ),
     ),
 )

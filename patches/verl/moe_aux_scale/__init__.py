@@ -9,23 +9,11 @@ tells it the tokens that the routers see, and a loss that is multiplied by them.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import (
-    Absent,
-    Patch,
-    Present,
-    Removal,
-    fixed,
-    known,
-    not_affected,
-    one_target,
-    replaced,
-    variant,
-)
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.moe_aux_scale.fix import make_get, make_get_shared
 
 _ENGINE = "verl.workers.engine.megatron.transformer_impl"
 _SCHEDULE = f"{_ENGINE}:get_forward_backward_func"
-_IMPORTED = "6814d4fe2233"
 _POSTPROCESS = f"{_ENGINE}:MegatronEngineWithLMHead.postprocess_micro_batch_func"
 _COUNT = f"{_ENGINE}:MegatronEngine._routed_num_tokens"
 
@@ -59,38 +47,21 @@ PATCH = Patch(
         "Megatron-Bridge does for Qwen-VL models under context parallelism."
     ),
     upstream=("verl-project/verl#6836", "verl-project/verl#6609"),
-    remove=Removal(
-        version="0.9.0",
-        when="verl tells Megatron the tokens of a micro-batch",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.6",
-            ">=0.6.1.dev0,<0.7.0.dev0",
-            replaced(_SCHEDULE, make_get_shared, _IMPORTED),
-            # Only relied on, but for what a digest alone says: what the loss has been divided by.
-            known(_POSTPROCESS, "b560f709186d"),
+            replaced(_SCHEDULE, make_get_shared),
+            _POSTPROCESS,
         ),
         variant(
             "0.7 and 0.8",
-            ">=0.7.0.dev0,<0.10.0.dev0",
-            replaced(_SCHEDULE, make_get, _IMPORTED),
-            # The same. 0.7.0 and 0.7.1; 0.8.0
-            known(_POSTPROCESS, "ed176e944e1f", "2786d4859a7c"),
+            replaced(_SCHEDULE, make_get),
+            _POSTPROCESS,
         ),
-        fixed(
-            "0.9",
-            ">=0.9.0.dev0",
-            Present(site=_COUNT),
-            reason="verl 0.9 tells Megatron the tokens of a micro-batch",
-        ),
-        not_affected(
-            "without the engine",
-            "<0.6.0.dev0",
-            Absent(site=_ENGINE),
-            reason="the Megatron engine came with verl 0.6",
+        tells=(
+            _COUNT,
+            _ENGINE,
         ),
     ),
 )

@@ -9,7 +9,7 @@ bucket, and hands on the copy. What is sent to and fro stays as it is, so a work
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.mooncake_mark.fix import make_init_process_group
 
 _MODULE = "verl.checkpoint_engine.mooncake_checkpoint_engine"
@@ -35,32 +35,13 @@ PATCH = Patch(
     changes=("numbers",),
     met="Weights that are sent to two or more separate rollout workers by the checkpoint engine `mooncake`.",
     upstream=("verl-project/verl#6813",),
-    remove=Removal(
-        version="0.9.0",
-        when="the mark of completion has a place of its own",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.7.1 and 0.8",
-            ">=0.7.1.dev0,<0.9.0.dev0",
-            replaced(f"{_ENGINE}.init_process_group", make_init_process_group, "17c4b2810cc6"),
-            # Decorated, so it cannot be replaced: when it sends, yields and marks. 0.7.1; 0.8.0
-            known(f"{_ENGINE}.receive_weights", "1c940b638750", "97d797b0a58b"),
+            replaced(f"{_ENGINE}.init_process_group", make_init_process_group),
+            f"{_ENGINE}.receive_weights",
         ),
-        fixed(
-            "0.9",
-            ">=0.9.0.dev0",
-            # 0.9.0; 0.9.1
-            known(f"{_ENGINE}.receive_weights", "838cebf24aa1", "b28ad7b9c0d2"),
-            reason="verl 0.9 gives the mark a place of its own",
-        ),
-        not_affected(
-            "0.7.0",
-            "<0.7.1.dev0",
-            Absent(site=_ENGINE),
-            reason="the checkpoint engine mooncake came with verl 0.7.1",
-        ),
+        tells=(_ENGINE,),
     ),
 )

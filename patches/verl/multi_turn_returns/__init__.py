@@ -10,7 +10,7 @@ A response without a gap is handed over as it is.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.multi_turn_returns.fix import make_get_adv_estimator_fn
 
 _ESTIMATOR = "verl.trainer.ppo.core_algos:compute_reinforce_plus_plus_outcome_advantage"
@@ -41,27 +41,12 @@ PATCH = Patch(
         "tools or users between, or rejection of single tokens."
     ),
     upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
-    remove=Removal(
-        version="0.9.0",
-        when="verl 0.9.0 carries the return over observations",
-        test="tests/patches/verl/test_multi_turn_returns.py::test_upstream_alone_credits_every_turn",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.6",
-            ">=0.6.0.dev0,<0.9.0.dev0",
-            replaced(
-                "verl.trainer.ppo.core_algos:get_adv_estimator_fn", make_get_adv_estimator_fn, "8c3d072b8387"
-            ),
-            # Decorated, so it cannot be replaced. What it computes decides what it is handed.
-            known(_ESTIMATOR, "6077f3309274"),
-        ),
-        fixed(
-            "0.9",
-            ">=0.9.0.dev0",
-            known(_ESTIMATOR, "c70d2d2ce689"),
-            reason="verl carries the return over observations",
+            replaced("verl.trainer.ppo.core_algos:get_adv_estimator_fn", make_get_adv_estimator_fn),
+            _ESTIMATOR,
         ),
     ),
 )

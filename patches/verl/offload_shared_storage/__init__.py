@@ -11,7 +11,7 @@ holds goes as before, and another one goes with the last that holds it.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.offload_shared_storage.fix import OffloadWarning, make_can_resize
 
 #: The names by which jobs filter what the patch says.
@@ -42,26 +42,12 @@ PATCH = Patch(
         "storage."
     ),
     upstream=("verl-project/verl#6447",),
-    remove=Removal(
-        when="a release asks whether another tensor holds the storage, or leaves it to torch to free it",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
-        not_affected(
-            "before 0.9",
-            ">=0.5.0.dev0,<0.10.0.dev0",
-            Absent(site=_CAN_RESIZE),
-            reason="verl resizes no storage of a parameter before 0.9",
-        ),
         variant(
             "0.9",
-            ">=0.9.0.dev0,<0.11.0.dev0",
-            replaced(_CAN_RESIZE, make_can_resize, "fd35746fefcd"),
-            # Only relied on, but for what a digest alone says: by how many names it holds the
-            # tensor that it asks about. With one less, somebody else's would not be seen.
-            # commits before 0.9.0; 0.9.0; 0.9.1
-            known(_OFFLOAD, "b487e0c6bb62", "f355dbcc9c93", "39daca4fd5b0"),
+            replaced(_CAN_RESIZE, make_can_resize),
+            _OFFLOAD,
         ),
     ),
 )

@@ -10,7 +10,7 @@ that of the next epoch, with the order that a sampler would have had there.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.resume_epoch_boundary.fix import make_load_checkpoint, make_load_dataloader_state
 
 _SFT = "verl.utils.checkpoint.checkpoint_handler:CheckpointHandler._load_dataloader_state"
@@ -37,42 +37,29 @@ PATCH = Patch(
     changes=("numbers",),
     met=("A resume from a checkpoint of the last step of an epoch, such as of save_freq=after_each_epoch."),
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),
-    remove=Removal(
-        when="a release begins the next epoch for SFT as well, as #7974 does",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
-        variant(
-            "0.9", ">=0.9.0.dev0,<0.11.0.dev0", replaced(_SFT, make_load_dataloader_state, "e4c26690904a")
-        ),
+        variant("0.9", replaced(_SFT, make_load_dataloader_state)),
         variant(
             "0.8",
-            ">=0.8.0.dev0,<0.9.0.dev0",
-            replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
-            replaced(
-                "verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint", make_load_checkpoint, "a82a7f5c420f"
-            ),
+            replaced(_SFT, make_load_dataloader_state),
+            replaced("verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint", make_load_checkpoint),
         ),
         variant(
             "0.7.1",
-            ">=0.7.1.dev0,<0.8.0.dev0",
-            replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
-            replaced(_RL, make_load_checkpoint, "00913d78ce6e"),
+            replaced(_SFT, make_load_dataloader_state),
+            replaced(_RL, make_load_checkpoint),
         ),
         variant(
             "0.7.0",
-            ">=0.7.0.dev0,<0.7.1.dev0",
-            replaced(_SFT, make_load_dataloader_state, "e4c26690904a"),
-            replaced(_FSDP_SFT, make_load_dataloader_state, "e82711fad1ff"),
-            replaced(_RL, make_load_checkpoint, "00913d78ce6e"),
+            replaced(_SFT, make_load_dataloader_state),
+            replaced(_FSDP_SFT, make_load_dataloader_state),
+            replaced(_RL, make_load_checkpoint),
         ),
-        # Its RL trainer begins with the first epoch whatever it has restored, and counts steps.
         variant(
             "0.6",
-            ">=0.6.0.dev0,<0.7.0.dev0",
-            replaced(_SFT, make_load_dataloader_state, "a45e7b558065"),
-            replaced(_FSDP_SFT, make_load_dataloader_state, "e82711fad1ff"),
+            replaced(_SFT, make_load_dataloader_state),
+            replaced(_FSDP_SFT, make_load_dataloader_state),
         ),
     ),
 )

@@ -9,32 +9,22 @@ configuration, and takes the count of steps.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, Variant, known, one_target, replaced, variant
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches.verl.resume_lr_schedule.fix import ID, make_load_checkpoint, make_load_state
 
 _MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager"
 _LOAD = f"{_MANAGER}:MegatronCheckpointManager.load_checkpoint"
 
 
-def _variant(name: str, versions: str, *load: str, fsdp: tuple[str, ...] = ()) -> Variant:
-    """Return a variant by the digests of what loads, and of what loads with Megatron-FSDP."""
-    return variant(
-        name,
-        versions,
-        replaced(_LOAD, make_load_checkpoint, *load),
-        replaced(f"{_MANAGER}:load_dist_checkpointing", make_load_state, "76f2551cf0df"),
-        known(
-            "verl.utils.megatron.dist_checkpointing:load_dist_checkpointing", "1c3aee0efbc0", "7be76a80c33b"
-        ),
-        # That the scheduler keeps its hyper-parameters when the setting is off.
-        known("verl.utils.megatron.optimizer:get_megatron_optimizer_param_scheduler", "b4a951f40668"),
-        *(
-            [known(f"{_MANAGER}:MegatronCheckpointManager._load_megatron_fsdp_checkpoint", *fsdp)]
-            if fsdp
-            else []
-        ),
-    )
-
+#: What is replaced, and what keeps the scheduler's hyper-parameters when the setting is off.
+_PARTS = (
+    replaced(_LOAD, make_load_checkpoint),
+    replaced(f"{_MANAGER}:load_dist_checkpointing", make_load_state),
+    "verl.utils.megatron.dist_checkpointing:load_dist_checkpointing",
+    "verl.utils.megatron.optimizer:get_megatron_optimizer_param_scheduler",
+)
+#: What loads with Megatron-FSDP.
+_FSDP = f"{_MANAGER}:MegatronCheckpointManager._load_megatron_fsdp_checkpoint"
 
 PATCH = Patch(
     id=ID,
@@ -63,14 +53,5 @@ PATCH = Patch(
         "that is not constant."
     ),
     upstream=("verl-project/verl#7953", "verl-project/verl#7954"),
-    remove=Removal(
-        when="a release restores the count of steps whenever it loads the optimizer",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
-    targets=one_target(
-        VERL,
-        _variant("0.8", ">=0.8.0.dev0,<0.9.0.dev0", "67d20e75082a", fsdp=("a56330034850",)),
-        _variant("0.9", ">=0.9.0.dev0,<0.11.0.dev0", "5069bf0463bf", fsdp=("ff26119e7860",)),
-        _variant("0.6", ">=0.6.0.dev0,<0.8.0.dev0", "34e073997f01", "e1c6eef8b130", "45984f10d367"),
-    ),
+    targets=one_target(VERL, variant("0.8", *_PARTS, _FSDP), variant("0.6", *_PARTS, Absent(site=_FSDP))),
 )

@@ -8,7 +8,7 @@ whichever of NumPy's functions draws them in this release.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Patch, Removal, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.seeded_validation.fix import make_bootstrap_metric
 
 PATCH = Patch(
@@ -32,21 +32,11 @@ PATCH = Patch(
         "that draws from np.random."
     ),
     upstream=("verl-project/verl#7260",),
-    remove=Removal(
-        when="a release draws the subsets of its metrics from a generator of their own",
-        test="tests/patches/verl/test_seeded_validation.py::test_upstream_alone_leaves_the_generator_alone",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.6",
-            ">=0.6.0.dev0,<0.11.0.dev0",
-            replaced(
-                "verl.trainer.ppo.metric_utils:bootstrap_metric",
-                make_bootstrap_metric,
-                "f579929cd311",  # 0.6.1, 0.7.0
-                "1647876acfb5",  # 0.7.1 to 0.9.1
-            ),
+            replaced("verl.trainer.ppo.metric_utils:bootstrap_metric", make_bootstrap_metric),
         ),
     ),
 )

@@ -13,7 +13,7 @@ the lengths to the handing over, which is where it asks, it finds settings that 
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.sft_balance.fix import ID, make_fit, make_fit_that_balances
 
 _TRAINER = "verl.trainer.sft_trainer_ray"
@@ -23,13 +23,13 @@ _DECORATOR = "verl.single_controller.base.decorator"
 
 #: What every release relies on: how rows come to ranks, how work is estimated, how tokens are counted.
 _COMMON = (
-    known(f"{_TRAINER}:SFTTrainer._get_batch_seqlens", "a6edbf99da5a"),
-    known("verl.utils.seqlen_balancing:calculate_workload", "edbfe6066352", "4b08f85620bb"),
-    known(f"{_DECORATOR}:dispatch_lazy_compute_data_proto", "b8d8f9571ef4"),
-    known(f"{_DECORATOR}:dispatch_nd_compute", "6e486f2c1f63"),
-    known("verl.single_controller.base.worker:Worker._query_dispatch_info", "cb453bbbdd93"),
-    known("verl.single_controller.ray.base:func_generator", "c53e27abe759"),
-    known("verl.utils.tensordict_utils:get", "c40bfee23153"),
+    f"{_TRAINER}:SFTTrainer._get_batch_seqlens",
+    "verl.utils.seqlen_balancing:calculate_workload",
+    f"{_DECORATOR}:dispatch_lazy_compute_data_proto",
+    f"{_DECORATOR}:dispatch_nd_compute",
+    "verl.single_controller.base.worker:Worker._query_dispatch_info",
+    "verl.single_controller.ray.base:func_generator",
+    "verl.utils.tensordict_utils:get",
 )
 
 PATCH = Patch(
@@ -56,48 +56,25 @@ PATCH = Patch(
     changes=("speed", "numbers"),
     met="SFT on Ray, unless trainer.balance_batch is false. Each step sees the same samples, on other ranks.",
     upstream=("verl-project/verl#5679",),
-    remove=Removal(
-        when="a release partitions a list of integers, and into shares that are equal",
-        test="tests/real/test_sft_balance_ray.py::test_upstream_alone_balances",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.8",
-            ">=0.7.0.dev0,<0.11.0.dev0",
             *_COMMON,
-            replaced(_FIT, make_fit_that_balances, "4d7940aa28e3"),
-            known(f"{_DECORATOR}:_split_args_kwargs_data_proto", "f2164a700ce1"),
-            known(
-                "verl.utils.tensordict_utils:chunk_tensordict",
-                *("b744fc0bd40e", "88e4302ec28d", "3bae397f3a9d"),
-            ),
-            known(
-                "verl.utils.tensordict_utils:index_select_tensor_dict",
-                *("162cdc6e79f3", "f50964a3c1fd", "40a14dbef6f8"),
-            ),
+            replaced(_FIT, make_fit_that_balances),
+            f"{_DECORATOR}:_split_args_kwargs_data_proto",
+            "verl.utils.tensordict_utils:chunk_tensordict",
+            "verl.utils.tensordict_utils:index_select_tensor_dict",
         ),
         variant(
             "0.7",
-            ">=0.6.0.dev0,<0.9.0.dev0",
             *_COMMON,
-            replaced(_FIT, make_fit, "0a1d11e74e6a", "664e9ca905f4", "6d8268d0d265"),
-            known(
-                f"{_DECORATOR}:_split_args_kwargs_data_proto",
-                *("bca02a4e055c", "b2a6cc67e7d0", "0364df30f11b", "f2164a700ce1"),
-            ),
-            known(
-                "verl.utils.tensordict_utils:chunk_tensordict",
-                *("f9fa5401bb5c", "482522ee0930", "b744fc0bd40e"),
-            ),
-            known("verl.utils.tensordict_utils:index_select_tensor_dict", "162cdc6e79f3"),
-            known(
-                "verl.workers.engine_workers:TrainingWorker.train_batch",
-                *("d97ab82e36fb", "5154d20cc1f1", "865e06e6092d"),
-            ),
+            replaced(_FIT, make_fit),
+            f"{_DECORATOR}:_split_args_kwargs_data_proto",
+            "verl.utils.tensordict_utils:chunk_tensordict",
+            "verl.utils.tensordict_utils:index_select_tensor_dict",
+            "verl.workers.engine_workers:TrainingWorker.train_batch",
         ),
-        not_affected(
-            "0.6", "<0.8.0.dev0", Absent(site=_TRAINER), reason="the SFT trainer on Ray came with verl 0.7"
-        ),
+        tells=(_TRAINER,),
     ),
 )

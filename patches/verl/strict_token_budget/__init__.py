@@ -14,7 +14,7 @@ warning.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, fixed, known, one_target, replaced, variant
+from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches.verl.strict_token_budget.fix import (
     TokenBudgetError,
     TokenBudgetWarning,
@@ -32,13 +32,13 @@ _REARRANGE, _PARTITIONS = f"{_HOME}:rearrange_micro_batches", f"{_HOME}:get_seql
 
 #: What is the same in 0.6.1 to 0.9.1.
 _BALANCED = (
-    replaced(_PARTITIONS, make_partitions, "d0c76e9f70df"),
+    replaced(_PARTITIONS, make_partitions),
     # Upstream's own result comes out where it keeps the bound, and is computed here: this is what is replaced
     # in truth.
-    known(f"{_HOME}:karmarkar_karp", "b58b1f6d67e3", "ce0da6487c5b"),
+    f"{_HOME}:karmarkar_karp",
 )
 #: One line, of which the result shares a tensor with the lengths: of another type, it would change those.
-_WORKLOAD = known(f"{_HOME}:calculate_workload", "edbfe6066352", "4b08f85620bb")
+_WORKLOAD = f"{_HOME}:calculate_workload"
 
 PATCH = Patch(
     id="verl.strict-token-budget",
@@ -66,44 +66,25 @@ PATCH = Patch(
         "verl.critic-loss-scale, gradients depend on the micro-batches, and change with them."
     ),
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
-    remove=Removal(
-        version="0.9.1",
-        when="rearrange_micro_batches adds micro-batches until its partitions keep max_token_len",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.7.1",
-            ">=0.5.0.dev0,<0.11.0.dev0",
-            replaced(_REARRANGE, make_rearrange, "35fa5bbadad2"),
+            replaced(_REARRANGE, make_rearrange),
             *_BALANCED,
             _WORKLOAD,
         ),
         variant(
             "0.6.1",
-            ">=0.5.0.dev0,<0.9.0.dev0",
-            # 0.6.1 and 0.7.0; commits before 0.7.1
-            replaced(
-                _REARRANGE,
-                make_rearrange_ungrouped,
-                *("bcc9f2a2a825", "b8d809787560", "94c3d1714a12", "ffd9ac354acb"),
-            ),
+            replaced(_REARRANGE, make_rearrange_ungrouped),
             *_BALANCED,
             _WORKLOAD,
         ),
         variant(
             "before 0.6.1",
-            ">=0.5.0.dev0,<0.8.0.dev0",
-            replaced(_REARRANGE, make_rearrange_by_tokens, "cb1c831eb16b"),
+            replaced(_REARRANGE, make_rearrange_by_tokens),
             *_BALANCED,
             Absent(site=f"{_HOME}:calculate_workload"),
-        ),
-        fixed(
-            "0.9.1",
-            ">=0.9.1.dev0",
-            known(_REARRANGE, "102c7407b130"),
-            reason="verl adds micro-batches itself until each keeps max_token_len",
         ),
     ),
 )

@@ -8,7 +8,7 @@ behind it.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
-from overlay.patch import Absent, Patch, Removal, fixed, known, not_affected, one_target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches.verl.weight_transfer_order.fix import make_wait
 
 _ENGINE = "verl.checkpoint_engine.nccl_checkpoint_engine"
@@ -30,33 +30,17 @@ PATCH = Patch(
     changes=("numbers",),
     met="Weights that are sent to separate rollout workers by the checkpoint engine `nccl`.",
     upstream=("verl-project/verl#7083",),
-    remove=Removal(
-        version="0.9.0",
-        when="the first bucket is handed on once the device has it",
-        test="tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract",
-    ),
     targets=one_target(
         VERL,
         variant(
             "0.7.1 and 0.8",
-            ">=0.7.1.dev0,<0.9.0.dev0",
-            replaced(_WAIT, make_wait, "086334f28d6b"),
-            # What it waits for: that Ray has been told of the broadcast.
-            known(f"{_ENGINE}:BroadcastOperation._run", "fe83fcd543ba"),
-            # 0.7.1; 0.8.0: later ones wait for the device themselves.
-            known(_RECEIVE, "8410f63ffd92", "33c4289374bf"),
+            replaced(_WAIT, make_wait),
+            f"{_ENGINE}:BroadcastOperation._run",
+            _RECEIVE,
         ),
-        fixed(
-            "0.9",
-            ">=0.9.0.dev0",
-            known(f"{_ENGINE}:NCCLCheckpointEngine._receive_weight_chunks", "41d6340973fe"),
-            reason="verl 0.9 waits for the device before it hands on the first bucket",
-        ),
-        not_affected(
-            "0.7.0",
-            "<0.7.1.dev0",
-            Absent(site=_ENGINE),
-            reason="the NCCL checkpoint engine came with verl 0.7.1",
+        tells=(
+            f"{_ENGINE}:NCCLCheckpointEngine._receive_weight_chunks",
+            _ENGINE,
         ),
     ),
 )

@@ -8,7 +8,9 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from overlay.patch import Patch, Project, Removal, Target, Variant, replaced, variant
+from overlay.deciding.table import Row, Table, Tables
+from overlay.patch import Patch, Project, Target, Variant, replaced, variant
+from overlay.proving.rows import row_of
 from overlay.reading.source import InstalledTree, Tree
 
 if TYPE_CHECKING:
@@ -68,10 +70,24 @@ PROJECT = Project(
 
 #: A file that holds a patch of nothing, to be given its id.
 PATCH_FILE = """
-from overlay.patch import Patch, Removal
-PATCH = Patch(id="{id}", revision=1, summary="s", why="w", upstream=(), targets=(),
-              remove=Removal(version=None, when="w", test="t"))
+from overlay.patch import Patch
+PATCH = Patch(id="{id}", revision=1, summary="s", why="w", upstream=(), targets=())
 """
+
+
+#: What the patches of a test were "tested on": the rows of its table.
+TESTED: list[Row] = []
+
+
+def tables() -> Tables:
+    """Return the table of a test, as it is when it is asked."""
+    return Tables(lambda _: Table(TESTED))
+
+
+def tested(patch: Patch, tree: Tree, name: str = "here") -> None:
+    """Note in the table of a test that a patch was tested on a source, with the variants that fit there."""
+    for target in patch.targets:
+        TESTED.extend(filter(None, [row_of(patch, target, tree, name)]))
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
@@ -131,25 +147,24 @@ class Upstream:
         sites: dict[str, Any] | None = None,
         *parts: Any,
         name: str = "fakeup.scale",
-        versions: str = ">=1,<2",
-        removal: str | None = "2.0",
         extra: tuple[Variant, ...] = (),
         **more: Any,
     ) -> Patch:
-        """Return a patch for the sources as they stand on disk now. `parts` are those of a variant."""
+        """Return a patch that was tested on the sources as they stand on disk now. `parts`: of a variant."""
         sites = {"fakeup.core:scale": triple} if sites is None else sites
-        known = [replaced(site, make, self.digest(site)) for site, make in sites.items()]
-        variants = (variant("1", versions, *known, *parts), *extra)
-        return Patch(
+        parts = (*(replaced(site, make) for site, make in sites.items()), *parts)
+        variants = (variant("1", *parts), *extra)
+        patch = Patch(
             id=name,
             revision=3,
             summary="Scale rightly",
             why="Because.",
             upstream=("fake/up#1",),
-            remove=Removal(version=removal, when="it is right", test="tests/test_it.py"),
             targets=(Target(project=PROJECT, variants=variants), *more.pop("others", ())),
             **more,
         )
+        tested(patch, InstalledTree(str(self.root)))
+        return patch
 
 
 @contextlib.contextmanager

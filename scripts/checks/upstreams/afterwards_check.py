@@ -20,7 +20,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle  # type: ignore[import-untyped]
-from contracts_check import PATIENCE, answer, defect_of
+from contracts_check import PATIENCE, answer
 
 from overlay.base.marks import ORIGINAL, OWNER
 from overlay.base.settings import ALONE, PROVE
@@ -29,6 +29,7 @@ from overlay.compat.no_triton import no_triton
 from overlay.enabling.process import here
 from overlay.installing.live_site import current, function_of
 from overlay.proving.forked import HOLDS, forked
+from overlay.proving.runner import defect_of
 from overlay.testing import enable
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _afterwards(patch: str, seed: str) -> Iterator[str]:
     if not contract.starts:
         os.environ[PROVE] = ALONE
         with contextlib.suppress(Exception):  # some cannot be run twice in a process
-            if not defect_of(patch, contract)(seed):
+            if not defect_of(patch)(seed):
                 yield "after disable() upstream alone keeps the contract"
 
 

@@ -9,8 +9,6 @@ contract with the patch and all that `all` selects.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import os
 import sys
@@ -22,12 +20,10 @@ from overlay.catalogue.registry import contract_of, load_patches, module_of
 from overlay.compat.verl_imports import stand_in
 from overlay.effect import of_module
 from overlay.proving.forked import forked
-from overlay.proving.runner import STRICTLY, import_before
+from overlay.proving.runner import STRICTLY, defect_of, import_before
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from overlay.patch import Contract
 
 #: Seconds for each, on a machine that is busy.
 PATIENCE = 240.0
@@ -65,7 +61,7 @@ def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, fl
             # On upstream alone it is the defect that is looked for: a cure need not give all that the patch
             # promises. With the patch that is asked, and what it would undo of what upstream has right.
             # In company upstream alone is no measure: another patch may change what this one leaves as it is.
-            asked = {ALONE: defect_of(patch, contract), COMPANY: contract.check}.get(how, contract.strictly)
+            asked = {ALONE: defect_of(patch), COMPANY: contract.check}.get(how, contract.strictly)
             said = asked(seed)
             counted = of_module(module_of(patch))
             json.dump({} if counted is None else counted.values, figures)
@@ -75,12 +71,6 @@ def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, fl
         outcome = forked(work, PATIENCE)
         figures.seek(0)
         return outcome, json.loads(figures.read() or "{}")
-
-
-def defect_of(patch: str, contract: Contract) -> Callable[[str], str]:
-    """Return what looks for the defect: the contract's function `wrong` if it has one, else all of it."""
-    found = getattr(importlib.import_module(f"{module_of(patch)}.contract"), "wrong", None)
-    return found if inspect.isfunction(found) else contract.check
 
 
 if __name__ == "__main__":
