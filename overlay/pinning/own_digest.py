@@ -9,7 +9,6 @@ import os
 import sys
 from importlib import import_module
 
-from overlay.catalogue.deferred import INDEX
 from overlay.catalogue.registry import COMPAT, PACK, module_of
 from overlay.deciding.table import NAME as TESTED
 from overlay.errors import OverlayError
@@ -32,9 +31,7 @@ def of_overlay() -> str:
     for package in ("overlay", COMPAT, PACK):
         below = package.removeprefix("overlay").strip(".")
         files.update({os.path.join(below, name): path for name, path in _files(package).items()})
-    return _digest(
-        {name: path for name, path in files.items() if not _is_patch(name) and not _is_index(name)}
-    )
+    return _digest({name: path for name, path in files.items() if not _is_patch(name)})
 
 
 def of_package(package: str) -> str:
@@ -50,10 +47,7 @@ def of_patch(patch: str) -> str:
 
     What proves a patch, and is not run by it, is not counted: a lock says what runs.
     """
-    name = module_of(patch)
-    if name:
-        import_module(name)  # a patch may be deferred
-    module = sys.modules.get(name)
+    module = sys.modules.get(module_of(patch))
     spec = getattr(module, "__spec__", None)
     if spec is not None and spec.submodule_search_locations is not None:
         files = _files(spec.name)
@@ -69,8 +63,8 @@ def of_patch(patch: str) -> str:
 def of_code(patch: str) -> str:
     """Return the digest of what a patch does and of its contract: the code of its folder, without words.
 
-    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments and layout. Empty for a patch
-    that was not loaded from a file.
+    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments and layout. Empty if the patch
+    was not loaded from a file.
     """
     if not module_of(patch):
         return ""
@@ -104,11 +98,6 @@ def _is_patch(name: str) -> bool:
     first, *rest = name.split(os.sep)
     own = not any(part.startswith("_") or part == TESTED for part in rest[:2])
     return first == "patches" and len(rest) > 1 and own
-
-
-def _is_index(name: str) -> bool:
-    """Return whether a file is what stands for the patches: it is compared with each that is used."""
-    return os.path.splitext(os.path.basename(name))[0] == INDEX
 
 
 def _files(package: str) -> dict[str, str]:
