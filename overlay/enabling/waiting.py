@@ -37,7 +37,7 @@ class Waiting:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Wake the engine if it is time, and find what its finder finds, which nobody asks for this module."""
+        """Wake the engine if it is time, and ask its finder, which nobody else does for this module."""
         ours = fullname.partition(".")[0] in self._packages
         if not ours and not self._is_run(sys._getframe(1)):  # noqa: SLF001 -- who imports
             return None

@@ -63,8 +63,8 @@ def of_patch(patch: str) -> str:
 def of_code(patch: str) -> str:
     """Return the digest of what a patch does and of its contract: the code of its folder, without words.
 
-    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments and layout. Empty if the patch
-    was not loaded from a file.
+    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout, and in which of its
+    files something stands. Empty if the patch was not loaded from a file.
     """
     if not module_of(patch):
         return ""
@@ -76,18 +76,26 @@ def of_code(patch: str) -> str:
     spec = module.__spec__
     folder = spec is not None and spec.submodule_search_locations is not None
     files = _files(module.__name__) if folder else {"": str(module.__file__)}
-    nodes: list[object] = []
+    statements: set[str] = set()
     for name in sorted(files):
         if files[name].endswith(".py"):
             with open(files[name], encoding="utf-8") as file:
-                tree = ast.parse(file.read())
-            tree.body = [node for node in tree.body if not _declares(node)]
-            nodes += [name.replace(os.sep, "/"), tree]
-    return digest(nodes)
+                body = ast.parse(file.read()).body
+            statements |= {digest([node]) for node in body if not _is_wording(node, module.__name__)}
+    return digest(sorted(statements))
 
 
-def _declares(node: object) -> bool:
-    return "PATCH" in [getattr(target, "id", "") for target in getattr(node, "targets", ())]
+def _is_wording(node: object, package: str) -> bool:
+    """Return whether a statement of a patch's module says nothing of what the patch does."""
+    import ast
+
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)  # a docstring
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").startswith((package, "__future__"))
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("PATCH", "TYPE_CHECKING")
 
 
 def _is_patch(name: str) -> bool:
