@@ -61,10 +61,10 @@ def of_patch(patch: str) -> str:
 
 
 def of_code(patch: str) -> str:
-    """Return the digest of what a patch does and of its contract: the code of its folder, without words.
+    """Return the digest of what a patch does and of its contract: the code in its folder, without words.
 
     Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout, and in which of its
-    files something stands. Empty if the patch was not loaded from a file.
+    files a thing stands. Empty if the patch was not loaded from a file.
     """
     if not module_of(patch):
         return ""
@@ -80,13 +80,16 @@ def of_code(patch: str) -> str:
     for name in sorted(files):
         if files[name].endswith(".py"):
             with open(files[name], encoding="utf-8") as file:
-                body = ast.parse(file.read()).body
-            statements |= {digest([node]) for node in body if not _is_wording(node, module.__name__)}
+                tree = ast.parse(file.read())
+            for node in ast.walk(tree):
+                if isinstance(body := getattr(node, "body", None), list):
+                    body[:] = [one for one in body if not _is_wording(one, module.__name__)]
+            statements |= {digest([node]) for node in tree.body}
     return digest(sorted(statements))
 
 
 def _is_wording(node: object, package: str) -> bool:
-    """Return whether a statement of a patch's module says nothing of what the patch does."""
+    """Return whether a statement in a patch's module says nothing of what the patch does."""
     import ast
 
     if isinstance(node, ast.Expr):
