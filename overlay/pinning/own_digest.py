@@ -63,7 +63,7 @@ def of_patch(patch: str) -> str:
 def of_code(patch: str) -> str:
     """Return the digest of what a patch does and of its contract: the code in its folder, without words.
 
-    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout, and in which of its
+    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout and in which of its
     files a thing stands. Empty if the patch was not loaded from a file.
     """
     if not module_of(patch):
