@@ -73,7 +73,8 @@ def view_of_plan(name: str, plan: Plan, selected: Collection[str]) -> View:
 
 def view_of_group(group: Group) -> View:
     """Return the view of processes that say the same."""
-    words, targets = {}, []
+    words: dict[str, tuple[str, str]] = {}
+    targets: list[TargetVerdict] = []
     for one in group.status.patches:
         word, why = one.state, one.reason
         if one.verdict is not None:

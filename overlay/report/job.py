@@ -171,8 +171,8 @@ def read(folder: str) -> Job:
                 statuses[process.ledger] = _status(path)
         except (*_BROKEN, ReportError) as error:
             unreadable.append(f"{name}: {error}")
-        else:
-            found.append(process)
+            continue
+        found.append(process)
     if not found:
         why = f": {listed(unreadable, between='; ')}" if unreadable else ""
         raise ReportError(
@@ -304,8 +304,8 @@ def _compared(job: Job, ledgers: Sequence[str], statuses: Mapping[str, Status]) 
     differences = agreement.compare(kinds)
     said: dict[int, list[tuple[str, str]]] = {place: [] for place in range(len(ledgers))}
     for one in differences:
-        for value, _, places in one.said:
-            for place in places:
+        for value, _, sayers in one.said:
+            for place in sayers:
                 said[place].append((one.fact, value))
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for place, facts in said.items():

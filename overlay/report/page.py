@@ -9,9 +9,9 @@ from overlay._version import __version__
 from overlay.auditing.judge import STATES
 from overlay.base.record import TYPE_CHECKING
 from overlay.effect import told
+from overlay.errors import ReportError
 from overlay.report.headline import OUTCOMES, headline, outcome, view_of_group
 from overlay.report.job import noted, processes
-from overlay.errors import ReportError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

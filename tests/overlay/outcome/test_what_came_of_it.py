@@ -280,7 +280,7 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_no_job(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="no process has left a ledger that can be read in .*OVERLAY_LEDGER_DIR"):
+    with pytest.raises(ReportError, match=r"no process has left a ledger that can be read"):
         job.read(str(tmp_path))
 
 

@@ -28,17 +28,9 @@ def status(site: Path, **changes: Any) -> dict[str, Any]:
         }
         for verdict in overlay.plan("all", str(site)).verdicts
     ]
-    known: dict[str, Any] = {
-        "enabled": True,
-        "strict": False,
-        "version": overlay.__version__,
-        "python": "3.11.7",
-        "selection": [patch["patch"] for patch in patches],
-        "patches": patches,
-        "pinned": "",
-        "half_patched": [],
-    }
-    return {**known, **changes}
+    ids = [patch["patch"] for patch in patches]
+    known = {"enabled": True, "strict": False, "version": "1", "python": "3.11.7", "pinned": ""}
+    return {**known, "half_patched": [], "selection": ids, "patches": patches, **changes}
 
 
 def patch_of(ledger: dict[str, Any], name: str) -> dict[str, Any]:
@@ -58,9 +50,9 @@ def job(folder: Path, *statuses: dict[str, Any], world: int | None = None) -> Pa
 
 def process(folder: Path, ledger: str, **changes: Any) -> None:
     """Write the file of one process."""
-    known = {"rank": None, "world": None, "host": "node", "pid": 7, "ended": True, "effects": {}}
+    known = {"ledger": ledger, "rank": None, "world": None, "host": "node", "pid": 7, "ended": True}
     number = len(list(folder.glob("process-*")))
-    write(folder / f"process-{number:03}.json", {"ledger": ledger, **known, **changes})
+    write(folder / f"process-{number:03}.json", {**known, "effects": {}, **changes})
 
 
 def page(folder: Path, *words: str) -> str:

@@ -102,7 +102,7 @@ def test_it_can_be_read_from_the_keyboard(browser: Browser, page: Path) -> None:
 
 def test_the_focus_can_be_seen_wherever_it_comes(browser: Browser, page: Path) -> None:
     browser.show(page)
-    browser.run(OPEN, True)  # noqa: FBT003 -- JavaScript's
+    browser.run(OPEN, True)
     script = """return [...document.querySelectorAll('a, summary, [tabindex]')].filter(item => {
             item.focus({focusVisible: true})
             return document.activeElement != item || getComputedStyle(item).outlineStyle == 'none'
@@ -114,7 +114,7 @@ def test_the_focus_can_be_seen_wherever_it_comes(browser: Browser, page: Path) -
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", PHONE)])
 def test_axe_finds_nothing(browser: Browser, page: Path, scheme: str, width: int) -> None:
     browser.show(page, scheme=scheme, width=width)
-    browser.run(OPEN, True)  # noqa: FBT003 -- JavaScript's
+    browser.run(OPEN, True)
     browser.run(AXE.read_text(encoding="utf-8"))
     script = """return axe.run().then(found =>
         found.violations.map(item => [item.id, item.nodes.map(one => one.html)]))"""

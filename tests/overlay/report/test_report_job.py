@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import report_inputs as made
-from command_line import clean, unknown_verl
+from command_line import unknown_verl
 from fake_upstream import triple
 
 from overlay import cli
@@ -39,16 +38,6 @@ def read(folder: Path, *statuses: dict[str, Any], world: int | None = None) -> j
 
 def facts(found: job.Job) -> list[str]:
     return [one.fact for one in found.differences]
-
-
-# --- ranks ---
-
-
-def test_ranks_that_say_the_same_are_one_group(tmp_path: Path) -> None:
-    status = made.status(tmp_path)
-    found = read(tmp_path, status, status, status)
-    assert [(group.name, group.processes) for group in found.groups] == [("ranks 0-2", 3)]
-    assert found.differences == ()
 
 
 def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> None:
@@ -152,39 +141,22 @@ def test_a_folder_in_which_nothing_can_be_read_says_why(tmp_path: Path) -> None:
         job.read(str(folder))
 
 
-def test_what_a_later_overlay_adds_is_left_out(tmp_path: Path) -> None:
-    folder = made.job(tmp_path / "job", {**made.status(tmp_path), "news": 1})
-    made.process(folder, "0", rank=1, news=1)
-    assert job.read(str(folder)).names == (0, 1)
-
-
-# --- what is said first ---
-
-
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("found", "words"),
     [
-        (["applied"], "in place"),
-        (["apply"], "to be applied"),
-        (["armed"], "not reached"),
-        (["applied", "armed"], "in place"),
-        (["applied", "not-selected"], "in place"),
-        (["apply", "armed"], "not reached"),
-        (["apply", "not-selected"], "not selected"),
-        (["armed", "not-selected"], "not reached"),
-        (["not-installed", "armed"], "not installed"),
-        (["skipped", "armed"], "nothing to mend"),
-        (["applied", "incomplete"], "incomplete"),
-        (["applied", "conflict"], "asked for, and not there"),
-        (["not-installed", "apply"], "to be applied"),
-        (["applied", OPT_IN], "in place"),
-        (["armed", OPT_IN], "not reached"),
-        ([], "not known"),
-        (["a word of another overlay"], "not known"),
+        ("in place", ["applied", "applied armed", "applied not-selected", "applied opt-in"]),
+        ("to be applied", ["apply", "apply not-installed"]),
+        ("not reached", ["armed", "apply armed", "armed not-selected", "armed opt-in"]),
+        ("not selected", ["not-selected", "apply not-selected"]),
+        ("not installed", ["not-installed", "not-installed armed"]),
+        ("nothing to mend", ["skipped", "skipped armed"]),
+        ("incomplete", ["incomplete", "applied incomplete"]),
+        ("asked for, and not there", ["failed", "conflict", "applied conflict"]),
+        ("not known", ["", "another-overlay's"]),
     ],
 )
-def test_what_became_of_a_patch(words: list[str], found: str) -> None:
-    assert outcome(words) == found
+def test_what_became_of_a_patch(found: str, words: list[str]) -> None:
+    assert {outcome(said.split()) for said in words} == {found}
 
 
 def test_every_state_and_verdict_comes_to_something() -> None:
@@ -205,29 +177,23 @@ def test_what_only_its_id_selects_is_not_to_be_applied(
     }
 
 
-def test_what_no_process_has_selected_is_not_selected(tmp_path: Path) -> None:
-    (group,) = read(tmp_path, made.status(tmp_path)).groups
-    opted = next(name for name, patch in load_patches().items() if patch.opt_in)
-    assert view_of_group(group).word(opted) == "not-selected"
-
-
 def test_agreement_comes_first(tmp_path: Path) -> None:
-    statuses = [made.status(tmp_path, python=f"3.12.{number}") for number in range(2)]
+    one, other = (made.status(tmp_path, python=f"3.12.{number}", news=1) for number in range(2))
     outcomes = {**dict.fromkeys("abcd", "in place"), **dict.fromkeys("efg", "not reached")}
-    found = headline(outcomes, read(tmp_path, *[statuses[0]] * 3))
-    assert (found.tone, found.text, found.tally()) == (
-        "good",
-        "All 3 processes agree. 4 patches are in place, and none was refused.",
-        "4 in place \u00b7 3 not reached",
-    )
-    found = headline(outcomes, read(tmp_path, statuses[0], statuses[1], statuses[0]))
-    assert (found.tone, found.text) == (
-        "bad",
-        "The 3 processes do not agree: ranks 0,2 and rank 1 differ in Python. "
-        "4 patches are in place on some, and none was refused.",
-    )
-    found = headline(outcomes, read(tmp_path, statuses[0]))
-    assert found.text.startswith("One process, with nobody to compare it with. 4 patches")
+    alike = read(tmp_path, one, one, one)
+    assert [(group.name, group.processes) for group in alike.groups] == [("ranks 0-2", 3)]
+    said = headline(outcomes, alike)
+    assert (said.tone, said.tally()) == ("good", "4 in place \u00b7 3 not reached")
+    assert said.text == "All 3 processes agree. 4 patches are in place, and none was refused."
+    said = headline(outcomes, read(tmp_path, one, other, one))
+    assert said.tone == "bad"
+    assert said.text.startswith("The 3 processes do not agree: ranks 0,2 and rank 1 differ in Python. ")
+    assert said.text.endswith("4 patches are in place on some, and none was refused.")
+    said = headline(outcomes, read(tmp_path, one))
+    assert said.text.startswith("One process, with nobody to compare it with. 4 patches")
+    # What nobody has selected is no patch of the job.
+    opted = next(name for name, patch in load_patches().items() if patch.opt_in)
+    assert view_of_group(alike.groups[0]).word(opted) == "not-selected"
 
 
 @pytest.mark.parametrize(
@@ -237,28 +203,27 @@ def test_agreement_comes_first(tmp_path: Path) -> None:
         ({"a": "to be applied"}, "good", "1 patch would be applied here, and none is refused."),
         ({"a": "to be applied", "b": "asked for, and not there"}, "bad", "b is asked for, and not there."),
         (dict.fromkeys("abcdef", "taken out"), "care", "a, b, c, d and 2 more are not completely in place."),
-        (
-            {"a": "not reached"},
-            "plain",
-            "No patch has been reached: none of the modules that they are for was imported.",
-        ),
+        ({"a": "not reached"}, "plain", "No patch has been reached: none of the modules that "),
     ],
 )
 def test_the_outcome_of_installations(outcomes: dict[str, str], tone: str, text: str) -> None:
     found = headline(outcomes, None)
-    assert (found.tone, found.text) == (tone, text)
+    assert (found.tone, found.text[: len(text)]) == (tone, text)
 
 
-# --- the command ---
-
-
-def test_without_a_job_the_page_is_on_what_is_installed(tmp_path: Path) -> None:
-    text = made.page(tmp_path)
-    assert "this environment" in text
-    assert 'id="agreement"' not in text
-    assert 'id="effects"' not in text
+def test_without_a_job_the_page_is_on_what_is_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, path = made.page(tmp_path), tmp_path / "r.html"
+    said = capsys.readouterr()
+    assert (said.out, "this environment" in text) == ("", True)
+    assert f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB): " in said.err
+    assert not re.search('id="(agreement|effects)"', text)
     # And without a page, there is nothing to print.
     assert cli.main(["report"]) == 2
+    # A page that is there stays as it is where none can be made.
+    assert cli.main(["report", "-o", str(path), str(tmp_path)]) == 2
+    assert path.read_text() == text
 
 
 def test_what_was_not_reached_is_only_listed(tmp_path: Path) -> None:
@@ -274,21 +239,16 @@ def test_what_was_not_reached_is_only_listed(tmp_path: Path) -> None:
     assert "slime.capped-partitions" in listed.split(", ")
 
 
-@pytest.mark.parametrize("words", [["-o", "r.html"], []])
 @pytest.mark.parametrize(("place", "said"), [("none", "is no folder"), (".", "no process has left a ledger")])
 def test_what_is_no_job_is_exit_code_2(
-    place: str,
-    said: str,
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    place: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["report", place, *words]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert "OVERLAY_LEDGER_DIR" in error
+    page = str(tmp_path / "r.html")
+    for words in ([], ["-o", page]):
+        assert cli.main(["report", str(tmp_path / place), *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "OVERLAY_LEDGER_DIR" in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -303,36 +263,9 @@ def test_a_place_that_cannot_be_written_to_is_told_before_any_work(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
-def test_a_report_that_fails_leaves_what_is_there(tmp_path: Path) -> None:
-    (tmp_path / "r.html").write_text("before")
-    assert cli.main(["report", "-o", str(tmp_path / "r.html"), str(tmp_path)]) == 2
-    assert (tmp_path / "r.html").read_text() == "before"
-
-
-def test_it_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made.page(tmp_path, "--audit", str(unknown_verl(tmp_path / "site")))
-    said = capsys.readouterr()
-    path = tmp_path / "r.html"
-    assert said.out == ""
-    assert f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB): " in said.err
-    assert "asked for, and not there" in said.err
-
-
 def test_without_the_extra_it_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert cli.main(["report", "-o", str(tmp_path / "r.html")]) == 2
     assert "pip install jinja2" in capsys.readouterr().err
-
-
-def test_no_other_command_imports_what_the_report_needs(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom overlay import cli\ncli.main(['plan', '--site', sys.argv[1]])\n"
-        "assert not {'jinja2', 'overlay.report'} & set(sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True, text=True, timeout=120, check=False, env=clean(),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr

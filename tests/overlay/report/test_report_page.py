@@ -54,34 +54,27 @@ def plain(page: Path) -> Reader:
     return Reader(page)
 
 
-def test_nothing_is_fetched(plain: Reader) -> None:
-    assert not {tag for tag, _ in plain.elements} & ACTIVE
-    for tag, attributes in plain.elements:
-        assert "src" not in attributes
-        target = attributes.get("href", "#")
-        assert target.startswith("#") or (tag == "a" and target.startswith("https://github.com/")), target
+def test_nothing_is_fetched_and_every_reference_has_its_target(plain: Reader) -> None:
+    attributes = [found for _, found in plain.elements]
+    ids = [one["id"] for one in attributes if "id" in one]
+    assert len(ids) == len(set(ids))
+    assert {one["aria-labelledby"] for one in attributes if "aria-labelledby" in one} <= {*ids}
+    for tag, one in plain.elements:
+        assert tag not in ACTIVE
+        assert "src" not in one
+        target = one.get("href", f"#{ids[0]}")
+        assert target[1:] in ids or (tag == "a" and target.startswith("https://github.com/")), target
     policy = next(meta["content"] for meta in plain.all("meta") if "http-equiv" in meta)
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
-    assert "url(" not in STYLE
-    assert "@import" not in STYLE
-
-
-def test_every_reference_has_its_target_and_no_id_stands_twice(plain: Reader) -> None:
-    ids = [attributes["id"] for _, attributes in plain.elements if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    wanted = {attributes["href"][1:] for attributes in plain.all("a") if attributes["href"].startswith("#")}
-    wanted |= {
-        attributes["aria-labelledby"] for _, attributes in plain.elements if "aria-labelledby" in attributes
-    }
-    assert wanted <= set(ids)
+    assert not re.search(r"url\(|@import", STYLE)
 
 
 def test_a_hostile_text_stays_text(hostile: Path, plain: Reader) -> None:
     reader = Reader(hostile)
-    assert not {tag for tag, _ in reader.elements} & ACTIVE
-    assert not [name for _, attributes in reader.elements for name in attributes if name.startswith("on")]
-    # Structure does not hang on what the texts say.
-    assert [tag for tag, _ in reader.elements] == [tag for tag, _ in plain.elements]
+    # Structure does not hang on what the texts say, nor does what an element does.
+    assert [(tag, found.keys()) for tag, found in reader.elements] == [
+        (tag, found.keys()) for tag, found in plain.elements
+    ]
     # In the title, the heading, and each place that takes any text.
     assert reader.text.count(made.HOSTILE) > 15
 
@@ -100,13 +93,12 @@ def test_what_a_screen_reader_needs(plain: Reader) -> None:
 
 def test_what_was_decided_is_told(plain: Reader) -> None:
     for words in (
-        "incomplete",
         "rank 1, process 7 on plain words (no rank)",
         "ranks 0,2",
         "There is no ledger of ranks 3-4.",
         "process-004.json: rank is 'plain words'",
-        "plain words 1 of 3 plain wordss; plain words",
-        "does not exist",
+        "plain words 1 of 3 plain wordses; plain words",
+        "verl.trainer.sft_trainer_ray:SFTTrainer._get_batch_seqlens does not exist",
     ):
         assert words in plain.text, words
     targets = [anchor["href"] for anchor in plain.all("a")]
@@ -128,32 +120,17 @@ def test_no_word_is_told_by_its_colour_alone(plain: Reader) -> None:
     assert len(signs) == len(badges) + 1  # and the headline's
 
 
-def palettes() -> list[dict[str, str]]:
-    """Return the variables of light pages and of dark ones."""
-    found = [
-        dict(re.findall(r"--([\w-]+): (#\w{6})", block))
-        for block in STYLE.split("@media screen and (prefers")[:2]
-    ]
-    assert found[0].keys() == found[1].keys()
-    return found
-
-
 def luminance(colour: str) -> float:
     parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
-def test_contrasts_are_those_of_wcag_aa(palette: dict[str, str]) -> None:
-    texts = [(text, ground) for text in ("ink", "muted", "link", "bad") for ground in ("paper", "card")]
-    texts += [("good", "paper"), ("good", "card"), ("bad", "bad-bg"), ("care", "care-bg"), ("care", "paper")]
-    for text, ground in texts:
-        assert contrast(palette[text], palette[ground]) >= 4.5, (text, ground)
+@pytest.mark.parametrize("look", [0, 1], ids=["light", "dark"])
+def test_contrasts_are_those_of_wcag_aa(look: int) -> None:
+    block = STYLE.split("@media screen and (prefers")[look]
+    palette = {name: luminance(colour) for name, colour in re.findall(r"--([\w-]+): (#\w{6})", block)}
+    grounds = [(text, on) for text in ("ink", "muted", "link", "good", "bad") for on in ("paper", "card")]
+    for text, ground in [*grounds, ("bad", "bad-bg"), ("care", "care-bg"), ("care", "paper")]:
+        dark, light = sorted((palette[text], palette[ground]))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
