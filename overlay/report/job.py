@@ -219,8 +219,6 @@ def _process(path: str) -> Process:
         own: Process = _record(Process, json.load(file))
     if not 0 <= (own.rank or 0) < _MOST_RANKS or not 0 <= (own.world or 0) <= _MOST_RANKS:
         raise ValueError(f"rank {own.rank} of {own.world} ranks")
-    if not own.ledger.isalnum():
-        raise ValueError(f"{own.ledger!r} names no ledger")
     effects = {
         str(patch): {str(key): value for key, value in values.items() if type(value) in (int, float)}
         for patch, values in own.effects.items()
@@ -281,8 +279,6 @@ def _together(found: Sequence[Process], statuses: Mapping[str, Status]) -> dict[
         reached = [one.effects[name] for one in found if name in one.effects]
         for figures in reached:
             values = combined(values, figures, effect)
-        if values and any(figure.name == "calls" for figure in effect.figures):
-            values.setdefault("calls", 0)
         effects[name] = (effect.replace(values=values), len(reached))
     return effects
 
@@ -342,8 +338,8 @@ def _statement(status: Status, common: set[str]) -> agreement.Statement:
             outcome[f"{patch.patch} revision"] = str(patch.revision)
             notes[patch.patch] = patch.reason
         for target in patch.verdict.targets if patch.verdict is not None else ():
-            version = f"{target.project} version"
-            outcome[version] = target.version or outcome.get(version, target.verdict)
+            if target.version:
+                outcome[f"{target.project} version"] = target.version
             for finding in target.findings:
                 outcome[f"{patch.patch}{SOURCE_OF}{finding.site}"] = finding.digest or "none"
     return agreement.Statement(facts=facts, outcome=outcome, notes=notes)

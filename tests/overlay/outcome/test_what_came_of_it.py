@@ -154,6 +154,12 @@ def test_a_ledger_that_many_say_is_written_once(program: Path, tmp_path: Path) -
     assert "There is no ledger of ranks 3-4." in said
 
 
+def test_what_changed_nothing_in_a_whole_job_is_said_to(program: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "job")
+    run(program, "3", RANK="0", OVERLAY_LEDGER_DIR=folder)
+    assert "up.doubled looked at 1 call and changed nothing (1 process)" in job.read(folder).table()
+
+
 def test_a_rank_that_differs_is_named(program: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "job")
     for rank in range(4):

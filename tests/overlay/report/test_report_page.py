@@ -93,11 +93,11 @@ def test_what_a_screen_reader_needs(plain: Reader) -> None:
 
 def test_what_was_decided_is_told(plain: Reader) -> None:
     for words in (
-        "rank 1, process 7 on plain words (no rank)",
-        "ranks 0,2",
+        "ranks 0,2: 3.11.7",
+        "rank 1, process 7 on plain words (no rank): plain words",
         "There is no ledger of ranks 3-4.",
         "process-004.json: rank is 'plain words'",
-        "plain words 1 of 3 plain wordses; plain words",
+        "plain words 1 of 3 plain wordses; plain words1 process",
         "verl.trainer.sft_trainer_ray:SFTTrainer._get_batch_seqlens does not exist",
     ):
         assert words in plain.text, words
