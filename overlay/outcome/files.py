@@ -4,7 +4,7 @@ The ranks of a job say the same of themselves, but for their numbers. So a folde
 that differs, named by its digest, and for each process a small one:
 
     ledger-DIGEST.json        the ledger, without the process and its figures
-    process-HOST-PID-ID.json  rank, digest of the ledger, and the figures that are not zero
+    process-HOST-PID-ID.json  rank, digest of the ledger, and the figures: `changed`, and what is not zero
 
 A file appears under its name when it is complete. Readers take a file by its name alone, so nothing is
 locked, and nothing is ever changed but by the process that wrote it.
@@ -91,13 +91,16 @@ class LedgerFile:
 
 
 def split(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | float]]]:
-    """Return the ledger as all ranks have it, and by patch the figures of this one that are not zero."""
+    """Return the ledger as all ranks have it, and by patch the figures of this one."""
     figures = {}
     patches = []
     for patch in status.patches:
         if patch.effect is not None:
             if patch.effect.reached:
-                figures[patch.patch] = {name: value for name, value in patch.effect.values.items() if value}
+                # Without `changed` nobody knows how many there were: it is on a device, and was not fetched.
+                figures[patch.patch] = {
+                    name: value for name, value in patch.effect.values.items() if value or name == "changed"
+                }
             patch = patch.replace(effect=patch.effect.replace(values={}))  # noqa: PLW2901 -- without them
         patches.append(patch)
     ledger = status.replace(patches=tuple(patches)).to_dict()

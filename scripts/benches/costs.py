@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benches import (
     _audit,
     _call,
-    _figures,
     _files,
     _imports,
     _partition,
@@ -62,7 +60,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--turns", type=int, help="how often the candidates take turns")
     parser.add_argument("--seed", type=int, help="of the samples that are partitioned")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw micro-batches as SVG")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(BENCHMARKS))
     if unknown:
@@ -78,8 +75,6 @@ def main(arguments: list[str]) -> int:
     options = parsed(arguments)
     if options.seed is not None:
         _partition.SEED = options.seed
-    if options.picture:
-        _figures.draw(_figures.micro_batches(), options.picture)
     rows: list[Row] = []
     failures: dict[str, str] = {}
     for name in tracked(options.names):
