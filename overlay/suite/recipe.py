@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import reprlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
 
 from overlay.base import toml
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 #: The package whose folder `suites` holds the recipes that come with overlay.
 HOME = "overlay.compat"
-
-#: Bytes, far above what a recipe needs.
+#: Bytes of a recipe: far more than one needs.
 LARGEST = 1 << 16
-#: No number in a recipe is this great.
+#: No number in a recipe is this large.
 _GREATEST = 1 << 31
-#: Characters: a message names it in full.
-_LONGEST_KEY = 200
-
-#: The last words of a command, and what stands for what in it.
+#: Seconds for the package index, or for a clone.
+PATIENCE = 600
+#: What stands in a command for this interpreter, and for the number of ranks.
 PYTHON, RANKS = "{python}", "{ranks}"
+
+
+class UnavailableError(SuiteError):
+    """What a recipe names cannot be fetched here."""
 
 
 class Source(Record):
@@ -32,13 +41,13 @@ class Source(Record):
 
     #: `NAME==VERSION` in the package index.
     sdist: str = ""
-    #: The environment variable that names a git repository on this machine.
+    #: The environment variable that names a git repository or bundle on this machine.
     checkout: str = ""
     #: The address of a git repository.
     git: str = ""
-    #: For a repository: a tag or a commit.
+    #: For a repository: a tag, or a commit in full.
     revision: str = ""
-    #: What of it to unpack; empty for all.
+    #: What to unpack of a repository; empty for all.
     paths: tuple[str, ...] = ()
 
 
@@ -49,57 +58,45 @@ class Excluded(Record):
     reason: str
 
 
-class Known(Record):
-    """Tests that are known to fail, or to be lost, and why: what is lost counts as lost all the same."""
-
-    #: A pattern of node ids, with `*`.
-    test: str
-    reason: str
-
-
 class Recipe(Record):
     """How the tests of one release are fetched and run."""
 
     name: str
     about: str
-    #: The distributions that decide what is tested, and the ranges of what else has to be installed.
-    environment: tuple[str, ...] = ()
     #: The packages under test, by their import names.
     packages: tuple[str, ...]
-    #: Where the tests come from, in the order of trying.
+    #: Where the tests come from: the first of these that can be fetched.
     tests: tuple[Source, ...]
-    #: Where the packages under test come from, if not from where the tests do.
-    code: tuple[Source, ...] = ()
-    command: tuple[str, ...] = (PYTHON, "-m", "pytest")
-    #: Further arguments for pytest.
-    arguments: tuple[str, ...] = ()
-    variables: dict[str, str] = {}  # noqa: RUF012 -- a record is immutable, and so is its default by agreement
+    #: Patterns of the test files; `**` stands for any folders.
     include: tuple[str, ...]
     exclude: tuple[Excluded, ...] = ()
     #: The files that `--quick` runs.
     quick: tuple[str, ...] = ()
+    #: Where the packages under test come from, if not from where the tests do.
+    code: tuple[Source, ...] = ()
+    #: The distributions whose versions decide what a result is worth.
+    environment: tuple[str, ...] = ()
+    command: tuple[str, ...] = (PYTHON, "-m", "pytest")
+    #: Further arguments for pytest.
+    arguments: tuple[str, ...] = ()
+    variables: dict[str, str] = {}  # noqa: RUF012 -- nobody changes it
     #: How many processes run one file, for commands that start ranks.
     ranks: int = 1
     #: Seconds for one file, after which it counts as hung.
     time_limit: int = 120
-    #: Seconds that both runs took on two cores, two files at once; 0 if that was not measured.
-    seconds: int = 0
-    known: tuple[Known, ...] = ()
 
 
-_KINDS = ("sdist", "checkout", "git")
-_PATH = "path"
-#: What the texts of a field have to match, by its name; those of others may not be empty.
-_FORMS = {
-    "packages": r"[a-z_][a-z0-9_]*",
-    "sdist": r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*",
-    "checkout": r"[A-Z][A-Z0-9_]*",
-    "git": r"(https|ssh|file)://\S+",
-    "revision": r"[A-Za-z0-9][A-Za-z0-9._/-]*",
-    "variables": r".*",
-    **dict.fromkeys(("paths", "include", "quick", "files"), _PATH),
+_STEP = r"(?!\.\.?(?:/|$))[^/\\]+"
+_PATH = (rf"(?![~-]){_STEP}(?:/{_STEP})*", "a path inside the tree")
+_TEXT = (r".+", "a text")
+_SOURCE = {**dict.fromkeys(("sdist", "checkout", "git", "revision"), _TEXT), "paths": [_PATH]}
+#: What each key holds: text that matches a pattern (and what to call that), a number, a list or a table of these.
+_FORM: dict[str, Any] = {
+    **{"about": _TEXT, "ranks": int, "time_limit": int, "variables": {"*": (r".*", "a text")}},
+    **{"packages": [(r"[a-z_][a-z0-9_]*", "an import name")], "tests": [_SOURCE], "code": [_SOURCE]},
+    **{"include": [_PATH], "quick": [_PATH], "exclude": [{"files": [_PATH], "reason": _TEXT}]},
+    **{"environment": [_TEXT], "command": [_TEXT], "arguments": [_TEXT]},
 }
-_TABLES: dict[str, type[Record]] = {kind.__name__: kind for kind in (Source, Excluded, Known)}
 
 
 def shipped() -> dict[str, str]:
@@ -117,97 +114,65 @@ def find(name: str) -> Recipe:
         return read(name)
     known = shipped()
     if name not in known:
-        from overlay.base.settings import nearest
-
-        raise SuiteError(f"there is no recipe {name!r}; {nearest(name, sorted(known))}")
+        raise SuiteError(f"there is no recipe {name!r}; there are: {', '.join(known)}")
     return read(known[name])
 
 
 def read(path: str) -> Recipe:
     """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
     try:
-        data = toml.read(path, largest=LARGEST)
+        data = _checked(_FORM, toml.read(path, largest=LARGEST), "")
+        for kind, key in ((Source, "tests"), (Source, "code"), (Excluded, "exclude")):
+            made = enumerate(data.get(key, ()))
+            data[key] = tuple(_whole(kind, table, f"{key}[{at}]") for at, table in made)
+        return _whole(Recipe, {**data, "name": os.path.basename(path).removesuffix(".toml")}, "")
     except (OSError, toml.TomlError) as error:
         raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
-    try:
-        found: Recipe = _table(Recipe, data, "", name=os.path.basename(path).removesuffix(".toml"))
-    except _WrongError as error:
+    except SuiteError as error:
         raise SuiteError(f"the recipe {path}: {error}") from error
-    return found
 
 
-class _WrongError(Exception):
-    """What is wrong with a recipe, by key and value."""
-
-
-def _table(kind: type[Record], table: Any, where: str, **given: str) -> Any:
-    """Return a table as a record. Fields that are given may not stand in the table."""
-    if not isinstance(table, dict):
-        raise _WrongError(f"{where} = {_shown(table)} is not a table")
-    found: dict[str, Any] = dict(given)
-    for key, value in table.items():
-        full = _key(where, key)
-        if key not in kind._fields or key in given:
-            from difflib import get_close_matches
-
-            near = [f"; the nearest: {name}" for name in get_close_matches(key, kind._fields, n=1)]
-            raise _WrongError(f"unknown key {_shown(full)} = {_shown(value)}{''.join(near)}")
-        found[key] = _value(kind.__annotations__[key], value, full, _FORMS.get(key, ".+"))
-    needed = [name for name in kind._fields if not hasattr(kind, name)]
-    for name in needed:
-        if not found.get(name):
-            raise _WrongError(
-                f"{where} = {_shown(table)}: it needs {' and '.join(needed)}"
-                if where
-                else f"{name!r} is missing or empty"
-            )
-    if kind is Source and len([one for one in _KINDS if one in found]) != 1:
-        raise _WrongError(f"{where} = {_shown(table)}: exactly one of {', '.join(_KINDS)} is needed")
-    if kind is Source and ("sdist" in found) == ("revision" in found):
-        raise _WrongError(f"{where} = {_shown(table)}: a repository needs a revision, and an sdist has none")
-    return kind(**found)
-
-
-def _value(kind: str, value: Any, where: str, form: str) -> Any:
-    """Return the value of a field. `kind` is its type as it is written in the record."""
-    if kind.startswith("tuple["):
+def _checked(form: Any, value: Any, key: str) -> Any:
+    """Return a value of a form, with tuples for lists. Raises `SuiteError`, which names the key and the value."""
+    said = f"{key} = {_shown(value)}"
+    if isinstance(form, list):
         if not isinstance(value, list):
-            raise _WrongError(f"{where} = {_shown(value)} is not a list")
-        inside = kind.removeprefix("tuple[").removesuffix(", ...]")
-        return tuple(_value(inside, item, f"{where}[{at}]", form) for at, item in enumerate(value))
-    if kind.startswith("dict["):
+            raise SuiteError(f"{said} is not a list")
+        return tuple(_checked(form[0], item, f"{key}[{at}]") for at, item in enumerate(value))
+    if isinstance(form, dict):
         if not isinstance(value, dict):
-            raise _WrongError(f"{where} = {_shown(value)} is not a table")
-        return {key: _value("str", text, _key(where, key), form) for key, text in value.items()}
-    if kind in _TABLES:
-        return _table(_TABLES[kind], value, where)
-    if kind == "int":
+            raise SuiteError(f"{said} is not a table")
+        found = {}
+        for name, item in value.items():
+            full = f"{key}.{name}" if key else name
+            if not (name in form or ("*" in form and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", name))):
+                known = ", ".join(form).replace("*", "names of environment variables")
+                raise SuiteError(f"unknown key {_shown(full)} = {_shown(item)}; there are: {known}")
+            found[name] = _checked(form.get(name) or form["*"], item, full)
+        return found
+    if form is int:
         if type(value) is int and 0 < value < _GREATEST:
             return value
-        raise _WrongError(f"{where} = {_shown(value)} is not a whole number above 0 and below {_GREATEST}")
-    return _text(value, where, form)
-
-
-def _text(value: Any, where: str, form: str) -> str:
-    if not isinstance(value, str):
-        raise _WrongError(f"{where} = {_shown(value)} is not a text")
+        raise SuiteError(f"{said} is not a whole number above 0 and below {_GREATEST}")
+    pattern, words = form
+    if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        raise SuiteError(f"{said} is not {words}")
     if not value.isprintable():
-        raise _WrongError(f"{where} = {_shown(value)} holds characters that do not print")
-    if form == _PATH:
-        steps = value.split("/")
-        if not value or value.startswith(("/", "~", "-")) or "\\" in value or {"", ".", ".."} & {*steps}:
-            raise _WrongError(f"{where} = {_shown(value)} is not a path inside the tree")
-    elif not re.fullmatch(form, value):
-        raise _WrongError(f"{where} = {_shown(value)} does not match {form}")
+        raise SuiteError(f"{said} holds characters that do not print")
     return value
 
 
-def _key(where: str, key: str) -> str:
-    """Return the full name of a key, which begins with the tables that it is in."""
-    full = f"{where}.{key}" if where else key
-    if not key.isprintable() or len(full) > _LONGEST_KEY:
-        raise _WrongError(f"the key {_shown(full)} is too long, or holds characters that do not print")
-    return full
+def _whole(kind: type[Record], table: dict[str, Any], key: str) -> Any:
+    """Return a table as a record. Raises `SuiteError` if something is missing, or does not go together."""
+    for name in kind._fields:
+        if not hasattr(kind, name) and not table.get(name):
+            raise SuiteError(f"{f'{key}.{name}' if key else name!r} is missing or empty")
+    if kind is Source:
+        if len(table.keys() & {"sdist", "checkout", "git"}) != 1:
+            raise SuiteError(f"{key}: exactly one of sdist, checkout, git is needed")
+        if ("sdist" in table) == ("revision" in table) or {"sdist", "paths"} <= table.keys():
+            raise SuiteError(f"{key}: a repository needs a revision; an sdist has no revision and no paths")
+    return kind(**table)
 
 
 def _shown(value: Any) -> str:
@@ -218,3 +183,70 @@ def _shown(value: Any) -> str:
         return short.repr(value)
     except ValueError:  # Python refuses to print an integer of thousands of digits
         return "what has a number of thousands of digits"
+
+
+def fetch(sources: Sequence[Source], into: str) -> str:
+    """Unpack the first of several sources that can be fetched into a folder.
+
+    Returns:
+        Where it is from: `sdist verl==0.8.0`, or `VERL_REPO at v0.8.0 (commit 0123456789ab)`.
+
+    Raises:
+        UnavailableError: None can be fetched. It has the error of each.
+
+    """
+    errors = []
+    for source in sources:
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                return (
+                    _from_index(source, scratch, into) if source.sdist else _from_git(source, scratch, into)
+                )
+        except SuiteError as error:
+            errors.append(str(error))
+    raise UnavailableError("; ".join(errors))
+
+
+def _from_index(source: Source, scratch: str, into: str) -> str:
+    what = f"sdist {source.sdist}"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
+    _run(what, *pip, "--dest", scratch, source.sdist)
+    names = os.listdir(scratch)
+    if len(names) != 1 or not names[0].endswith(".tar.gz"):
+        raise SuiteError(f"{what}: pip brought {names or 'nothing'}, no tar archive")
+    with tarfile.open(os.path.join(scratch, names[0])) as archive:
+        archive.extractall(scratch, filter="data")
+    os.remove(os.path.join(scratch, names[0]))
+    shutil.copytree(os.path.join(scratch, *os.listdir(scratch)), into, symlinks=True, dirs_exist_ok=True)
+    return what
+
+
+def _from_git(source: Source, scratch: str, into: str) -> str:
+    name, revision = source.git or source.checkout, source.revision
+    repository = source.git or os.environ.get(source.checkout, "")
+    if not repository:
+        raise SuiteError(f"{name} is not set (a git repository or bundle on this machine)")
+    # A tag, so that a branch of the same name is not taken for it.
+    wanted = revision if re.fullmatch("[0-9a-f]{40}", revision) else f"refs/tags/{revision}"
+    what, git = f"{name} at {revision}", ("git", "-C", scratch)
+    _run(what, *git, "init", "--quiet", "--bare")
+    _run(what, *git, "fetch", "--quiet", "--depth=1", repository, wanted)
+    commit = _run(what, *git, "rev-parse", "--verify", "FETCH_HEAD^{commit}").decode().strip()
+    data = _run(what, *git, "archive", "--format=tar", commit, *source.paths)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(into, filter="data")
+    return f"{what} (commit {commit[:12]})"
+
+
+def _run(what: str, *command: str) -> bytes:
+    """Return the output of a command. Raises `SuiteError` with the line of its errors that says most."""
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE, env=environ)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SuiteError(f"{what}: {error}") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit {done.returncode}"]
+        errors = [line for line in said if line.startswith(("ERROR", "fatal"))] or said
+        raise SuiteError(f"{what}: {errors[-1][:300]}")
+    return done.stdout

@@ -189,7 +189,7 @@ SITES = {"scale": "fakesuite.core:scale", "offset": "fakesuite.core:offset", "ne
 RECIPE = """
     about = "A tiny upstream"
     packages = ["fakesuite"]
-    environment = ["pytest", "nothing-of-this-name>=1"]
+    environment = ["pytest", "nothing-of-this-name"]
     include = ["tests/*.py"]
     time_limit = 60
 
