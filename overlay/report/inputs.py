@@ -63,14 +63,9 @@ def ledger(path: str) -> Ledger:
 def suites(path: str) -> list[Suite]:
     """Return the results in a folder of `overlay suite`, or what it printed with `--json`.
 
-    Raises `ReportError`, or `SuiteError` if the folder has no results.
+    Raises `ReportError`.
     """
-    if os.path.isdir(path):
-        from overlay.suite.report import load
-
-        data: Any = load(path).to_dict()
-    else:
-        data = read(path)
+    data = read(os.path.join(path, "run.json") if os.path.isdir(path) else path)
     runs = data.get("runs", [data]) if isinstance(data, dict) else data
     try:
         return [_suite(run, path) for run in runs]

@@ -65,7 +65,6 @@ def _run(engine: Engine, arguments: argparse.Namespace) -> int:
     if arguments.jobs < 1:
         raise SuiteError(f"--jobs {arguments.jobs}: at least one file has to run at a time")
     engine.chosen()  # an unknown patch is an error now, not after the plain run
-    options = {key: getattr(arguments, key) for key in ("quick", "installed", "only")}
     runs, not_run = [], []
     for one in [recipe.find(name) for name in arguments.names or recipe.shipped()]:
         if arguments.quick and not one.quick:
@@ -74,7 +73,7 @@ def _run(engine: Engine, arguments: argparse.Namespace) -> int:
         folder = os.path.join(os.path.abspath(arguments.out), one.name)
         try:
             with runner.claimed(folder):
-                runs.append(runner.Run(one, folder, arguments.jobs).execute(engine, **options))
+                runs.append(runner.Run(one, folder, arguments).execute())
         except KeyboardInterrupt as error:
             raise SuiteError(
                 f"{one.name}: stopped, with all that it had started; what ended is in {folder}"
@@ -83,11 +82,8 @@ def _run(engine: Engine, arguments: argparse.Namespace) -> int:
             if arguments.names or not isinstance(error, recipe.UnavailableError):
                 raise SuiteError(f"{one.name}: {error}") from error
             not_run.append(f"{one.name}: not run: {error}")
-    show(
-        arguments,
-        {"runs": runs, "not_run": not_run},
-        lambda: "\n".join([*map(report.section, runs), *not_run]),
-    )
+    said = {"runs": runs, "not_run": not_run}
+    show(arguments, said, lambda: "\n".join([*map(report.section, runs), *not_run]))
     return EXIT_LOUD if any(run["difference"]["lost"] for run in runs) else EXIT_OK
 
 

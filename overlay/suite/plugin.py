@@ -7,7 +7,7 @@ Each process leaves three files in the folder, named by its rank and process id:
 
     .xml    what pytest writes with `--junitxml` when it ends
     .log    outcome and node id of each test, written at once: all that is left if the process is killed
-    .json   whether overlay was on, and the state and the counts of each patch
+    .json   whether overlay was on, and state and counts of each patch
 """
 
 from __future__ import annotations
@@ -63,11 +63,7 @@ class _Notes:
     def _write_ledger(self) -> None:
         status = overlay.status()
         patches = {
-            one.patch: {
-                "state": one.state,
-                "reason": one.reason,
-                "counts": None if one.effect is None else one.effect.values,
-            }
+            one.patch: {"state": one.state, "why": one.why(), "counts": one.effect and one.effect.values}
             for one in status.patches
         }
         with open(f"{self._stem}.draft", "w", encoding="utf-8") as file:

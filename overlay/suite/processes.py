@@ -20,7 +20,7 @@ def end_all(process: subprocess.Popen[bytes], mark: str) -> None:
 
     Args:
         process: The leader of its process group.
-        mark: `NAME=VALUE` in the environment of this command and of no other. It finds what has left the group.
+        mark: `NAME=VALUE` in its environment and in no other command's: it finds what has left the group.
 
     """
     for sign in (signal.SIGTERM, signal.SIGKILL):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import reprlib
 import shutil
 import subprocess
 import sys
@@ -17,45 +16,18 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
 #: The package whose folder `suites` holds the recipes that come with overlay.
 HOME = "overlay.compat"
-#: Bytes of a recipe: far more than one needs.
-LARGEST = 1 << 16
-#: No number in a recipe is this large.
-_GREATEST = 1 << 31
-#: Seconds for the package index, or for a clone.
-PATIENCE = 600
+#: Bytes of a recipe, seconds for the package index or a clone, and a number: no recipe needs more.
+LARGEST, PATIENCE, _GREATEST = 1 << 16, 600, 1 << 31
 #: What stands in a command for this interpreter, and for the number of ranks.
 PYTHON, RANKS = "{python}", "{ranks}"
 
 
 class UnavailableError(SuiteError):
     """What a recipe names cannot be fetched here."""
-
-
-class Source(Record):
-    """Where files come from: exactly one of `sdist`, `checkout` and `git` is set."""
-
-    #: `NAME==VERSION` in the package index.
-    sdist: str = ""
-    #: The environment variable that names a git repository or bundle on this machine.
-    checkout: str = ""
-    #: The address of a git repository.
-    git: str = ""
-    #: For a repository: a tag, or a commit in full.
-    revision: str = ""
-    #: What to unpack of a repository; empty for all.
-    paths: tuple[str, ...] = ()
-
-
-class Excluded(Record):
-    """Files that are not run, and why."""
-
-    files: tuple[str, ...]
-    reason: str
 
 
 class Recipe(Record):
@@ -65,21 +37,21 @@ class Recipe(Record):
     about: str
     #: The packages under test, by their import names.
     packages: tuple[str, ...]
-    #: Where the tests come from: the first of these that can be fetched.
-    tests: tuple[Source, ...]
-    #: Patterns of the test files; `**` stands for any folders.
-    include: tuple[str, ...]
-    exclude: tuple[Excluded, ...] = ()
-    #: The files that `--quick` runs.
-    quick: tuple[str, ...] = ()
+    #: `from`: an sdist `NAME==VERSION`, or a git repository `$VARIABLE@TAG` or `ADDRESS@TAG`, of which the
+    #: first that can be had is taken. The variable has the path of a repository or bundle on this machine.
+    #: `paths`: what to unpack of a repository, if not all.
+    tests: dict[str, tuple[str, ...]]
     #: Where the packages under test come from, if not from where the tests do.
-    code: tuple[Source, ...] = ()
-    #: The distributions whose versions decide what a result is worth.
-    environment: tuple[str, ...] = ()
+    code: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- nobody changes it
+    #: Patterns of the test files, where `**` stands for any folders.
+    include: tuple[str, ...]
+    #: Those that `--quick` runs, and by reason those that are never run.
+    quick: tuple[str, ...] = ()
+    exclude: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
     command: tuple[str, ...] = (PYTHON, "-m", "pytest")
-    #: Further arguments for pytest.
+    #: Further arguments of pytest, and variables.
     arguments: tuple[str, ...] = ()
-    variables: dict[str, str] = {}  # noqa: RUF012 -- nobody changes it
+    variables: dict[str, str] = {}  # noqa: RUF012
     #: How many processes run one file, for commands that start ranks.
     ranks: int = 1
     #: Seconds for one file, after which it counts as hung.
@@ -87,15 +59,20 @@ class Recipe(Record):
 
 
 _STEP = r"(?!\.\.?(?:/|$))[^/\\]+"
-_PATH = (rf"(?![~-]){_STEP}(?:/{_STEP})*", "a path inside the tree")
+_PATHS = [(rf"(?![~-]){_STEP}(?:/{_STEP})*", "a path inside the tree")]
 _TEXT = (r".+", "a text")
-_SOURCE = {**dict.fromkeys(("sdist", "checkout", "git", "revision"), _TEXT), "paths": [_PATH]}
-#: What each key holds: text that matches a pattern (and what to call that), a number, a list or a table of these.
+_ORIGIN = (r"\S+==\S+|\S+@[^-\s]\S*", "NAME==VERSION, $VARIABLE@TAG or ADDRESS@TAG")
+#: What each key holds: a text that matches a pattern (and what to call that), a number, a list of these, or a
+#: table. Keys are patterns too.
 _FORM: dict[str, Any] = {
-    **{"about": _TEXT, "ranks": int, "time_limit": int, "variables": {"*": (r".*", "a text")}},
-    **{"packages": [(r"[a-z_][a-z0-9_]*", "an import name")], "tests": [_SOURCE], "code": [_SOURCE]},
-    **{"include": [_PATH], "quick": [_PATH], "exclude": [{"files": [_PATH], "reason": _TEXT}]},
-    **{"environment": [_TEXT], "command": [_TEXT], "arguments": [_TEXT]},
+    "about": _TEXT,
+    "ranks|time_limit": int,
+    "tests|code": {"from": [_ORIGIN], "paths": _PATHS},
+    "include|quick": _PATHS,
+    "command|arguments": [_TEXT],
+    "packages": [(r"[a-z_][a-z0-9_]*", "an import name")],
+    "exclude": {r"\S.{0,199}": _PATHS},
+    "variables": {r"[A-Za-z_][A-Za-z0-9_]{0,99}": (r".*", "a text")},
 }
 
 
@@ -110,31 +87,30 @@ def shipped() -> dict[str, str]:
 
 def find(name: str) -> Recipe:
     """Return the recipe of a name, or that in a file `*.toml`. Raises `SuiteError`."""
-    if name.endswith(".toml"):
-        return read(name)
     known = shipped()
-    if name not in known:
+    if name not in known and not name.endswith(".toml"):
         raise SuiteError(f"there is no recipe {name!r}; there are: {', '.join(known)}")
-    return read(known[name])
+    return read(known.get(name, name))
 
 
 def read(path: str) -> Recipe:
     """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
     try:
         data = _checked(_FORM, toml.read(path, largest=LARGEST), "")
-        for kind, key in ((Source, "tests"), (Source, "code"), (Excluded, "exclude")):
-            made = enumerate(data.get(key, ()))
-            data[key] = tuple(_whole(kind, table, f"{key}[{at}]") for at, table in made)
-        return _whole(Recipe, {**data, "name": os.path.basename(path).removesuffix(".toml")}, "")
-    except (OSError, toml.TomlError) as error:
-        raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
     except SuiteError as error:
         raise SuiteError(f"the recipe {path}: {error}") from error
+    except (OSError, ValueError) as error:  # what is no TOML, and integers of thousands of digits
+        raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
+    needed = {key: data.get(key) for key in ("about", "packages", "tests", "include")}
+    needed |= {f"{key}.from": data[key].get("from") for key in ("tests", "code") if key in data}
+    if lacking := [key for key, value in needed.items() if not value]:
+        raise SuiteError(f"the recipe {path}: {lacking[0]!r} is missing or empty")
+    return Recipe(**data, name=os.path.basename(path).removesuffix(".toml"))
 
 
 def _checked(form: Any, value: Any, key: str) -> Any:
-    """Return a value of a form, with tuples for lists. Raises `SuiteError`, which names the key and the value."""
-    said = f"{key} = {_shown(value)}"
+    """Return a value of a form, with tuples for lists. Raises `SuiteError`, which names key and value."""
+    said = f"{key} = {value!r:.200}"
     if isinstance(form, list):
         if not isinstance(value, list):
             raise SuiteError(f"{said} is not a list")
@@ -145,97 +121,66 @@ def _checked(form: Any, value: Any, key: str) -> Any:
         found = {}
         for name, item in value.items():
             full = f"{key}.{name}" if key else name
-            if not (name in form or ("*" in form and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,99}", name))):
-                known = ", ".join(form).replace("*", "names of environment variables")
-                raise SuiteError(f"unknown key {_shown(full)} = {_shown(item)}; there are: {known}")
-            found[name] = _checked(form.get(name) or form["*"], item, full)
+            inside = next((one for pattern, one in form.items() if re.fullmatch(pattern, name)), None)
+            if inside is None or not name.isprintable():
+                keys = ", ".join(form).replace("|", ", ")
+                raise SuiteError(f"unknown key {full!r:.200} = {item!r:.200}; there are: {keys}")
+            found[name] = _checked(inside, item, full)
         return found
     if form is int:
         if type(value) is int and 0 < value < _GREATEST:
             return value
         raise SuiteError(f"{said} is not a whole number above 0 and below {_GREATEST}")
     pattern, words = form
-    if not isinstance(value, str) or not re.fullmatch(pattern, value):
+    if not isinstance(value, str) or not value.isprintable() or not re.fullmatch(pattern, value):
         raise SuiteError(f"{said} is not {words}")
-    if not value.isprintable():
-        raise SuiteError(f"{said} holds characters that do not print")
     return value
 
 
-def _whole(kind: type[Record], table: dict[str, Any], key: str) -> Any:
-    """Return a table as a record. Raises `SuiteError` if something is missing, or does not go together."""
-    for name in kind._fields:
-        if not hasattr(kind, name) and not table.get(name):
-            raise SuiteError(f"{f'{key}.{name}' if key else name!r} is missing or empty")
-    if kind is Source:
-        if len(table.keys() & {"sdist", "checkout", "git"}) != 1:
-            raise SuiteError(f"{key}: exactly one of sdist, checkout, git is needed")
-        if ("sdist" in table) == ("revision" in table) or {"sdist", "paths"} <= table.keys():
-            raise SuiteError(f"{key}: a repository needs a revision; an sdist has no revision and no paths")
-    return kind(**table)
-
-
-def _shown(value: Any) -> str:
-    """Return a value for a message, cut where it is long."""
-    short = reprlib.Repr()
-    short.maxstring = 200
-    try:
-        return short.repr(value)
-    except ValueError:  # Python refuses to print an integer of thousands of digits
-        return "what has a number of thousands of digits"
-
-
-def fetch(sources: Sequence[Source], into: str) -> str:
-    """Unpack the first of several sources that can be fetched into a folder.
+def fetch(source: dict[str, tuple[str, ...]], into: str) -> str:
+    """Unpack the first of several sources that can be had into a folder.
 
     Returns:
-        Where it is from: `sdist verl==0.8.0`, or `VERL_REPO at v0.8.0 (commit 0123456789ab)`.
+        Where it is from: `sdist verl==0.8.0`, or `$VERL_REPO@v0.8.0 (commit 0123456789ab)`.
 
     Raises:
-        UnavailableError: None can be fetched. It has the error of each.
+        UnavailableError: There is none. It has the error of each.
 
     """
     errors = []
-    for source in sources:
+    for text in source["from"]:
         try:
             with tempfile.TemporaryDirectory() as scratch:
-                return (
-                    _from_index(source, scratch, into) if source.sdist else _from_git(source, scratch, into)
-                )
-        except SuiteError as error:
+                return _fetch(text, source.get("paths", ()), scratch, into)
+        except SuiteError as error:  # noqa: PERF203 -- the next one may do
             errors.append(str(error))
     raise UnavailableError("; ".join(errors))
 
 
-def _from_index(source: Source, scratch: str, into: str) -> str:
-    what = f"sdist {source.sdist}"
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:"]
-    _run(what, *pip, "--dest", scratch, source.sdist)
-    names = os.listdir(scratch)
-    if len(names) != 1 or not names[0].endswith(".tar.gz"):
-        raise SuiteError(f"{what}: pip brought {names or 'nothing'}, no tar archive")
-    with tarfile.open(os.path.join(scratch, names[0])) as archive:
-        archive.extractall(scratch, filter="data")
-    os.remove(os.path.join(scratch, names[0]))
-    shutil.copytree(os.path.join(scratch, *os.listdir(scratch)), into, symlinks=True, dirs_exist_ok=True)
-    return what
-
-
-def _from_git(source: Source, scratch: str, into: str) -> str:
-    name, revision = source.git or source.checkout, source.revision
-    repository = source.git or os.environ.get(source.checkout, "")
-    if not repository:
-        raise SuiteError(f"{name} is not set (a git repository or bundle on this machine)")
-    # A tag, so that a branch of the same name is not taken for it.
-    wanted = revision if re.fullmatch("[0-9a-f]{40}", revision) else f"refs/tags/{revision}"
-    what, git = f"{name} at {revision}", ("git", "-C", scratch)
-    _run(what, *git, "init", "--quiet", "--bare")
-    _run(what, *git, "fetch", "--quiet", "--depth=1", repository, wanted)
-    commit = _run(what, *git, "rev-parse", "--verify", "FETCH_HEAD^{commit}").decode().strip()
-    data = _run(what, *git, "archive", "--format=tar", commit, *source.paths)
+def _fetch(text: str, paths: tuple[str, ...], scratch: str, into: str) -> str:
+    if "==" in text:
+        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:")
+        _run(text, *pip, "--dest", scratch, "--", text)
+        (name,) = os.listdir(scratch)
+        with tarfile.open(os.path.join(scratch, name)) as archive:
+            archive.extractall(scratch, filter="data")
+        os.remove(os.path.join(scratch, name))
+        shutil.copytree(os.path.join(scratch, *os.listdir(scratch)), into, symlinks=True, dirs_exist_ok=True)
+        return f"sdist {text}"
+    repository, _, tag = text.rpartition("@")
+    if repository.startswith("$"):
+        if not (repository := os.environ.get(repository[1:], "")):
+            raise SuiteError(f"{text}: the variable is not set (a git repository or bundle on this machine)")
+        repository = os.path.abspath(repository)
+    git = ("git", "-C", scratch)
+    _run(text, *git, "init", "--quiet", "--bare")
+    # As a tag, so that a branch of the same name is not taken for it.
+    _run(text, *git, "fetch", "--quiet", "--depth=1", "--", repository, f"refs/tags/{tag}")
+    commit = _run(text, *git, "rev-parse", "FETCH_HEAD^{commit}").decode().strip()
+    data = _run(text, *git, "archive", "--format=tar", commit, *paths)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         archive.extractall(into, filter="data")
-    return f"{what} (commit {commit[:12]})"
+    return f"{text} (commit {commit[:12]})"
 
 
 def _run(what: str, *command: str) -> bytes:

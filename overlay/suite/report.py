@@ -13,10 +13,8 @@ from overlay.base.record import TYPE_CHECKING
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
-
-    from overlay.verdict import Plan
 
     #: By node id, its attempts: of each the outcome, and the first line of why the test did not pass.
     Results = dict[str, list[tuple[str, str]]]
@@ -52,7 +50,9 @@ def read(path: str) -> Results:
     found: Results = {}
     try:
         if not os.path.isdir(path):
-            return {name: [one] for name, one in _worst(_junit(path, "")).items()}
+            return {
+                name: [(outcome, reason)] for name, outcome, reason in sorted(_junit(path, ""), key=_badness)
+            }
         for at in sorted(glob("[0-9]*/**/output.txt", root_dir=path, recursive=True)):
             place = os.path.dirname(at)
             for name, one in outcomes(os.path.join(path, place), place.partition(os.sep)[2]).items():
@@ -65,24 +65,26 @@ def read(path: str) -> Results:
 
 
 def outcomes(place: str, file: str) -> dict[str, tuple[str, str]]:
-    """Return outcome and reason by node id, as the processes that ran a test file have left them in a folder."""
+    """Return outcome and reason by node id, as the processes of a test file left them in a folder."""
     found: list[tuple[str, str, str]] = []
     for log in sorted(glob("*.log", root_dir=place)):
         try:
             found += _junit(os.path.join(place, f"{log[:-4]}.xml"), file)
-        except (OSError, ET.ParseError):  # the process was killed before it had written that
+        except (OSError, ET.ParseError):  # noqa: PERF203 -- the process was killed before that was written
             with open(os.path.join(place, log), encoding="utf-8") as lines:
-                found += [
-                    (name, outcome, "") for outcome, _, name in (line[:-1].partition(" ") for line in lines)
-                ]
+                found += [(line[:-1].partition(" ")[2], line.partition(" ")[0], "") for line in lines]
     if os.path.exists(os.path.join(place, ENDED)):
         with open(os.path.join(place, ENDED), encoding="utf-8") as ended:
             found.append((file, *json.load(ended)))
-    return _worst(found)
+    return {name: (outcome, reason) for name, outcome, reason in sorted(found, key=_badness)}
+
+
+def _badness(one: tuple[str, str, str]) -> int:
+    return OUTCOMES.index(one[1])
 
 
 def _junit(path: str, file: str) -> list[tuple[str, str, str]]:
-    """Return node id, outcome and reason of each test. `file` is what its ids begin with, if that is known."""
+    """Return node id, outcome and reason of each test. Its ids begin with `file`, if that is known."""
     found = []
     dotted = file.removesuffix(".py").replace("/", ".")
     for case in ET.parse(path).iter("testcase"):  # noqa: S314 -- pytest wrote it
@@ -100,14 +102,6 @@ def _junit(path: str, file: str) -> list[tuple[str, str, str]]:
                     reason = errors[0] if errors else reason
         found.append(("::".join(names), outcome, (reason.strip().splitlines() or [""])[0][:300]))
     return found
-
-
-def _worst(found: Iterable[tuple[str, str, str]]) -> dict[str, tuple[str, str]]:
-    worst: dict[str, tuple[str, str]] = {}
-    for name, outcome, reason in found:
-        if OUTCOMES.index(outcome) > OUTCOMES.index(worst.get(name, OUTCOMES)[0]):
-            worst[name] = outcome, reason
-    return worst
 
 
 def compare(before: Results, after: Results) -> dict[str, Any]:
@@ -148,63 +142,53 @@ def ledgers(place: str) -> list[dict[str, Any]]:
     return found
 
 
-def coverage(place: str, plan: Plan) -> list[dict[str, Any]]:
-    """Return what the processes below a folder show of each selected patch."""
-    found, processes = [], ledgers(place)
-    for verdict in plan.verdicts:
-        if verdict.patch not in plan.selection:
-            continue
-        states = [one["patches"][verdict.patch] for one in processes if verdict.patch in one["patches"]]
-        counts = [state["counts"] for state in states if state["counts"] is not None]
-        wrong = {
-            f"{one['state']}: {one['reason']}" for one in states if one["state"] in ("failed", "incomplete")
-        }
-        found.append({
-            "patch": verdict.patch,
-            "verdict": verdict.verdict,
-            "reason": verdict.reason,
-            # Processes in which it is in place, of all that ran tests.
-            "applied": sum(one["state"] in ("applied", "incomplete") for one in states),
-            "processes": len(processes),
-            # What it had to look at, and what of that it changed, if it counts that.
-            "calls": sum(one.get("calls", one.get("changed", 0)) for one in counts) if counts else None,
-            "changed": sum(one.get("changed", 0) for one in counts) if counts else None,
-            "troubles": sorted(wrong),
-        })  # fmt: skip
+def coverage(place: str) -> list[dict[str, Any]]:
+    """Return what processes that ran tests show of each selected patch, from all ledgers below a folder."""
+    processes, found = ledgers(place), []
+    for patch in dict.fromkeys(patch for one in processes for patch in one["patches"]):
+        states = [one["patches"][patch] for one in processes if patch in one["patches"]]
+        counts = [one["counts"] for one in states if one["counts"] is not None]
+        applied = [one for one in states if one["state"] in ("applied", "incomplete")]
+        wrong = [one for one in states if one["state"] not in ("applied", "armed")]
+        found.append(
+            {
+                "patch": patch,
+                "applied": len(applied),
+                "processes": len(processes),
+                # What it had to look at, and what of that it changed, if it counts that.
+                "calls": sum(one.get("calls", one["changed"]) for one in counts) if counts else None,
+                "changed": sum(one["changed"] for one in counts) if counts else None,
+                "troubles": sorted({f"{one['state']}: {one['why']}" for one in wrong}),
+            }
+        )
     return found
 
 
 def section(run: Mapping[str, Any]) -> str:
     """Return what a run shows, as a section of a page in Markdown."""
     code = ", ".join(f"{name}: {origin}" for name, origin in run["code"].items())
-    versions = ", ".join(f"{name} {version or '(absent)'}" for name, version in run["versions"].items())
     lines = [
         f"## {run['recipe']}\n",
-        f"- {run['about']}; {len(run['files'])} files" + (", the quick ones only" if run["quick"] else ""),
-        f"- tests: {run['tests']}",
-        f"- code: {code}",
-        f"- installed: {versions or 'nothing is asked for'}",
-        f"- {time.strftime('%Y-%m-%d', time.gmtime(run['began']))}, {run['seconds'] / 60:.0f} min with {run['jobs']} "
-        f"files at once on {run['cores']} cores ({run['machine']}), Python {run['python']}, overlay {run['overlay']}",
-        f"- for each file: `{' '.join(run['command'])}`, at most {run['time_limit']} s",
+        f"- {time.strftime('%Y-%m-%d', time.gmtime(run['began']))}, {run['seconds'] / 60:.0f} min, "
+        f"{len(run['files'])} files" + (", the quick ones only" if run["quick"] else ""),
+        f"- tests: {run['tests']}\n- code: {code}",
+        f"- overlay {run['overlay']}, Python {run['python']}",
         f"\n{changes(run['difference'])}\n",
     ]
-    patches, others = [], Counter[str]()
+    patches = []
     for one in run["coverage"]:
         here = one["patch"].rpartition("/")[2].partition(".")[0] in run["code"]
-        if not (one["applied"] or one["troubles"] or (one["verdict"] == "apply" and here)):
-            others["for something else" if one["verdict"] == "apply" else one["verdict"]] += 1
-            continue
-        said = f"NEVER applied in {one['processes']} processes"
-        if one["applied"]:
-            did = "had nothing to do" if one["calls"] == 0 else f"changed {one['changed']} of {one['calls']}"
-            did = "does not count what it does" if one["calls"] is None else did
-            said = f"applied in {one['applied']} of {one['processes']} processes, {did}"
-        said += "" if one["changed"] or one["calls"] is None else ": nothing is shown of it"
-        patches.append("; ".join((f"`{one['patch']}` {said}", *map(_code, one["troubles"]))))
-    if others:
-        patches.append(f"others: {', '.join(f'{count} {what}' for what, count in sorted(others.items()))}")
-    lines += _listed("Patches that were selected:", patches)
+        said = f"applied in {one['applied']} of {one['processes']} processes"
+        if one["applied"] and one["calls"] is None:
+            said += ", does not count what it does"
+        elif one["calls"]:
+            said += f", changed {one['changed']} of {one['calls']}"
+        else:
+            said += ", had nothing to do" if one["applied"] else ""
+            said += ": nothing is shown of it"
+        if here or one["applied"]:
+            patches.append("; ".join((f"`{one['patch']}`: {said}", *map(_code, one["troubles"]))))
+    lines += _listed("Patches:", patches or ["none was in place: nothing is shown"])
     causes = Counter(run["excluded"].values()).most_common()
     lines += _listed("Files that are not run, by cause:", [f"{count}: {why}" for why, count in causes])
     return "\n".join(lines)
@@ -212,22 +196,18 @@ def section(run: Mapping[str, Any]) -> str:
 
 def changes(difference: Mapping[str, Any]) -> str:
     """Return what differs between two runs as text."""
-    lines = [
-        ", ".join(
-            (f"{difference['passing']} pass in both", *(f"{len(difference[kind])} {kind}" for kind in KINDS))
-        )
-    ]
-    lines.append("")
-    for kind in ("lost", "won", "flaky", "changed"):
+    counts = ", ".join(f"{len(difference[kind])} {kind}" for kind in KINDS)
+    lines = [f"{difference['passing']} pass in both, {counts}", ""]
+    for kind, means in KINDS.items():
         found = [
             f"`{one['id']}`: {one['before']} -> {one['after']}, {_code(one['reason'])}"
             for one in difference[kind]
         ]
-        lines += _listed(f"{kind.capitalize()} ({KINDS[kind]}):", found)
-    reasons = Counter(_code(one["reason"]) for one in difference["failing"])
-    often = [f"{count}: {reason}" for reason, count in reasons.most_common(_REASONS)]
-    often += [f"and {len(reasons) - _REASONS} other reasons"] if len(reasons) > _REASONS else []
-    lines += _listed("Failing in both, by the first line of the reason:", often)
+        if kind == "failing":  # often they are many, of a few reasons
+            reasons = Counter(_code(one["reason"]) for one in difference[kind]).most_common()
+            found = [f"{count}: {reason}" for reason, count in reasons[:_REASONS]]
+            found += [f"and {len(reasons) - _REASONS} other reasons"] if len(reasons) > _REASONS else []
+        lines += _listed(f"{kind.capitalize()} ({means}):", found)
     return "\n".join(lines).rstrip()
 
 

@@ -3,7 +3,7 @@
 A run has a folder of its own, and writes into it:
 
     MODE/ATTEMPT/FILE/      what the processes of a test file leave (see `plugin`) and print
-    run.json, report.md     what `overlay suite run` prints, at the end
+    run.json                what `overlay suite run --json` prints, at the end
     .running                marks the folder as one of a run: the next run deletes all these
 """
 
@@ -32,15 +32,13 @@ from overlay.suite.plugin import PLUGIN, VARIABLE
 from overlay.suite.processes import end_all
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from overlay.enabling.engine import Engine
     from overlay.suite.recipe import Recipe
 
 MODES = ("plain", "overlay")
-#: The last exit status that pytest itself gives.
-_PYTEST_LAST = 5
 
 
 @contextlib.contextmanager
@@ -62,9 +60,8 @@ def claimed(folder: str) -> Iterator[None]:
             raise SuiteError(
                 f"another run writes into {folder}: wait for it, or take another --out"
             ) from error
-        for name in ("run.json", "report.md"):
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(os.path.join(folder, name))
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, "run.json"))
         for name in (*MODES, "work"):
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
         try:
@@ -76,89 +73,75 @@ def claimed(folder: str) -> Iterator[None]:
 class Run:
     """One run of one recipe, in a folder that is claimed."""
 
-    def __init__(self, recipe: Recipe, folder: str, jobs: int) -> None:
-        self._recipe, self._folder, self._jobs = recipe, folder, jobs
+    def __init__(self, recipe: Recipe, folder: str, options: argparse.Namespace) -> None:
+        """Make a run with the options of `overlay suite run`."""
+        self._recipe, self._folder, self._options = recipe, folder, options
         self._stopped = threading.Event()
 
-    def execute(self, engine: Engine, *, quick: bool, installed: bool, only: Sequence[str]) -> dict[str, Any]:
+    def execute(self) -> dict[str, Any]:
         """Run everything, and return what `run.json` says.
-
-        Args:
-            engine: Decides on the patches.
-            quick: Run only the files that the recipe marks as quick.
-            installed: Test what is installed, not what the recipe fetches.
-            only: Run only files whose path has one of these in it; empty for all.
 
         Raises:
             SuiteError: The tests cannot be fetched, none passes plain, or overlay was on in the plain run, or
                 off in the other.
 
         """
-        recipe, began = self._recipe, time.time()
+        recipe, options, began = self._recipe, self._options, time.time()
         tree, other = (os.path.join(self._folder, "work", mode) for mode in MODES)
         tests = code = recipes.fetch(recipe.tests, tree)
-        if installed or recipe.code:
+        if options.installed or recipe.code:
             for name in recipe.packages:
                 shutil.rmtree(os.path.join(tree, name), ignore_errors=True)
             # Into the same folder: tests also look for the files of what they test.
-            code = "installed" if installed else recipes.fetch(recipe.code, tree)
+            code = "installed" if options.installed else recipes.fetch(recipe.code, tree)
         shutil.copytree(tree, other, symlinks=True)  # one for each mode: tests write beside themselves
 
         found = _expand(tree, recipe.include)
-        groups = [(name, group.reason) for group in recipe.exclude for name in _expand(tree, group.files)]
+        groups = [(name, reason) for reason, files in recipe.exclude.items() for name in _expand(tree, files)]
         excluded = {name: reason for name, reason in reversed(groups) if name in found}
-        files = [name for name in (_expand(tree, recipe.quick) if quick else found) if name not in excluded]
-        files = [name for name in files if not only or any(part in name for part in only)]
+        wanted = _expand(tree, recipe.quick) if options.quick else found
+        parts = options.only or [""]
+        files = [name for name in wanted if name not in excluded and any(part in name for part in parts)]
         if not files:
             raise SuiteError(f"there is no file to run in {tests}")
-        plan = engine.plan(site=[tree, *filter(os.path.isdir, sys.path)])
 
-        results = [os.path.join(self._folder, mode) for mode in MODES]
+        plain, overlay = (os.path.join(self._folder, mode) for mode in MODES)
         self._run("plain", 1, files)
-        plain = report.read(results[0])
-        if not any(outcome == "passed" for attempts in plain.values() for outcome, _ in attempts):
-            reason = next(iter(plain.values()))[0][1]
+        results = report.read(plain)
+        if not any(outcome == "passed" for attempts in results.values() for outcome, _ in attempts):
+            reason = next(iter(results.values()))[0][1]
             raise SuiteError(f"no test passes without overlay, so none can be lost; the first says: {reason}")
         self._run("overlay", 1, files)
-        difference = report.compare(*map(report.read, results))
+        difference = report.compare(results, report.read(overlay))
         # What differs is run again in both modes, to tell what is flaky.
         differs = [change["id"] for kind in ("lost", "won", "changed") for change in difference[kind]]
         if suspects := sorted({name.partition("::")[0] for name in differs} & {*files}):
             for mode in MODES:
                 self._run(mode, 2, suspects)
-            difference = report.compare(*map(report.read, results))
+            difference = report.compare(report.read(plain), report.read(overlay))
 
         said = {
             "recipe": recipe.name,
-            "about": recipe.about,
             "tests": tests,
             "code": dict.fromkeys(recipe.packages, code),
-            "command": [*recipe.command, *recipe.arguments],
-            "ranks": recipe.ranks,
-            "jobs": self._jobs,
-            "time_limit": recipe.time_limit,
-            "quick": quick,
-            "only": [*only],
+            "quick": options.quick,
+            "only": options.only,
             "files": files,
             "excluded": excluded,
             "python": platform.python_version(),
-            "machine": f"{platform.system()} {platform.machine()}",
-            "cores": os.cpu_count(),
             "overlay": __version__,
-            "digest": plan.digest,
-            "versions": {name: _version(name) for name in sorted(recipe.environment)},
+            "versions": {one.metadata["Name"]: one.version for one in metadata.distributions()},
             "began": began,
             "seconds": round(time.time() - began),
             "difference": difference,
-            "coverage": report.coverage(os.path.join(results[1], "1"), plan),
+            "coverage": report.coverage(os.path.join(overlay, "1")),
         }
-        for name, text in (("run.json", json.dumps(said, indent=1)), ("report.md", report.section(said))):
-            with open(os.path.join(self._folder, name), "w", encoding="utf-8") as file:
-                file.write(text)
+        with open(os.path.join(self._folder, "run.json"), "w", encoding="utf-8") as file:
+            json.dump(said, file, indent=1)
         return said
 
     def _run(self, mode: str, attempt: int, files: Sequence[str]) -> None:
-        with ThreadPoolExecutor(self._jobs) as pool:
+        with ThreadPoolExecutor(self._options.jobs) as pool:
             try:
                 done = pool.map(lambda file: self._run_file(mode, attempt, file), files)
                 for number, said in enumerate(done, 1):
@@ -192,14 +175,16 @@ class Run:
         log, began = os.path.join(place, "output.txt"), time.monotonic()
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                words, cwd=tree, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True,
+                words, cwd=tree, env=environ, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
         while process.poll() is None and time.monotonic() < began + recipe.time_limit:
             if self._stopped.wait(0.05):
                 break
         status = process.poll()
         end_all(process, f"{VARIABLE}={mode}:{place}")
+        if self._stopped.is_set():
+            return f"{file}: stopped"
 
         if any(one["enabled"] != (mode == "overlay") for one in report.ledgers(place)):
             what = "on in the plain run" if mode == "plain" else "off under overlay"
@@ -209,7 +194,7 @@ class Run:
         ended = None
         if status is None:
             ended = "hung", f"no end within {recipe.time_limit} s: {last}"
-        elif not 0 <= status <= _PYTEST_LAST or len(glob("*.xml", root_dir=place)) < recipe.ranks:
+        elif status not in range(6) or len(glob("*.xml", root_dir=place)) < recipe.ranks:
             ended = "crashed", f"exit status {status}: {last}"
         if ended:
             with open(os.path.join(place, report.ENDED), "w", encoding="utf-8") as written:
@@ -223,10 +208,3 @@ def _expand(tree: str, patterns: Sequence[str]) -> list[str]:
     """Return the files that match a pattern, sorted. `**` stands for any folders, `*` for part of a name."""
     found = {name for pattern in patterns for name in glob(pattern, root_dir=tree, recursive=True)}
     return sorted(name for name in found if os.path.isfile(os.path.join(tree, name)))
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -54,13 +54,7 @@ def patch_of(ledger: dict[str, Any], name: str) -> dict[str, Any]:
 
 def suite(text: str = "reason") -> dict[str, Any]:
     """Return a result as `overlay suite run --json` prints it."""
-    change = {
-        "id": f"tests/test_a.py::{text}",
-        "before": "passed",
-        "after": "failed",
-        "reason": text,
-        "known": "",
-    }
+    change = {"id": f"tests/test_a.py::{text}", "before": "passed", "after": "failed", "reason": text}
     difference = {"lost": [change], "won": [], "failing": [change], "flaky": [], "changed": [], "passing": 12}
     return {"runs": [{"recipe": f"recipe {text}", "difference": difference}], "not_run": []}
 

@@ -20,7 +20,6 @@ from overlay.reading.source import InstalledTree
 from overlay.report import charts, drawing, evidence, inputs
 from overlay.report.ledgers import compare, label
 from overlay.report.sources import site_source
-from overlay.suite import results
 
 if TYPE_CHECKING:
     import random
@@ -109,13 +108,9 @@ def test_what_suites_print_is_read_in_each_form(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_results_is_read(tmp_path: Path) -> None:
-    made.write(tmp_path / "run.json", {"format": 1, "recipe": "r", "known": [], "patches": {}, "code": {}})
-    for mode, outcome in (("plain", "passed"), ("overlay", "failed")):
-        (tmp_path / mode).mkdir()
-        test = results.Test(id="t.py::t", file="t.py", attempt=1, outcome=outcome, seconds=0.1, reason="why")
-        results.write(results.Results(tests=(test,)), str(tmp_path / mode / results.NAME))
+    made.write(tmp_path / "run.json", made.suite("why")["runs"][0])
     (found,) = inputs.suites(str(tmp_path))
-    assert found.name == "r"
+    assert found.name == "recipe why"
     assert [change["reason"] for change in found.changes["lost"]] == ["why"]
 
 
