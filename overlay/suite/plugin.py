@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 
-import overlay
+from overlay.enabling.process import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ PLUGIN, VARIABLE = "overlay.suite.plugin", "OVERLAY_SUITE"
 
 _mode, _, _folder = os.environ.get(VARIABLE, "").partition(":")
 if _mode == "overlay":
-    overlay.enable()
+    here().enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,7 +61,7 @@ class _Notes:
             session.exitstatus = 0
 
     def _write_ledger(self) -> None:
-        status = overlay.status()
+        status = here().status()
         patches = {
             one.patch: {"state": one.state, "why": one.why(), "counts": one.effect and one.effect.values}
             for one in status.patches
