@@ -16,6 +16,7 @@ from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 #: The package whose folder `suites` holds the recipes that come with overlay.
@@ -137,7 +138,7 @@ def _checked(form: Any, value: Any, key: str) -> Any:
     return value
 
 
-def fetch(source: dict[str, tuple[str, ...]], into: str) -> str:
+def fetch(source: Mapping[str, tuple[str, ...]], into: str) -> str:
     """Unpack the first of several sources that can be had into a folder.
 
     Returns:

@@ -48,6 +48,8 @@ def read(path: str) -> Results:
 
     """
     found: Results = {}
+    # Reasons shall not name a folder of this machine.
+    tree = os.path.join(os.path.dirname(os.path.abspath(path)), "work", os.path.basename(path), "")
     try:
         if not os.path.isdir(path):
             return {
@@ -55,8 +57,9 @@ def read(path: str) -> Results:
             }
         for at in sorted(glob("[0-9]*/**/output.txt", root_dir=path, recursive=True)):
             place = os.path.dirname(at)
-            for name, one in outcomes(os.path.join(path, place), place.partition(os.sep)[2]).items():
-                found.setdefault(name, []).append(one)
+            file = place.partition(os.sep)[2]
+            for name, (outcome, reason) in outcomes(os.path.join(path, place), file).items():
+                found.setdefault(name, []).append((outcome, reason.replace(tree, "")))
     except (OSError, ValueError, ET.ParseError) as error:
         raise SuiteError(f"the results {path} cannot be read: {error}") from error
     if not found:
@@ -175,7 +178,7 @@ def section(run: Mapping[str, Any]) -> str:
         f"- overlay {run['overlay']}, Python {run['python']}",
         f"\n{changes(run['difference'])}\n",
     ]
-    patches = []
+    patches, never = [], []
     for one in run["coverage"]:
         here = one["patch"].rpartition("/")[2].partition(".")[0] in run["code"]
         said = f"applied in {one['applied']} of {one['processes']} processes"
@@ -184,10 +187,12 @@ def section(run: Mapping[str, Any]) -> str:
         elif one["calls"]:
             said += f", changed {one['changed']} of {one['calls']}"
         else:
-            said += ", had nothing to do" if one["applied"] else ""
-            said += ": nothing is shown of it"
-        if here or one["applied"]:
+            said += ", had nothing to do: nothing is shown of it"
+        if here and not one["applied"] and not one["troubles"]:
+            never.append(f"`{one['patch']}`")
+        elif here or one["applied"]:
             patches.append("; ".join((f"`{one['patch']}`: {said}", *map(_code, one["troubles"]))))
+    patches += [f"NEVER applied, so nothing is shown of: {', '.join(never)}"] if never else []
     lines += _listed("Patches:", patches or ["none was in place: nothing is shown"])
     causes = Counter(run["excluded"].values()).most_common()
     lines += _listed("Files that are not run, by cause:", [f"{count}: {why}" for why, count in causes])

@@ -6,13 +6,15 @@ import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from command_line import clean
 
 from overlay.reading.source import InstalledTree
 from overlay.suite.report import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: `scale` is wrong, and `offset` right. Nothing imports `other`.
 CODE = {
@@ -55,7 +57,7 @@ TESTS = {
             assert offset(1) == 2
 
         def test_broken():
-            raise RuntimeError("broken\\nsecond line")
+            raise RuntimeError(f"broken in {__file__}\\nsecond line")
 
         def test_threads():
             thread = threading.Thread(target=scale, args=(1,))

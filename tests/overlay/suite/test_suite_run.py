@@ -38,7 +38,7 @@ def test_lost_won_failing_and_flaky(tiny: Workplace) -> None:
     reasons = {change["id"]: change["reason"] for change in difference["failing"]}
     mixed = "tests/test_mixed.py::test_"
     assert reasons == {
-        f"{mixed}broken": "RuntimeError: broken",
+        f"{mixed}broken": "RuntimeError: broken in tests/test_mixed.py",
         f"{mixed}teardown": 'failed on teardown with "OSError: cannot be taken down"',
         "tests/test_unimportable.py": "ModuleNotFoundError: No module named 'nothing_of_this_name'",
     }
@@ -60,12 +60,12 @@ def test_where_each_patch_was_in_place_and_what_it_did_is_told(tiny: Workplace) 
     assert (found["scale"]["calls"], found["scale"]["changed"]) == (3, 3)
     assert (found["never"]["applied"], found["never"]["calls"], found["never"]["troubles"]) == (0, 0, [])
     text = tiny.overlay("run", tiny.recipe("told"), "--only", "mixed").stdout
-    assert "- `acme/fakesuite.never`: applied in 0 of 1 processes: nothing is shown of it" in text
+    assert "- NEVER applied, so nothing is shown of: `acme/fakesuite.never`\n" in text
     assert "- `acme/fakesuite.scale`: applied in 1 of 1 processes, changed 3 of 3" in text
     assert "- `tests/test_mixed.py::test_lost`: passed -> failed, `assert 3 == 2`" in text
     assert "4 pass in both" not in text
     assert "- 1: no tests" in text
-    assert str(tiny.folder) not in text
+    assert str(tiny.folder) not in text + json.dumps(tiny.said)
 
 
 def test_what_is_printed_as_json_is_what_the_schema_says(tiny: Workplace) -> None:
