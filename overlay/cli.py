@@ -131,7 +131,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     run.add(commands)
     for one in (patches, installation, process, lock, authoring, output):
         one.add(add)
-    text = "run upstream's own tests with and without overlay: list, run, diff, report"
+    text = "run upstream's own tests with and without overlay: list, run, diff"
     tests = commands.add_parser("suite", help=text, description=text)
     if suite:
         from overlay.suite.commands import add_arguments
