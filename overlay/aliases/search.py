@@ -164,7 +164,7 @@ class _Search:
             for owner in owners:
                 if type(owner) is FunctionType and owner.__defaults__ is holder:
                     what = f"a default of {_name_of(owner)}"
-                    owner.__defaults__ = tuple(self._new(value, what) for value in tuple.__iter__(holder))
+                    owner.__defaults__ = tuple(self._new(value, what) for value in owner.__defaults__)
                 elif _is_a(owner, _partial):
                     self._visit(owner, [])
                 else:
