@@ -22,14 +22,9 @@ from overlay.base.rank import is_first, rank
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Account(Protocol):
-        """What is in place in a process."""
-
-        def sentence(self) -> str:
-            """Return it in words."""
-            ...
+    from overlay.pinning.agreement import Account
 
 
 #: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
