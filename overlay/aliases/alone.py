@@ -26,8 +26,7 @@ _FREE: dict[Any, Any] = {
 def is_alone(parent: Any, name: str, made: FunctionType) -> bool:
     """Return whether nobody else has a reference to what stands at a name, before it is replaced.
 
-    `parent` is the module or class that holds it, and the caller may have one more reference to it. `made` is
-    the replacement, which may refer to the function in its attributes and its closure.
+    `parent` is the module or class, `made` the replacement. The caller may have one more reference to it.
     """
     kind = type(vars(parent).get(name))
     counted = getattr(sys, "_is_gil_enabled", lambda: True)()  # without the lock, each thread counts its own

@@ -6,8 +6,7 @@ nothing. Modules, classes, default arguments and partials get the replacement. A
 To take a patch out, the search looks for the replacement. It keeps no list of what was rebound: that may hold
 something else by then, and others may have taken the replacement.
 
-It runs no code of the objects it looks at: they may be proxies that raise outside of a request, or modules
-that load a framework when they are touched.
+It runs no code of the objects it looks at, such as proxies and modules that load when they are touched.
 """
 
 from __future__ import annotations
