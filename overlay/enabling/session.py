@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 
 from overlay import log
-from overlay.aliases.heap import modules_with_functions
+from overlay.base.collector import modules_with_functions, paused
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.registry import module_of
 from overlay.deciding.selection import in_order
@@ -238,7 +238,6 @@ class Session:
         self._install(entry, name, module)
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
-        from overlay.base.collector import paused
         from overlay.installing.live_site import ConflictError, run_as
         from overlay.installing.sites import prepare, put
 
@@ -395,7 +394,6 @@ class Session:
         """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
         found = self._verdicts
         if patch.id not in found:
-            from overlay.base.collector import paused
             from overlay.deciding.decide import decide_all
 
             chosen = [entry.patch for entry in self.entries.values()]

@@ -17,7 +17,7 @@ import os
 from contextlib import suppress
 
 from overlay import log
-from overlay.base.rank import rank
+from overlay.base.rank import host, number, rank
 from overlay.base.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class LedgerFile:
         """Name the files. Nothing is written yet."""
         self.pid = os.getpid()
         self._folder = os.path.abspath(folder)
-        host = "".join(one if one.isalnum() else "-" for one in _host())
+        where = "".join(one if one.isalnum() else "-" for one in host())
         # On another node, and in another container, there may be the same number, and the same host.
-        self._name = f"{PROCESS}{host}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
+        self._name = f"{PROCESS}{where}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
         self._written: dict[str, bytes] = {}
         self._warned = False
 
@@ -54,8 +54,8 @@ class LedgerFile:
             {
                 "ledger": digest,
                 "rank": rank(),
-                "world": _world(),
-                "host": _host(),
+                "world": number("WORLD_SIZE"),
+                "host": host(),
                 "pid": self.pid,
                 "ended": ended,
                 "effects": figures,
@@ -117,14 +117,3 @@ def digest_of(data: bytes) -> str:
 
 def _encoded(data: object) -> bytes:
     return (json.dumps(data, sort_keys=True) + "\n").encode()
-
-
-def _world() -> int | None:
-    text = os.environ.get("WORLD_SIZE", "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _host() -> str:
-    from socket import gethostname
-
-    return gethostname()
