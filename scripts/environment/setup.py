@@ -174,16 +174,13 @@ def make(layout: Layout, lock: int) -> None:
         version = "{}.{}".format(*PYTHON)
         python = sys.executable if sys.version_info[:2] == PYTHON else version
         # `--allow-existing`, because the record is there.
-        run(
-            [uv, "venv", "--no-project", "--allow-existing", "--python", python, str(layout.venv)],
-            layout,
-            env,
-            lock,
-        )
+        venv = [uv, "venv", "--no-project", "--allow-existing", "--python", python, str(layout.venv)]
+        run(venv, layout, env, lock)
     layout.record.write_text("")
     install = [uv, "pip", "install", "--compile-bytecode", "--python", str(layout.python)]
     try:
-        run([*install, "--requirements", str(layout.requirements)], layout, env, lock)
+        lock_file = str(layout.requirements)
+        run([*install, "--build-constraints", lock_file, "--requirements", lock_file], layout, env, lock)
         # Built with what is locked, not with a download of its own.
         own = ["--no-deps", "--no-build-isolation", "--reinstall", "--editable", str(layout.root)]
         run([*install, *own], layout, env, lock)
@@ -197,19 +194,12 @@ def make(layout: Layout, lock: int) -> None:
 
 def settings_of_uv(layout: Layout, env: dict[str, str]) -> dict[str, str]:
     """Return uv's variables for what pip is configured with and for this checkout, except those in `env`."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"],
-        env=env,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
     settings = {
         # As pip does: the best version of all places, and the certificates of the system.
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_SYSTEM_CERTS": "1",
-        # For what builds a package.
-        "UV_BUILD_CONSTRAINT": str(layout.requirements),
         # Links would make one file of this environment's and of every other's.
         "UV_LINK_MODE": "copy",
         # A Python that uv downloads stays in the checkout.
@@ -231,17 +221,9 @@ def find_uv(layout: Layout, env: dict[str, str], lock: int) -> str:
     if not folder.exists():
         part = folder.with_name(f"{pin}.part")
         shutil.rmtree(part, ignore_errors=True)
-        words = [
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-input",
-            "--target",
-            str(part),
-            pin,
-        ]
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
         try:
-            run([sys.executable, "-m", "pip", *words], layout, env, lock)
+            run([*pip, "--target", str(part), pin], layout, env, lock)
         except SetupError as error:
             if found := shutil.which("uv"):
                 return found
@@ -265,9 +247,8 @@ def run(command: list[str], layout: Layout, env: dict[str, str], lock: int) -> N
     if done.returncode < 0:
         sys.exit(f"{name} ended with signal {-done.returncode}")  # and may have left half a package
     if done.returncode:
-        raise SetupError(
-            f"{name} failed: see above. The packages take 2 GB, or 7 GB with a CUDA build of torch."
-        )
+        size = "2 GB, or 7 GB with a CUDA build of torch"
+        raise SetupError(f"{name} failed: see above. The packages take {size}.")
 
 
 def run_in(program: str, arguments: list[str]) -> NoReturn:
