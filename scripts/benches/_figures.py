@@ -1,4 +1,4 @@
-"""Figures of drawn batches, as `overlay report --figures` takes them, and as pictures of the documents."""
+"""Pictures of the documents: figures as `overlay report` draws them."""
 
 from __future__ import annotations
 
@@ -6,42 +6,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benches import _partition, plans
-from benches._partition import BUDGET
-from overlay.patches.verl.strict_token_budget import figures
 from overlay.report import charts
 
 STYLE = Path(charts.__file__).with_name("page.css")
-#: Samples of the drawn batch, and of which scale their lengths are.
-SAMPLES, SCALE = 256, 8.0
-
-
 #: In place of a hatch of matplotlib's, which has thousands of dots.
 DOTS = (
     r'\1 patternUnits="userSpaceOnUse" width="6" height="6"><rect width="6" height="6" fill="var(--idle)"/>'
     r'<circle cx="3" cy="3" r="1" fill="var(--muted)"/></pattern>'
 )
-
-
-def micro_batches() -> dict[str, Any]:
-    """Return the tokens of each micro-batch of a drawn batch, before and after."""
-    drawn = _partition.lengths(SAMPLES, SCALE)
-    return {
-        "kind": "micro-batches",
-        "title": f"Tokens of each micro-batch: {SAMPLES} samples, seed {_partition.SEED}",
-        "budget": BUDGET,
-        "series": dict(zip(("verl 0.8.0", "with overlay"), figures.divided(drawn, BUDGET), strict=True)),
-    }
-
-
-def timelines() -> dict[str, Any]:
-    """Return what each rank does in a drawn step, in seconds of the cost model."""
-    steps, lengths = plans.shown()
-    return {
-        "kind": "timelines",
-        "title": f"Ranks in a step of {len(lengths)} sequences, by the cost model, seed {_partition.SEED}",
-        "steps": {name: plans.spans(step, lengths) for name, step in steps.items()},
-    }
 
 
 def draw(figure: dict[str, Any], path: Path) -> None:

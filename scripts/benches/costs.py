@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
     if options.seed is not None:
         _partition.SEED = options.seed
     if options.picture:
-        _figures.draw(_figures.micro_batches(), options.picture)
+        _figures.draw(_partition.figure(), options.picture)
     rows: list[Row] = []
     failures: dict[str, str] = {}
     for name in tracked(options.names):

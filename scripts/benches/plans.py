@@ -15,10 +15,10 @@ import math
 import random
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benches import _dynamic_cp_rivals as rivals
-from benches import _partition
+from benches import _figures, _partition
 from overlay.patches._dynamic_cp import cost
 from overlay.patches._dynamic_cp.mixed import plan_step
 from overlay.patches._dynamic_cp.plan import allowed_sizes
@@ -249,11 +249,15 @@ def measure(turns: int) -> list[Row]:
     return [_partition.row(name, plain, ours, turns, target=TIMED_MS, held="measured")]
 
 
-def shown() -> tuple[dict[str, list[Plan]], list[int]]:
-    """Return the steps that are drawn, by name, and the tokens of their sequences."""
+def figure() -> dict[str, Any]:
+    """Return what each rank does in a drawn step, in seconds of the cost model, for `overlay report`."""
     lengths = drawn(64, 0)
-    names = ("fixed CP 4", "verl 0.8.0", "mixed")
-    return {name: METHODS[name](lengths, RANKS, ROOM) for name in names}, lengths
+    steps = {name: METHODS[name](lengths, RANKS, ROOM) for name in ("fixed CP 4", "verl 0.8.0", "mixed")}
+    return {
+        "kind": "timelines",
+        "title": f"Ranks in a step of {len(lengths)} sequences, by the cost model, seed {_partition.SEED}",
+        "steps": {name: spans(step, lengths) for name, step in steps.items()},
+    }
 
 
 def spans(step: Sequence[Plan], lengths: Sequence[int]) -> list[tuple[int, int, float, float]]:
@@ -286,7 +290,5 @@ def main(arguments: list[str]) -> int:
     _partition.SEED = options.seed
     print(f"{table()}\n{dearer()}\n{published()}\nDrawn with seed {options.seed}.")
     if options.picture:
-        from benches import _figures  # which imports this
-
-        _figures.draw(_figures.timelines(), options.picture)
+        _figures.draw(figure(), options.picture)
     return 0

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benches import _figures, _partition, loss
+from benches import _partition, loss, plans
 
 #: The case of `loss_memory_check.py` whose memory is drawn over time.
 CASE = "temperature 0.8, entropy in the loss"
@@ -63,9 +63,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--slime", metavar="REVISION", help="a revision in SLIME_REPO, such as v0.2.4")
     options = parser.parse_args(arguments)
     _partition.SEED = options.seed
-    figures = [_figures.micro_batches()]
+    figures = [_partition.figure()]
     figures += [gradient_error(options.demo)] if options.demo else []
     figures += memory(options.slime) if options.slime else []
-    figures.append(_figures.timelines())
+    figures.append(plans.figure())
     print(json.dumps({"figures": figures}))
     return 0
