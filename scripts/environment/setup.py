@@ -175,7 +175,13 @@ def make(layout: Layout, lock: int) -> None:
         python = sys.executable if sys.version_info[:2] == PYTHON else version
         # `--allow-existing`, because the record is there.
         venv = [uv, "venv", "--no-project", "--allow-existing", "--python", python, str(layout.venv)]
-        run(venv, layout, env, lock)
+        try:
+            run(venv, layout, env, lock)
+        except SetupError as error:
+            raise SetupError(
+                f"CPython {version} is needed, and uv neither found nor downloaded it: see above. Install it, for "
+                f"example by `apt-get install python{version}` or `pyenv install {version}`, and run this again."
+            ) from error
     layout.record.write_text("")
     install = [uv, "pip", "install", "--compile-bytecode", "--python", str(layout.python)]
     try:
