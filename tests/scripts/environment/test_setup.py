@@ -128,7 +128,7 @@ def test_a_missing_python_is_a_message_that_says_what_to_install(
     checkout: Checkout,
 ) -> None:
     (checkout.cache / "uv==1/bin/uv").write_text("#!/bin/sh\nexit 2\n")
-    with pytest.raises(setup.SetupError, match="CPython 3.11 is needed .* apt-get install python3.11"):
+    with pytest.raises(setup.SetupError, match=r"CPython 3\.11 is needed, .*`apt-get install python3\.11`"):
         setup.ensure(checkout)
     assert not setup.is_current(checkout)
     checkout.uv()
