@@ -179,8 +179,8 @@ def make(layout: Layout, lock: int) -> None:
             run(venv, layout, env, lock)
         except SetupError as error:
             raise SetupError(
-                f"CPython {version} is needed, and uv neither found nor downloaded it: see above. Install it, "
-                f"by `apt-get install python{version}` or `pyenv install {version}`, and run this again."
+                f"CPython {version} is needed, and uv neither found nor downloaded it: see above. Install it "
+                f"with `apt-get install python{version}` or `pyenv install {version}`, and run this again."
             ) from error
     layout.record.write_text("")
     install = [uv, "pip", "install", "--compile-bytecode", "--python", str(layout.python)]
