@@ -1,4 +1,4 @@
-"""What overlay costs: at start-up, per call, for an audit, per partition and plan, and on each worker.
+"""What overlay costs: at start-up, per call, for an audit, per partition, and on each worker.
 
 Every number stands beside the plain thing measured in the same run, because only the ratio and the difference
 mean something on another machine.
@@ -18,8 +18,6 @@ from benches import (
     _partition,
     _start,
     _workers,
-    plans,
-    shares,
 )
 from progress import tracked
 
@@ -34,8 +32,6 @@ BENCHMARKS = {
     "call": (_call.measure, 60),
     "audit": (_audit.measure, 11),
     "partition": (_partition.measure, 3),
-    "sft": (shares.measure, 3),
-    "dcp": (plans.measure, 5),
     "workers": (_workers.measure, 40),
 }
 

@@ -4,7 +4,7 @@ As a program this prints what a step takes, over the least that any plan could, 
 
     ./scripts/bench plans --seed 1
 
-Nothing here was timed on a GPU. `bench dcp` times the planner itself, and `bench growth` how it grows.
+Nothing here was timed on a GPU. `bench growth` times the planner itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import math
 import random
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benches import _dynamic_cp_rivals as rivals
 from benches import _partition
@@ -26,16 +26,12 @@ from overlay.patches._dynamic_cp.windows import smallest_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from benches._timing import Row
     from overlay.patches._dynamic_cp.plan import Plan
 
 RANKS, ROOM = 8, 4096
 SHORTEST, LONGEST, MEDIAN, SIGMA = 1024, 16384, 2500, 0.9
 #: Sequences of a step, and how many steps are drawn.
 DRAWN = ((64, 1000), (16, 1000), (256, 100))
-#: Sequences and ranks of the planner's time, and its target.
-TIMED = (8192, 64)
-TIMED_MS = 50.0
 
 
 def mixed(lengths: Sequence[int], ranks: int, room: int) -> list[Plan]:
@@ -227,25 +223,6 @@ To be the published figure, a step of the exchange in a layer would have to cost
 what is sent, where the model has {cost.STEP / 1e6:.0f}."""
 
 
-def measure(turns: int) -> list[Row]:
-    """Time the planner beside verl's partition of the same sequences into as many micro-batches."""
-    try:
-        from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions as upstream
-    except ImportError as error:
-        raise RuntimeError(f"verl cannot be imported: {error}") from error
-    count, ranks = TIMED
-    lengths = drawn(count, 0)
-    parts = len(plan_step(lengths, ranks, ROOM, ROOM))
-    work = [24576 * length + length**2 for length in lengths]
-
-    def plain() -> None:
-        upstream(work, parts, equal_size=False)
-
-    def ours() -> None:
-        plan_step(lengths, ranks, ROOM, ROOM)
-
-    name = f"{count:,} sequences for {ranks} ranks / verl's partition"
-    return [_partition.row(name, plain, ours, turns, target=TIMED_MS, held="measured")]
 
 
 def main(arguments: list[str]) -> int:
