@@ -55,6 +55,7 @@ class Session:
         chosen: Selection,
         *,
         table: Tested,
+        at_start: bool = False,
         strict: bool,
         strict_given: bool = False,
         pin: Pin | None = None,
@@ -63,7 +64,8 @@ class Session:
     ) -> None:
         """Arm the patches of a selection.
 
-        `table`: what they were tested on. `strict_given`: strict mode is an argument of `enable()`.
+        `table`: what they were tested on. `at_start`: as in `WatchingFinder`. `strict_given`: strict mode is
+        an argument of `enable()`.
         `on_first_module` is called before the first module is looked at that a patch is for, `on_module`
         after each.
         """
@@ -91,7 +93,9 @@ class Session:
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
         self._lived = modules_with_functions(frozenset(self._watched))
-        self._finder = WatchingFinder(frozenset(self._watched), self._imported, passed=self.catch_up)
+        self._finder = WatchingFinder(
+            frozenset(self._watched), self._imported, at_start=at_start, passed=self.catch_up
+        )
         self._finder.install()
 
     def renew_locks(self) -> None:

@@ -14,7 +14,7 @@ import contextlib
 import math
 import random
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benches import _dynamic_cp_rivals as rivals
 from benches import _partition
