@@ -116,6 +116,8 @@ class Engine:
                     trusted=_trusted(chosen),
                     **(calls if self._speaks else {}),
                 )
+                # Processes that this one starts may start in another folder.
+                os.environ.update(settings.absolute_paths())
             else:
                 _same_again(
                     session,

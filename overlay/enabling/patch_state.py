@@ -48,7 +48,13 @@ class Entry:
     @property
     def loss(self) -> str:
         """Return what a warning adds that a companion is not there."""
-        return f"; without it, {self.patch.without}" if self.patch.companion and self.patch.without else ""
+        if not self.patch.companion:
+            return ""
+        try:
+            without = self.patch.without
+        except Exception:  # noqa: BLE001 -- the patch cannot be imported, and the warning says so
+            return ""
+        return f"; without it, {without}" if without else ""
 
     def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
         """Return what is to be replaced according to the verdict, target by target."""

@@ -91,14 +91,17 @@ def test_one_that_cannot_be_imported_takes_no_other_with_it(
     def load(_module: str, _name: str) -> Patch:
         raise ModuleNotFoundError("No module named 'nowhere'")
 
-    broken = Deferred({"id": "fakeup.broken", "revision": 3, "modules": ("fakeup.core",)}, "nowhere", load)
-    engine = engines(upstream.patch(), broken)
+    known = {"revision": 3, "modules": ("fakeup.core",)}
+    broken = Deferred({"id": "fakeup.broken", **known}, "nowhere", load)
+    companion = Deferred({"id": "fakeup.companion", "companion": True, **known}, "nowhere", load)
+    engine = engines(upstream.patch(), broken, companion)
     engine.enable()
     upstream.load()
     found = {one.patch: one for one in engine.status().patches}
     assert found["fakeup.scale"].state == "applied"
-    assert found["fakeup.broken"].state == "skipped"
-    assert "No module named 'nowhere'" in found["fakeup.broken"].reason
+    for name in (broken.id, companion.id):
+        assert found[name].state == "skipped"
+        assert "No module named 'nowhere'" in found[name].reason
 
 
 def test_what_is_not_indexed_is_imported_at_once(tmp_path: Path) -> None:
