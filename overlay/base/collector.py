@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_paused = False
 
 
 @contextmanager
@@ -18,10 +21,23 @@ def paused() -> Iterator[None]:
     of a trainer again and again, to find nothing: trees have no circles. Where somebody else has switched it
     off it stays off. Two threads that pause it at once may get it back a little early, which costs time only.
     """
+    global _paused  # noqa: PLW0603 -- of the process, as the collector is
     was = gc.isenabled()
+    _paused = _paused or was
     gc.disable()
     try:
         yield
     finally:
         if was:
+            _paused = False
             gc.enable()
+
+
+def _resume() -> None:
+    """Give the child of a fork its collector back: the thread that would do so is not there."""
+    if _paused:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume)
