@@ -114,7 +114,7 @@ def _patience(group: Any) -> float:
     return max(timeout - MARGIN, 0.8 * timeout)
 
 
-class _Over(Exception):
+class _OverError(Exception):
     """Others have begun the next round, and this one has no end: a rank has died in it."""
 
 
@@ -152,13 +152,13 @@ class Comparison:
             self._place = self._all
             number = self._count(f"rank {self._me}", 1)
             self._place, self._next = f"{self._all}/{number}", f"{self._all}/{number + 1}"
-            with suppress(_Over):
+            with suppress(_OverError):
                 return self._round(said, begin, patience)
 
     def _round(self, said: agreement.Statement, begin: float, patience: float) -> dict[str, Any]:
         """Say what this rank has to say, and return what is said of all, by this rank if it is the one."""
         if self._others_went_on():
-            raise _Over
+            raise _OverError
         outcome = [dict(said.outcome), list(said.account.applied) if said.account is not None else []]
         facts = dict(said.facts)
         kinds = [self._say("facts", facts, [facts, dict(said.notes)]), self._say("outcome", outcome, outcome)]
@@ -241,7 +241,7 @@ class Comparison:
         """Wait for a value, and tell whether it has come within so many seconds.
 
         `part`: what each rank writes that is waited for, so that a warning can name those who have not.
-        Raises `_Over` if it has not come and others have begun the next round.
+        Raises `_OverError` if it has not come and others have begun the next round.
         """
         begin = time.monotonic()
         reminder = begin + min(REMINDER, seconds / 2) if part else begin + seconds
@@ -249,7 +249,7 @@ class Comparison:
         while not self._has(name):
             # They may have done that because it has come in the meantime.
             if self._others_went_on() and not self._has(name):
-                raise _Over
+                raise _OverError
             now = time.monotonic()
             if now >= begin + seconds:
                 return False

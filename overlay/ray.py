@@ -28,8 +28,8 @@ def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a `runtime_env` that arms, merged into an existing one, which is not changed.
 
     The settings are those of this process: its environment, and what `enable()` was given. What `existing`
-    says in its `env_vars` is kept. In the driver of a submitted job, what that was submitted with is left out:
-    Ray takes no variable twice.
+    says in its `env_vars` is kept. In the driver of a submitted job, what that was submitted with is
+    left out: Ray takes no variable twice.
     A relative path in `OVERLAY_PIN` or `OVERLAY_TRUST` becomes an absolute one, which every node must have.
 
     Raises:

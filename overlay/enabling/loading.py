@@ -18,8 +18,8 @@ _NAMED = 4
 def load_all() -> dict[str, Patch]:
     """Return the patches that come with overlay and those of the packs that `OVERLAY_PACKS` names, by id.
 
-    Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded, or if any of
-    the patches that come with overlay is missing.
+    Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded, or if one
+    of the patches that come with overlay is missing.
     """
     try:
         patches = deferred_patches()
