@@ -31,7 +31,7 @@ def load_all() -> dict[str, Patch]:
         count = f"{len(missing)} of the patches that come with overlay are missing"
         raise OverlayError(
             f"{count} ({', '.join(missing[:_NAMED])}{', ...' if missing[_NAMED:] else ''}): install "
-            "megatron-overlay again; in a checkout, `./scripts/matrix index` writes their index anew"
+            "overlay again; in a checkout, `./scripts/matrix index` writes their index anew"
         )
     if not settings.packs():
         return patches
