@@ -5,6 +5,10 @@ next collective would be taken for the answer; and the store works with any back
 
 Each rank writes down what it says of itself, unless somebody has said the same, and counts itself. The last
 to come judges for all, or the first whose time is up. It reads nothing of single ranks where they agree.
+
+A store may outlive its ranks: torchrun keeps its own when it restarts them. What a rank said before it died
+still stands there, and nobody else can tell. So ranks that agree wait until each of them has heard so, which
+the dead do not, and a rank goes on to the next round as soon as another one has begun that.
 """
 
 from __future__ import annotations
@@ -110,12 +114,17 @@ def _patience(group: Any) -> float:
     return max(timeout - MARGIN, 0.8 * timeout)
 
 
+class _OverError(Exception):
+    """Others have begun the next round, and this one has no end: a rank has died in it."""
+
+
 class Comparison:
     """One comparison of the ranks of a group, of which this is `me`."""
 
     def __init__(self, store: Any, name: str, ranks: Sequence[int], me: int) -> None:
         self._store, self._ranks, self._me = store, ranks, me
-        self._place = f"overlay/agree/{sha256(repr([name, *ranks]).encode()).hexdigest()[:16]}"
+        self._all = f"overlay/agree/{sha256(repr([name, *ranks]).encode()).hexdigest()[:16]}"
+        self._place = self._next = self._all
 
     def agree(self, said: agreement.Statement, patience: float) -> tuple[list[str], list[str]]:
         """Return the patches that are applied on all ranks, and those on any. Raises `AgreementError`.
@@ -132,29 +141,54 @@ class Comparison:
         except RuntimeError as error:
             raise AgreementError(f"the ranks could not be compared: their store failed: {error}") from error
         if verdict["report"]:
-            with suppress(RuntimeError):  # who keeps the store has seen that all have read it, and is gone
-                if self._count("read", 1) == verdict["readers"]:
-                    self._set("all have read", True)
-                self._comes("all have read", SLACK)
             raise AgreementError(verdict["report"])
         return verdict["everywhere"], verdict["anywhere"]
 
     def _verdict(self, said: agreement.Statement, patience: float) -> dict[str, Any]:
+        """Return what is said of all ranks, in the first round that has an end."""
+        begin = time.monotonic()
+        while True:
+            # Counted in the store and not here: this process may have taken the place of another.
+            self._place = self._all
+            number = self._count(f"rank {self._me}", 1)
+            self._place, self._next = f"{self._all}/{number}", f"{self._all}/{number + 1}"
+            with suppress(_OverError):
+                return self._round(said, begin, patience)
+
+    def _round(self, said: agreement.Statement, begin: float, patience: float) -> dict[str, Any]:
         """Say what this rank has to say, and return what is said of all, by this rank if it is the one."""
-        # Counted in the store and not here: this process may have taken the place of another.
-        self._place += f"/{self._count(f'rank {self._me}', 1)}"
+        if self._others_went_on():
+            raise _OverError
         outcome = [dict(said.outcome), list(said.account.applied) if said.account is not None else []]
         facts = dict(said.facts)
         kinds = [self._say("facts", facts, [facts, dict(said.notes)]), self._say("outcome", outcome, outcome)]
         self._set(f"rank {self._me}", kinds)
-        if self._count("came", 1) == len(self._ranks) or not self._comes("verdict", patience, remind=True):
+        came, world = self._count("came", 1), len(self._ranks)
+        if came == world or not self._comes("verdict", begin + patience - time.monotonic(), "rank"):
             if self._count("judges", 1) == 1:
                 self._set("verdict", self._judge(patience))
             elif not self._comes("verdict", SLACK):
                 raise AgreementError(
                     "the ranks were not compared: the one that was to do it hangs or has ended"
                 )
-        return dict(self._get("verdict"))
+        verdict = dict(self._get("verdict"))
+        left = max(begin + patience - time.monotonic(), SLACK)
+        if verdict["report"] and came > verdict["readers"]:
+            self._comes("a next round", SLACK)  # this rank is late, or has come after one that was
+        elif verdict["report"]:
+            with suppress(RuntimeError):  # who keeps the store has seen that all have heard, and is gone
+                self._hear(verdict["readers"], left)
+        else:
+            self._set(f"heard {self._me}", True)
+            if not self._hear(world, left, "heard"):
+                raise AgreementError(agreement.silence(self._silent("heard"), patience))
+        return verdict
+
+    def _hear(self, readers: int, seconds: float, part: str = "") -> bool:
+        """Note that this rank has heard the verdict, and return whether all do within so many seconds."""
+        if self._count("heard", 1) == readers:
+            self._set("all have heard", True)
+        return self._comes("all have heard", seconds, part)
 
     def _say(self, part: str, compared: object, value: object) -> str:
         """Write down what this rank says, unless somebody has said the same. Return the digest of that."""
@@ -165,7 +199,7 @@ class Comparison:
 
     def _judge(self, patience: float) -> dict[str, Any]:
         readers = self._count("came")
-        silent = self._silent() if readers < len(self._ranks) else []
+        silent = self._silent("rank") if readers < len(self._ranks) else []
         # What the digests stand for: of as many as there are, which is one where all have the same.
         facts, outcomes = (
             dict(self._get(f"{part} {number + 1}") for number in range(self._count(part)))
@@ -200,25 +234,35 @@ class Comparison:
             "anywhere": sorted(anywhere),
         }
 
-    def _silent(self) -> list[int]:
-        return [rank for rank in self._ranks if not self._has(f"rank {rank}")]
+    def _silent(self, part: str) -> list[int]:
+        return [rank for rank in self._ranks if not self._has(f"{part} {rank}")]
 
-    def _comes(self, name: str, seconds: float, *, remind: bool = False) -> bool:
-        """Wait for a value, and tell whether it has come within so many seconds."""
+    def _comes(self, name: str, seconds: float, part: str = "") -> bool:
+        """Wait for a value, and tell whether it has come within so many seconds.
+
+        `part`: what each rank writes that is waited for, so that a warning can name those who have not.
+        Raises `_OverError` if it has not come and others have begun the next round.
+        """
         begin = time.monotonic()
-        reminder = begin + min(REMINDER, seconds / 2) if remind else begin + seconds
+        reminder = begin + min(REMINDER, seconds / 2) if part else begin + seconds
         pause = len(self._ranks) / 20_000  # the more ranks, the less often each looks
         while not self._has(name):
+            # They may have done that because it has come in the meantime.
+            if self._others_went_on() and not self._has(name):
+                raise _OverError
             now = time.monotonic()
             if now >= begin + seconds:
                 return False
             if now >= reminder:
                 reminder = begin + seconds
                 if self._count("reminders", 1) == 1:
-                    log.warning(agreement.lateness(self._silent(), now - begin, seconds))
+                    log.warning(agreement.lateness(self._silent(part), now - begin, seconds))
             time.sleep(min(pause, begin + seconds - now))
             pause = min(2 * pause, PAUSE)
         return True
+
+    def _others_went_on(self) -> bool:
+        return bool(self._store.check([f"{self._next}/came"]))
 
     # Values are JSON. All that is used is in every store.
 

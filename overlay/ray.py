@@ -8,6 +8,8 @@ or an actor, so that builders of such further down keep these. A driver that is 
 
 from __future__ import annotations
 
+import os
+
 from overlay.arming.variables import variables
 from overlay.errors import SelectionError
 
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+#: By which Ray tells the driver of a submitted job what that was submitted with, as JSON.
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
 
 def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a `runtime_env` that arms, merged into an existing one, which is not changed.
 
     The settings are those of this process: its environment, and what `enable()` was given. What `existing`
-    says in its `env_vars` is kept.
+    says in its `env_vars` is kept. In the driver of a submitted job, what that was submitted with is
+    left out: Ray takes no variable twice.
     A relative path in `OVERLAY_PIN` or `OVERLAY_TRUST` becomes an absolute one, which every node must have.
 
     Raises:
@@ -35,5 +41,17 @@ def runtime_env(existing: Mapping[str, Any] | None = None) -> dict[str, Any]:
     given = made.get("env_vars")
     if not isinstance(given, (dict, type(None))):
         raise SelectionError(f"the env_vars of a runtime_env are a dictionary, got {given!r}")
-    made["env_vars"] = {**variables(), **(given or {})}
+    submitted = _submitted()
+    added = {name: value for name, value in variables().items() if name not in submitted}
+    made["env_vars"] = {**added, **(given or {})}
     return made
+
+
+def _submitted() -> dict[str, str]:
+    """Return the variables that this process's job was submitted with, none if it was not."""
+    from json import loads
+
+    try:
+        return dict(loads(os.environ[_JOB])["runtime_env"]["env_vars"])
+    except (KeyError, TypeError, ValueError):
+        return {}

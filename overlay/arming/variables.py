@@ -20,14 +20,7 @@ def variables() -> dict[str, str]:
         SelectionError: A setting cannot be understood.
     """
     found = {name: os.environ[name] for name in settings.VARIABLES if os.environ.get(name)}
-    pin = settings.pin()
-    if pin and not pin.startswith(settings.DIGEST_PREFIX):
-        found["OVERLAY_PIN"] = os.path.abspath(pin)
-    if trust := settings.trust():
-        found["OVERLAY_TRUST"] = os.path.abspath(trust)
-    if "OVERLAY_LEDGER_DIR" in found:
-        found["OVERLAY_LEDGER_DIR"] = os.path.abspath(found["OVERLAY_LEDGER_DIR"])
-    return {**found, **here().asked(), "OVERLAY": "1"}
+    return {**found, **settings.absolute_paths(), **here().asked(), "OVERLAY": "1"}
 
 
 def says_no(value: object) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
 
 #: A fresh Python 3.12 has some hundred frozen objects of its own; a server that froze its heap has many more.
 FROZEN_BY_PYTHON = 2000
 
 #: (`types` is a file to read, and this is imported wherever overlay is enabled.)
 _FUNCTION = type(lambda: None)
+
+_paused = False
 
 
 class paused:  # noqa: N801 -- it is used like `contextlib.suppress`
@@ -20,11 +23,15 @@ class paused:  # noqa: N801 -- it is used like `contextlib.suppress`
     """
 
     def __enter__(self) -> None:
+        global _paused  # noqa: PLW0603 -- of the process, as the collector is
         self._was = gc.isenabled()
+        _paused = _paused or self._was
         gc.disable()
 
     def __exit__(self, *_error: object) -> None:
+        global _paused  # noqa: PLW0603
         if self._was:
+            _paused = False
             gc.enable()
 
 
@@ -59,3 +66,13 @@ def modules_with_functions(modules: frozenset[str]) -> frozenset[str]:
     functions = (item for item in gc.get_objects() if type(item) is _FUNCTION)
     homes = (function.__module__ for function in functions)
     return frozenset(home for home in homes if type(home) is str and home in modules)
+
+
+def _resume() -> None:
+    """Give the child of a fork its collector back: the thread that would do so is not there."""
+    if _paused:
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_resume)

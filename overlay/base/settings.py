@@ -161,6 +161,17 @@ def trust(environ: Mapping[str, str] | None = None) -> str:
     return _variable("OVERLAY_TRUST", environ).strip()
 
 
+def absolute_paths() -> dict[str, str]:
+    """Return the variables of this process that hold a path, each as an absolute path."""
+    paths = {"OVERLAY_PIN": pin(), "OVERLAY_TRUST": trust()}
+    paths["OVERLAY_LEDGER_DIR"] = _variable("OVERLAY_LEDGER_DIR", None)
+    return {
+        name: os.path.abspath(path)
+        for name, path in paths.items()
+        if path and not path.startswith(DIGEST_PREFIX)
+    }
+
+
 def is_alone(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether this process tries a contract on upstream alone, where no patch is to be enabled."""
     return _variable(PROVE, environ) == ALONE

@@ -200,8 +200,18 @@ def ids(pack: str = PACK) -> list[str]:
 
 def watched_packages() -> frozenset[str]:
     """Return the top-level packages that the patches which come with overlay are for."""
-    projects = vars(import_module(f"{COMPAT}.projects")).values()
-    return frozenset(name for one in projects if isinstance(one, Project) for name in one.packages())
+    return frozenset(name for one in _projects() for name in one.packages())
+
+
+def missing_projects() -> list[str]:
+    """Return the projects of which no folder of patches is installed, as after an interrupted installation."""
+    there = {name for folder in import_module(PACK).__path__ for name in _folders(folder)}
+    return sorted({one.name.partition("-")[0] for one in _projects()} - there)
+
+
+def _projects() -> list[Project]:
+    found = vars(import_module(f"{COMPAT}.projects")).values()
+    return [one for one in found if isinstance(one, Project)]
 
 
 def _folders(folder: str) -> list[str]:

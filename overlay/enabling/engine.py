@@ -176,6 +176,8 @@ class Engine:
                     at_start=at_start,
                     **(calls if self._speaks else {}),
                 )
+                # Processes that this one starts may start in another folder.
+                os.environ.update(settings.absolute_paths())
             else:
                 _same_again(
                     session,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlay.base import settings
-from overlay.catalogue.registry import check_whole, ids, load_patches, watched_packages
+from overlay.catalogue.registry import check_whole, ids, load_patches, missing_projects, watched_packages
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
@@ -25,12 +25,17 @@ def awaited() -> tuple[frozenset[str], list[str]]:
 
 
 def _whole(get: Callable[[], T]) -> T:
-    """Return what is got of the patches that come with overlay, or say why there are none."""
+    """Return what is got of the patches that come with overlay, or say why there are none, or not all."""
     try:
-        return get()
+        found = get()
+        missing = missing_projects()
     except ModuleNotFoundError:
         check_whole()
         raise
+    if missing:
+        them = ", ".join(missing)
+        raise OverlayError(f"patches that come with overlay are missing ({them}): install overlay again")
+    return found
 
 
 def load_all() -> dict[str, Patch]:

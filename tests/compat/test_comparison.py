@@ -157,6 +157,53 @@ def test_each_comparison_stands_for_itself(monkeypatch: pytest.MonkeyPatch) -> N
         assert bool(said) == bool(odd)
 
 
+class Mortal(Store):
+    """A store that outlives its ranks: those that are `mortal` die while they wait for the others."""
+
+    mortal = False
+
+    def check(self, keys: Sequence[str]) -> bool:
+        if self.mortal and keys[0].endswith(("/verdict", "/all have heard")):
+            raise KeyError("died")
+        return super().check(keys)
+
+
+@pytest.mark.parametrize("died", [[[0]], [[1]], [[0, 2]], [[0], [0, 2], [0]], [[0], [1], [0]], [[2], [0, 1]]])
+@pytest.mark.parametrize("late", [{}, {0: 5.0}, {1: 5.0, 2: 9.0}, {0: 300.0, 2: 320.0}])
+def test_ranks_that_are_restarted_agree_whoever_died_waiting(
+    monkeypatch: pytest.MonkeyPatch, died: list[list[int]], late: dict[int, float]
+) -> None:
+    """As torchrun restarts them, which keeps the store. What the dead have said counts no more."""
+    store = Mortal()
+    for generation in died:
+        store.mortal = True
+        said = dict.fromkeys(generation, other(strict="yes"))
+        assert all("died" in text for text in compare(monkeypatch, said, 3, store=store).values())
+    store.mortal = False
+    assert compare(monkeypatch, all_but(3, {}), 3, store=store, late=late) == dict.fromkeys(range(3), "")
+    # From then on they are in step, and hear of what is wrong.
+    (text,) = set(compare(monkeypatch, all_but(3, {1: other(strict="yes")}), 3, store=store).values())
+    assert lines(text)[1:] == ["strict", "ranks 0,2 no", "rank 1 yes"]
+
+
+def test_ranks_that_are_restarted_agree_after_one_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store()
+    for _ in range(2):
+        found = compare(monkeypatch, all_but(3, {1: None}), 3, store=store)
+        assert all(said.startswith("rank 1 did not take part") for said in found.values())
+    late = {0: 5.0, 2: 7.0}
+    assert compare(monkeypatch, all_but(3, {}), 3, store=store, late=late) == dict.fromkeys(range(3), "")
+
+
+def test_a_rank_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Mortal()
+    store.mortal = True
+    compare(monkeypatch, {1: SAID}, 3, store=store)
+    store.mortal = False
+    (said,) = set(compare(monkeypatch, all_but(3, {1: None}), 3, store=store).values())
+    assert said.startswith("rank 1 did not take part within 590 s: ")
+
+
 def test_two_groups_of_the_same_ranks_do_not_hear_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     found = [compare(monkeypatch, {rank: SAID}, 2, store=store, name=f"group {rank}") for rank in range(2)]

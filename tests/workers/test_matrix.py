@@ -37,6 +37,24 @@ def test_every_kind_of_process(worksite: Venv, armed: bool) -> None:
     assert set(found.values()) == {int(PATCHED if armed else PLAIN)}, found
 
 
+def test_processes_that_start_in_another_folder_find_relative_paths(worksite: Venv, tmp_path: Path) -> None:
+    """As of a job that goes to the folder of its output."""
+    (tmp_path / "output").mkdir()
+    lock = ["-m", "overlay", "lock", "--file", str(tmp_path / "a.lock")]
+    assert worksite.run(*lock, **{**ARMED, "OVERLAY": "0"}).returncode == 0
+    paths = {"OVERLAY_PIN": "a.lock", "OVERLAY_LEDGER_DIR": "ledgers"}
+    enable = "import os, subprocess, sys, overlay; overlay.enable(); os.chdir('output')\n"
+    for armed in ("1", "0"):
+        done = subprocess.run(
+            [str(worksite.python), "-c", f"{enable}subprocess.run([sys.executable, '-c', {PROBE!r}])"],
+            capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+            env=clean_environment(**{**ARMED, **paths, "OVERLAY": armed}),
+        )  # fmt: skip
+        assert done.stdout.split() == [PATCHED if armed == "1" else PLAIN], done.stderr
+    assert not (tmp_path / "output/ledgers").exists()
+    assert (tmp_path / "ledgers").exists()
+
+
 def test_ranks_of_torchrun_and_their_log(worksite: Venv, tmp_path: Path) -> None:
     """Ranks that agree, twice, and that refuse a patch, in one launch."""
     pytest.importorskip("torch")

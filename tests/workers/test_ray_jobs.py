@@ -109,6 +109,13 @@ def test_a_submitted_job(cluster: Cluster, kind: str, variables: dict[str, str])
         assert found[worker]["set"] == {"SUBMITTED": "yes"}
 
 
+def test_a_job_that_is_submitted_armed_and_arms_its_workers_by_hand(cluster: Cluster) -> None:
+    found = cluster.submitted("by_hand", {"env_vars": {"SUBMITTED": "yes", **ENVIRONMENT}})
+    for kind in ("driver", "task", "actor", "task of an actor"):
+        assert found[kind]["value"] == int(PATCHED), kind
+    assert found["task"]["set"] == {"MINE": "1", "HOOKED": "yes", "SUBMITTED": "yes"}
+
+
 def test_a_cluster_that_was_started_armed(worksite: Venv, tmp_path: Path) -> None:
     """As by `overlay run` before a script that starts Ray and submits a job that knows nothing of overlay."""
     with running(worksite, tmp_path, 0, **ENVIRONMENT) as armed:

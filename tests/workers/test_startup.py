@@ -175,6 +175,19 @@ def test_an_overlay_with_parts_missing_is_a_broken_one(tmp_path: Path, wheel: Pa
         assert done.stdout == ""
 
 
+def test_patches_that_are_missing_are_an_error(tmp_path: Path, worksite: Venv, wheel: Path) -> None:
+    """As after an interrupted installation, or in an image that left a folder out."""
+    venv = Venv(tmp_path / "venv")
+    venv.unpack(wheel)
+    shutil.rmtree(venv.site / "overlay/patches/verl")
+    done = venv.run("-c", "print(1)", OVERLAY="1")
+    assert done.stdout == "1\n"
+    assert done.stderr.startswith("overlay: NOT enabled: ")
+    assert "patches that come with overlay are missing (verl)" in done.stderr
+    stopped = venv.run("-c", "print(1)", OVERLAY="1", OVERLAY_STRICT="1")
+    assert (stopped.returncode, stopped.stdout) == (1, "")
+
+
 # -- overlay run -----------------------------------------------------------------------------------
 
 
