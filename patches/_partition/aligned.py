@@ -24,8 +24,8 @@ def aligned(
 ) -> list[list[int]]:
     """Return an upstream's parts if they will hold the cap, else parts that do, already aligned.
 
-    There are then as few as hold it, but not fewer than the upstream has: here they can be balanced. Where so
-    many, rounded up, are more than the samples, the upstream's parts stay, with a warning: it would stop the job.
+    There are then as few as hold it, but not fewer than the upstream has: here they can be balanced. Where
+    these, rounded up, are more than the samples, the upstream's parts stay: it would stop the job.
 
     Args:
         packed: The parts of an upstream, lists of indices.
@@ -48,8 +48,8 @@ def aligned(
     parts = -(-parts // align) * align
     if parts > len(lengths):
         log.warning(
-            f"a micro-batch will exceed its budget of {cap} tokens, as it does without the patch: the step has "
-            f"{len(lengths)} samples, too few for {parts} micro-batches"
+            f"a micro-batch will exceed its budget of {cap} tokens, as it does without the patch: the step "
+            f"has {len(lengths)} samples, too few for {parts} micro-batches"
         )
         return packed
     count_split(effect, cut, lengths, cap)
