@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from overlay import log
 from overlay.patches._partition.balance import holds
 from overlay.patches._partition.capped import capped_partitions, fewest_parts
 from overlay.patches._partition.counted import count_split
@@ -23,14 +24,15 @@ def aligned(
 ) -> list[list[int]]:
     """Return an upstream's parts if they will hold the cap, else parts that do, already aligned.
 
-    There are then as few as hold it, but not fewer than the upstream has: here they can be balanced.
+    There are then as few as hold it, but not fewer than the upstream has: here they can be balanced. Where
+    these, rounded up, are more than the samples, the upstream's parts stay: it would stop the job.
 
     Args:
         packed: The parts of an upstream, lists of indices.
         lengths: Tokens of each sample.
         cap: The most tokens in a part.
         count_costs: Returns what to balance, for each sample. Called if it is needed.
-        align: The number of parts becomes a multiple of this, if there are samples enough.
+        align: The number of parts becomes a multiple of this.
         expand: The upstream's function that cuts the largest of the parts in two until there are as many as
             it is told, in place.
         effect: Where it is counted, as `count_split` has it, and in `calls`.
@@ -41,10 +43,14 @@ def aligned(
     effect.calls += 1
     if holds(cut, lengths, cap) and all(cut):
         return packed
-    count_split(effect, cut, lengths, cap)
     costs = count_costs()
     parts = fewest_parts(lengths, cap, at_least=len(packed), costs=costs)
-    multiple = -(-parts // align) * align
-    if multiple <= len(lengths):  # else the upstream says what is wrong
-        parts = multiple
+    parts = -(-parts // align) * align
+    if parts > len(lengths):
+        log.warning(
+            f"a micro-batch will exceed its budget of {cap} tokens, as it does without the patch: the step "
+            f"has {len(lengths)} samples, too few for {parts} micro-batches"
+        )
+        return packed
+    count_split(effect, cut, lengths, cap)
     return capped_partitions(lengths, parts, cap, costs=costs)

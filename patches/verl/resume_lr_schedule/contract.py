@@ -12,12 +12,27 @@ import random
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
+
+#: What a checkpoint has and a resume loads, as verl's configuration says: a schedule is of `extra`.
+CONTENTS = ("model", "optimizer", "extra")
+
+
+@dataclass
+class Functions:
+    """Of Megatron's configuration what verl takes out of it, before it writes the rest to a checkpoint."""
+
+    finalize_model_grads_func: Any = None
+    grad_scale_func: Any = None
+    no_sync_func: Any = None
+    grad_sync_func: Any = None
+    param_sync_func: Any = None
 
 
 class Optimizer:
@@ -39,9 +54,7 @@ class Optimizer:
 class Run:
     """A job of one rank: its settings, its scheduler, and what saves and loads them."""
 
-    def __init__(
-        self, settings: dict[str, Any], *, keep: bool = False, contents: Any = ("model", "optimizer")
-    ) -> None:
+    def __init__(self, settings: dict[str, Any], *, keep: bool = False, contents: Any = CONTENTS) -> None:
         import torch
         from omegaconf import OmegaConf
         from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
@@ -56,18 +69,19 @@ class Run:
         self.scheduler: Any = get_megatron_optimizer_param_scheduler(optimizer, config)
         model: Any = torch.nn.Module()
         model.sharded_state_dict = model.state_dict_for_save_checkpoint = lambda *_arguments, **_options: {}
-        contents = list(contents)
         self.manager: Any = MegatronCheckpointManager(
             config=SimpleNamespace(model=SimpleNamespace(path="")),
             checkpoint_config=OmegaConf.create(
-                {"save_contents": ["model", "optimizer"], "load_contents": contents, "async_save": False}
+                {"save_contents": list(CONTENTS), "load_contents": list(contents), "async_save": False}
             ),
-            model_config=None, transformer_config=None, role="actor", model=[model],
+            model_config=None, transformer_config=Functions(), role="actor", model=[model],
             arch="LlamaForCausalLM", hf_config=SimpleNamespace(save_pretrained=lambda _folder: None),
             param_dtype=torch.float32, share_embeddings_and_output_weights=False, processing_class=None,
             optimizer=optimizer, optimizer_scheduler=self.scheduler, use_distributed_optimizer=False,
             use_checkpoint_opt_param_scheduler=keep, use_dist_checkpointing=True,
         )  # fmt: skip
+        # The other half of `extra`, which nothing is asked of here.
+        self.manager.get_rng_state = self.manager.load_rng_states = lambda *_states, **_options: {}
 
     def rate(self) -> float:
         """Return the learning rate."""
@@ -126,8 +140,9 @@ def _wrong(draw: random.Random, folder: Path) -> str:
     before, after = draw_settings(draw), draw_settings(draw)
     steps, more = draw.randint(5, 40), 10
     first = Run(before)
+    start, saved, without = (str(folder / name) for name in ("start", "saved", "without"))
+    first.manager.save_checkpoint(start, global_step=0)
     first.go_on(steps)
-    saved, without = str(folder / "saved"), str(folder / "without")
     first.manager.save_checkpoint(saved, global_step=steps)
     first.manager.lr_scheduler = None
     first.manager.save_checkpoint(without, global_step=steps)
@@ -141,46 +156,56 @@ def _wrong(draw: random.Random, folder: Path) -> str:
     gives_back = hasattr(first.scheduler, "_restore_param_group_scheduler_overrides")
     rates = after if gives_back else before
     for name, settings, keep, contents, path, right in (
-        ("with the same settings", before, False, ("model", "optimizer"), saved, (before, before, steps)),
-        ("with other settings", after, False, ("model", "optimizer"), saved, (rates, after, steps)),
-        ("with all of the schedule", after, True, ("model", "optimizer"), saved, (before, before, steps)),
+        ("with the same settings", before, False, CONTENTS, saved, (before, before, steps)),
+        ("with other settings", after, False, CONTENTS, saved, (rates, after, steps)),
+        ("with all of the schedule", after, True, CONTENTS, saved, (before, before, steps)),
         ("without the optimizer", after, False, ("model",), saved, (after, after, 0)),
-        ("without a schedule", after, False, ("model", "optimizer"), without, (before, after, 0)),
+        ("without a schedule", after, False, CONTENTS, without, (before, after, 0)),
+        ("at its first step", before, False, CONTENTS, start, (before, before, 0)),
+        # By verl's page on checkpoints the schedule is of `extra`, and its FSDP backend loads it with that.
+        ("without extra", after, False, ("model", "optimizer"), saved, (rates, after, 0)),
     ):
         run = Run(settings, keep=keep, contents=contents)
         for _twice in range(2 - keep):  # verl itself counts twice then
+            if path == start:
+                run.go_on(steps)
             run.manager.load_checkpoint(path)
         if not right[-1]:
             run.scheduler.step(0)  # the group has the saved rate until then, as with verl alone
         if differ(run, keep, *right):
             return f"another learning rate when resumed {name}"
-    run = Run(after)
-    if not hasattr(run.manager, "_load_megatron_fsdp_checkpoint"):
+    if not hasattr(first.manager, "_load_megatron_fsdp_checkpoint"):
         return ""
-    _load_with_fsdp(run, first, folder)
-    wrong_there = differ(run, False, rates, after, steps)
-    return "another learning rate when resumed with Megatron-FSDP" if wrong_there else ""
+    for name, scheduler, at in (("", first.scheduler, steps), (" without a schedule", None, 0)):
+        run = Run(after)
+        _load_with_fsdp(run, first.manager.optimizer, scheduler, folder)
+        run.scheduler.step(0)
+        if differ(run, False, rates, after, at):
+            return f"another learning rate when resumed with Megatron-FSDP{name}"
+    return ""
 
 
-def _load_with_fsdp(run: Run, saved: Run, folder: Path) -> None:
-    """Load as with Megatron-FSDP, whose reader, of a package that is not here, gives what it is to give."""
-    state = {
-        "model": {},
-        "optimizer": saved.manager.optimizer.sharded_state_dict(),
-        "lr_scheduler": saved.scheduler.state_dict(),
-    }
+def _load_with_fsdp(run: Run, optimizer: Optimizer, scheduler: Any, folder: Path) -> None:
+    """Load as with Megatron-FSDP, whose reader, of a package that is not here, is stood in for.
+
+    Like that reader with its defaults, it keeps what it was given of anything that the checkpoint has not.
+    """
+    saved = {"model": {}, "optimizer": optimizer.sharded_state_dict(), "rng_state": {}}
+    if scheduler is not None:
+        saved["lr_scheduler"] = scheduler.state_dict()
     reader: Any = ModuleType("megatron.bridge.training.checkpointing")
-    reader.load_fsdp_dtensor_checkpoint = lambda **_options: (state, None, None, None)
+    reader.load_fsdp_dtensor_checkpoint = lambda *, sharded_state_dict, **_options: (
+        {**sharded_state_dict, **saved},
+        *(None, None, None),
+    )
     names = ("megatron.bridge", "megatron.bridge.training", reader.__name__)
     sys.modules.update(zip(names, (ModuleType(names[0]), ModuleType(names[1]), reader), strict=True))
     for path in ("dist_ckpt", "model/dist_ckpt"):  # before verl 0.9, and from then on
-        (folder / "fsdp" / path).mkdir(parents=True)
+        (folder / "fsdp" / path).mkdir(parents=True, exist_ok=True)
         (folder / "fsdp" / path / ".metadata").touch()
     manager = run.manager
     manager.use_megatron_fsdp = True
-    manager.checkpoint_load_contents = ["optimizer"]
-    manager.load_rng_states = lambda *_states: None
-    manager.get_rng_state = lambda *_states: None
+    manager.checkpoint_load_contents = ["optimizer", "extra"]
     manager.load_checkpoint(str(folder / "fsdp"))
 
 

@@ -17,6 +17,7 @@ def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> C
     """Wrap `load_checkpoint`: the scheduler is loaded with the optimizer, as if the settings asked for it.
 
     The scheduler was made without them, so it takes the count of steps from the checkpoint and nothing else.
+    A job that does not load `extra`, to which verl's page on checkpoints counts the schedule, starts it anew.
     """
     from overlay.patches.verl.resume_lr_schedule.effect import EFFECT
 
@@ -24,10 +25,19 @@ def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> C
         self: Any, local_path: Any, hdfs_path: Any = None, del_local_after_load: bool = False
     ) -> Any:
         scheduler = self.lr_scheduler
-        if self.use_checkpoint_opt_param_scheduler or not hasattr(scheduler, "num_steps"):
+        has_steps = hasattr(scheduler, "num_steps")
+        if self.use_checkpoint_opt_param_scheduler or not self.should_load_extra or not has_steps:
             return original(self, local_path, hdfs_path, del_local_after_load)
-        # The count in the checkpoint is added to that of the scheduler.
-        steps, scheduler.num_steps = scheduler.num_steps, 0
+        load = scheduler.load_state_dict
+
+        def load_state_dict(state: Any) -> None:
+            # The count in the checkpoint is added to that of the scheduler.
+            scheduler.num_steps = 0
+            load(state)
+            EFFECT.changed += scheduler.num_steps > 0
+            EFFECT.steps = max(EFFECT.steps, scheduler.num_steps)
+
+        scheduler.load_state_dict = load_state_dict
         token = _loading.set(self)
         self.use_checkpoint_opt_param_scheduler = True
         try:
@@ -35,10 +45,8 @@ def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> C
         finally:
             self.use_checkpoint_opt_param_scheduler = False
             _loading.reset(token)
+            del scheduler.load_state_dict
             EFFECT.calls += 1
-            EFFECT.changed += scheduler.num_steps > 0
-            EFFECT.steps = max(EFFECT.steps, scheduler.num_steps)
-            scheduler.num_steps = scheduler.num_steps or steps
 
     return load_checkpoint
 
