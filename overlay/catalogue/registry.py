@@ -204,7 +204,7 @@ def watched_packages() -> frozenset[str]:
 
 
 def missing_projects() -> list[str]:
-    """Return the projects of which no folder of patches is installed, as after an interrupted installation."""
+    """Return the projects whose patches are not installed, as after an interrupted installation."""
     there = {name for folder in import_module(PACK).__path__ for name in _folders(folder)}
     return sorted({one.name.partition("-")[0] for one in _projects()} - there)
 

@@ -45,5 +45,6 @@ PATCH = Patch(
             replaced(_P2P_OPS, make_p2p_ops),
             _SCHEDULE,
         ),
+        tells=(_SCHEDULE,),
     ),
 )
