@@ -37,7 +37,8 @@ PATCH = Patch(
         "max_tokens_per_gpu, and a micro-batch may exceed the budget: out of memory, some steps into a run. "
         "Upstream's cure (slime#1823) fails on a sample longer than the budget, leaves micro-batches empty "
         "and was reverted; slime 0.3.1 has the defect again with --balance-by-flops. With the patch every "
-        "micro-batch holds the budget, but for a single sample that is longer, none is empty, and they are "
+        "micro-batch holds the budget, but for a single sample that is longer or a step of too few samples "
+        "for the number that Megatron asks for, none is empty, and they are "
         "balanced as far as the budget allows. Where slime's own result holds the budget, it is kept."
     ),
     changes=("memory", "numbers"),

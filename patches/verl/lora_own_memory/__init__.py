@@ -23,8 +23,9 @@ PATCH = Patch(
         "keeps such a tensor reads what comes next, or memory that is gone: cudaErrorIllegalAddress is "
         "reported from the second step on. With the patch the adapter is copied first, as in verl 0.9, which "
         "takes its size in memory until vLLM has loaded it. What a vLLM keeps depends on its release: verl "
-        "asks it for a copy in the memory of the host, and there the patch changes nothing. verl 0.7 copies "
-        "by itself."
+        "asks it for a copy in the memory of the host, and there the patch changes nothing. An adapter that "
+        "is sent in several buckets is loaded in part, with the patch as without; verl 0.9 collects it. verl "
+        "0.7 copies by itself."
     ),
     evidence="verl 0.9.0 copies an adapter out of the buffer too (#6688), as verl 0.7.1 did.",
     changes=("crashes",),

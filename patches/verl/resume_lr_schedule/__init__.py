@@ -32,25 +32,25 @@ PATCH = Patch(
     why=(
         "verl's Megatron checkpoints hold the learning rate scheduler, and loading one leaves it out unless "
         "use_checkpoint_opt_param_scheduler is set, which is off by default: each resume starts the warm-up "
-        "and the decay anew, without a word. verl's FSDP backend restores the schedule, and its "
-        "documentation says that the two are alike. With the patch the count of steps is restored along with "
-        "the optimizer; warm-up, decay and total stay those of the configuration, so a job that is extended "
-        "goes on at its step of the longer schedule. (Each release of Megatron-Core takes the peak and the "
+        "and the decay anew, without a word. verl's FSDP backend restores the schedule. With the patch the "
+        "count of steps is restored where the optimizer and `extra` are loaded; warm-up, decay and total "
+        "stay those of the configuration, so a job that is extended goes on at its step of the longer "
+        "schedule. (Each release of Megatron-Core takes the peak and the "
         "least rate from the groups of the optimizer that is loaded, with the patch or without.) That "
         "changes the learning rate of a job that has been resumed, unless the rate is constant and has no "
-        "warm-up, as is verl's default. To start a schedule anew on purpose, leave the patch out of the "
-        "selection."
+        "warm-up, as is verl's default."
     ),
+    opt_in=True,
     evidence=(
         "verl's page on checkpoints says that their contents, the learning rate schedule among them, mean "
-        "the same on FSDP and Megatron, and FSDP restores it. Megatron's own trainer restores the count of "
-        "steps under either setting of use_checkpoint_opt_param_scheduler, which by its help text is about "
-        "the values of the schedule."
+        "the same on FSDP and Megatron, and FSDP restores it. verl's page of settings says that the "
+        "scheduler is loaded if use_checkpoint_opt_param_scheduler is set, whose default is False: a job "
+        "that leaves it off may want a new schedule."
     ),
     changes=("numbers",),
     met=(
-        "A resume on Megatron without use_checkpoint_opt_param_scheduler, of a learning rate "
-        "that is not constant."
+        "A resume on Megatron that loads the optimizer and extra without use_checkpoint_opt_param_scheduler, "
+        "of a learning rate that is not constant."
     ),
     upstream=("verl-project/verl#7953", "verl-project/verl#7954"),
     targets=one_target(VERL, variant("0.8", *_PARTS, _FSDP), variant("0.6", *_PARTS, Absent(site=_FSDP))),
