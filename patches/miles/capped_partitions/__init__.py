@@ -21,8 +21,9 @@ PATCH = Patch(
         "With --balance-by-flops, miles balances samples over micro-batches by their operations and "
         "without regard to max_tokens_per_gpu: a micro-batch may exceed the budget, which is out of memory "
         "some steps into a run. With the patch every micro-batch holds the budget, but for a single sample "
-        "that is longer or a step of too few samples for the number that Megatron asks for, none is empty, and they are balanced by FLOPs as far as the budget allows. Where "
-        "miles' own result holds the budget, it is kept."
+        "that is longer or a step of too few samples for the number that Megatron asks for, none is empty, "
+        "and they are balanced by FLOPs as far as the budget allows. Where miles' own result holds the "
+        "budget, it is kept."
     ),
     changes=("memory", "numbers"),
     met="--use-dynamic-batch-size with --balance-by-flops. Sums over other micro-batches round otherwise.",
