@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.deciding.conditions import look
+from overlay.deciding.table import Row, said
 from overlay.patch import Calls
 
 if TYPE_CHECKING:
