@@ -353,5 +353,3 @@ def test_the_schema_has_the_words_of_the_engine() -> None:
 def test_a_condition_says_which_it_is() -> None:
     for kind in (patch.Present, patch.Absent):
         assert kind(site="m:f").to_dict() == {"expects": kind.__name__.lower(), "site": "m:f"}
-    known = patch.Known(site="m:f", digests=("0",))
-    assert known.to_dict() == {"expects": "known", "site": "m:f", "digests": ["0"]}
