@@ -94,6 +94,7 @@ SLIME = Project(
     distributions=("slime",),
     marker="slime.utils.seqlen_balancing",
     read_version=_slime_version,
+    beside=("slime_plugins",),
 )
 
 #: A fork of slime with a training side of its own.

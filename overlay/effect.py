@@ -1,6 +1,6 @@
 """What a patch counts of what it changed, at the cost of adding to a number.
 
-The folder of a patch may have it in `effect.py`, as `EFFECT`:
+The module of a patch may have it, or `effect.py` in its folder, as `EFFECT`:
 
     EFFECT = effect(
         __name__,

@@ -40,7 +40,13 @@ class Project(Record):
     marker: str
     #: Reads the version from the project's own files; `None` if they do not tell. Metadata is asked
     #: second: it can belong to another copy than the one that gets imported.
-    read_version: Callable[[ReadFile], str | None]
+    read_version: Callable[[ReadFile], str | None] | None = None
+    #: Top-level packages beside that of the marker.
+    beside: tuple[str, ...] = ()
+
+    def packages(self) -> tuple[str, ...]:
+        """Return its top-level packages."""
+        return (self.marker.partition(".")[0], *self.beside)
 
 
 class Present(Record):

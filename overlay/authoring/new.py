@@ -1,44 +1,39 @@
-"""Where a new patch belongs, and its files: in a checkout of overlay, or in one of a pack."""
+"""`overlay new`: the files of a patch that somebody is about to write, and of a pack that is to hold it."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from importlib import import_module
+from string import Template
 
-from overlay.authoring import lint, packaging
-from overlay.authoring.template import UNKNOWN, Draft, patch_texts, read_site, test_text
+from overlay.authoring.lint import ID, UPSTREAM
 from overlay.base import settings, toml
-from overlay.base.record import Record
+from overlay.base.record import TYPE_CHECKING, Record
 from overlay.catalogue.packs import GROUP
 from overlay.catalogue.registry import COMPAT, PACK
 from overlay.errors import SelectionError
 from overlay.patch import Project
+from overlay.proving.rows import obstacle
+from overlay.reading.shape import split_site
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from overlay.reading.source import Tree
 
+_TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
 _ADDRESS = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(pull|issues|commit)/([0-9a-f]+).*")
-
-
-class Home(Record):
-    """A folder with a package of patches."""
-
-    #: The name of the pack, empty for overlay itself.
-    pack: str
-    #: The package, and where it lies below the folder.
-    package: str
-    path: str
+#: What stands for a site that nobody has named yet.
+_UNKNOWN = "TODO.module:function"
 
 
 class Wish(Record):
     """What somebody wants to write."""
 
-    #: The patch's id. The project may be missing from it, and so may the pack.
+    #: The patch's id, without its pack.
     id: str
-    #: The project that is patched, as patch ids or as its distribution name it.
-    project: str = ""
+    #: The pack that it is for; empty for the one of this checkout, or for overlay itself.
+    pack: str = ""
     #: The functions that are to be replaced.
     sites: tuple[str, ...] = ()
     #: Where upstream discusses it: `owner/repo#number`, or its address on GitHub.
@@ -49,88 +44,115 @@ class Written(Record):
     """What `overlay new` wrote, by paths below the folder."""
 
     id: str
-    #: The folder of the patch.
-    patch: str
-    test: str
-    #: The package that the folder is, which `packages` of `pyproject.toml` has to list.
+    files: tuple[str, ...]
+    #: What to run next, a line each.
+    todo: tuple[str, ...]
+
+
+class _Home(Record):
+    """Where patches lie in a checkout: that of overlay, or of a pack."""
+
+    pack: str
     package: str
-    #: Whether it does: in a pack, it may be that all packages are found without a list.
-    listed: bool
+    path: str
+    #: What the pack itself still lacks, by paths.
+    files: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
 
 
 def write(wish: Wish, folder: str, tree: Tree) -> Written:
-    """Write a patch's folder and its test, which fails until all is filled in, into the checkout `folder`.
+    """Write a patch with its contract, and in an empty folder the pack around it, into `folder`.
 
-    The sites are looked up in `tree`.
+    The sites are looked up in `tree`. Nothing is installed, and nothing that is there is written over.
 
     Raises:
-        SelectionError: A name is none, the folder is no such checkout, or a file is there already.
+        SelectionError: A name is none, a site cannot be replaced, or a file is there already.
         SourceError: The source of a site cannot be read.
 
     """
-    home = _home(folder, wish.id)
-    constant, ident = _identify(wish.id, wish.project, home)
-    place = ident.rpartition("/")[2].replace("-", "_").replace(".", "/")
-    patch = f"{home.path}/{place}"
-    test = _test_file(folder, place)
-    module = f"{home.package}.{place.replace('/', '.')}"
-    draft = Draft(
-        id=ident,
-        module=module,
-        project=constant,
-        sites=tuple(read_site(site, tree) for site in wish.sites) or (UNKNOWN,),
-        upstream=_reference(wish.upstream),
-        test=test,
-    )
-    texts = {f"{patch}/{name}": text for name, text in patch_texts(draft).items()}
-    texts[test] = test_text(ident, module)
-    for path in (f"{patch}.py", *texts):
-        if os.path.lexists(os.path.join(folder, path)):
-            raise SelectionError(f"{path} is there already, and nothing was written")
-    try:
-        _put(folder, {**_packages(folder, home, place), **texts})
-        listed = packaging.add(os.path.join(folder, "pyproject.toml"), module, write=not home.pack)
-    except OSError as error:
-        raise SelectionError(f"the files cannot be written: {error}") from error
-    return Written(id=ident, patch=patch, test=test, package=module, listed=listed)
+    if not ID.fullmatch(wish.id) or "/" in wish.id:
+        raise SelectionError(
+            f"{wish.id!r} is no patch id: say project.words-with-hyphens, in small letters and digits"
+        )
+    upstream = _reference(wish.upstream)
+    for site in wish.sites:
+        _check(site, tree)
+    home = _home(folder, wish.pack)
+    project, _, name = wish.id.partition(".")
+    place = f"{home.path}/{project}/{name.replace('-', '_')}"
+    known, files = _project(project, home, wish.sites, folder)
+    ident = f"{home.pack}/{wish.id}" if home.pack else wish.id
+    words = {"id": ident, "import_project": known, "upstream": upstream or "TODO: owner/repo#number"}
+    texts = {**home.files, **files, **_patch(place, wish.sites or (_UNKNOWN,), words)}
+    there = [path for path in (f"{place}.py", *texts) if os.path.lexists(os.path.join(folder, path))]
+    if there:
+        raise SelectionError(f"{there[0]} is there already, and nothing was written")
+    _put(folder, texts)
+    return Written(id=ident, files=tuple(texts), todo=_todo(home, ident, project))
 
 
-def _home(folder: str, name: str) -> Home:
-    """Return where the patches of a checkout lie."""
+def _check(site: str, tree: Tree) -> None:
+    """Raise `SelectionError` unless a function that can be replaced stands at a site."""
+    module, qualname = split_site(site)
+    if not qualname or tree.source(module) is None or not tree.has(site):
+        raise SelectionError(
+            f"{site!r} is no function here: name one as module:qualname, and with --site where to look"
+        )
+    nodes = tree.nodes(tree.chain(site)[-1])
+    plain = any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
+    if wrong := obstacle(site, tree) or ("" if plain else f"{site} is no function that Python code defines"):
+        raise SelectionError(wrong)
+
+
+def _home(folder: str, pack: str) -> _Home:
+    """Return where the patches of a checkout lie, or will lie."""
     if os.path.isfile(os.path.join(folder, "overlay", "catalogue", "registry.py")):
-        return Home(pack="", package=PACK, path="patches")
-    packs = _entry_points(os.path.join(folder, "pyproject.toml"))
-    if not packs:
-        raise SelectionError(
-            f"{folder} is no checkout of overlay, and none of a pack, whose pyproject.toml names it under "
-            f'[project.entry-points."{GROUP}"]'
-        )
-    wanted = name.rpartition("/")[0]
-    if wanted not in packs and (wanted or len(packs) > 1):
-        raise SelectionError(
-            f"which pack? {name!r} names none of those of this checkout: {', '.join(sorted(packs))}"
-        )
-    pack = wanted or next(iter(packs))
-    if not settings.is_pack_name(pack):
+        if pack:
+            raise SelectionError(
+                "--pack: this is the checkout of overlay itself; go to a folder for the pack"
+            )
+        return _Home(pack="", package=PACK, path="patches")
+    file = os.path.join(folder, "pyproject.toml")
+    if pack and not settings.is_pack_name(pack):
         raise SelectionError(f"{pack!r} is not the name of a pack: small letters, digits and hyphens")
-    path = packs[pack].replace(".", "/")
+    if not os.path.exists(file):
+        if not pack:
+            raise SelectionError(
+                f"{folder} is no checkout of overlay, and none of a pack: --pack NAME begins one"
+            )
+        return _new_pack(pack)
+    packs = _entry_points(file)
+    if not packs or (pack and pack not in packs) or (not pack and len(packs) > 1):
+        them = ", ".join(sorted(packs)) or "none"
+        raise SelectionError(
+            f'{file} names the packs {them} under [project.entry-points."{GROUP}"]: say which with --pack'
+        )
+    name = pack or next(iter(packs))
+    path = packs[name].replace(".", "/")
     for place in (path, f"src/{path}"):
         if os.path.isdir(os.path.join(folder, place)):
-            return Home(pack=pack, package=packs[pack], path=place)
+            return _Home(pack=name, package=packs[name], path=place)
     raise SelectionError(
-        f"the pack {pack} is the package {packs[pack]}, and there is no folder {path} or src/{path}"
+        f"the pack {name} is the package {packs[name]}, and there is no folder {path} or src/{path}"
     )
+
+
+def _new_pack(name: str) -> _Home:
+    """Return a pack that is not there yet."""
+    package = f"{name.replace('-', '_')}_overlay"
+    files = {
+        "pyproject.toml": _fill("pack.txt", name=name, package=package),
+        f"{package}/__init__.py": f'"""Patches of {name}."""\n',
+        f"{package}/patches/__init__.py": '"""A folder for each project, a folder in it for each patch."""\n',
+    }
+    return _Home(pack=name, package=f"{package}.patches", path=f"{package}/patches", files=files)
 
 
 def _entry_points(file: str) -> dict[str, str]:
-    """Return the packs that a `pyproject.toml` declares, by name, none if there is no such file."""
+    """Return the packs that a `pyproject.toml` declares, by name."""
     try:
-        data = toml.read(file)
-    except FileNotFoundError:
-        return {}
+        found: object = toml.read(file)
     except (OSError, toml.TomlError) as error:
         raise SelectionError(f"{file} cannot be read: {error}") from error
-    found: object = data
     for name in ("project", "entry-points", GROUP):
         found = found.get(name, {}) if isinstance(found, dict) else None
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
@@ -138,36 +160,53 @@ def _entry_points(file: str) -> dict[str, str]:
     return found
 
 
-def _identify(name: str, project: str, home: Home) -> tuple[str, str]:
-    """Return the constant of the project in `compat`, and the whole id of the patch."""
+def _project(project: str, home: _Home, sites: tuple[str, ...], folder: str) -> tuple[str, dict[str, str]]:
+    """Return how the project of a patch is imported, and the file that its folder still lacks."""
     known = {
-        constant: found.name
+        found.name.partition("-")[0]: constant
         for constant, found in vars(import_module(f"{COMPAT}.projects")).items()
         if isinstance(found, Project)
     }
-    pack, _, rest = name.rpartition("/")
-    if pack and not home.pack:
-        raise SelectionError(
-            f"{name!r} is the id of a pack's patch, and this is the checkout of overlay itself"
-        )
-    short = project.partition("-")[0]
-    if "." not in rest and short:
-        rest = f"{short}.{rest}"
-    ident = f"{home.pack}/{rest}" if home.pack else rest
-    if not lint.ID.fullmatch(ident):
-        raise SelectionError(
-            f"{name!r} is no patch id: say project.words-with-hyphens, in small letters and digits"
-        )
-    of = rest.partition(".")[0]
-    if short not in ("", of):
-        raise SelectionError(f"{name!r} is named after another project than {project!r}")
-    for constant, distribution in known.items():
-        if distribution.partition("-")[0] == of and project in ("", of, distribution):
-            return constant, ident
-    them = ", ".join(sorted(distribution.partition("-")[0] for distribution in known.values()))
-    raise SelectionError(
-        f"there is no project {project or of!r} in overlay.compat.projects; there are: {them}"
-    )
+    file = f"{home.path}/{project}/__init__.py"
+    is_there = os.path.exists(os.path.join(folder, file))
+    if project in known:
+        files = {} if is_there else {file: f'"""Patches of {project}."""\n'}
+        return f"from overlay.compat.projects import {known[project]} as PROJECT", files
+    if not home.pack:
+        them = ", ".join(sorted(known))
+        raise SelectionError(f"there is no project {project!r}; there are {them}, and a pack may be for any")
+    marker = split_site(sites[0])[0].partition(".")[0] if sites else project
+    text = _fill("project.txt", project=project, marker=marker)
+    return f"from {home.package}.{project} import PROJECT", {} if is_there else {file: text}
+
+
+def _patch(place: str, sites: tuple[str, ...], words: dict[str, str]) -> dict[str, str]:
+    """Return the texts of a patch's folder, by their paths."""
+    names: list[str] = []
+    for site in sites:
+        parts = re.split(r"[.:]", site)
+        choices = ("_".join(parts[-count:]).strip("_").lower() for count in range(1, len(parts) + 1))
+        names.append(next(name for name in choices if name not in names))
+    filled = {
+        **words,
+        "functions": "\n\n".join(_fill("function.txt", name=name).rstrip() for name in names),
+        "replaced": "\n".join(
+            f'            replaced("{site}", make_{name}),' for site, name in zip(sites, names, strict=True)
+        ),
+    }
+    return {
+        f"{place}/__init__.py": _fill("patch.txt", **filled),
+        f"{place}/contract.py": _fill("contract.txt", **words),
+    }
+
+
+def _todo(home: _Home, ident: str, project: str) -> tuple[str, ...]:
+    if not home.pack:
+        return (f"./scripts/matrix tested {ident} --write --judged",)
+    table = f"{home.path}/{project}/tested.json"
+    install = "pip install --no-deps --no-build-isolation -e ."
+    prove = f"OVERLAY_PACKS={home.pack} overlay prove {ident} --write {table} --judged"
+    return (*((install,) if home.files else ()), prove)
 
 
 def _reference(upstream: str) -> str:
@@ -175,33 +214,29 @@ def _reference(upstream: str) -> str:
     address = _ADDRESS.fullmatch(upstream)
     if address:
         upstream = f"{address[1]}{'@' if address[2] == 'commit' else '#'}{address[3]}"
-    if upstream and not lint.UPSTREAM.fullmatch(upstream):
+    if upstream and not UPSTREAM.fullmatch(upstream):
         raise SelectionError(
             f"{upstream!r} is neither owner/repo#number nor owner/repo@commit nor an address on GitHub"
         )
     return upstream
 
 
-def _test_file(folder: str, place: str) -> str:
-    """Return the path of the test: pytest tells tests apart by their files' names alone."""
-    project, _, name = place.partition("/")
-    taken = {file for _, _, files in os.walk(os.path.join(folder, "tests")) for file in files}
-    file = f"test_{name}.py"
-    here = f"tests/patches/{project}/{file}"
-    if file in taken and not os.path.lexists(os.path.join(folder, here)):
-        return f"tests/patches/{project}/test_{project}_{name}.py"
-    return here
-
-
-def _packages(folder: str, home: Home, place: str) -> dict[str, str]:
-    """Return the `__init__.py` that the project's folder still lacks."""
-    file = f"{home.path}/{place.partition('/')[0]}/__init__.py"
-    return {} if os.path.exists(os.path.join(folder, file)) else {file: '"""Patches of one project."""\n'}
+def _fill(template: str, **words: str) -> str:
+    with open(os.path.join(_TEMPLATES, template), encoding="utf-8") as file:
+        return Template(file.read()).substitute(words)
 
 
 def _put(folder: str, texts: dict[str, str]) -> None:
-    for path, text in texts.items():
-        whole = os.path.join(folder, path)
-        os.makedirs(os.path.dirname(whole), exist_ok=True)
-        with open(whole, "x", encoding="utf-8") as file:
-            file.write(text)
+    """Write files that are not there, all or none. Raises `SelectionError`."""
+    done: list[str] = []
+    try:
+        for path, text in texts.items():
+            whole = os.path.join(folder, path)
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            with open(whole, "x", encoding="utf-8") as file:
+                done.append(whole)
+                file.write(text)
+    except OSError as error:
+        for whole in done:
+            os.remove(whole)
+        raise SelectionError(f"the files cannot be written: {error}") from error

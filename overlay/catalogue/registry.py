@@ -12,16 +12,16 @@ import sys
 from overlay import log
 from overlay.base import settings
 from overlay.errors import OverlayError, TrustError
-from overlay.patch import Patch
+from overlay.patch import Patch, Project
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
     from types import ModuleType
     from typing import Any
 
     from overlay.deciding.table import Row, Table, Tables
-    from overlay.patch import Contract, Project
+    from overlay.patch import Contract
 
 #: The package that is searched. The only place where the engine mentions what is built on top of it, and
 #: it does so by name: nothing in the engine imports it when it is imported itself.
@@ -187,30 +187,21 @@ def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
     return patches
 
 
-def deferred_patches(pack: str = PACK) -> dict[str, Patch]:
-    """Return the same, by the index of the pack: what stands there is imported when more is asked of it.
-
-    What does not, and what lies in an archive, is imported at once. Raises as `load_patches` does.
-    """
-    from overlay.catalogue.deferred import Deferred, index_of
-
-    index = index_of(pack)
+def ids(pack: str = PACK) -> list[str]:
+    """Return the ids of the patches of a pack, by its files. Nothing of them is imported."""
     package = import_module(pack)
-    if not index or not all(map(os.path.isdir, package.__path__)):
-        return load_patches(pack)
-    patches: dict[str, Patch] = {}
-    for folder in package.__path__:
-        for project in _folders(folder):
-            place = os.path.join(folder, project)
-            listed = {f"{project}.{name.replace('_', '-')}": name for name in _public(os.listdir(place))}
-            known = {patch: f"{pack}.{project}.{name}" for patch, name in listed.items() if patch in index}
-            for patch, module in known.items():
-                _modules[patch] = module
-                patches[patch] = Deferred(index[patch], module, _load)
-            for name in modules_in(place, apart=[listed[patch] for patch in known]):
-                found = _load(f"{pack}.{project}.{name}", f"{project}.{name.replace('_', '-')}")
-                patches[found.id] = found
-    return patches
+    return [
+        f"{project}.{name.replace('_', '-')}"
+        for folder in package.__path__
+        for project in _folders(folder)
+        for name in modules_in(os.path.join(folder, project))
+    ]
+
+
+def watched_packages() -> frozenset[str]:
+    """Return the top-level packages that the patches which come with overlay are for."""
+    projects = vars(import_module(f"{COMPAT}.projects")).values()
+    return frozenset(name for one in projects if isinstance(one, Project) for name in one.packages())
 
 
 def _folders(folder: str) -> list[str]:
@@ -222,16 +213,14 @@ def _folders(folder: str) -> list[str]:
     return _public(name for name in files if os.path.isdir(os.path.join(folder, name)))
 
 
-def modules_in(folder: str, apart: Collection[str] = ()) -> list[str]:
-    """Return the names of the modules and packages in a folder or an archive, some of them left out."""
+def modules_in(folder: str) -> list[str]:
+    """Return the names of the modules and packages in a folder or an archive."""
     try:
         files = os.listdir(folder)
     except NotADirectoryError:
         return _public(name for name, _ in _in_archive(folder))
     found = []
     for file in files:
-        if file in apart:
-            continue
         name, extension = os.path.splitext(file)
         # An image that was slimmed has the compiled files alone, and a checkout of another branch may leave
         # a folder with nothing but a cache in it.

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the commands to a parser."""
-    new = add_command("new", _new, "write a patch and its test, which fails until all is filled in")
-    new.add_argument(
-        "id", metavar="PATCH-ID", help="project.what-is-mended, in a pack pack/project.what-is-mended"
-    )
+    new = add_command("new", _new, "write the files of a patch, and of a pack for it, to be filled in")
+    new.add_argument("id", metavar="PATCH-ID", help="project.what-is-mended")
     new.add_argument("sites", metavar="SITE", nargs="*", help="what is to be replaced (module:qualname)")
-    new.add_argument("--project", metavar="P", default="", help="the project, if the id does not tell")
+    new.add_argument(
+        "--pack", metavar="NAME", default="", help="for this pack, which is begun if it is not there"
+    )
     new.add_argument("--upstream", metavar="REF", default="", help="owner/repo#number, or its address")
     new.add_argument(
         "--site", type=folder, metavar="DIR", help="look for SITE in this folder (or wheel) only"
@@ -38,7 +38,7 @@ def _new(_: Engine, arguments: argparse.Namespace) -> int:
 
     wish = Wish(
         id=arguments.id,
-        project=arguments.project,
+        pack=arguments.pack,
         sites=tuple(arguments.sites),
         upstream=arguments.upstream,
     )

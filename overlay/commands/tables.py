@@ -158,10 +158,7 @@ def _folded(sentences: Sequence[str], more: str, less: str) -> list[str]:
 
 def written(item: Written) -> str:
     """Return what `overlay new` prints."""
-    lines = [f"{item.patch}/", item.test]
-    if not item.listed:
-        lines.append(f'Add "{item.package}" to packages in pyproject.toml')
-    return "\n".join([*lines, f"Fill in what says TODO until this passes:  pytest {item.test}"])
+    return "\n".join([*item.files, "Fill in what says TODO, then run:", *(f"  {line}" for line in item.todo)])
 
 
 def _detail(verdict: Verdict) -> str:

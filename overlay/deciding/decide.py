@@ -177,7 +177,7 @@ def _judge(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, table
     return blank.replace(
         verdict=row.verdict,
         variant=row.variant,
-        reason="" if row.verdict == APPLY and not row.proven else row.reason,
+        reason=row.proven or ("" if row.verdict == APPLY else row.reason),
         findings=row.findings(),
         tested_on=next(reversed(row.sources()), ""),
         trusted=row.proven,
@@ -209,7 +209,8 @@ def _versions_of(project: Project, tree: Tree) -> tuple[str | None, str | None]:
     """Return the version in the project's own files, and the one in its metadata, read once for all."""
     try:
         if project not in tree.versions:
-            tree.versions[project] = project.read_version(tree.read), tree.metadata_version(project)
+            stated = project.read_version(tree.read) if project.read_version is not None else None
+            tree.versions[project] = stated, tree.metadata_version(project)
         return tree.versions[project]
     except Exception as error:
         raise OverlayError(f"the version of {project.name} cannot be read: {_told(error)}") from error

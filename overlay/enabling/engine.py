@@ -13,8 +13,9 @@ from overlay.base import settings
 from overlay.base.record import TYPE_CHECKING
 from overlay.deciding.selection import Selection, choose
 from overlay.enabling.job_log import JobLog
-from overlay.enabling.loading import load_all
+from overlay.enabling.loading import awaited, load_all
 from overlay.enabling.session import PATIENCE, Session
+from overlay.enabling.waiting import Waiting
 from overlay.errors import OverlayError, PatchError
 from overlay.installing.unpickled import half_patched
 from overlay.ledger import Status
@@ -78,7 +79,8 @@ class Engine:
         self._progress = progress
         self._lock = _thread.RLock()
         self._patches: dict[str, Patch] | None = None
-        self._session: Session | None = None
+        self._opened: Session | None = None
+        self._waiting: Waiting | None = None
         self._last: tuple[PatchStatus, ...] = ()
         #: What says in the log of a job what this process is and has.
         self.job_log = JobLog(self.configuration, self.account)
@@ -87,28 +89,73 @@ class Engine:
     def renew_locks(self) -> None:
         """Make new locks in the child of a fork: a thread that held one is not there any more."""
         self._lock = _thread.RLock()
-        if self._session is not None:
-            self._session.renew_locks()
+        if self._opened is not None:
+            self._opened.renew_locks()
+
+    def arm(self) -> None:
+        """Enable what the environment asks for, as late as the first import of an upstream.
+
+        What it asks for is looked at now. With packs, a pin or a table of its own, nothing can wait.
+        """
+        packages, ids = awaited()
+        now = settings.packs() or settings.pin() or settings.trust() or not packages.isdisjoint(sys.modules)
+        if now or self.enabled:
+            self.enable()
+            return
+        settings.select(ids)
+        self._check_settings()
+        self._waiting = Waiting(packages, self._wake)
+        self._waiting.install()
+
+    def _wake(self) -> None:
+        """Enable what has been waited for. In strict mode an error is one of the import, each time."""
+        with self._lock:
+            if self._waiting is None:
+                return
+            waiting, self._waiting = self._waiting, None
+            try:
+                self.enable()
+            except Exception as error:  # an ImportError here would be taken for that of the upstream
+                text = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
+                if settings.strict():
+                    self._waiting = waiting
+                    raise error if isinstance(error, OverlayError) else OverlayError(text) from error
+                log.warning(f"NOT enabled: {text}")
+            waiting.remove()
+
+    def _check_settings(self) -> None:
+        """Look at what the environment says. Raises `SelectionError` for a wrong value."""
+        settings.strict()
+        log.set_level(settings.log_level())
+        settings.options()  # a wrong value is an error now, not in the middle of a job
+        for sentence in settings.unknown():
+            log.warning(sentence)
+
+    @property
+    def _session(self) -> Session | None:
+        """What is enabled. Whoever asks does not wait for an import."""
+        if self._waiting is not None:
+            self._wake()
+        return self._opened
 
     def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
         """Arm the selected patches, and apply those whose modules are there already."""
         if patches is not None and not isinstance(patches, str):
             patches = settings.terms(patches)
+        if self._waiting is not None:
+            self._wake()
         known = self.known()
         with self._lock:
-            if self._session is not None and self._session.closed:
+            if self._opened is not None and self._opened.closed:
                 self.disable()  # which was interrupted
-            session, opened = self._session, self._session is None
+            session, opened = self._opened, self._opened is None
             if session is None:
                 selection = choose(known, patches)
                 wanted = settings.strict(strict)
-                log.set_level(settings.log_level())
-                settings.options()  # a wrong value is an error now, not in the middle of a job
-                for sentence in settings.unknown():
-                    log.warning(sentence)
+                self._check_settings()
                 chosen = [known[name] for name in selection.ids]
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
-                session = self._session = Session(
+                session = self._opened = Session(
                     chosen,
                     selection,
                     strict=wanted,
@@ -134,12 +181,15 @@ class Engine:
     def disable(self) -> None:
         """Take everything out again, and disarm. If that is interrupted, the next call goes on with it."""
         with self._lock:
-            session = self._session
+            if self._waiting is not None:
+                self._waiting.remove()
+                self._waiting = None
+            session = self._opened
             if session is not None:
                 self.job_log.clear()
                 session.close()
                 self._last = session.status()
-                self._session = None
+                self._opened = None
 
     def plan(
         self,
@@ -253,8 +303,8 @@ class Engine:
 
     @property
     def enabled(self) -> bool:
-        """Whether there is a session."""
-        return self._session is not None
+        """Whether patches are in place, armed or waited for."""
+        return self._opened is not None or self._waiting is not None
 
     @property
     def strict(self) -> bool:
@@ -282,11 +332,11 @@ class Engine:
 
     def last_words(self) -> Status:
         """Return the ledger as it stands, for a process that ends: nothing is looked at, nor waited for."""
-        session = self._session
+        session = self._opened
         return self._status(session.status(wait=False) if session is not None else self._last)
 
     def _status(self, patches: tuple[PatchStatus, ...]) -> Status:
-        session = self._session
+        session = self._opened
         return Status(
             enabled=session is not None,
             strict=session is not None and session.strict,

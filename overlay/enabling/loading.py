@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 from overlay.base import settings
-from overlay.catalogue.registry import check_whole, deferred_patches, load_patches
+from overlay.catalogue.registry import check_whole, ids, load_patches, watched_packages
 from overlay.errors import OverlayError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
     from overlay.patch import Patch
+
+    T = TypeVar("T")
+
+
+def awaited() -> tuple[frozenset[str], list[str]]:
+    """Return the top-level packages that patches are for, and the ids of those that come with overlay.
+
+    No patch is imported. Raises `OverlayError` if they are not there.
+    """
+    return _whole(lambda: (watched_packages(), ids()))
+
+
+def _whole(get: Callable[[], T]) -> T:
+    """Return what is got of the patches that come with overlay, or say why there are none."""
+    try:
+        return get()
+    except ModuleNotFoundError:
+        check_whole()
+        raise
 
 
 def load_all() -> dict[str, Patch]:
@@ -17,11 +39,7 @@ def load_all() -> dict[str, Patch]:
     Raises `SelectionError` if a pack is not installed, and `OverlayError` if it cannot be loaded, or if the
     patches that come with overlay are not there.
     """
-    try:
-        patches = deferred_patches()
-    except ModuleNotFoundError:
-        check_whole()
-        raise
+    patches = _whole(load_patches)
     if not settings.packs():
         return patches
     from overlay.catalogue.packs import named

@@ -141,7 +141,7 @@ class Entry:
             reason=self.reason,
             verdict=self.verdict,
             sites=tuple(status for status, _ in self._sites()),
-            effect=of_module(module_of(self.patch.id), wait=wait),
+            effect=of_module(module_of(self.patch.id), wait=wait) if self.installed else None,
         )
 
     def _copies(self, site: str) -> list[tuple[object, list[Installed]]]:

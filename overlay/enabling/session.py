@@ -14,7 +14,6 @@ from types import ModuleType
 from overlay import log
 from overlay.aliases.heap import modules_with_functions
 from overlay.base.record import TYPE_CHECKING
-from overlay.catalogue.deferred import whole
 from overlay.catalogue.registry import module_of
 from overlay.deciding.selection import in_order
 from overlay.effect import load as load_effect
@@ -399,19 +398,14 @@ class Session:
             from overlay.base.collector import paused
             from overlay.deciding.decide import decide_all
 
-            chosen, found = [], {}
-            for entry in self.entries.values():
-                try:
-                    chosen.append(whole(entry.patch))
-                except Exception as error:  # noqa: BLE001, PERF203 -- one that cannot be imported takes no other along
-                    found[entry.patch.id] = _undecided(entry.patch, error)
+            chosen = [entry.patch for entry in self.entries.values()]
             try:
                 tree = self._source()
                 with paused():
-                    found |= decide_all(chosen, tree, self._table)
+                    found = decide_all(chosen, tree, self._table)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
-                found |= {other.id: _undecided(other, error) for other in chosen}
+                found = {other.id: _undecided(other, error) for other in chosen}
             self._verdicts = found
         return found[patch.id]
 

@@ -9,7 +9,6 @@ import os
 import sys
 from importlib import import_module
 
-from overlay.catalogue.deferred import INDEX
 from overlay.catalogue.registry import COMPAT, PACK, module_of
 from overlay.deciding.table import NAME as TESTED
 from overlay.errors import OverlayError
@@ -32,9 +31,7 @@ def of_overlay() -> str:
     for package in ("overlay", COMPAT, PACK):
         below = package.removeprefix("overlay").strip(".")
         files.update({os.path.join(below, name): path for name, path in _files(package).items()})
-    return _digest(
-        {name: path for name, path in files.items() if not _is_patch(name) and not _is_index(name)}
-    )
+    return _digest({name: path for name, path in files.items() if not _is_patch(name)})
 
 
 def of_package(package: str) -> str:
@@ -50,10 +47,7 @@ def of_patch(patch: str) -> str:
 
     What proves a patch, and is not run by it, is not counted: a lock says what runs.
     """
-    name = module_of(patch)
-    if name:
-        import_module(name)  # a patch may be deferred
-    module = sys.modules.get(name)
+    module = sys.modules.get(module_of(patch))
     spec = getattr(module, "__spec__", None)
     if spec is not None and spec.submodule_search_locations is not None:
         files = _files(spec.name)
@@ -67,10 +61,10 @@ def of_patch(patch: str) -> str:
 
 
 def of_code(patch: str) -> str:
-    """Return the digest of what a patch does and of its contract: the code of its folder, without words.
+    """Return the digest of what a patch does and of its contract: the code in its folder, without words.
 
-    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments and layout. Empty for a patch
-    that was not loaded from a file.
+    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout and in which of its
+    files a thing stands. Empty if the patch was not loaded from a file.
     """
     if not module_of(patch):
         return ""
@@ -82,18 +76,29 @@ def of_code(patch: str) -> str:
     spec = module.__spec__
     folder = spec is not None and spec.submodule_search_locations is not None
     files = _files(module.__name__) if folder else {"": str(module.__file__)}
-    nodes: list[object] = []
+    statements: set[str] = set()
     for name in sorted(files):
         if files[name].endswith(".py"):
             with open(files[name], encoding="utf-8") as file:
                 tree = ast.parse(file.read())
-            tree.body = [node for node in tree.body if not _declares(node)]
-            nodes += [name.replace(os.sep, "/"), tree]
-    return digest(nodes)
+            for node in ast.walk(tree):
+                if isinstance(body := getattr(node, "body", None), list):
+                    body[:] = [one for one in body if not _is_wording(one, module.__name__)]
+            statements |= {digest([node]) for node in tree.body}
+    return digest(sorted(statements))
 
 
-def _declares(node: object) -> bool:
-    return "PATCH" in [getattr(target, "id", "") for target in getattr(node, "targets", ())]
+def _is_wording(node: object, package: str) -> bool:
+    """Return whether a statement in a patch's module says nothing of what the patch does."""
+    import ast
+
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)  # a docstring
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").startswith((package, "__future__"))
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("PATCH", "TYPE_CHECKING")
 
 
 def _is_patch(name: str) -> bool:
@@ -104,11 +109,6 @@ def _is_patch(name: str) -> bool:
     first, *rest = name.split(os.sep)
     own = not any(part.startswith("_") or part == TESTED for part in rest[:2])
     return first == "patches" and len(rest) > 1 and own
-
-
-def _is_index(name: str) -> bool:
-    """Return whether a file is what stands for the patches: it is compared with each that is used."""
-    return os.path.splitext(os.path.basename(name))[0] == INDEX
 
 
 def _files(package: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ import os
 import tempfile
 from datetime import datetime, timezone
 
+from overlay.authoring.lint import faults
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.catalogue.registry import mutants
 from overlay.deciding.table import Row, rows_in
@@ -118,8 +119,9 @@ def tries(
     for patch, verdict in wanted:
         name = " + ".join(f"{one.project} {one.version}" for one in verdict.targets if one.version)
         found = trial(patch, tree, table, f"{name}, here")
-        if found.refused or found.absent:
-            yield Try(patch=patch.id, why=found.refused, rows=found.absent)
+        wrong = found.refused or next(iter(faults(patch)), "")
+        if wrong or found.absent:
+            yield Try(patch=patch.id, why=wrong, rows=() if wrong else found.absent)
             continue
         differ = [] if judged else unjudged(found.choices[0], patch, table)
         if differ:

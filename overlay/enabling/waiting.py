@@ -1,0 +1,58 @@
+"""What a process that has been asked to patch waits for: the first import of an upstream.
+
+Most processes of a job never import one, so patches are loaded when the first module of their packages is
+imported, or when a file of theirs is run. It finds nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, ModuleType
+
+
+class Waiting:
+    """A meta path finder that calls `wake` before the first module of some top-level packages is found."""
+
+    #: By this the engine knows its own finders when it looks for sources.
+    overlay_finder = True
+
+    def __init__(self, packages: frozenset[str], wake: Callable[[], None]) -> None:
+        self._packages = packages
+        self._wake = wake
+
+    def install(self) -> None:
+        """Stand first."""
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def remove(self) -> None:
+        """Go away, if it is there."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Wake the engine if it is time, and ask its finder, which nobody else does for this module."""
+        ours = fullname.partition(".")[0] in self._packages
+        if not ours and not self._is_run(sys._getframe(1)):  # noqa: SLF001 -- who imports
+            return None
+        self._wake()
+        finder = sys.meta_path[0]
+        if finder is self or not getattr(finder, "overlay_finder", False):
+            return None
+        return finder.find_spec(fullname, path, target)
+
+    def _is_run(self, frame: FrameType | None) -> bool:
+        """Return whether the import is one of a file that is run, and lies in one of the packages."""
+        while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        space = frame.f_globals if frame is not None else {}
+        if space.get("__name__") != "__main__":
+            space = getattr(sys.modules.get("__main__"), "__dict__", {})
+        file = space.get("__file__")
+        return isinstance(file, str) and not self._packages.isdisjoint(os.path.abspath(file).split(os.sep))
