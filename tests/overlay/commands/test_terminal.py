@@ -321,9 +321,10 @@ RECORDS: dict[str, type[Record]] = {
     "installed": installed.Installed,
     "new": new.Written,
     "patch": patch.Patch,
-    "patch.remove": patch.Removal,
     "target": patch.Target,
     "target.project": patch.Project,
+    "row": table.Row,
+    "prove --write.tries": writing.Try,
     "variant": patch.Variant,
     "variant.replacements": patch.Replacement,
     "verdict": verdict.Verdict,
@@ -353,3 +354,5 @@ def test_the_schema_has_the_words_of_the_engine() -> None:
 def test_a_condition_says_which_it_is() -> None:
     for kind in (patch.Present, patch.Absent):
         assert kind(site="m:f").to_dict() == {"expects": kind.__name__.lower(), "site": "m:f"}
+    calls = patch.variant("1", patch.Calls(site="m:f", callee="g")).to_dict()
+    assert calls["facts"] == [{"expects": "calls", "site": "m:f", "callee": "g", "last": False}]
