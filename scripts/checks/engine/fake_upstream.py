@@ -90,6 +90,12 @@ def tested(patch: Patch, tree: Tree, name: str = "here") -> None:
         TESTED.extend(filter(None, [row_of(patch, target, tree, name)]))
 
 
+def untested(patch: Patch) -> Patch:
+    """Take out of the table of a test whatever a patch was tested on, and return the patch."""
+    TESTED[:] = [row for row in TESTED if row.patch != patch.id]
+    return patch
+
+
 def write_files(folder: Path, files: dict[str, str]) -> None:
     """Write texts into files below a folder, by their paths in it."""
     for name, text in files.items():

@@ -26,7 +26,8 @@ from overlay.catalogue import packs
 from overlay.commands import progress as _progress
 from overlay.commands import tables
 from overlay.commands.progress import Progress
-from overlay.deciding import installed
+from overlay.deciding import installed, table
+from overlay.proving import writing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,12 +127,12 @@ def test_a_notebook_shows_a_table_in_which_nothing_is_html() -> None:
 
 def test_long_names_have_their_reasons_below() -> None:
     name = f"{'a' * 30}/{'b' * 9}.{'c' * 20}"
-    verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unsupported", reason="it is new here"),)
+    verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unknown-source", reason="it is new here"),)
     plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
     assert tables.plan(plan, findings=False).splitlines()[:4] == [
         "patch  verdict",
         "    why",
-        f"{name}  unsupported",
+        f"{name}  unknown-source",
         "    it is new here",
     ]
 
