@@ -46,7 +46,6 @@ def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     monkeypatch.setattr(registry, "_modules", {})
     monkeypatch.setattr(registry, "_rows", {})
     patch = upstream.patch()
-    registry._modules[patch.id] = "tabled.fakeup.scale"
 
     def lay(text: str | None, *, archived: bool = False) -> Patch:
         files = {"tabled/__init__.py": "", "tabled/fakeup/__init__.py": "", "tabled/fakeup/scale.py": ""}
@@ -60,6 +59,7 @@ def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         else:
             write_files(place, files)
         monkeypatch.syspath_prepend(str(place))
+        registry._modules[patch.id] = "tabled.fakeup.scale"
         return patch
 
     yield lay
@@ -112,7 +112,7 @@ def test_one_byte_more_and_the_sites_are_asked(
     upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
 ) -> None:
     loud = table(upstream.patch(), verdict="unknown-source", variant="", evidence="its contract fails")
-    both = json.loads(table(upstream.patch(), on={}))["rows"] + json.loads(loud)["rows"]
+    both = json.loads(loud)["rows"] + json.loads(table(upstream.patch(), on={}))["rows"]
     engine = engines(beside(json.dumps({"rows": both})))
     assert engine.plan().verdicts[0].reason == "its contract fails"
     core = upstream.root / "fakeup/core.py"

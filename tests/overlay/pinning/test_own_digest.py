@@ -80,7 +80,7 @@ def test_the_code_of_a_row_is_what_a_patch_does_and_its_contract_without_words(f
         ("fix.py", "a = 2\n"),
         ("contract.py", "b = 2\n"),
         ("__init__.py", f"{declared}\nBOUND = 3\n"),
-        ("another.py", ""),
+        ("another.py", "d = 1\n"),
     ):
         (folder / name).write_text(text)
         assert of_code("lib.it") != before, name
