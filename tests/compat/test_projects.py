@@ -87,7 +87,7 @@ def test_miles_is_told_by_the_name_that_the_package_index_has(tmp_path: Path) ->
     found = {one.patch: one for one in overlay.plan("all", str(tmp_path)).verdicts}
     for name, one in found.items():
         if name.startswith("miles."):
-            assert (one.verdict, one.where()) == ("unsupported", "miles 0.0.2"), name
-            assert "miles 0.0.2 is outside the versions that the patch knows" in one.reason
+            assert (one.verdict, one.where()) == ("unknown-source", "miles 0.0.2"), name
+            assert "does not exist" in one.reason
     assert found["megatron.agreement"].targets[0].version == "0.16.0rc0"
     assert InstalledTree(str(tmp_path)).metadata_version(MILES) == "0.0.2"

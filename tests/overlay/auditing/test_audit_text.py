@@ -46,7 +46,9 @@ def an_audit(
 
 
 def test_each_that_is_not_mended_has_a_line_with_the_way_out(tmp_path: Path) -> None:
-    shown = screen(an_audit(tmp_path, {"open": 3, "mended": 2, "unknown-source": 1, "not-needed": 4})).splitlines()
+    shown = screen(
+        an_audit(tmp_path, {"open": 3, "mended": 2, "unknown-source": 1, "not-needed": 4})
+    ).splitlines()
     assert shown[1] == ("2 present and mended, 3 present and not mended, 1 not known for this source, 4")
     start = shown.index("PRESENT AND NOT MENDED (3)")
     assert shown[start + 2 : start + 4] == ["  lib.open-0 -> fast=False", "  lib.open-2 -> fast=False"]

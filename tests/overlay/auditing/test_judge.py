@@ -41,7 +41,10 @@ def test_the_source_decides_and_not_the_version(
 ) -> None:
     (finding,) = audited(source, changes=changes).findings
     assert (finding.state, finding.version, finding.site) == (state, "1.0", "lib.core:f")
-    ways_out = {"open": "(not tried) fast=False; or lib 2.0 has the fix", "unknown-source": "lib 2.0 has the fix"}
+    ways_out = {
+        "open": "(not tried) fast=False; or lib 2.0 has the fix",
+        "unknown-source": "lib 2.0 has the fix",
+    }
     assert finding.way_out == ways_out.get(state, "")
 
 

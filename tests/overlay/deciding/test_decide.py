@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from decide_cases import F, FILES, OTHER, PROJECT, look, patch, quiet, rows, tree, variant
+from decide_cases import FILES, OTHER, PROJECT, F, look, patch, quiet, rows, tree, variant
 from fake_upstream import MemoryTree
 
 from overlay.deciding.decide import decide, settle
@@ -280,7 +280,10 @@ def test_the_nearest_tested_source_is_the_one_that_the_reason_speaks_of() -> Non
         verdict = decide(both_sites, source, Table(order))
         assert verdict.targets[0].tested_on == "lib==1.1"
         assert "beside lib==1.1, lib.core:A.g has an unknown digest" in verdict.reason
-        assert {one.site: one.holds for one in verdict.targets[0].findings} == {F: True, "lib.core:A.g": False}
+        assert {one.site: one.holds for one in verdict.targets[0].findings} == {
+            F: True,
+            "lib.core:A.g": False,
+        }
     # A source on which it applies says more of the patch than one that needs none.
     needless = quiet(both_sites, tree(core=FILES["lib/core.py"].replace("return x", "return +x")))
     assert decide(both_sites, source, Table([*near, needless])).targets[0].tested_on == "lib==1.1"

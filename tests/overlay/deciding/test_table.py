@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from decide_cases import F, FILES, PROJECT, look, never, patch, quiet, rows, tree, variant
+from decide_cases import FILES, PROJECT, F, look, never, patch, quiet, rows, tree, variant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +89,9 @@ def test_rows_that_say_different_things_of_equal_sites_decide_nothing() -> None:
     assert look(both, tree(core=LONGER), one, other, on=tree(core=LONGER)).verdict == "apply"  # by its files
     reason = decide(both, tree(), Table([one, other.replace(on={"0": ["lib==1.1"]})])).reason
     assert "it is as lib==1.1 and as others" in reason
-    needless = quiet(both, tree(), on={}, sites={F: tree().digest(F), "lib.core:A": tree().digest("lib.core:A")})
+    needless = quiet(
+        both, tree(), on={}, sites={F: tree().digest(F), "lib.core:A": tree().digest("lib.core:A")}
+    )
     assert word(tree(), one, needless, of=both) is None
 
 
@@ -155,7 +157,12 @@ def test_the_first_release_without_a_fault_is_the_one_after_all_that_have_it() -
 def test_files_are_read_in_their_order(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "tested.json", tmp_path / "newer.json"
     (digest,) = row(tree()).on
-    loud = {"patch": "lib.f", "target": PROJECT.name, "verdict": "unknown-source", "on": {digest: ["lib 1.2"]}}
+    loud = {
+        "patch": "lib.f",
+        "target": PROJECT.name,
+        "verdict": "unknown-source",
+        "on": {digest: ["lib 1.2"]},
+    }
     ours.write_text(json.dumps({"sources": {}, "rows": [row(tree()).to_dict()]}))
     theirs.write_text(json.dumps({"rows": [loud]}))
     assert word(tree(), *read(str(ours)), *read(str(theirs))) == "unknown-source"
@@ -188,7 +195,9 @@ def drawn(draw: Any) -> tuple[str, ...]:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(drawn(), st.sampled_from(["apply", "not-needed"])), max_size=4), drawn())
-def test_what_is_decided_is_what_the_rule_says(looked_at: list[tuple[Any, str]], here: tuple[str, ...]) -> None:
+def test_what_is_decided_is_what_the_rule_says(
+    looked_at: list[tuple[Any, str]], here: tuple[str, ...]
+) -> None:
     """Against the rule in its own words: later rows of a source win, and equal sites must agree."""
     subject = patch(tells=("lib.core:h",))
 

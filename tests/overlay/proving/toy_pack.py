@@ -1,4 +1,4 @@
-"""A pack of patches on a library of one function, with contracts of every kind, and what they were tested on."""
+"""A pack of patches on a library of one function, with contracts of every kind and a table."""
 
 from __future__ import annotations
 

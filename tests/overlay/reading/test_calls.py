@@ -129,7 +129,8 @@ NOT_LAST = {
 
 
 def asked(source: str, *, last: bool = False, site: str = "m:f") -> SiteFinding:
-    row = Row(patch="p", target="m", verdict="apply", sites={site: said(Calls(site=site, callee="end", last=last))})
+    asks = said(Calls(site=site, callee="end", last=last))
+    row = Row(patch="p", target="m", verdict="apply", sites={site: asks})
     (found,) = row.findings(MemoryTree({"m.py": source}))
     return found
 
