@@ -42,7 +42,7 @@ FORM = {
 RUN = {
     ("'' if mean([1, 2]) == 1.5 else 'rounded'", "'always'"): "FAILS: with the patch: wrong: always",
     ("/ len(args[0])", "// len(args[0])"): "FAILS: with the patch: wrong: rounded",
-    ("return sum(", "raise ValueError("): "FAILS: with the patch: raises: ValueError",
+    ("return sum(args[0]", "raise ValueError(args[0])  # sum(args[0]"): "FAILS: with the patch: raises: ValueError",
 }
 
 
@@ -93,8 +93,8 @@ def test_whatever_is_left_out_is_named(place: Workplace) -> None:
         left[written.id] = missing(text)
     said = place.forms()
     for name, text in left.items():
-        assert len(said[name]) == 1
-        assert text in said[name][0]
+        assert said[name]
+        assert all(text in one for one in said[name])
 
 
 def wrong(place: Workplace, answers: dict[tuple[str, str], str]) -> dict[str, tuple[Written, str]]:
@@ -132,7 +132,7 @@ def test_what_a_blind_contract_speaks_for_is_never_applied(place: Workplace) -> 
 
 
 def test_it_is_in_the_style_of_the_house(place: Workplace) -> None:
-    long = "a" * 96
+    long = "a" * 80
     put(
         place.upstream,
         {
@@ -183,7 +183,7 @@ def test_a_pack_gets_it_where_its_patches_are(tmp_path: Path) -> None:
     assert written.files[0] == "src/acme_overlay/patches/verl/__init__.py"
     assert written.todo == (f"OVERLAY_PACKS=acme overlay prove {written.id} --write {table} --judged",)
     place.fill(written, ANSWERS)
-    assert place.forms() == {written.id: []}
+    assert place.forms()[written.id] == []
     assert place.prove(written, table) == (0, "", ["apply"])
     # Its own table is asked, without any setting.
     verdicts = json.loads(place.overlay("plan", "--patches", written.id, "--json").stdout)["verdicts"]
