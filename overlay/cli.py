@@ -131,7 +131,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     run.add(commands)
     for one in (patches, installation, process, lock, authoring, output):
         one.add(add)
-    text = "run upstream's own tests with and without overlay: list, run, diff, report"
+    text = "run upstream's own tests with and without overlay: list, run, diff"
     tests = commands.add_parser("suite", help=text, description=text)
     if suite:
         from overlay.suite.commands import add_arguments
@@ -158,27 +158,15 @@ def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
 
 
 def _add_report(commands: Any) -> None:
-    text = "write one HTML page about installations, the ranks of a job, test results and figures"
+    text = "say which ranks of a job have what, or write one HTML page about that or about installations"
     report = commands.add_parser("report", help=text, description=text)
     what = "the folder of a job's ledgers (OVERLAY_LEDGER_DIR): without -o, what is in it is printed"
-    report.add_argument("job", nargs="*", metavar="DIR", type=folder, help=what)
+    report.add_argument("job", nargs="?", metavar="DIR", help=what)
     report.add_argument("--json", action="store_true", help="print JSON instead of a table, without -o")
     report.add_argument("-o", "--output", metavar="FILE", help="the page, such as report.html")
     report.add_argument("--title", default="overlay: what was decided", metavar="TEXT", help="its heading")
-    for name, metavar, what in (
-        ("--ledger", "FILE", "what a process's overlay.status().to_dict() is as JSON; one for each rank"),
-        ("--suite", "RESULT", "a folder of results of `overlay suite`, or what it printed with --json"),
-        ("--figures", "FILE", "what a benchmark wrote with --json"),
-    ):
-        report.add_argument(name, action="append", default=[], metavar=metavar, help=f"{what}; repeatable")
-    report.add_argument(
-        "--audit",
-        action="append",
-        default=[],
-        type=folder,
-        metavar="DIR",
-        help="an installation, unpacked wheel or checkout; repeatable (default without --ledger: this one)",
-    )
+    what = "an installation, unpacked wheel or checkout; repeatable (default without a job: this one)"
+    report.add_argument("--audit", action="append", default=[], type=folder, metavar="DIR", help=what)
     report.set_defaults(command=_report)
 
 

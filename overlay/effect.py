@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
     Number = Union[int, float]  # noqa: UP007 -- it is a string
 
-#: How figures of several processes become one.
-COMBINE = ("sum", "max", "min")
 _INFINITE = float("inf")
-_NEUTRAL: dict[str, Number] = {"sum": 0, "max": -_INFINITE, "min": _INFINITE}
+#: How figures of several processes become one, and what a figure begins with.
+_COMBINE: dict[str, tuple[Any, Number]] = {"sum": (sum, 0), "max": (max, -_INFINITE), "min": (min, _INFINITE)}
 
 
 class Figure(Record):
@@ -44,7 +43,7 @@ class Figure(Record):
     says: str
     #: `bytes`, `tokens`, ...; empty for a count, and for a ratio.
     unit: str = ""
-    #: Of `COMBINE`.
+    #: How figures of several processes become one: `sum`, `max` or `min`.
     combine: str = "sum"
 
 
@@ -79,7 +78,7 @@ class Counts:
     def clear(self) -> None:
         """Begin anew."""
         for figure in self.effect.figures:
-            setattr(self, figure.name, _NEUTRAL[figure.combine])
+            setattr(self, figure.name, _COMBINE[figure.combine][1])
 
     def read(self, *, wait: bool = True) -> dict[str, Number]:
         """Return the figures that have a value. Without `wait`, none that has to be fetched from a device."""
@@ -93,14 +92,8 @@ class Counts:
         return found
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        # A function that travels pickled by value counts where it runs.
+        # A function that travels pickled by value counts where it runs. A copy is the original.
         return arrive, (self.place,)
-
-    def __deepcopy__(self, _memo: object) -> Counts:
-        return self
-
-    def __copy__(self) -> Counts:
-        return self
 
 
 def effect(
@@ -151,10 +144,11 @@ def load(module: str) -> None:
 
 
 def arrive(place: str) -> Any:
-    """Return what functions add to here, that came pickled from another process."""
-    from importlib import import_module
+    """Return what functions add to here that came pickled from another process, or were copied."""
+    if place not in _made:
+        from importlib import import_module
 
-    import_module(place)
+        import_module(place)
     return _made[place]
 
 
@@ -166,16 +160,11 @@ def of_module(module: str, *, wait: bool = True) -> Effect | None:
 
 def combined(values: Mapping[str, Number], more: Mapping[str, Number], effect: Effect) -> dict[str, Number]:
     """Return the figures of two processes, or groups of them, as one."""
-    found = dict(values)
+    found = {}
     for figure in effect.figures:
-        if figure.name in more:
-            value = more[figure.name]
-            if figure.name in found:
-                pair = (found[figure.name], value)
-                value = (
-                    sum(pair) if figure.combine == "sum" else (max if figure.combine == "max" else min)(pair)
-                )
-            found[figure.name] = value
+        given = [one[figure.name] for one in (values, more) if figure.name in one]
+        if given:
+            found[figure.name] = _COMBINE[figure.combine][0](given)
     return found
 
 

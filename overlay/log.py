@@ -58,18 +58,12 @@ def info(message: str) -> None:
 
 def own(message: str) -> None:
     """Log what every rank does for itself: at `debug`, or if the job has been told what there is, as news."""
-    if _summed_up and is_first():
-        info(message)
-    else:
-        debug(message)
+    (info if _summed_up and is_first() else debug)(message)
 
 
 def of_job(message: str) -> None:
     """Log what is so on all ranks: rank 0 says it, and a process that is no rank."""
-    if is_first():
-        info(message)
-    else:
-        debug(message)
+    (info if is_first() else debug)(message)
 
 
 def warning(message: str) -> None:

@@ -1,312 +1,82 @@
 """Who else holds the function that is being replaced?
 
 `from x import f` before the patch leaves the original in another module, where the patch would silently do
-nothing. Whoever holds it is found; references that can be rebound are, and the others are named.
+nothing. Modules, classes, default arguments and partials get the replacement. Anything else is reported.
 
-It works in both directions: to take a patch out, the replacement is what is looked for. So no list is kept of
-who was rebound: they may hold something else by then, and others have taken the replacement.
+To take a patch out, the search looks for the replacement. It keeps no list of what was rebound: that may hold
+something else by then, and others may have taken the replacement.
+
+It runs no code of the objects it looks at, such as proxies and modules that load when they are touched.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
+import sys
+import types
 from _weakref import getweakrefs, ref
-from types import CellType, FrameType, FunctionType, MethodType, ModuleType
+from contextlib import suppress
+from operator import attrgetter
+from types import CellType, FrameType, FunctionType, ModuleType
 
-from overlay.aliases.frames import SUSPENDED, atexit_callbacks, local_variables, name_of_call, running
-from overlay.aliases.rebinding import Rebinding, Swapped, another, parts, set_in_class, set_partial, state
-from overlay.aliases.referrers import (
-    WRAPPERS,
-    Holders,
-    Thawed,
-    content,
-    dict_of,
-    is_a,
-    is_ours,
-    kind_of,
-    module_of,
-    name_of,
-    namespace,
-    owner_of_dict,
-    slots_of,
-)
+from overlay.base.collector import thawed
 from overlay.base.marks import ORIGINAL, is_wrapper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
+_NAMED = 5  # at most: they end up in one line of a log
+_SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+#: Holders that matter by whose they are, and those of them that the owner has in a closure or a dictionary.
+_OWNED = (dict, tuple, FrameType, CellType, staticmethod, classmethod)
+_INSIDE = (CellType, staticmethod, classmethod)
+#: What a function has in common with those that other executions of its module made.
+_source_of = attrgetter("__code__", "__code__.co_filename", "__module__", "__qualname__")
+_qualname = type.__dict__["__qualname__"].__get__
+_partial: Any = functools.partial
 
-def rebind(pairs: list[tuple[object, object]], ignore: list[object]) -> list[Rebinding]:
+
+class Rebinding:
+    """What became of the references to one original."""
+
+    def __init__(self, replacement: Any) -> None:
+        self.replacement = replacement
+        #: Who holds the replacement now, and who still holds the original.
+        self.rebound: list[str] = []
+        self.stale: list[str] = []
+        #: Functions that earlier executions of the original's module made of the same source.
+        self.earlier: list[ref[FunctionType]] = []
+
+
+def rebind(pairs: list[tuple[Any, Any]]) -> list[Rebinding]:
     """Replace each original by its replacement wherever a reference to it can be rebound.
 
-    If that is interrupted, what was rebound stays so, and the same with the pairs turned round takes it back.
-
-    `pairs` are (original, replacement), either of which may be ours; `ignore` are containers of the caller's
-    own that hold originals. One search serves all pairs.
+    `pairs` are (original, replacement), either of which may be ours. One search serves all of them. If it is
+    interrupted, what was rebound stays so, and a search with the pairs turned round takes it back.
     """
-    rebindings = [Rebinding(replacement) for _, replacement in pairs]
-    with Thawed():
-        _Search(pairs, rebindings).run(ignore)
-    for rebinding in rebindings:
-        rebinding.shorten()
-    return rebindings
+    search = _Search(pairs)
+    with thawed():
+        search.run()
+    for rebinding in search.rebindings:
+        names = list(dict.fromkeys(rebinding.stale))
+        rebinding.stale = names[:_NAMED] + [f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)
+    return search.rebindings
 
 
-def holders_of(functions: list[FunctionType], ignore: list[object]) -> list[list[str]]:
-    """Return for each function who holds it. They are given the same function, which changes nothing."""
-    found = rebind([(function, function) for function in functions], [*ignore, functions])
-    return [[*rebinding.rebound, *rebinding.stale] for rebinding in found]
+def holders_of(functions: Iterable[ref[FunctionType]]) -> list[str]:
+    """Return who holds one of some functions. They are given the same function, which changes nothing."""
+    pairs = [(item, item) for item in (function() for function in functions) if item is not None]
+    return [name for found in (rebind(pairs) if pairs else ()) for name in (*found.rebound, *found.stale)]
 
 
-class _Search:
-    """One search for all originals, and the changes that come of it."""
+def inside(member: Any) -> list[object]:
+    """Return the attributes and the closure cells of a function, and of its module's functions in there.
 
-    def __init__(self, pairs: list[tuple[object, object]], rebindings: list[Rebinding]) -> None:
-        self._pairs = pairs
-        self._for: dict[int, Rebinding] = {}
-        for (original, _), rebinding in zip(pairs, rebindings, strict=True):
-            self._for.setdefault(id(original), rebinding)
-        self._holders: Holders
-        self._done: set[int] = set()
-        #: Whether there is a cell that no function is known to own: a variable of a running call.
-        self._loose_cell = False
-
-    def run(self, ignore: list[object]) -> None:
-        """Find the holders, and deal with each."""
-        wanted = tuple(original for original, _ in self._pairs)
-        self._holders = Holders(wanted)
-        for original, _ in self._pairs:
-            if type(original) is FunctionType:
-                self._for[id(original)].earlier = [ref(other) for other in self._holders.earlier(original)]
-        members = [member for pair in self._pairs for member in pair]
-        own = [self._pairs, *self._pairs, wanted, ignore, *ignore, *members]
-        own += [part for member in members for part in _inside(member)]
-        skip = set(map(id, own)) | {id(inside) for item in ignore if (inside := dict_of(item)) is not None}
-        found = [item for key, item in self._holders.found.items() if key not in skip]
-        weak = [reference for original in wanted for reference in getweakrefs(original)]
-        self._holders.learn([item for item in found if is_a(item, _OWNED) and module_of(item) is None] + weak)
-        # An object first: its dictionary may be one of the holders as well, and is dealt with by that.
-        for holder in sorted(found, key=lambda item: is_a(item, dict)):
-            self._visit(holder)
-        for reference in weak:
-            self._weak(reference)
-        if self._holders.more or self._loose_cell:
-            for frame in running():
-                self._variables(frame, "running", free=False)
-        for callback in atexit_callbacks():
-            self._stale(callback, "atexit")
-
-    def _visit(self, holder: object) -> None:
-        if id(holder) in self._done or _is_of_ours(holder):
-            return
-        self._done.add(id(holder))
-        visit = next((visit for kind, visit in _VISITS if is_a(holder, kind)), _Search._object)
-        try:
-            visit(self, holder)
-        except Exception as error:  # noqa: BLE001 -- one odd object must not keep the patch from all others
-            for value in gc.get_referents(holder):
-                self._stale(value, f"a {kind_of(holder)} that cannot be changed ({type(error).__name__})")
-
-    def _stale(self, value: object, what: str) -> None:
-        rebinding = self._for.get(id(value))
-        if rebinding is not None:
-            rebinding.stale.append(what)
-
-    def _rebound(self, values: tuple[Any, ...], what: str) -> None:
-        for key in {id(value) for value in values if id(value) in self._for}:
-            self._for[key].rebound.append(what)
-
-    def _new(self, value: Any) -> Any:
-        rebinding = self._for.get(id(value))
-        return value if rebinding is None else rebinding.replacement
-
-    # -- what can be rebound -------------------------------------------------------------------------
-
-    def _dict(self, holder: dict[Any, Any]) -> None:
-        for key in list(dict.keys(holder)):
-            self._stale(key, "a key of a dict")
-        hits = [(key, value) for key, value in list(dict.items(holder)) if id(value) in self._for]
-        owner = owner_of_dict(holder, self._holders.owners(holder)) if hits else None
-        for key, value in hits:
-            name = key if type(key) is str else f"a {kind_of(key)}"
-            if owner is None:
-                self._stale(value, f"the entry {name!r} of a dict")
-            elif is_a(owner, type):
-                self._class(owner, key, value, self._new(value))
-            elif is_a(owner, ModuleType) or (type(owner) is FunctionType and owner.__globals__ is holder):
-                self._item(holder, key, f"{holder.get('__name__')}:{name}")
-            elif is_a(owner, functools.partial):
-                self._item(holder, key, f"the argument {name} of a functools.partial")
-            elif type(owner) is FunctionType and owner.__kwdefaults__ is holder:
-                self._item(holder, key, f"the default of {name} in {name_of(owner)}")
-            elif type(owner) is FunctionType and not _is_replacement(owner):
-                self._stale(value, f"attribute {name} of the function {name_of(owner)}")
-            elif not is_a(owner, (FrameType, FunctionType)) and not _is_of_ours(owner):
-                self._stale(value, f"attribute {name} of a {kind_of(owner)}")
-
-    def _item(self, holder: dict[Any, Any], key: Any, what: str) -> None:
-        value = dict.__getitem__(holder, key)
-        dict.__setitem__(holder, key, self._new(value))
-        self._rebound((value,), what)
-
-    def _class(self, owner: type, key: str, value: Any, new: object) -> None:
-        """Rebind an attribute of a class: the original itself, or what the class keeps it in."""
-        what = f"{name_of(owner)}.{key}"
-        try:
-            set_in_class(owner, key, new)
-        except Exception as error:  # noqa: BLE001 -- a metaclass may do anything
-            for part in parts(value):
-                self._stale(part, f"{what}, which cannot be set ({type(error).__name__})")
-        else:
-            self._rebound(parts(value), what)
-            if type(value) in WRAPPERS and new is not value and id(value) not in self._for:
-                first = next(part for part in parts(value) if id(part) in self._for)
-                self._for[id(first)].swapped.append(Swapped(value, new))
-
-    def _wrapper(self, holder: Any) -> None:
-        """Rebind a static method, class method or property: another one takes its place in the class."""
-        if type(holder) not in WRAPPERS:  # of a class derived from one, which may need more to be made
-            self._object(holder)
-            return
-        made = another(holder, self._new)
-        known = self._is_kept_by_us(holder)
-        for space in self._holders.owners(holder):
-            owner: Any = owner_of_dict(space, self._holders.owners(space)) if is_a(space, dict) else None
-            if is_a(owner, type):
-                known = True
-                for key in [key for key, value in list(space.items()) if value is holder]:
-                    self._class(owner, key, holder, made)
-        for part in parts(holder) if not known else ():
-            self._stale(part, f"a {kind_of(holder)}")
-
-    def _tuple(self, holder: tuple[Any, ...]) -> None:
-        """Rebind a tuple that is the defaults of a function or the arguments of a partial."""
-        known = False
-        for owner in self._holders.owners(holder):
-            if type(owner) is FunctionType and owner.__defaults__ is holder:
-                owner.__defaults__ = tuple(map(self._new, holder))
-                self._rebound(holder, f"a default of {name_of(owner)}")
-                known = True
-            elif is_a(owner, functools.partial) and (id(owner) in self._done or state(owner)[1] is holder):
-                self._visit(owner)
-                known = True
-        if not known:
-            self._items(holder)
-
-    def _partial(self, holder: functools.partial[Any]) -> None:
-        function, arguments, *_ = state(holder)
-        if not any(id(value) in self._for for value in (function, *arguments)):
-            self._object(holder)  # in a slot of a class derived from it
-            return
-        after = (self._new(function), tuple(map(self._new, arguments)))
-        set_partial(holder, *after)
-        self._rebound((function,), "a functools.partial")
-        self._rebound(arguments, "an argument of a functools.partial")
-
-    # -- what can only be named ----------------------------------------------------------------------
-
-    def _cell(self, holder: CellType) -> None:
-        value = content(holder)
-        if id(holder) in self._holders.unasked:
-            self._stale(value, "the closure of a function")
-            return
-        owners = self._holders.owners(holder)
-        self._loose_cell |= not owners
-        for owner in owners:
-            if is_a(owner, (*SUSPENDED, FrameType)):
-                self._visit(owner)
-            elif type(owner) is tuple:
-                for function in self._holders.owners(owner):
-                    if (
-                        type(function) is FunctionType
-                        and function.__closure__ is owner
-                        and not _is_replacement(function)
-                    ):
-                        self._stale(value, f"the closure of {name_of(function)}")
-
-    def _method(self, holder: MethodType) -> None:
-        for value in (holder.__func__, holder.__self__):
-            self._stale(value, f"a bound method of {kind_of(holder.__self__)}")
-
-    def _items(self, holder: Any) -> None:
-        for value in gc.get_referents(holder):
-            self._stale(value, f"an item of a {kind_of(holder)}")
-
-    def _object(self, holder: object) -> None:
-        """Name the attributes that hold an original, or else the object."""
-        inside = dict_of(holder) or {}
-        self._done.add(id(inside))
-        attributes = [*dict.items(inside), *slots_of(holder)]
-        hits = [(name, value) for name, value in attributes if id(value) in self._for]
-        for name, value in hits:
-            self._stale(value, f"attribute {name} of a {kind_of(holder)}")
-        for value in gc.get_referents(holder) if not hits else ():
-            self._stale(value, f"a {kind_of(holder)}")
-
-    def _weak(self, reference: object) -> None:
-        """Name a weak reference: a table by functions does not know the replacement."""
-        if any(is_a(owner, (dict, set)) for owner in self._holders.owners(reference)):
-            self._stale(reference(), "a weak reference in a dict or a set")  # type: ignore[operator]
-
-    def _suspended(self, holder: Any) -> None:
-        frame = getattr(holder, SUSPENDED[type(holder)])
-        if frame is not None:
-            self._variables(frame, "suspended" if frame.f_back is None else "running", free=True)
-
-    def _frame(self, holder: FrameType) -> None:
-        """Name the variables of a suspended call; what has come to an end calls nothing any more."""
-        for owner in self._holders.owners(holder):
-            if type(owner) in SUSPENDED:
-                self._visit(owner)
-
-    def _variables(self, frame: FrameType, what_now: str, *, free: bool) -> None:
-        for name, key in local_variables(frame, self._holders.ids, free=free):
-            what = f"a local variable {name} of {name_of_call(frame)}, which is {what_now}"
-            if what not in self._for[key].stale:
-                self._for[key].stale.append(what)
-
-    def _is_kept_by_us(self, holder: object) -> bool:
-        """Return whether it is what another site, or an earlier life of this one, keeps to put it back."""
-        owners = self._holders.owners(holder)
-        return any(_is_of_ours(item) for owner in owners for item in (owner, *self._holders.owners(owner)))
-
-    def _nothing(self, holder: object) -> None:
-        """Pass over a function: what it holds are its defaults, its closure and its dictionary."""
-
-
-_VISITS: tuple[tuple[Any, Any], ...] = (
-    (dict, _Search._dict),  # noqa: SLF001
-    (tuple, _Search._tuple),  # noqa: SLF001
-    (functools.partial, _Search._partial),  # noqa: SLF001
-    (WRAPPERS, _Search._wrapper),  # noqa: SLF001
-    (CellType, _Search._cell),  # noqa: SLF001
-    (MethodType, _Search._method),  # noqa: SLF001
-    ((list, set, frozenset), _Search._items),  # noqa: SLF001
-    (tuple(SUSPENDED), _Search._suspended),  # noqa: SLF001
-    (FrameType, _Search._frame),  # noqa: SLF001
-    (FunctionType, _Search._nothing),  # noqa: SLF001
-)
-
-#: Holders that matter by whose they are.
-_OWNED = (dict, tuple, CellType, FrameType, *WRAPPERS)
-
-
-def _is_of_ours(item: object) -> bool:
-    return is_ours(namespace(type(item)).get("__module__"))
-
-
-def _is_replacement(function: FunctionType) -> bool:
-    """Return whether a function is one of ours, or one that such a function is made of."""
-    marked = ORIGINAL in function.__dict__ and not is_wrapper(function)
-    return marked or is_ours(function.__globals__.get("__name__"))
-
-
-def _inside(member: Any) -> list[object]:
-    """Return what holds the original inside our own replacement, or a function that it is made of.
-
-    Of both members of a pair: what is reached only by way of the one or the other is no alias.
+    What a function of another module has in its closure is an alias that somebody made.
     """
     found: list[object] = []
     todo = [member.__func__ if type(member) in (staticmethod, classmethod) else member]
@@ -314,6 +84,218 @@ def _inside(member: Any) -> list[object]:
         if type(function) is FunctionType:
             cells = [cell for cell in function.__closure__ or () if not any(cell is part for part in found)]
             found += [function.__dict__, *cells]
-            inner = [value for value in map(content, cells) if type(value) is FunctionType]
-            todo += [value for value in inner if value.__globals__ is function.__globals__]
+            held = [part for cell in cells for part in gc.get_referents(cell) if type(part) is FunctionType]
+            todo += [part for part in held if part.__globals__ is function.__globals__]
     return found
+
+
+class _Search:
+    """One search for all originals, and the changes that come of it."""
+
+    def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
+        self.rebindings = [Rebinding(replacement) for _, replacement in pairs]
+        self._pairs = pairs
+        self._for = {id(pair[0]): found for pair, found in zip(pairs, self.rebindings, strict=True)}
+        #: Who refers to a holder, by its id.
+        self._owners: dict[int, list[Any]] = {}
+
+    def run(self) -> None:
+        """Find the holders, and deal with each."""
+        wanted = tuple(original for original, _ in self._pairs)
+        holders = self._find_holders(wanted)
+        # Are there more references than those of the holders, `wanted`, the variable here and the argument?
+        known = [id(part) for holder in holders for part in gc.get_referents(holder)]
+        hidden = any(sys.getrefcount(original) > known.count(id(original)) + 3 for original in wanted)
+
+        own = {id(part) for pair in self._pairs for one in pair for part in (pair, one, *inside(one))}
+        holders = [holder for holder in holders if id(holder) not in own]
+        weak = [reference for original in wanted for reference in getweakrefs(original)]
+        owned = [holder for holder in holders if _is_a(holder, _OWNED) and not _is_of_module(holder)]
+        self._find_owners(owned + weak)
+        for holder in holders:
+            try:
+                self._visit(holder, self._owners.get(id(holder), []))
+            except Exception as error:  # noqa: BLE001, PERF203 -- one odd object must not stop the patch
+                what = f"{_a(holder)} that cannot be changed ({type(error).__name__})"
+                self._stale(gc.get_referents(holder), what)
+        for reference in weak:  # a table by functions does not know the replacement
+            if any(_is_a(owner, (dict, set)) for owner in self._owners.get(id(reference), ())):
+                self._stale([reference()], "a weak reference in a dict or a set")
+        if hidden or sys.version_info >= (3, 13):  # before, to look at running calls leaves traces in them
+            for key, what in _local_variables(frozenset(self._for)):
+                self._for[key].stale.append(what)
+        self._stale(_atexit_callbacks(), "atexit")
+
+    def _find_holders(self, wanted: tuple[Any, ...]) -> list[object]:
+        """Return what refers to an original, and note what earlier executions made of the same source."""
+        # By their names, to which functions refer as well: that takes no other look at the heap.
+        names = [item.__name__ for item in wanted if type(item) is FunctionType]
+        asked = (*wanted, *names)  # Python 3.13 takes the arguments of the call for a holder like any other
+        found = [item for item in gc.get_referrers(*asked) if item is not asked and item is not wanted]
+        for other in found:
+            for one in wanted if type(other) is FunctionType and id(other) not in self._for else ():
+                if type(one) is FunctionType and _source_of(other) == _source_of(one):
+                    self._for[id(one)].earlier.append(ref(other))
+        return [item for item in found if any(id(part) in self._for for part in gc.get_referents(item))]
+
+    def _find_owners(self, items: list[Any]) -> None:
+        """Note who refers to these, and to the closures and dictionaries that some are in."""
+        for _ in range(2):  # for all at once: each look at the heap takes its time
+            ids, asked, further = set(map(id, items)), tuple(items), []
+            for owner in gc.get_referrers(*asked) if asked else ():
+                if type(owner) is list or owner is asked:
+                    continue  # of this search, or nothing that could be rebound
+                for part in gc.get_referents(owner):
+                    if id(part) in ids:
+                        self._owners.setdefault(id(part), []).append(owner)
+                        further += [owner] if type(part) in _INSIDE and type(owner) in (tuple, dict) else []
+            items = further
+
+    def _visit(self, holder: Any, owners: list[Any]) -> None:  # noqa: C901, PLR0912 -- a case for each kind
+        """Rebind what a holder has of originals, or note that it has them."""
+        kind, held = type(holder), gc.get_referents(holder)
+        further = [item for owner in owners for item in self._owners.get(id(owner), ())]
+        if any(_is_ours(_namespace(type(item)).get("__module__")) for item in (holder, *owners, *further)):
+            return
+        if issubclass(kind, dict):
+            self._visit_dict(holder, owners)
+        elif issubclass(kind, tuple) and owners:
+            for owner in owners:
+                if type(owner) is FunctionType and owner.__defaults__ is holder:
+                    what = f"a default of {_name_of(owner)}"
+                    owner.__defaults__ = tuple(self._new(value, what) for value in owner.__defaults__)
+                elif _is_a(owner, _partial):
+                    self._visit(owner, [])
+                else:
+                    self._stale(held, _a(holder))
+        elif issubclass(kind, _partial):
+            function, arguments, *others = _partial.__reduce__(holder)[2]
+            arguments = tuple(self._new(value, "an argument of a functools.partial") for value in arguments)
+            after = (self._new(function, "a functools.partial"), arguments, *others)
+            _partial.__setstate__(holder, after)
+            self._stale(gc.get_referents(holder), _a(holder))  # in a slot of a class derived from it
+        elif kind in (staticmethod, classmethod):
+            kind.__init__(holder, self._new(holder.__func__, _a(holder)))
+        elif kind is CellType:
+            users = [item for item in further if type(item) is FunctionType]
+            if not any(map(_is_replacement, users)):
+                self._stale(held, f"the closure of {_name_of(users[0])}" if users else "a variable of a call")
+        elif kind is FrameType or kind in _SUSPENDED:
+            # A call that is over calls nothing any more, and a call of the original holds it in any case.
+            over = kind is FrameType and not any(type(owner) in _SUSPENDED for owner in owners)
+            codes = [original.__code__ for original, _ in self._pairs if type(original) is FunctionType]
+            if not over and not any(part is code for part in held for code in codes):
+                self._stale(held, "a suspended call")
+        elif kind is not FunctionType:  # its defaults, closure and attributes are holders themselves
+            self._stale(held, _a(holder))
+
+    def _visit_dict(self, holder: dict[Any, Any], owners: list[Any]) -> None:  # noqa: C901 -- see above
+        cls: Any = None
+        module = f"{dict.get(holder, '__name__')}:{{}}"
+        where = module if _is_of_module(holder) else ""
+        for owner in owners:
+            kind = type(owner)
+            if issubclass(kind, type) and _namespace(owner) is holder:
+                cls, where = owner, f"{_name_of(owner)}.{{}}"
+            elif issubclass(kind, ModuleType) or (kind is FunctionType and owner.__globals__ is holder):
+                where = module  # that is gone, perhaps
+            elif kind is FunctionType and owner.__kwdefaults__ is holder:
+                where = f"the default of {{}} in {_name_of(owner)}"
+            elif kind is FunctionType and owner.__dict__ is holder and _is_replacement(owner):
+                return
+            elif issubclass(kind, _partial) and _partial.__reduce__(owner)[2][2] is holder:
+                where = "the argument {} of a functools.partial"
+        self._stale(dict.keys(holder), "a key of a dict")
+        over = bool(owners) and all(type(owner) is FrameType for owner in owners)
+        for key, value in [item for item in dict.items(holder) if id(item[1]) in self._for]:
+            if cls is not None:
+                type.__setattr__(cls, key, self._new(value, where.format(key)))  # a metaclass is not asked
+            elif where:
+                dict.__setitem__(holder, key, self._new(value, where.format(key)))
+            elif not over:
+                self._stale([value], _a(next((one for one in owners if not _is_a(one, _OWNED)), holder)))
+
+    def _new(self, value: Any, what: str) -> Any:
+        """Return what takes the place of a value, and note where."""
+        rebinding = self._for.get(id(value))
+        if rebinding is None:
+            return value
+        rebinding.rebound.append(what)
+        return rebinding.replacement
+
+    def _stale(self, values: Iterable[object], what: str) -> None:
+        for key in {id(value) for value in values if id(value) in self._for}:
+            self._for[key].stale.append(what)
+
+
+def _local_variables(ids: frozenset[int]) -> Iterator[tuple[int, str]]:
+    """Yield the local variables of running calls that the collector does not report: `(id of value, words)`.
+
+    Before Python 3.13, reading them fills a dictionary that the frame keeps, and that would keep alive what
+    the call lets go of later. So it is emptied again, unless the call itself has asked for its `locals()`, or
+    a debugger is there, which writes the dictionary back.
+    """
+    tops = sys._current_frames()  # noqa: SLF001 -- there is no other way
+    while tops:  # (frames in a list of one of these frames would never be released)
+        frame: FrameType | None = tops.popitem()[1]
+        while frame is not None:
+            code, module = frame.f_code, frame.f_globals.get("__name__")
+            # The names of a module or a class are in a dictionary that the collector knows.
+            if code.co_flags & 1 and not _is_ours(module):
+                variables = frame.f_locals
+                for name, value in variables.items():
+                    if id(value) in ids and name not in code.co_freevars:
+                        call = f"{module}:{getattr(code, 'co_qualname', code.co_name)}"
+                        yield id(value), f"a local variable {name} of {call}, which is running"
+                traced = any((frame.f_trace, sys.gettrace(), sys.getprofile()))
+                # Three references are the frame, the variable here, and the argument.
+                if type(variables) is dict and not traced and sys.getrefcount(variables) <= 3:  # noqa: PLR2004
+                    variables.clear()
+            frame = frame.f_back
+
+
+def _atexit_callbacks() -> list[object]:
+    """Return the functions that `atexit` will call: it compares each with one that it is asked to forget."""
+    found: list[object] = []
+    unequal: Any = type("Unequal", (), {"__eq__": lambda _, other: found.append(other), "__hash__": None})
+    with suppress(Exception):  # of a callback that refuses to be compared
+        atexit.unregister(unequal())
+    return found
+
+
+def _is_a(item: object, kind: Any) -> bool:
+    """Return whether an object is of a class, whatever it says itself: proxies have a `__class__` to ask."""
+    return issubclass(type(item), kind)
+
+
+def _is_ours(module: object) -> bool:
+    return type(module) is str and module.partition(".")[0] == "overlay"
+
+
+def _is_replacement(function: FunctionType) -> bool:
+    """Return whether a function is one of ours, or one that such a function is made of."""
+    marked = ORIGINAL in function.__dict__ and not is_wrapper(function)
+    return marked or _is_ours(function.__globals__.get("__name__"))
+
+
+def _is_of_module(item: Any) -> bool:
+    """Return whether an object is the dictionary of a module that `sys.modules` has."""
+    name = dict.get(item, "__name__") if _is_a(item, dict) else None
+    module = sys.modules.get(name) if type(name) is str else None
+    return _is_a(module, ModuleType) and any(part is item for part in gc.get_referents(module))
+
+
+def _namespace(cls: type) -> Any:
+    """Return the dictionary of a class itself; its `__dict__` is a view of that."""
+    return gc.get_referents(type.__dict__["__dict__"].__get__(cls))[0]
+
+
+def _name_of(item: Any) -> str:
+    """Return where a class or a function is defined, as `module:name`."""
+    if type(item) is FunctionType:
+        return f"{item.__module__}:{item.__qualname__}"
+    return f"{_namespace(item).get('__module__', '')}:{_qualname(item)}"
+
+
+def _a(item: object) -> str:
+    return f"a {_qualname(type(item))}"

@@ -20,11 +20,14 @@ def rank() -> int | None:
 
     A worker of Ray has the variables of the Slurm task that started its node, and is not that task.
     """
-    for name in _RANKS if is_worker() else (*_RANKS, _TASK):
-        text = os.environ.get(name, "").strip()
-        if text.isascii() and text.isdigit():
-            return int(text)
-    return None
+    said = (number(name) for name in (_RANKS if is_worker() else (*_RANKS, _TASK)))
+    return next((one for one in said if one is not None), None)
+
+
+def number(name: str) -> int | None:
+    """Return the number in a variable of the environment, `None` if there is none."""
+    text = os.environ.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def is_first() -> bool:
@@ -43,5 +46,9 @@ def rank_and_host() -> str:
     It is one word with a digit in it: Ray leaves such words out when it looks for lines that are the same.
     """
     mine = rank()
-    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-    return "" if mine is None else f"[rank={mine},host={'-'.join(host.split())}]"
+    return "" if mine is None else f"[rank={mine},host={'-'.join(host().split())}]"
+
+
+def host() -> str:
+    """Return the name of the machine."""
+    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")

@@ -114,7 +114,7 @@ class Engine:
                 return
             waiting, self._waiting = self._waiting, None
             try:
-                self.enable()
+                self._open(at_start=True)
             except Exception as error:  # an ImportError here would be taken for that of the upstream
                 text = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
                 if settings.strict():
@@ -140,10 +140,21 @@ class Engine:
 
     def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
         """Arm the selected patches, and apply those whose modules are there already."""
-        if patches is not None and not isinstance(patches, str):
-            patches = settings.terms(patches)
         if self._waiting is not None:
             self._wake()
+        self._open(patches, strict)
+        return self.status()
+
+    def _open(
+        self,
+        patches: str | Iterable[str] | None = None,
+        strict: bool | None = None,
+        *,
+        at_start: bool = False,
+    ) -> None:
+        """Do that. `at_start`: what is run has imported nothing yet, and may be a watched module."""
+        if patches is not None and not isinstance(patches, str):
+            patches = settings.terms(patches)
         known = self.known()
         with self._lock:
             if self._opened is not None and self._opened.closed:
@@ -162,6 +173,7 @@ class Engine:
                     strict_given=strict is not None,
                     pin=_pin_on(chosen),
                     table=self.tested(),
+                    at_start=at_start,
                     **(calls if self._speaks else {}),
                 )
             else:
@@ -171,12 +183,11 @@ class Engine:
                     None if strict is None else settings.strict(strict),
                 )
         try:
-            session.catch_up(PATIENCE)
+            session.catch_up(0.0 if at_start else PATIENCE)
         except BaseException:
             if opened:
                 self.disable()
             raise
-        return self.status()
 
     def disable(self) -> None:
         """Take everything out again, and disarm. If that is interrupted, the next call goes on with it."""

@@ -35,6 +35,7 @@ class WatchingFinder:
         imported: Imported,
         *,
         first: bool = True,
+        at_start: bool = False,
         passed: Callable[[], None] | None = None,
     ) -> None:
         """Watch modules by their names.
@@ -43,6 +44,7 @@ class WatchingFinder:
             names: The modules.
             imported: Called with each of them.
             first: Stay in front of whoever comes first later.
+            at_start: What runs as `__main__` has imported nothing yet: its first import is still to come.
             passed: Called when somebody has come first, who may have imported a watched module.
 
         """
@@ -51,7 +53,8 @@ class WatchingFinder:
         #: What a file may be called that is one of them.
         self._stems = frozenset(name.rpartition(".")[2] for name in names)
         #: Files that run as `__main__` and have been looked at. What runs now is the caller's to ask for.
-        self._looked: set[object] = {None, getattr(sys.modules.get("__main__"), "__file__", None)}
+        main = None if at_start else getattr(sys.modules.get("__main__"), "__file__", None)
+        self._looked: set[object] = {None, main}
         self._first = first
         self._imported = imported
         self._asking: set[tuple[int, str]] = set()

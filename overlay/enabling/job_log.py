@@ -22,14 +22,9 @@ from overlay.base.rank import is_first, rank
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Account(Protocol):
-        """What is in place in a process."""
-
-        def sentence(self) -> str:
-            """Return it in words."""
-            ...
+    from overlay.pinning.agreement import Account
 
 
 #: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
@@ -78,8 +73,20 @@ class JobLog:
         try:
             self.say_configuration()
             # Otherwise somebody else speaks: rank 0, or the process that started this one.
-            if is_first() and self._speaker() != _name() and log.heard("info"):
-                self._owe()
+            if not is_first() or self._speaker() == _name() or not log.heard("info"):
+                return
+            self._owes = os.getpid()
+            self._turn += 1
+            if not self._at_exit:
+                self._at_exit = True
+                import atexit
+
+                atexit.register(self.say_alone)
+            if not _is_single_threaded():  # from Python 3.12 on, a fork warns of more than one thread
+                from contextlib import suppress
+
+                with suppress(RuntimeError):  # no more threads, or the interpreter is ending: it is said then
+                    _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
         except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
             log.warning(f"what this job is run with cannot be told: {type(error).__name__}: {error}")
 
@@ -93,7 +100,9 @@ class JobLog:
             if self._shared is not None:  # before it is said, which takes a while: a fork may be as far
                 self._shared[0] = 1
         if log.heard("info" if mine else "debug"):
-            text = _as_text(self._configured())
+            import json
+
+            text = json.dumps(self._configured())
             if text != self._configuration:
                 self._configuration = text
                 (log.info if mine else log.debug)(f"configuration: {text}")
@@ -142,32 +151,16 @@ class JobLog:
         except Exception as error:  # noqa: BLE001 -- at the end of a process, or in a thread of its own
             log.warning(f"what is in place here cannot be told: {type(error).__name__}: {error}")
             return
-        if account is not None:
-            log.info(f"{self._alone()}: {account.sentence()}")
-            log.sum_up(done=True)
-
-    def _alone(self) -> str:
-        """Return whom the account of this process is for, and why for nobody else."""
+        if account is None:
+            return
         mine = rank()
         who = "this process" if mine is None else f"rank {mine}"
         if self._differ:
-            return f"the ranks do not agree; {who}"
-        return who if mine is None or os.environ.get("WORLD_SIZE") == "1" else f"ranks not compared; {who}"
-
-    def _owe(self) -> None:
-        self._owes = os.getpid()
-        self._turn += 1
-        if not self._at_exit:
-            self._at_exit = True
-            import atexit
-
-            atexit.register(self.say_alone)
-        if _is_single_threaded():  # from Python 3.12 on, a fork warns of more
-            return
-        try:
-            _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
-        except RuntimeError:  # no more threads, or the interpreter is ending: it is said then
-            return
+            who = f"the ranks do not agree; {who}"
+        elif mine is not None and os.environ.get("WORLD_SIZE") != "1":
+            who = f"ranks not compared; {who}"
+        log.info(f"{who}: {account.sentence()}")
+        log.sum_up(done=True)
 
     def _after_a_while(self, seconds: float, turn: int) -> None:
         from time import sleep
@@ -197,9 +190,3 @@ def _name() -> str:
     """Return how this process tells those that it starts that it was the one who spoke."""
     mine = rank()
     return "process" if mine is None else f"rank {mine}"
-
-
-def _as_text(configuration: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(configuration)

@@ -12,7 +12,7 @@ import sys
 from types import ModuleType
 
 from overlay import log
-from overlay.aliases.heap import modules_with_functions
+from overlay.base.collector import modules_with_functions, paused
 from overlay.base.record import TYPE_CHECKING
 from overlay.catalogue.registry import module_of
 from overlay.deciding.selection import in_order
@@ -55,6 +55,7 @@ class Session:
         chosen: Selection,
         *,
         table: Tested,
+        at_start: bool = False,
         strict: bool,
         strict_given: bool = False,
         pin: Pin | None = None,
@@ -63,7 +64,8 @@ class Session:
     ) -> None:
         """Arm the patches of a selection.
 
-        `table`: what they were tested on. `strict_given`: strict mode is an argument of `enable()`.
+        `table`: what they were tested on. `at_start`: as in `WatchingFinder`. `strict_given`: strict mode is
+        an argument of `enable()`.
         `on_first_module` is called before the first module is looked at that a patch is for, `on_module`
         after each.
         """
@@ -91,7 +93,9 @@ class Session:
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
         self._lived = modules_with_functions(frozenset(self._watched))
-        self._finder = WatchingFinder(frozenset(self._watched), self._imported, passed=self.catch_up)
+        self._finder = WatchingFinder(
+            frozenset(self._watched), self._imported, at_start=at_start, passed=self.catch_up
+        )
         self._finder.install()
 
     def renew_locks(self) -> None:
@@ -238,7 +242,6 @@ class Session:
         self._install(entry, name, module)
 
     def _install(self, entry: Entry, name: str, module: ModuleType) -> None:
-        from overlay.base.collector import paused
         from overlay.installing.live_site import ConflictError, run_as
         from overlay.installing.sites import prepare, put
 
@@ -395,7 +398,6 @@ class Session:
         """Return the verdict on a patch. All are decided on at once: they can bear on each other."""
         found = self._verdicts
         if patch.id not in found:
-            from overlay.base.collector import paused
             from overlay.deciding.decide import decide_all
 
             chosen = [entry.patch for entry in self.entries.values()]

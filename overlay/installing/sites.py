@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from types import FunctionType
 
-from overlay.aliases.refcounts import is_alone
+from overlay.aliases.alone import is_alone
 from overlay.aliases.search import holders_of, rebind
 from overlay.base.marks import ORIGINAL, OWNER
 from overlay.base.record import TYPE_CHECKING
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from overlay.aliases.rebinding import Rebinding, Swapped
     from overlay.patch import Replacement
     from overlay.reading.source import Tree
 
@@ -49,7 +48,6 @@ class Installed:
         self.after = after
         self.rebound: tuple[str, ...] = ()
         self.stale: tuple[str, ...] = ()
-        self.swapped: tuple[Swapped, ...] = ()
         #: Whether the module has been executed again since, so that this site is history.
         self.past = False
 
@@ -78,13 +76,12 @@ class Installed:
     def is_alone(self) -> bool:
         """Whether nobody but its parent has a reference to what is about to be replaced."""
         made: Any = function_of(self.after)
-        return is_alone(self.parent, self.name, made, kept=1)
+        return is_alone(self.parent, self.name, made)
 
     def pairs(self) -> list[tuple[object, object]]:
-        """Return what stood here and elsewhere, and what does now: functions, and what is around them."""
+        """Return what stood here, and what does now: the functions, and a static method around each."""
         before, after = function_of(self.before), function_of(self.after)
-        kept = [] if before is self.before else [(self.before, self.after)]
-        return [(before, after), *kept, *((one.before, one.after) for one in self.swapped)]
+        return [(before, after), *([] if before is self.before else [(self.before, self.after)])]
 
 
 def prepare(
@@ -139,8 +136,7 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
     pairs = [(after, before) for site in searched for before, after in site.pairs()]
     if pairs:
         owners = [site for site in searched for _ in site.pairs()]
-        found = rebind(pairs, [*map(vars, sites), *sites])
-        for site, rebinding in zip(owners, found, strict=True):
+        for site, rebinding in zip(owners, rebind(pairs), strict=True):
             left += [f"{site.site}: its replacement is still held by {holder}" for holder in rebinding.stale]
     return left
 
@@ -157,33 +153,14 @@ def _rebind_aliases(sites: Sequence[Installed]) -> None:
     if not pairs:
         return
     owners = [site for site in sites for _ in site.pairs()]
-    ignore = [*map(vars, sites), *sites]
-    found = rebind(pairs, ignore)
+    found = rebind(pairs)
+    if any(rebinding.earlier for rebinding in found):
+        gc.collect()  # until then a class that nobody has any more lives on, and its functions with it
     for site, rebinding in zip(owners, found, strict=True):
         site.rebound += tuple(rebinding.rebound)
-        site.stale += tuple(rebinding.stale)
-        site.swapped += tuple(rebinding.swapped)
-    _note_earlier(owners, found, ignore)
-
-
-def _note_earlier(sites: list[Installed], found: list[Rebinding], ignore: list[object]) -> None:
-    """Note who holds what an earlier execution of the module has made of a site.
-
-    That is not rebound: it may belong to a module object with a state of its own.
-    """
-    if not any(rebinding.earlier for rebinding in found):
-        return
-    gc.collect()  # until then a class that nobody has any more lives on, and its functions with it
-    alive = [
-        (site, function)
-        for site, rebinding in zip(sites, found, strict=True)
-        for function in (reference() for reference in rebinding.earlier)
-        if function is not None
-    ]
-    functions = [function for _, function in alive]
-    held = holders_of(functions, [*ignore, alive, *alive])
-    for (site, _), names in zip(alive, held, strict=True):
-        site.stale += tuple(f"{name} (of an earlier import of the module)" for name in names)
+        # What an earlier import has made is not rebound: it may belong to a module object with its own state.
+        earlier = [f"{name} (of an earlier import of the module)" for name in holders_of(rebinding.earlier)]
+        site.stale += (*rebinding.stale, *earlier)
 
 
 def _prepare(owner: str, module: ModuleType, replacement: Replacement, tree: Tree) -> Installed:

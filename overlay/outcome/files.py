@@ -4,7 +4,7 @@ The ranks of a job say the same of themselves, but for their numbers. So a folde
 that differs, named by its digest, and for each process a small one:
 
     ledger-DIGEST.json        the ledger, without the process and its figures
-    process-HOST-PID-ID.json  rank, digest of the ledger, and the figures that are not zero
+    process-HOST-PID-ID.json  rank, digest of the ledger, and the figures: `changed`, and what is not zero
 
 A file appears under its name when it is complete. Readers take a file by its name alone, so nothing is
 locked, and nothing is ever changed but by the process that wrote it.
@@ -17,7 +17,7 @@ import os
 from contextlib import suppress
 
 from overlay import log
-from overlay.base.rank import rank
+from overlay.base.rank import host, number, rank
 from overlay.base.record import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ class LedgerFile:
         """Name the files. Nothing is written yet."""
         self.pid = os.getpid()
         self._folder = os.path.abspath(folder)
-        host = "".join(one if one.isalnum() else "-" for one in _host())
+        where = "".join(one if one.isalnum() else "-" for one in host())
         # On another node, and in another container, there may be the same number, and the same host.
-        self._name = f"{PROCESS}{host}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
+        self._name = f"{PROCESS}{where}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
         self._written: dict[str, bytes] = {}
         self._warned = False
 
@@ -54,8 +54,8 @@ class LedgerFile:
             {
                 "ledger": digest,
                 "rank": rank(),
-                "world": _world(),
-                "host": _host(),
+                "world": number("WORLD_SIZE"),
+                "host": host(),
                 "pid": self.pid,
                 "ended": ended,
                 "effects": figures,
@@ -91,13 +91,16 @@ class LedgerFile:
 
 
 def split(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | float]]]:
-    """Return the ledger as all ranks have it, and by patch the figures of this one that are not zero."""
+    """Return the ledger as all ranks have it, and by patch the figures of this one."""
     figures = {}
     patches = []
     for patch in status.patches:
         if patch.effect is not None:
             if patch.effect.reached:
-                figures[patch.patch] = {name: value for name, value in patch.effect.values.items() if value}
+                # Without `changed` nobody knows how many there were: it is on a device, and was not fetched.
+                figures[patch.patch] = {
+                    name: value for name, value in patch.effect.values.items() if value or name == "changed"
+                }
             patch = patch.replace(effect=patch.effect.replace(values={}))  # noqa: PLW2901 -- without them
         patches.append(patch)
     ledger = status.replace(patches=tuple(patches)).to_dict()
@@ -114,14 +117,3 @@ def digest_of(data: bytes) -> str:
 
 def _encoded(data: object) -> bytes:
     return (json.dumps(data, sort_keys=True) + "\n").encode()
-
-
-def _world() -> int | None:
-    text = os.environ.get("WORLD_SIZE", "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _host() -> str:
-    from socket import gethostname
-
-    return gethostname()

@@ -14,7 +14,7 @@ from overlay.pinning import lock as locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from overlay.ledger import PatchStatus, Status
     from overlay.verdict import Verdict
@@ -137,14 +137,27 @@ def _outcome(patch: PatchStatus) -> str:
     return "in place" if any(site.state == "applied" for site in patch.sites) else ""
 
 
-def differences(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> str:
-    """Return a table of what ranks differ in, empty if they do not.
+class Difference(Record):
+    """One fact of which ranks say different things."""
+
+    fact: str
+    #: Each value, what helps a person with it, and the ranks that say so; the lowest rank first.
+    said: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it is the source of a site: where versions differ, there are many."""
+        return locks.SOURCE_OF in self.fact
+
+
+def compare(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> list[Difference]:
+    """Return what ranks differ in.
 
     Args:
         kinds: What ranks say of themselves, each with the ranks that say so.
 
     """
-    lines = _rows("overlay", [(said.facts["overlay"], "", ranks) for said, ranks in kinds])
+    found = [_difference("overlay", [(said.facts["overlay"], "", ranks) for said, ranks in kinds])]
     kinds = [(said, ranks) for said, ranks in kinds if said.facts != Statement.facts]
     partly: set[str] = set()
     for name in sorted({name for said, _ in kinds for name in said.facts} - {"overlay"}):
@@ -153,23 +166,38 @@ def differences(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> str:
         if not all(name in said.facts for said, _ in kinds):
             partly.add(name)
         values = [(locks.shown(said.facts.get(name)), said.notes.get(name, ""), of) for said, of in kinds]
-        lines += _rows(name, values)
+        found.append(_difference(name, values))
     for name in sorted({name for said, _ in kinds for name in said.outcome}):
-        lines += _rows(name, [(said.outcome[name], "", of) for said, of in kinds if name in said.outcome])
-    return "\n".join(lines)
+        answers = [(said, of) for said, of in kinds if name in said.outcome]
+        values = [(said.outcome[name], said.notes.get(name, ""), of) for said, of in answers]
+        found.append(_difference(name, values))
+    return [one for one in found if len(one.said) > 1]
 
 
-def _rows(name: str, values: Iterable[tuple[str, str, Sequence[int]]]) -> list[str]:
-    """Return rows on one fact, none if all say the same: its name, and below that who says what."""
+def _difference(fact: str, values: Iterable[tuple[str, str, Sequence[int]]]) -> Difference:
+    """Return what is said of a fact, in one value if all say the same."""
     groups: dict[str, tuple[str, list[int]]] = {}
     for value, note, ranks in values:
         if ranks:
-            groups.setdefault(value, (f"{value} ({note})" if note else value, []))[1].extend(ranks)
-    if len(groups) < 2:  # noqa: PLR2004 -- two differ
-        return []
-    width = max(len(spans(ranks)) for _, ranks in groups.values())
-    ordered = sorted(groups.values(), key=lambda group: min(group[1]))
-    return [f"  {name}", *(f"    {spans(ranks):<{width}}  {text}" for text, ranks in ordered)]
+            groups.setdefault(value, (note, []))[1].extend(ranks)
+    said = [(value, note, tuple(sorted(ranks))) for value, (note, ranks) in groups.items()]
+    return Difference(fact=fact, said=tuple(sorted(said, key=lambda one: one[2][0])))
+
+
+def differences(kinds: Sequence[tuple[Statement, Sequence[int]]]) -> str:
+    """Return what ranks differ in as a table, empty if they do not. See `compare`."""
+    return "\n".join(rows(compare(kinds), spans))
+
+
+def rows(found: Iterable[Difference], who: Callable[[Sequence[int]], str]) -> list[str]:
+    """Return differences as lines: each fact, and below it who says what. `who` names ranks."""
+    lines = []
+    for one in found:
+        width = max(len(who(ranks)) for _, _, ranks in one.said)
+        lines.append(f"  {one.fact}")
+        for value, note, ranks in one.said:
+            lines.append(f"    {who(ranks):<{width}}  {value}{f' ({note})' if note else ''}")
+    return lines
 
 
 def silence(ranks: Iterable[int], timeout: float) -> str:

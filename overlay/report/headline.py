@@ -1,20 +1,20 @@
-"""The headline of a report: whether the processes agree, and how many patches are in place."""
+"""What became of each patch, and the sentence with which a page begins."""
 
 from __future__ import annotations
 
 from overlay.base.record import TYPE_CHECKING, Record
-from overlay.verdict import LOUD
+from overlay.report.job import listed
+from overlay.verdict import LOUD, VERDICTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from overlay.patch import Patch
-    from overlay.report.ledgers import Difference, Group
+    from overlay.report.job import Group, Job
+    from overlay.verdict import Plan, TargetVerdict
 
-#: What an installation says of a patch that `all` leaves out.
+#: What an installation says of a patch that applies and that `all` leaves out.
 OPT_IN = "opt-in"
-
-#: What becomes of a patch, the worst first, as it stands after a number; and its tone.
+#: The outcomes of a patch, the worst first, as they stand after a number; and the tone of each.
 OUTCOMES: dict[str, str] = {
     "asked for, and not there": "bad",
     "incomplete": "care",
@@ -28,8 +28,9 @@ OUTCOMES: dict[str, str] = {
     "not selected": "plain",
     "not known": "plain",
 }
-#: What a view says of a patch, a state or else a verdict, and what that comes to.
+#: The outcome of each verdict and each state of a patch.
 _OF_WORD = {
+    **dict.fromkeys((*VERDICTS, "skipped"), "nothing to mend"),
     **dict.fromkeys((*LOUD, "failed"), "asked for, and not there"),
     "incomplete": "incomplete",
     "reverted": "taken out",
@@ -37,29 +38,67 @@ _OF_WORD = {
     "apply": "to be applied",
     OPT_IN: OPT_IN,
     "armed": "not reached",
-    **dict.fromkeys(("fixed-upstream", "superseded", "not-affected", "skipped"), "nothing to mend"),
     "not-installed": "not installed",
     "not-selected": "not selected",
 }
-#: Facts that are named in a sentence; the table has the others.
-_FACTS = 3
 
 
-class Headline(Record):
-    """The outcome in a sentence, and the rest of it."""
+class View(Record):
+    """An installation that was audited, or processes that say the same."""
 
-    tone: str
-    text: str
-    #: How many patches came to what, those that came to something.
-    counts: tuple[tuple[str, int], ...]
+    name: str
+    #: By patch, its verdict or its state, and why.
+    words: dict[str, tuple[str, str]]
+    #: The word for a patch that is not among these.
+    otherwise: str
+    #: The projects there, each with its version.
+    versions: tuple[str, ...]
+    #: The overlay, the Python and the settings of processes.
+    settings: tuple[str, ...] = ()
 
-    def tally(self) -> str:
-        """Return the numbers as text."""
-        return " \u00b7 ".join(f"{count} {outcome}" for outcome, count in self.counts)
+    def word(self, patch: str) -> str:
+        """Return what became of a patch here, empty if nothing is known of it."""
+        return self.words.get(patch, (self.otherwise, ""))[0]
+
+
+def view_of_plan(name: str, plan: Plan, selected: Collection[str]) -> View:
+    """Return the view of an installation. `selected`: the patches that need not be asked for by their ids."""
+    words = {}
+    for one in plan.verdicts:
+        asked = one.verdict != "apply" or one.patch in selected
+        words[one.patch] = (one.verdict if asked else OPT_IN, one.reason or one.where())
+    targets = (target for one in plan.verdicts for target in one.targets)
+    return View(name=name, words=words, otherwise="", versions=_versions(targets))
+
+
+def view_of_group(group: Group) -> View:
+    """Return the view of processes that say the same."""
+    words: dict[str, tuple[str, str]] = {}
+    targets: list[TargetVerdict] = []
+    for one in group.status.patches:
+        word, why = one.state, one.reason
+        if one.verdict is not None:
+            word = one.verdict.verdict if word == "skipped" else word
+            why = why or one.verdict.reason or one.verdict.where()
+            targets += one.verdict.targets
+        words[one.patch] = (word, why)
+    status = group.status
+    settings = (
+        f"overlay {status.version}{'' if status.enabled else ', not enabled'}",
+        f"Python {status.python}",
+        "strict" if status.strict else "not strict",
+        *([f"pinned to {status.pinned}"] if status.pinned else []),
+    )
+    versions = _versions(targets)
+    return View(name=group.name, words=words, otherwise="not-selected", versions=versions, settings=settings)
+
+
+def _versions(targets: Iterable[TargetVerdict]) -> tuple[str, ...]:
+    return tuple(sorted({f"{target.project} {target.version}" for target in targets if target.version}))
 
 
 def outcome(words: Iterable[str]) -> str:
-    """Return the outcome of a patch, from what all views say of it."""
+    """Return what a patch came to, from the words of all views on it."""
     found = {_OF_WORD.get(word, "not known") for word in words}
     if found & {"not reached", "not selected"}:
         # What an installation could take is not what processes took; whatever else they say says more.
@@ -70,94 +109,76 @@ def outcome(words: Iterable[str]) -> str:
     return next(name for name in OUTCOMES if name in found or name == "not known")
 
 
-def headline(
-    outcomes: Mapping[str, str],
-    processes: int,
-    groups: Sequence[Group],
-    differences: Sequence[Difference],
-    gaps: Sequence[str] = (),
-) -> Headline:
+class Headline(Record):
+    """The outcome in a sentence, and the numbers behind it."""
+
+    tone: str
+    text: str
+    #: How many patches came to each outcome, without those that none came to.
+    counts: tuple[tuple[str, int], ...]
+
+    def tally(self) -> str:
+        """Return the numbers as text."""
+        return " \u00b7 ".join(f"{count} {outcome}" for outcome, count in self.counts)
+
+
+def headline(outcomes: Mapping[str, str], job: Job | None) -> Headline:
     """Return what is said first.
 
     Args:
-        outcomes: By patch, what became of it.
-        processes: How many processes said something; of none, the report is on installations alone.
-        groups: Those that say the same.
-        differences: What they differ in.
-        gaps: Sentences on processes of which too little is known: what is said is not on all of a job.
+        outcomes: What each patch came to.
+        job: The job, if the report is on one.
 
     """
-    counts = tuple(
-        (name, number) for name in OUTCOMES if (number := sum(one == name for one in outcomes.values()))
-    )
-    bad = [name for name, one in outcomes.items() if OUTCOMES[one] == "bad"]
-    care = [name for name, one in outcomes.items() if OUTCOMES[one] == "care"]
-    sentences = [*_agreement(processes, groups, differences, whole=not gaps), *gaps]
-    sentences += [f"{_names(bad)} {_is(bad)} asked for, and not there."] if bad else []
-    sentences += [f"{_names(care)} {_is(care)} not completely in place."] if care else []
-    if not bad and not care:
-        sentences.append(_good(dict(counts), processes, alike=not differences))
-    tone = "bad" if bad or differences else "care" if care or gaps else "good"
-    if tone == "good" and not any(OUTCOMES[name] == "good" for name, _ in counts):
-        tone = "plain"
+    number = {name: sum(one == name for one in outcomes.values()) for name in OUTCOMES}
+    by_tone: dict[str, list[str]] = {tone: [] for tone in ("bad", "care", "good", "plain")}
+    for name, one in outcomes.items():
+        by_tone[OUTCOMES[one]].append(name)
+    gaps = job.gaps() if job is not None else []
+    sentences = [*([_agreement(job)] if job is not None else []), *gaps]
+    for tone, what in (("bad", "asked for, and not there"), ("care", "not completely in place")):
+        if names := by_tone[tone]:
+            sentences.append(f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}.")
+    if not by_tone["bad"] and not by_tone["care"]:
+        sentences.append(_no_complaint(number, job))
+    differ = job is not None and bool(job.differences)
+    tone = next(tone for tone, names in by_tone.items() if names or tone == "plain")
+    tone = "bad" if differ else "care" if gaps and tone != "bad" else tone
+    counts = tuple((name, count) for name, count in number.items() if count)
     return Headline(tone=tone, text=" ".join(sentences), counts=counts)
 
 
-def unmet(patches: Mapping[str, Patch], met: Iterable[str], waiting: Iterable[str]) -> dict[str, list[str]]:
-    """Return the patches that wait for a project that no process has reported on, by project.
-
-    Args:
-        patches: All that are known, by id.
-        met: Projects of which a process or an audit has named a version.
-        waiting: Ids of the patches that were not reached.
-
-    """
-    seen = set(met)
-    found: dict[str, list[str]] = {}
-    for name in waiting:
-        patch = patches.get(name)
-        projects = [target.project.name for target in patch.targets] if patch is not None else []
-        if projects and not seen.intersection(projects):
-            found.setdefault(projects[0], []).append(name)
-    return found
+def _agreement(job: Job) -> str:
+    count = len(job.names)
+    if job.differences:
+        # Where versions differ, the sources of many sites do: the table has them.
+        facts = [one.fact for one in job.differences if not one.is_source]
+        facts = facts or [one.fact for one in job.differences]
+        who = _named([group.name for group in job.groups])
+        return f"The {count} processes do not agree: {who} differ in {_named(facts, 3)}."
+    if count == 1:
+        return "One process, with nobody to compare it with."
+    return f"The {count} processes here agree." if job.gaps() else f"All {count} processes agree."
 
 
-def _agreement(
-    processes: int, groups: Sequence[Group], differences: Sequence[Difference], *, whole: bool
-) -> list[str]:
-    if differences:
-        # Of a patch that differs, the table says in what.
-        facts = [one.fact.partition(": ")[0] for one in differences if not one.is_source]
-        facts = list(dict.fromkeys(facts or [one.fact for one in differences]))
-        who = _names([group.name for group in groups])
-        return [f"The {processes} processes do not agree: {who} differ in {_names(facts, _FACTS)}."]
-    if processes > 1:
-        return [f"All {processes} processes agree." if whole else f"The {processes} processes here agree."]
-    return ["One process, with nobody to compare it with."] if processes else []
-
-
-def _good(counts: Mapping[str, int], processes: int, *, alike: bool) -> str:
-    there, wanted = counts.get("in place", 0), counts.get("to be applied", 0)
+def _no_complaint(number: Mapping[str, int], job: Job | None) -> str:
+    there, wanted = number["in place"], number["to be applied"]
     if there:
-        where = "in place" if alike else "in place on some"
+        where = "in place on some" if job is not None and job.differences else "in place"
         return f"{_patches(there)} {'is' if there == 1 else 'are'} {where}, and none was refused."
     if wanted:
         return f"{_patches(wanted)} would be applied here, and none is refused."
-    if counts.get("not reached"):
+    if number["not reached"]:
         return "No patch has been reached: none of the modules that they are for was imported."
-    return "No patch is in place." if processes else "There is nothing here that a patch would mend."
+    return "No patch is in place." if job is not None else "There is nothing here that a patch would mend."
 
 
 def _patches(count: int) -> str:
     return f"{count} patch{'es' if count != 1 else ''}"
 
 
-def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
-
-
-def _names(names: Sequence[str], most: int = 4) -> str:
-    shown, rest = list(names[:most]), len(names) - most
-    if rest > 0:
-        return f"{', '.join(shown)} and {rest} more"
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+def _named(names: Sequence[str], most: int = 4) -> str:
+    """Return names in a sentence."""
+    if 1 < len(names) <= most:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return listed(names, most)

@@ -2,59 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import reprlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
 
 from overlay.base import toml
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.errors import SuiteError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 #: The package whose folder `suites` holds the recipes that come with overlay.
 HOME = "overlay.compat"
-
-#: Bytes, far above what a recipe needs.
-LARGEST = 1 << 16
-#: No number in a recipe is this great.
-_GREATEST = 1 << 31
-#: Characters: a message names it in full.
-_LONGEST_KEY = 200
-
-#: The last words of a command, and what stands for what in it.
+#: Bytes of a recipe, seconds for the package index or a clone, and a number: no recipe needs more.
+LARGEST, PATIENCE, _GREATEST = 1 << 16, 600, 1 << 31
+#: What stands in a command for this interpreter, and for the number of ranks.
 PYTHON, RANKS = "{python}", "{ranks}"
 
 
-class Source(Record):
-    """Where files come from: exactly one of `sdist`, `checkout` and `git` is set."""
-
-    #: `NAME==VERSION` in the package index.
-    sdist: str = ""
-    #: The environment variable that names a git repository on this machine.
-    checkout: str = ""
-    #: The address of a git repository.
-    git: str = ""
-    #: For a repository: a tag or a commit.
-    revision: str = ""
-    #: What of it to unpack; empty for all.
-    paths: tuple[str, ...] = ()
-
-
-class Excluded(Record):
-    """Files that are not run, and why."""
-
-    files: tuple[str, ...]
-    reason: str
-
-
-class Known(Record):
-    """Tests that are known to fail, or to be lost, and why: what is lost counts as lost all the same."""
-
-    #: A pattern of node ids, with `*`.
-    test: str
-    reason: str
+class UnavailableError(SuiteError):
+    """What a recipe names cannot be fetched here."""
 
 
 class Recipe(Record):
@@ -62,44 +36,45 @@ class Recipe(Record):
 
     name: str
     about: str
-    #: The distributions that decide what is tested, and the ranges of what else has to be installed.
-    environment: tuple[str, ...] = ()
     #: The packages under test, by their import names.
     packages: tuple[str, ...]
-    #: Where the tests come from, in the order of trying.
-    tests: tuple[Source, ...]
+    #: `from`: an sdist `NAME==VERSION`, or a git repository `$VARIABLE@TAG` or `ADDRESS@TAG`, of which the
+    #: first that can be had is taken. The variable has the path of a repository or bundle on this machine.
+    #: `paths`: what to unpack of a repository, if not all.
+    tests: dict[str, tuple[str, ...]]
     #: Where the packages under test come from, if not from where the tests do.
-    code: tuple[Source, ...] = ()
-    command: tuple[str, ...] = (PYTHON, "-m", "pytest")
-    #: Further arguments for pytest.
-    arguments: tuple[str, ...] = ()
-    variables: dict[str, str] = {}  # noqa: RUF012 -- a record is immutable, and so is its default by agreement
+    code: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- nobody changes it
+    #: Patterns of the test files, where `**` stands for any folders.
     include: tuple[str, ...]
-    exclude: tuple[Excluded, ...] = ()
-    #: The files that `--quick` runs.
+    #: Those that `--quick` runs, and by reason those that are never run.
     quick: tuple[str, ...] = ()
+    exclude: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
+    command: tuple[str, ...] = (PYTHON, "-m", "pytest")
+    #: Further arguments of pytest, and variables.
+    arguments: tuple[str, ...] = ()
+    variables: dict[str, str] = {}  # noqa: RUF012
     #: How many processes run one file, for commands that start ranks.
     ranks: int = 1
     #: Seconds for one file, after which it counts as hung.
     time_limit: int = 120
-    #: Seconds that both runs took on two cores, two files at once; 0 if that was not measured.
-    seconds: int = 0
-    known: tuple[Known, ...] = ()
 
 
-_KINDS = ("sdist", "checkout", "git")
-_PATH = "path"
-#: What the texts of a field have to match, by its name; those of others may not be empty.
-_FORMS = {
-    "packages": r"[a-z_][a-z0-9_]*",
-    "sdist": r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.!+_-]*",
-    "checkout": r"[A-Z][A-Z0-9_]*",
-    "git": r"(https|ssh|file)://\S+",
-    "revision": r"[A-Za-z0-9][A-Za-z0-9._/-]*",
-    "variables": r".*",
-    **dict.fromkeys(("paths", "include", "quick", "files"), _PATH),
+_STEP = r"(?!\.\.?(?:/|$))[^/\\]+"
+_PATHS = [(rf"(?![~-]){_STEP}(?:/{_STEP})*", "a path inside the tree")]
+_TEXT = (r".+", "a text")
+_ORIGIN = (r"\S+==\S+|\S+@[^-\s]\S*", "NAME==VERSION, $VARIABLE@TAG or ADDRESS@TAG")
+#: What each key holds: a text that matches a pattern (and what to call that), a number, a list of these, or a
+#: table. Keys are patterns too.
+_FORM: dict[str, Any] = {
+    "about": _TEXT,
+    "ranks|time_limit": int,
+    "tests|code": {"from": [_ORIGIN], "paths": _PATHS},
+    "include|quick": _PATHS,
+    "command|arguments": [_TEXT],
+    "packages": [(r"[a-z_][a-z0-9_]*", "an import name")],
+    "exclude": {r"\S.{0,199}": _PATHS},
+    "variables": {r"[A-Za-z_][A-Za-z0-9_]{0,99}": (r".*", "a text")},
 }
-_TABLES: dict[str, type[Record]] = {kind.__name__: kind for kind in (Source, Excluded, Known)}
 
 
 def shipped() -> dict[str, str]:
@@ -113,108 +88,111 @@ def shipped() -> dict[str, str]:
 
 def find(name: str) -> Recipe:
     """Return the recipe of a name, or that in a file `*.toml`. Raises `SuiteError`."""
-    if name.endswith(".toml"):
-        return read(name)
     known = shipped()
-    if name not in known:
-        from overlay.base.settings import nearest
-
-        raise SuiteError(f"there is no recipe {name!r}; {nearest(name, sorted(known))}")
-    return read(known[name])
+    if name not in known and not name.endswith(".toml"):
+        raise SuiteError(f"there is no recipe {name!r}; there are: {', '.join(known)}")
+    return read(known.get(name, name))
 
 
 def read(path: str) -> Recipe:
     """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
     try:
-        data = toml.read(path, largest=LARGEST)
-    except (OSError, toml.TomlError) as error:
-        raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
-    try:
-        found: Recipe = _table(Recipe, data, "", name=os.path.basename(path).removesuffix(".toml"))
-    except _WrongError as error:
+        data = _checked(_FORM, toml.read(path, largest=LARGEST), "")
+    except SuiteError as error:
         raise SuiteError(f"the recipe {path}: {error}") from error
-    return found
+    except (OSError, ValueError) as error:  # what is no TOML, and integers of thousands of digits
+        raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
+    needed = {key: data.get(key) for key in ("about", "packages", "tests", "include")}
+    needed |= {f"{key}.from": data[key].get("from") for key in ("tests", "code") if key in data}
+    if lacking := [key for key, value in needed.items() if not value]:
+        raise SuiteError(f"the recipe {path}: {lacking[0]!r} is missing or empty")
+    return Recipe(**data, name=os.path.basename(path).removesuffix(".toml"))
 
 
-class _WrongError(Exception):
-    """What is wrong with a recipe, by key and value."""
-
-
-def _table(kind: type[Record], table: Any, where: str, **given: str) -> Any:
-    """Return a table as a record. Fields that are given may not stand in the table."""
-    if not isinstance(table, dict):
-        raise _WrongError(f"{where} = {_shown(table)} is not a table")
-    found: dict[str, Any] = dict(given)
-    for key, value in table.items():
-        full = _key(where, key)
-        if key not in kind._fields or key in given:
-            from difflib import get_close_matches
-
-            near = [f"; the nearest: {name}" for name in get_close_matches(key, kind._fields, n=1)]
-            raise _WrongError(f"unknown key {_shown(full)} = {_shown(value)}{''.join(near)}")
-        found[key] = _value(kind.__annotations__[key], value, full, _FORMS.get(key, ".+"))
-    needed = [name for name in kind._fields if not hasattr(kind, name)]
-    for name in needed:
-        if not found.get(name):
-            raise _WrongError(
-                f"{where} = {_shown(table)}: it needs {' and '.join(needed)}"
-                if where
-                else f"{name!r} is missing or empty"
-            )
-    if kind is Source and len([one for one in _KINDS if one in found]) != 1:
-        raise _WrongError(f"{where} = {_shown(table)}: exactly one of {', '.join(_KINDS)} is needed")
-    if kind is Source and ("sdist" in found) == ("revision" in found):
-        raise _WrongError(f"{where} = {_shown(table)}: a repository needs a revision, and an sdist has none")
-    return kind(**found)
-
-
-def _value(kind: str, value: Any, where: str, form: str) -> Any:
-    """Return the value of a field. `kind` is its type as it is written in the record."""
-    if kind.startswith("tuple["):
+def _checked(form: Any, value: Any, key: str) -> Any:
+    """Return a value of a form, with tuples for lists. Raises `SuiteError`, which names key and value."""
+    said = f"{key} = {value!r:.200}"
+    if isinstance(form, list):
         if not isinstance(value, list):
-            raise _WrongError(f"{where} = {_shown(value)} is not a list")
-        inside = kind.removeprefix("tuple[").removesuffix(", ...]")
-        return tuple(_value(inside, item, f"{where}[{at}]", form) for at, item in enumerate(value))
-    if kind.startswith("dict["):
+            raise SuiteError(f"{said} is not a list")
+        return tuple(_checked(form[0], item, f"{key}[{at}]") for at, item in enumerate(value))
+    if isinstance(form, dict):
         if not isinstance(value, dict):
-            raise _WrongError(f"{where} = {_shown(value)} is not a table")
-        return {key: _value("str", text, _key(where, key), form) for key, text in value.items()}
-    if kind in _TABLES:
-        return _table(_TABLES[kind], value, where)
-    if kind == "int":
+            raise SuiteError(f"{said} is not a table")
+        found = {}
+        for name, item in value.items():
+            full = f"{key}.{name}" if key else name
+            inside = next((one for pattern, one in form.items() if re.fullmatch(pattern, name)), None)
+            if inside is None or not name.isprintable():
+                keys = ", ".join(form).replace("|", ", ")
+                raise SuiteError(f"unknown key {full!r:.200} = {item!r:.200}; there are: {keys}")
+            found[name] = _checked(inside, item, full)
+        return found
+    if form is int:
         if type(value) is int and 0 < value < _GREATEST:
             return value
-        raise _WrongError(f"{where} = {_shown(value)} is not a whole number above 0 and below {_GREATEST}")
-    return _text(value, where, form)
-
-
-def _text(value: Any, where: str, form: str) -> str:
-    if not isinstance(value, str):
-        raise _WrongError(f"{where} = {_shown(value)} is not a text")
-    if not value.isprintable():
-        raise _WrongError(f"{where} = {_shown(value)} holds characters that do not print")
-    if form == _PATH:
-        steps = value.split("/")
-        if not value or value.startswith(("/", "~", "-")) or "\\" in value or {"", ".", ".."} & {*steps}:
-            raise _WrongError(f"{where} = {_shown(value)} is not a path inside the tree")
-    elif not re.fullmatch(form, value):
-        raise _WrongError(f"{where} = {_shown(value)} does not match {form}")
+        raise SuiteError(f"{said} is not a whole number above 0 and below {_GREATEST}")
+    pattern, words = form
+    if not isinstance(value, str) or not value.isprintable() or not re.fullmatch(pattern, value):
+        raise SuiteError(f"{said} is not {words}")
     return value
 
 
-def _key(where: str, key: str) -> str:
-    """Return the full name of a key, which begins with the tables that it is in."""
-    full = f"{where}.{key}" if where else key
-    if not key.isprintable() or len(full) > _LONGEST_KEY:
-        raise _WrongError(f"the key {_shown(full)} is too long, or holds characters that do not print")
-    return full
+def fetch(source: Mapping[str, tuple[str, ...]], into: str) -> str:
+    """Unpack the first of several sources that can be had into a folder.
+
+    Returns:
+        Where it is from: `sdist verl==0.8.0`, or `$VERL_REPO@v0.8.0 (commit 0123456789ab)`.
+
+    Raises:
+        UnavailableError: There is none. It has the error of each.
+
+    """
+    errors = []
+    for text in source["from"]:
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                return _fetch(text, source.get("paths", ()), scratch, into)
+        except SuiteError as error:  # noqa: PERF203 -- the next one may do
+            errors.append(str(error))
+    raise UnavailableError("; ".join(errors))
 
 
-def _shown(value: Any) -> str:
-    """Return a value for a message, cut where it is long."""
-    short = reprlib.Repr()
-    short.maxstring = 200
+def _fetch(text: str, paths: tuple[str, ...], scratch: str, into: str) -> str:
+    if "==" in text:
+        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:")
+        _run(text, *pip, "--dest", scratch, "--", text)
+        (name,) = os.listdir(scratch)
+        with tarfile.open(os.path.join(scratch, name)) as archive:
+            archive.extractall(scratch, filter="data")
+        os.remove(os.path.join(scratch, name))
+        shutil.copytree(os.path.join(scratch, *os.listdir(scratch)), into, symlinks=True, dirs_exist_ok=True)
+        return f"sdist {text}"
+    repository, _, tag = text.rpartition("@")
+    if repository.startswith("$"):
+        if not (repository := os.environ.get(repository[1:], "")):
+            raise SuiteError(f"{text}: the variable is not set (a git repository or bundle on this machine)")
+        repository = os.path.abspath(repository)
+    git = ("git", "-C", scratch)
+    _run(text, *git, "init", "--quiet", "--bare")
+    # As a tag, so that a branch of the same name is not taken for it.
+    _run(text, *git, "fetch", "--quiet", "--depth=1", "--", repository, f"refs/tags/{tag}")
+    commit = _run(text, *git, "rev-parse", "FETCH_HEAD^{commit}").decode().strip()
+    data = _run(text, *git, "archive", "--format=tar", commit, *paths)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(into, filter="data")
+    return f"{text} (commit {commit[:12]})"
+
+
+def _run(what: str, *command: str) -> bytes:
+    """Return the output of a command. Raises `SuiteError` with the line of its errors that says most."""
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GIT_TERMINAL_PROMPT": "0"}
     try:
-        return short.repr(value)
-    except ValueError:  # Python refuses to print an integer of thousands of digits
-        return "what has a number of thousands of digits"
+        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE, env=environ)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SuiteError(f"{what}: {error}") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit {done.returncode}"]
+        errors = [line for line in said if line.startswith(("ERROR", "fatal"))] or said
+        raise SuiteError(f"{what}: {errors[-1][:300]}")
+    return done.stdout

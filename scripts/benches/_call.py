@@ -1,150 +1,88 @@
 """Benchmark (b): what a patched function costs per call.
 
-A small upstream and two patches for it are written to a temporary folder: one patch replaces a function, the
-other wraps it. They go through the engine as the patches that come with overlay do. Measured in a process of
-its own, because `enable()` is for the whole process.
+The functions of a small upstream are replaced or wrapped by the engine, as those of patches are.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
-from importlib import import_module
+from contextvars import ContextVar
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benches._timing import Row, clean_environment, seconds, summary, take_turns
-from environment import inside
+from fake_upstream import Upstream, forget
+
+from benches._timing import Row, seconds, summary, take_turns
+from overlay.effect import effect
+from overlay.enabling.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: What is called: nothing, which is all that is measured beside what a patch adds.
-UPSTREAM = "\n\n".join(
-    f"def {name}(x):\n    return x\n"
-    for name in ("plain", "replaced", "wrapped", "guarded", "counted", "passed")
-)
-
-PATCH = """\
-from overlay.patch import Patch, Present, Project, Removal, Replacement, Target, Variant
+ACTIVE: ContextVar[Any] = ContextVar("ACTIVE", default=None)
+EFFECT = effect(__name__, "call")
+CALLS = 100_000
 
 
-{make}
+def replacing(_original: Any, _module: Any) -> Any:
+    """Make a function that does without the original."""
+    return lambda x: x
 
 
-UPSTREAM = Project(
-    name="bench-upstream",
-    distributions=("bench-upstream",),
-    marker="bench_upstream.core",
-    read_version=lambda read: "1.0",
-)
-SITE = "bench_upstream.core:{site}"
-PATCH = Patch(
-    id="bench.{id}",
-    revision=1,
-    summary="Measure a call",
-    why="Nothing is wrong.",
-    upstream=("none/none#1",),
-    remove=Removal(version=None, when="Never.", test="tests/scripts/benches/test_costs.py"),
-    targets=(
-        Target(
-            project=UPSTREAM,
-            variants=(
-                Variant(
-                    name="1",
-                    versions=">=1",
-                    shape=(Present(site=SITE),),
-                    replacements=(Replacement(site=SITE, make=make),),
-                ),
-            ),
-        ),
-    ),
-)
-"""
+def wrapping(original: Any, _module: Any) -> Any:
+    """Make a function that calls the original."""
 
-REPLACE = """\
-def make(original, module):
-    def replaced(x):
-        return x
-
-    return replaced
-"""
-
-WRAP = """\
-def make(original, module):
-    def wrapped(x):
+    def wrapped(x: Any) -> Any:
         return original(x)
 
     return wrapped
-"""
-
-# As most wrappers here: they act while the run is of the kind that needs them, and pass on otherwise.
-GUARD = """\
-from contextvars import ContextVar
-
-ACTIVE = ContextVar("ACTIVE", default=None)
 
 
-def make(original, module):
-    def guarded(x):
+def guarding(original: Any, _module: Any) -> Any:
+    """Make what most wrappers are: it acts in a run of the kind that needs it, and passes on otherwise."""
+
+    def guarded(x: Any) -> Any:
         if ACTIVE.get() is None:
             return original(x)
         raise RuntimeError
 
     return guarded
-"""
-
-# The same, and each call that it acts on is counted: as `effect.py` of a patch has it.
-COUNT = """\
-from overlay.effect import effect
-
-EFFECT = effect(__name__, "call")
 
 
-def make(original, module):
-    def counted(x):
+def counting(original: Any, _module: Any) -> Any:
+    """Make a wrapper that counts each call, as `effect.py` of a patch has it."""
+
+    def counted(x: Any) -> Any:
         EFFECT.calls += 1
         EFFECT.changed += 1
         return original(x)
 
     return counted
-"""
 
-# One that counts, on the way on which it hands the call on: that is that of the guarded wrapper.
-PASS_ON = f"""{GUARD.replace("guarded", "passed").replace("raise RuntimeError", "EFFECT.calls += 1")}
 
-from overlay.effect import effect
+def passing(original: Any, _module: Any) -> Any:
+    """Make a wrapper that counts, on the way on which it hands the call on."""
 
-EFFECT = effect(__name__, "call")
-"""
+    def passed(x: Any) -> Any:
+        if ACTIVE.get() is None:
+            return original(x)
+        EFFECT.calls += 1
+        raise RuntimeError
 
-#: name -> (site, the factory's source, allowed nanoseconds more). A replacement may cost nothing at all; its
-#: 5 ns are what the clock and the machine leave undecided.
+    return passed
+
+
+#: What is measured: the factory, and the nanoseconds more that are allowed. A replacement may cost nothing at
+#: all; its 5 ns are what the clock and the machine leave undecided.
 KINDS = {
-    "replacement": ("replaced", REPLACE, 5.0),
-    "wrapper": ("wrapped", WRAP, 130.0),
-    "guarded wrapper": ("guarded", GUARD, 130.0),
-    "counting wrapper": ("counted", COUNT, 130.0),
-    "counting wrapper, passing on": ("passed", PASS_ON, 130.0),
+    "replacement": (replacing, 5.0),
+    "wrapper": (wrapping, 130.0),
+    "guarded wrapper": (guarding, 130.0),
+    "counting wrapper": (counting, 130.0),
+    "counting wrapper, passing on": (passing, 130.0),
 }
-CALLS = 100_000
-
-
-def write(folder: Path) -> None:
-    """Write the upstream, and the patches for it in the layout of `patches/`."""
-    package = folder / "bench_upstream"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "core.py").write_text(UPSTREAM)
-    patches = folder / "patches" / "bench"
-    patches.mkdir(parents=True)
-    (patches / "__init__.py").write_text("")
-    for site, make, _ in KINDS.values():
-        text = PATCH.format(make=make, site=site, id=site)
-        (patches / f"{site}.py").write_text(text)
 
 
 def seconds_per_call(module: object, name: str) -> Callable[[], float]:
@@ -163,45 +101,30 @@ def seconds_per_call(module: object, name: str) -> Callable[[], float]:
     return run
 
 
-def in_this_process(folder: Path, turns: int) -> list[dict[str, object]]:
-    """Enable the patches of `folder` and measure; meant for a process of its own."""
-    import overlay
-
-    sys.path.insert(0, str(folder))
-    pack = import_module("overlay.patches")
-    pack.__path__.append(str(folder / "patches"))
-    overlay.enable([f"bench.{site}" for site, _, _ in KINDS.values()], strict=True)
-    core = import_module("bench_upstream.core")
-    rows = []
-    for name, (site, _, target) in KINDS.items():
-        origin = getattr(core, site).__code__.co_filename
-        if Path(origin).parent.name != "bench":
-            raise RuntimeError(f"bench.{site} was not applied: {site} still comes from {origin}")
-        plain, patched = seconds_per_call(core, "plain"), seconds_per_call(core, site)
-        take_turns(plain, patched, 3)
-        pairs = take_turns(plain, patched, turns)
-        row = summary(
-            f"call through a {name} / plain call", "ns", pairs, scale=1e9, target=target, held="more_min"
-        )
-        rows.append(dict(row._asdict()))
-    return rows
-
-
 def measure(turns: int) -> list[Row]:
-    """Measure in a fresh process and return its rows."""
+    """Compare a patched function of each kind with a plain one. Nothing stays enabled."""
+    names = {kind: make.__name__ for kind, (make, _) in KINDS.items()}
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
-        command = [sys.executable, str(inside.__file__), "benches._call", folder, str(turns)]
-        done = subprocess.run(
-            command, env=clean_environment(), stdout=subprocess.PIPE, text=True, check=False
-        )
-    if done.returncode:
-        raise RuntimeError("the benchmark of calls failed, see above")
-    return [Row(**row) for row in json.loads(done.stdout.splitlines()[-1])]
-
-
-def main(arguments: list[str]) -> int:
-    """Measure in this process, and print the rows as JSON: `FOLDER TURNS`."""
-    folder, turns = arguments
-    print(json.dumps(in_this_process(Path(folder), int(turns))))
-    return 0
+        upstream = Upstream(Path(folder))
+        upstream.write()
+        upstream.write(core="".join(f"def {name}(x):\n    return x\n" for name in ("plain", *names.values())))
+        patch = upstream.patch({f"fakeup.core:{names[kind]}": make for kind, (make, _) in KINDS.items()})
+        engine = Engine(lambda: {patch.id: patch})
+        sys.path.insert(0, folder)
+        try:
+            engine.enable([patch.id], strict=True)
+            core = upstream.load()
+            for kind, (_, target) in KINDS.items():
+                if getattr(core, names[kind]).__code__.co_filename != __file__:
+                    raise RuntimeError(f"a {kind} was not applied")
+                plain, patched = seconds_per_call(core, "plain"), seconds_per_call(core, names[kind])
+                take_turns(plain, patched, 3)
+                name = f"call through a {kind} / plain call"
+                pairs = take_turns(plain, patched, turns)
+                rows.append(summary(name, "ns", pairs, scale=1e9, target=target, held="more_min"))
+        finally:
+            engine.disable()
+            sys.path.remove(folder)
+            forget()
+    return rows

@@ -1,4 +1,4 @@
-"""What overlay costs: at start-up, per call, for an audit, per partition and plan, and on each worker.
+"""What overlay costs: at start-up, per call, for an audit, per partition, and on each worker.
 
 Every number stands beside the plain thing measured in the same run, because only the ratio and the difference
 mean something on another machine.
@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import argparse
 import platform
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benches import (
     _audit,
     _call,
-    _figures,
     _files,
     _imports,
     _partition,
     _start,
     _workers,
-    plans,
-    shares,
 )
 from progress import tracked
 
@@ -36,8 +32,6 @@ BENCHMARKS = {
     "call": (_call.measure, 60),
     "audit": (_audit.measure, 11),
     "partition": (_partition.measure, 3),
-    "sft": (shares.measure, 3),
-    "dcp": (plans.measure, 5),
     "workers": (_workers.measure, 40),
 }
 
@@ -62,7 +56,6 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--turns", type=int, help="how often the candidates take turns")
     parser.add_argument("--seed", type=int, help="of the samples that are partitioned")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw micro-batches as SVG")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(BENCHMARKS))
     if unknown:
@@ -78,8 +71,6 @@ def main(arguments: list[str]) -> int:
     options = parsed(arguments)
     if options.seed is not None:
         _partition.SEED = options.seed
-    if options.picture:
-        _figures.draw(_figures.micro_batches(), options.picture)
     rows: list[Row] = []
     failures: dict[str, str] = {}
     for name in tracked(options.names):

@@ -2,9 +2,9 @@
 
 As a program this prints what a step takes, over the least that any plan could, for each way to cut it:
 
-    ./scripts/bench plans --seed 1 --picture docs/images/dynamic-cp.svg
+    ./scripts/bench plans --seed 1
 
-Nothing here was timed on a GPU. `bench dcp` times the planner itself, and `bench growth` how it grows.
+Nothing here was timed on a GPU. `bench growth` times the planner itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import math
 import random
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -27,16 +26,12 @@ from overlay.patches._dynamic_cp.windows import smallest_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from benches._timing import Row
     from overlay.patches._dynamic_cp.plan import Plan
 
 RANKS, ROOM = 8, 4096
 SHORTEST, LONGEST, MEDIAN, SIGMA = 1024, 16384, 2500, 0.9
 #: Sequences of a step, and how many steps are drawn.
 DRAWN = ((64, 1000), (16, 1000), (256, 100))
-#: Sequences and ranks of the planner's time, and its target.
-TIMED = (8192, 64)
-TIMED_MS = 50.0
 
 
 def mixed(lengths: Sequence[int], ranks: int, room: int) -> list[Plan]:
@@ -228,65 +223,13 @@ To be the published figure, a step of the exchange in a layer would have to cost
 what is sent, where the model has {cost.STEP / 1e6:.0f}."""
 
 
-def measure(turns: int) -> list[Row]:
-    """Time the planner beside verl's partition of the same sequences into as many micro-batches."""
-    try:
-        from verl.utils.seqlen_balancing import get_seqlen_balanced_partitions as upstream
-    except ImportError as error:
-        raise RuntimeError(f"verl cannot be imported: {error}") from error
-    count, ranks = TIMED
-    lengths = drawn(count, 0)
-    parts = len(plan_step(lengths, ranks, ROOM, ROOM))
-    work = [24576 * length + length**2 for length in lengths]
-
-    def plain() -> None:
-        upstream(work, parts, equal_size=False)
-
-    def ours() -> None:
-        plan_step(lengths, ranks, ROOM, ROOM)
-
-    name = f"{count:,} sequences for {ranks} ranks / verl's partition"
-    return [_partition.row(name, plain, ours, turns, target=TIMED_MS, held="measured")]
-
-
-def shown() -> tuple[dict[str, list[Plan]], list[int]]:
-    """Return the steps that are drawn, by name, and the tokens of their sequences."""
-    lengths = drawn(64, 0)
-    names = ("fixed CP 4", "verl 0.8.0", "mixed")
-    return {name: METHODS[name](lengths, RANKS, ROOM) for name in names}, lengths
-
-
-def spans(step: Sequence[Plan], lengths: Sequence[int]) -> list[tuple[int, int, float, float]]:
-    """Return rank, size (0 where it waits), and seconds of begin and end.
-
-    All ranks wait for each other after each micro-batch.
-    """
-    begin, found = 0, []
-    for plan in step:
-        ends = {entry: begin + load(lengths, entry[1], entry[2]) for entry in plan}
-        end = max(ends.values())
-        for entry in plan:
-            start, size, _ = entry
-            for rank in range(start, start + size):
-                found.append((rank, size, begin / 1e12, ends[entry] / 1e12))
-                if ends[entry] < end:
-                    found.append((rank, 0, ends[entry] / 1e12, end / 1e12))
-        begin = end
-    return found
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table, and draw if that is asked for."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description="What a step takes under dynamic context parallelism.")
     parser.add_argument("--seed", type=int, default=_partition.SEED, help="of the drawn lengths")
-    parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="draw a step of verl 0.8.0 and mixed as SVG"
-    )
     options = parser.parse_args(arguments)
     _partition.SEED = options.seed
     print(f"{table()}\n{dearer()}\n{published()}\nDrawn with seed {options.seed}.")
-    if options.picture:
-        from benches import _figures  # which imports this
-
-        _figures.draw(_figures.timelines(), options.picture)
     return 0

@@ -1,9 +1,9 @@
-"""Benchmark (e): the shares of the SFT trainer's ranks, their time and their evenness beside verl's.
-
-Lengths are lognormal, 1,100 tokens in the median, and cut at a longest. They are drawn anew in each run
-unless `--seed` says otherwise. As a program this prints how even the ranks are:
+"""How even the shares of the SFT trainer's ranks are, beside verl's.
 
     ./scripts/bench shares --seed 1
+
+Lengths are lognormal, 1,100 tokens in the median, and cut at a longest. They are drawn anew in each run
+unless `--seed` says otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import argparse
 import random
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benches import _partition
 from overlay.patches._partition import karmarkar_karp
@@ -21,13 +21,9 @@ from overlay.patches._partition.equal import equal_shares, least_top
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from benches._timing import Row
-
-#: Samples of a global batch, and data parallel ranks.
-TIMED = ((256, 8), (4096, 8), (16384, 8))
-#: Samples and ranks where lengths have a heavy tail.
+#: Samples and data parallel ranks where lengths have a heavy tail.
 HEAVY = ((1024, 64), (4096, 8), (4096, 256), (8192, 64), (8192, 512))
-#: The same, the longest sample in tokens, and how many batches are drawn.
+#: Samples, ranks, the longest sample in tokens, and how many batches are drawn.
 JUDGED = ((256, 4, 8192, 100), (256, 4, 16384, 100), (256, 8, 16384, 100), (4096, 8, 16384, 5))
 
 
@@ -40,32 +36,6 @@ def lengths(samples: int, longest: int, number: int = 0) -> list[int]:
 def work(length: int) -> int:
     """Return the work of a sample by verl's estimate."""
     return 24576 * length + length**2
-
-
-def measure(turns: int) -> list[Row]:
-    """Time the shares beside those of verl 0.8 on, as its `fit` asks for them, and on integers."""
-    try:
-        import torch
-        from verl.utils import seqlen_balancing as upstream
-    except ImportError as error:
-        raise RuntimeError(f"verl cannot be imported: {error}") from error
-    rows = []
-    for samples, ranks in TIMED:
-        drawn = lengths(samples, 16384)
-        integers = [work(length) for length in drawn]
-        tensor = upstream.calculate_workload(torch.Tensor(drawn))
-        for kind, values in (("tensor", tensor), ("integers", integers)):
-
-            def plain(values: Any = values, ranks: int = ranks) -> None:
-                upstream.get_seqlen_balanced_partitions(values, ranks, equal_size=True)
-
-            def ours(values: Sequence[int] = integers, ranks: int = ranks) -> None:
-                equal_shares(values, ranks)
-
-            name = f"{samples:,} samples for {ranks} ranks / verl's, {kind}"
-            target = 1 / 10 if kind == "tensor" else 1
-            rows.append(_partition.row(name, plain, ours, turns, target=target, held="ratio"))
-    return rows
 
 
 def most(measures: Sequence[int], shares: Sequence[Sequence[int]]) -> float:

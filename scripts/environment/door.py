@@ -1,4 +1,4 @@
-"""The way in that all seven commands share: `enter(__file__)` becomes the command's program, in `.venv`.
+"""The way in that all commands share: `enter(__file__)` becomes the command's program, in `.venv`.
 
 A program is a file in the command's folder, with `main(arguments)` that returns the exit status; the first
 line of its docstring says what it does. What several programs share is in files that begin with `_`.
@@ -8,12 +8,14 @@ line of its docstring says what it does. What several programs share is in files
 import os
 import sys
 
-if sys.version_info < (3, 8):
-    sys.exit("this needs a python3 of at least version 3.8 to start, and found " + sys.version.split()[0])
+if sys.version_info < (3, 10):
+    sys.exit("this needs a python3 of at least version 3.10 to start, and found " + sys.version.split()[0])
 sys.dont_write_bytecode = True
 
-import ast  # below the check, as all that a Python older than that may not have
+import ast
 from pathlib import Path
+
+from environment import setup
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 #: Of each command: the folder of its programs, and the one that needs no name.
@@ -23,7 +25,6 @@ DOORS = {
     "bench": ("benches", "costs"),
     "torture": ("tortures", ""),
     "matrix": ("records", "support"),
-    "release": ("releasing", "release"),
     "gpu": ("devices", "gpu"),
 }
 
@@ -43,8 +44,8 @@ def chosen(name: str, arguments: "list[str]") -> "tuple[str, list[str]]":
     """Return the module that a command line asks for, empty if it asks for none, and the arguments left."""
     folder, default = DOORS[name]
     if arguments and arguments[0] in programs(folder):
-        return folder + "." + arguments[0], arguments[1:]
-    return (folder + "." + default if default else ""), arguments
+        return f"{folder}.{arguments[0]}", arguments[1:]
+    return (f"{folder}.{default}" if default else ""), arguments
 
 
 def usage(name: str) -> str:
@@ -53,12 +54,10 @@ def usage(name: str) -> str:
     lines = [documented(SCRIPTS / name)]
     found = programs(folder)
     if len(found) > 1:
-        lines += ["", "scripts/{} {} [--help]".format(name, "[NAME]" if default else "NAME"), ""]
+        lines += ["", f"scripts/{name} {'[NAME]' if default else 'NAME'} [--help]", ""]
         width = max(map(len, found)) + 2
         for program, text in found.items():
-            lines.append(
-                "  " + program.ljust(width) + text + (" (the default)" if program == default else "")
-            )
+            lines.append(f"  {program:{width}}{text}{' (the default)' if program == default else ''}")
     return "\n".join(lines)
 
 
@@ -72,6 +71,4 @@ def enter(path: str) -> None:
     if not module:
         print(usage(name), file=sys.stderr)
         sys.exit(2)
-    from environment import setup
-
     setup.run_in(module, rest)

@@ -1,25 +1,27 @@
-"""Make `.venv`, the virtual environment in which the commands run.
+"""Make `.venv`, the environment of all commands, with uv from a lock file.
 
-`ensure()` returns its Python, and installs first whatever is missing. Nothing is asked of the network, and no
-tool started, when the record in it says that it was made from the files as they are now.
+`requirements.lock` names the version of every package. It has neither hashes nor an index: one version of
+torch is a different file for the CPU and for CUDA, and the index that pip is configured with decides which
+one comes.
 
-Only the standard library is used, and nothing newer than Python 3.8: this is what runs before anything is
-installed, with whatever `python3` happens to be. The environment itself is always made with Python 3.11.
+A record in the environment says what it was made from; while that has not changed, no tool starts and nothing
+is asked of the network. uv installs. Left to do here:
 
-uv or pip install (`installers.py`). What is left to do here is what neither does:
+- to install uv, with pip, into `.cache`;
+- to tell uv where packages come from, as uv reads neither pip's files nor its variables;
+- to let one command install while others wait: the lock is on a file, so the system releases it if its holder
+  dies;
+- to make an environment anew after an interrupted installation, which may have left half a package;
+- to remove settings that are meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` ...).
 
-- two calls at once: one installs, the other waits (a lock on a file, which the system releases if the holder
-  dies);
-- a call that is killed: half a package may be left that is later taken for a whole one, so there is no record
-  while packages are installed, and an environment without one is made anew;
-- settings meant for other environments (`PIP_CONSTRAINT`, `PIP_USER`, `PYTHONPATH` …, which training images
-  like to set): taken out of the way. Where packages come from (index, proxy, certificates, cache) stays as
-  configured.
+Nothing outside the checkout changes, except the caches of pip and uv.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -29,18 +31,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from environment.installers import install
-from environment.python import PYTHON, SetupError, find_python, output
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Grows when what is done here changes in a way that an existing environment must follow.
-RECIPE = 3
-#: Settings of the caller that would put packages elsewhere, or other packages in place of the pinned ones.
+#: The version of Python that the lock file is for.
+PYTHON = (3, 11)
+#: Settings of the caller that would put packages elsewhere, or put others in place of the locked ones.
 FOREIGN = re.compile(
     r"PIP_((BUILD_)?CONSTRAINT|REQUIREMENT|TARGET|PREFIX|ROOT|USER|NO_DEPS|UPGRADE|FORCE_REINSTALL"
     r"|IGNORE_INSTALLED|DRY_RUN|LOG)"
@@ -48,25 +47,39 @@ FOREIGN = re.compile(
     r"|NO_BINARY|NO_BUILD_ISOLATION|TORCH_BACKEND)"
     r"|PYTHON(HOME|PATH|SAFEPATH)|__PYVENV_LAUNCHER__"
 )
+#: What pip calls the places that packages come from: uv's variable, and what separates its values.
+SOURCES = {
+    "index-url": ("UV_DEFAULT_INDEX", " "),
+    "extra-index-url": ("UV_INDEX", " "),
+    "find-links": ("UV_FIND_LINKS", ","),
+    "trusted-host": ("UV_INSECURE_HOST", " "),
+    "no-index": ("UV_NO_INDEX", " "),
+    "cert": ("SSL_CERT_FILE", " "),
+    "proxy": ("ALL_PROXY", " "),
+    "timeout": ("UV_HTTP_TIMEOUT", " "),
+    "default-timeout": ("UV_HTTP_TIMEOUT", " "),
+}
+
+
+class SetupError(Exception):
+    """The environment cannot be made. The message says what to do about it."""
 
 
 class Layout:
-    """Where things are. A class of its own so that tests can point it at an empty folder."""
+    """Where things are below `root`, the checkout."""
 
     def __init__(self, root: Path = ROOT) -> None:
-        """Derive every path from `root`, the checkout."""
         self.root = root
         self.venv = root / ".venv"
         self.python = self.venv / "bin" / "python"
-        #: What the environment was made from, empty while it is being made.
+        #: What the environment was made from; empty while it is being made.
         self.record = self.venv / "overlay-environment.json"
-        self.lock = root / ".cache" / "environment.lock"
-        folder = root / "scripts" / "environment" / "requirements"
-        self.requirements, self.constraints = folder / "environment.in", folder / "constraints.txt"
+        self.cache = root / ".cache"
+        self.requirements = root / "scripts" / "environment" / "requirements.lock"
 
 
 def say(message: str) -> None:
-    """Write a line on stderr: what the program prints stays alone on stdout."""
+    """Write a line to stderr, so that stdout holds nothing but what the program prints."""
     with contextlib.suppress(OSError):  # a closed pipe is no reason to stop installing
         print(message, file=sys.stderr, flush=True)
 
@@ -79,34 +92,17 @@ def child_environment(layout: Layout) -> dict[str, str]:
     return env
 
 
-def packaging_part(pyproject: str) -> str:
-    """Return the tables of `pyproject` that decide what gets installed.
-
-    A changed linter setting must not cost an installation, nor a package that comes: an editable installation
-    finds it by its folder. tomllib is not there before Python 3.11.
-    """
-    tables = re.split(r"^(?=\[)", pyproject, flags=re.MULTILINE)
-    return "".join(
-        table for table in tables if re.match(r"\[+((build-system|project)[].]|tool\.setuptools\.)", table)
-    )
-
-
 def base(layout: Layout) -> str:
-    """Return what an environment cannot follow a change of, so that it is made anew.
-
-    The checkout's path is part of it, because the editable installation points there.
-    """
-    return f"recipe {RECIPE}, Python {PYTHON[0]}.{PYTHON[1]}, {layout.root}"
+    """Return what an environment cannot be moved to by installing: the editable install has the path."""
+    return f"uv, Python {PYTHON[0]}.{PYTHON[1]}, {layout.root}"
 
 
 def wanted(layout: Layout) -> str:
     """Return the record of an environment that is made from the files as they are now."""
-    # The editable installation carries the version in its metadata, and copies of the start-up files.
-    paths = [layout.constraints, layout.requirements, layout.root / "overlay" / "_version.py"]
-    paths += sorted((layout.root / "startup").glob("*"))
-    parts = [path.read_text(encoding="utf-8") for path in paths]
-    parts.append(packaging_part((layout.root / "pyproject.toml").read_text(encoding="utf-8")))
-    return f"{base(layout)}\n{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}\n"
+    # The editable install holds the version, and copies of the start-up files.
+    paths = [layout.requirements, layout.root / "pyproject.toml", layout.root / "overlay" / "_version.py"]
+    parts = [path.read_bytes() for path in (*paths, *sorted((layout.root / "startup").glob("*")))]
+    return f"{base(layout)}\n{hashlib.sha256(bytes(1).join(parts)).hexdigest()}\n"
 
 
 def recorded(layout: Layout) -> str | None:
@@ -122,13 +118,25 @@ def is_current(layout: Layout) -> bool:
     return recorded(layout) == wanted(layout) and layout.python.exists()
 
 
+def ensure(layout: Layout | None = None) -> Path:
+    """Make sure that the environment is current, and return its Python.
+
+    Raises SetupError if it cannot be made.
+    """
+    layout = Layout() if layout is None else layout
+    if is_current(layout):
+        return layout.python
+    with locked(layout) as lock:
+        if not is_current(layout):
+            make(layout, lock)
+    return layout.python
+
+
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[int]:
-    """Hold the lock on the environment; yield its file descriptor. Who inherits that holds it too."""
-    import fcntl  # not at the top: where it is missing, a message is better than a traceback
-
-    layout.lock.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(str(layout.lock), os.O_RDWR | os.O_CREAT, 0o666)
+    """Hold the lock, and yield its file descriptor. A process that inherits it holds the lock too."""
+    layout.cache.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(str(layout.cache / "environment.lock"), os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,65 +148,113 @@ def locked(layout: Layout) -> Iterator[int]:
         os.close(descriptor)
 
 
-def prepare(layout: Layout) -> None:
-    """Make an environment that packages can be installed into, unless there is one.
+def make(layout: Layout, lock: int) -> None:
+    """Bring the environment to what the files ask for, under the lock.
 
-    A folder `.venv` that somebody else made is left alone: SetupError.
+    Raises SetupError: a tool failed, and an environment that worked before still does; or there is a `.venv`
+    of somebody else, which is left alone.
     """
-    record = recorded(layout)
-    if record is not None:
-        if not record:
-            reason = "an earlier installation did not end"
-        elif record.partition("\n")[0] != base(layout):
-            reason = "the checkout was moved or copied, or is made in another way now"
-        elif output([str(layout.python), "-c", "import pip"]) is None:
-            reason = "its Python is gone"
-        else:
-            return
-        say(f"making {layout.venv} anew: {reason}")
-        _discard(layout)
-    elif layout.venv.is_symlink() or (layout.venv.exists() and any(layout.venv.iterdir())):
+    before = recorded(layout)
+    if before is None and (layout.venv.is_symlink() or (layout.venv.exists() and any(layout.venv.iterdir()))):
         raise SetupError(f"{layout.venv} exists and was not made by this script. Move it away or delete it.")
-    python = find_python()
-    say(f"making {layout.venv} with {python}")
-    layout.venv.mkdir(exist_ok=True)
-    layout.record.touch()
-    command = [python, "-m", "venv", str(layout.venv)]
-    if subprocess.run(command, stdout=2, env=child_environment(layout), check=False).returncode:
-        raise SetupError(f"{python} -m venv failed: see above")
-
-
-def _discard(layout: Layout) -> None:
-    """Remove the environment. It is moved first: a call that is killed meanwhile leaves none, not half."""
-    layout.venv.replace(layout.root / f".venv-discarded-{os.getpid()}")
-    for old in layout.root.glob(".venv-discarded-*"):
-        shutil.rmtree(str(old), ignore_errors=True)
-
-
-def ensure(layout: Layout | None = None) -> Path:
-    """Make sure that the environment exists, and return its Python.
-
-    Raises SetupError if it cannot be made.
-    """
-    layout = Layout() if layout is None else layout
-    if is_current(layout):
-        return layout.python
-    with locked(layout) as lock:
-        if is_current(layout):
-            return layout.python
-        prepare(layout)
-        before = recorded(layout) or ""
-        layout.record.write_text("")
+    env = child_environment(layout)
+    env.update(settings_of_uv(layout, env))
+    uv = find_uv(layout, env, lock)
+    if before is None or before.partition("\n")[0] != base(layout) or not layout.python.exists():
+        if before is not None:
+            reason = "it was moved, or made in another way" if before else "its installation did not end"
+            say(f"making {layout.venv} anew: {reason}")
+            # Moved first, so that a call that is killed meanwhile leaves no half of it.
+            layout.venv.replace(layout.root / f".venv-discarded-{os.getpid()}")
+            for old in layout.root.glob(".venv-discarded-*"):
+                shutil.rmtree(old, ignore_errors=True)
+        before = ""
+        layout.venv.mkdir(exist_ok=True)
+        layout.record.touch()
+        version = "{}.{}".format(*PYTHON)
+        python = sys.executable if sys.version_info[:2] == PYTHON else version
+        # `--allow-existing`, because the record is there.
+        venv = [uv, "venv", "--no-project", "--allow-existing", "--python", python, str(layout.venv)]
         try:
-            install(layout, child_environment(layout), lock)
-        except SetupError:
-            # A tool that ends by itself has not begun, or has undone it: without a network, what there was
-            # before must not be lost. Nothing runs in it until an installation succeeds.
-            layout.record.write_text(before)
-            raise
-        layout.record.write_text(wanted(layout))
-        say(f"the environment is ready: {layout.venv}")
-    return layout.python
+            run(venv, layout, env, lock)
+        except SetupError as error:
+            raise SetupError(
+                f"CPython {version} is needed, and uv neither found nor downloaded it: see above. Install it "
+                f"with `apt-get install python{version}` or `pyenv install {version}`, and run this again."
+            ) from error
+    layout.record.write_text("")
+    install = [uv, "pip", "install", "--compile-bytecode", "--python", str(layout.python)]
+    try:
+        lock_file = str(layout.requirements)
+        run([*install, "--build-constraints", lock_file, "--requirements", lock_file], layout, env, lock)
+        # Built with what is locked, not with a download of its own.
+        own = ["--no-deps", "--no-build-isolation", "--reinstall", "--editable", str(layout.root)]
+        run([*install, *own], layout, env, lock)
+    except SetupError:
+        # uv installs nothing before it has everything: without a network, what was there still works.
+        layout.record.write_text(before or "")
+        raise
+    layout.record.write_text(wanted(layout))
+    say(f"the environment is ready: {layout.venv}")
+
+
+def settings_of_uv(layout: Layout, env: dict[str, str]) -> dict[str, str]:
+    """Return uv's variables for what pip is configured with and for this checkout, except those in `env`."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    settings = {
+        # As pip does: the best version of all places, and the certificates of the system.
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_SYSTEM_CERTS": "1",
+        # Links would make one file of this environment's and of every other's.
+        "UV_LINK_MODE": "copy",
+        # A Python that uv downloads stays in the checkout.
+        "UV_PYTHON_INSTALL_DIR": str(layout.cache / "python"),
+    }
+    # pip's variables come before its files.
+    for line in sorted(done.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
+        name, _, value = line.partition("=")
+        variable, separator = SOURCES.get(name.rpartition(".")[2], ("", ""))
+        if variable:
+            settings[variable] = separator.join(str(ast.literal_eval(value)).split())
+    return {name: value for name, value in settings.items() if name not in env}
+
+
+def find_uv(layout: Layout, env: dict[str, str], lock: int) -> str:
+    """Return the path of uv: the locked one, which pip installs into `.cache`, or else the PATH's."""
+    (pin,) = re.findall(r"^uv==\S+", layout.requirements.read_text(encoding="utf-8"), re.MULTILINE)
+    folder = layout.cache / pin
+    if not folder.exists():
+        part = folder.with_name(f"{pin}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+        try:
+            run([*pip, "--target", str(part), pin], layout, env, lock)
+        except SetupError as error:
+            if found := shutil.which("uv"):
+                return found
+            raise SetupError(f"{sys.executable} -m pip could not install uv: see above.") from error
+        part.replace(folder)
+    return str(folder / "bin" / "uv")
+
+
+def run(command: list[str], layout: Layout, env: dict[str, str], lock: int) -> None:
+    """Run a tool with its output on stderr.
+
+    It inherits the lock: nobody else installs while it still writes, whatever becomes of this process.
+
+    Raises SetupError if it fails, SystemExit if it was killed.
+    """
+    sys.stderr.flush()
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=2, env=env, cwd=layout.root, pass_fds=(lock,), check=False
+    )
+    name = " ".join(command[:3])
+    if done.returncode < 0:
+        sys.exit(f"{name} ended with signal {-done.returncode}")  # and may have left half a package
+    if done.returncode:
+        size = "2 GB, or 7 GB with a CUDA build of torch"
+        raise SetupError(f"{name} failed: see above. The packages take {size}.")
 
 
 def run_in(program: str, arguments: list[str]) -> NoReturn:

@@ -21,7 +21,6 @@ from overlay.catalogue.deferred import facts, index_of
 from overlay.catalogue.registry import PACK, load_patches, module_of
 from records import _changes_in_a_run as in_a_run
 from records import _support_checks, patches, retire, support, tested
-from releasing import release as releasing
 from sources import releases
 from tortures._contracts import CONTRACTS
 
@@ -136,11 +135,7 @@ def changes(patch: Patch) -> Chore:
         and _git("diff", "--stat", tag, "--", str(folder)) == _git("status", "--porcelain", str(folder)) == ""
     ):
         return Chore(name, "", command, f"nothing has changed since {tag}")
-    texts = [path.read_text(encoding="utf-8") for path in releasing.fragments(ROOT)]
-    log = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    heads = list(releasing.HEADING.finditer(log))
-    if heads and heads[0]["date"] == "unreleased":
-        texts.append(log[heads[0].end() : heads[1].start() if heads[1:] else len(log)])
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "changes").glob("*.md")]
     said = any(f"`{patch.id}`" in text for text in texts)
     return Chore(name, "" if said else "nothing since the last release names it", command)
 

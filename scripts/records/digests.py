@@ -18,12 +18,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.catalogue.registry import load_patches, module_of
+from overlay.errors import OverlayError
 from overlay.patch import Known
-from overlay.report.sources import upstream_source
 from records import _support_checks, _write_digests, support
 from sources import releases
 from tortures._upstreams import Pristine
@@ -69,6 +70,21 @@ def sources(patch: Patch, missing: dict[str, str]) -> list[Source]:
                 text = upstream_source(site, tree)
                 found.append(Source(release.name, folder, site, digest, text, verdict))
     return found
+
+
+def upstream_source(site: str, tree: Pristine) -> str:
+    """Return what stands at a site, its decorators included, empty if nothing can be read there."""
+    try:
+        text, nodes = tree.source(site.partition(":")[0]) or "", tree.nodes(site)
+    except OverlayError:
+        return ""
+    found = []
+    for node in nodes:
+        start, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+        decorators = [item.lineno for item in getattr(node, "decorator_list", ())]
+        lines = text.splitlines()[min([start, *decorators]) - 1 : end] if start else []
+        found.append(textwrap.dedent("\n".join(lines)))
+    return "\n\n".join(filter(None, found))
 
 
 def nearest(new: Source, others: Iterable[Source]) -> Source | None:

@@ -27,7 +27,7 @@ from overlay.deciding.decide import decide
 from overlay.verdict import LOUD
 from progress import tracked
 from records import _drift_checks, _record, figures
-from records._drift_history import Commit, CommitTree, HistoryError, Repository
+from records._drift_history import CommitTree, HistoryError, Repository
 from sources import git_sources
 from sources.git_sources import UPSTREAMS, FetchError
 
@@ -95,8 +95,7 @@ def walk(
     files: dict[str, str] = {}
     known: dict[str, tuple[dict[str, str], Verdict]] = {}
     found: dict[str, Drift] = {patch.id: Drift([], []) for patch in patches}
-    named = tracked(zip(commits, ends, strict=True), _short, total=len(commits), lines=False)
-    for commit, end in named:
+    for commit, end in zip(commits, ends, strict=True):
         files.update(commit.changes)
         for path in [path for path, blob in commit.changes.items() if not blob]:
             del files[path]
@@ -107,11 +106,6 @@ def walk(
                 known[patch.id] = tree.asked, decide(patch, tree)
             _note(found[patch.id], known[patch.id][1], commit.name, commit.time, end)
     return found
-
-
-def _short(commit: tuple[Commit, int]) -> str:
-    """Return the first nine digits of a commit."""
-    return commit[0].name[:9]
 
 
 def _note(drift: Drift, verdict: Verdict, commit: str, start: int, end: int) -> None:

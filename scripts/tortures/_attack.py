@@ -112,18 +112,6 @@ class Attack(NamedTuple):
         )  # fmt: skip
 
 
-def relabelled(patch: Patch, label: str, tree: Pristine) -> Patch:
-    """Return a patch to which the release that is attacked calls itself `label`, whatever its files say."""
-    return patch.replace(
-        targets=tuple(
-            target.replace(project=target.project.replace(read_version=lambda _read: label))
-            if tree.is_first(target.project.marker)
-            else target
-            for target in patch.targets
-        )
-    )
-
-
 class Made(NamedTuple):
     """A statement of a module, and what is put in its place."""
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from checks import ENGINE
 from overlay.catalogue.registry import load_patches
-from progress import tracked
 from tortures._torches import environment
 from tortures._upstreams import fetch
 
@@ -96,7 +95,7 @@ def _look_at_all(*, brief: bool) -> int:
     heads = "" if brief else f"\n\n{'':48}" + "".join(f"{head:>9}" for head in COLUMNS)
     print(f"torch {torch.__version__}{heads}", end=": " if brief else "\n")
     patches = sorted(load_patches())
-    for patch in tracked(patches, lines=False):
+    for patch in patches:
         for release in _releases(patch):
             found = look(patch, release)
             where = f"{patch} on {release.name}" if release is not None else patch

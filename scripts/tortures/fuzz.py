@@ -8,11 +8,8 @@ import io
 import os
 import random
 import secrets
-import subprocess
-import sys
 import tempfile
 import traceback
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,13 +21,10 @@ from overlay.errors import LockError, OverlayError, SuiteError
 from overlay.pinning import lock as _lock
 from overlay.pinning import lockfile
 from overlay.suite import recipe
-from progress import tracked
 from tortures import _values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-GUIDED = Path(__file__).with_name("_guided.py")
 
 
 class Row(NamedTuple):
@@ -188,23 +182,17 @@ def recipe_example() -> dict[str, Any]:
     """Return a recipe that uses every key."""
     return {
         "about": "It: all tests",
-        "environment": ["torch", "pytest>=8"],
         "packages": ["it", "it_plugins"],
-        "tests": [
-            {"checkout": "IT_REPO", "revision": "v1.0", "paths": ["tests"]},
-            {"git": "https://example.invalid/it", "revision": "v1.0"},
-        ],
-        "code": [{"sdist": "it==1.0"}],
+        "tests": {"from": ["$IT_REPO@v1.0", "https://example.invalid/it@v1.0"], "paths": ["tests"]},
+        "code": {"from": ["it==1.0"]},
         "command": ["{python}", "-m", "pytest"],
         "arguments": ["-o", "addopts="],
         "variables": {"OFFLINE": "1"},
         "include": ["tests/**/test_*.py"],
-        "exclude": [{"files": ["tests/gpu_*.py"], "reason": "needs a GPU"}],
+        "exclude": {"needs a GPU": ["tests/gpu_*.py"]},
         "quick": ["tests/test_a.py"],
         "ranks": 8,
         "time_limit": 240,
-        "seconds": 601,
-        "known": [{"test": "tests/test_a.py::test_*", "reason": "draws without a seed"}],
     }
 
 
@@ -245,22 +233,14 @@ def recipes(seed: str, count: int) -> Row:
 
 def check_recipe(found: recipe.Recipe) -> None:
     """Raise `AssertionError` unless a recipe can be run without leaving its tree."""
-    sources = (*found.tests, *found.code)
-    groups = [
-        found.include,
-        found.quick,
-        *(one.paths for one in sources),
-        *(one.files for one in found.exclude),
-    ]
+    groups = [found.include, found.quick, *found.exclude.values()]
+    groups += [source.get("paths", ()) for source in (found.tests, found.code)]
     for inside in (name for group in groups for name in group):
         assert os.path.normpath(f"/tree/{inside}").startswith("/tree/"), inside
-    for one in sources:
-        assert [one.sdist, one.checkout, one.git].count("") == 2
-        assert bool(one.revision) != bool(one.sdist)
-        assert not one.revision.startswith("-")
-    texts = [*found.command, *found.arguments, *found.packages, *found.variables, *found.variables.values()]
+    texts = [*found.command, *found.arguments, *found.exclude, *found.variables, *found.variables.values()]
     assert all(text.isprintable() for text in (found.about, *texts))
-    assert found.tests
+    assert all(name.isidentifier() for name in found.packages), found.packages
+    assert found.tests["from"]
     assert found.include
     assert min(found.ranks, found.time_limit) > 0
 
@@ -318,28 +298,6 @@ def lengths(seed: str, count: int) -> Row:
     return _tried("lengths", count, one)
 
 
-def guided(seed: str, count: int, kind: str) -> Row | str:
-    """Let a coverage-guided fuzzer write a kind of file. Returns why not, if it is not installed."""
-    name = f"{kind} files, by coverage"
-    if find_spec("atheris") is None:
-        return f"{name}: left out, atheris is not installed"
-    with tempfile.TemporaryDirectory() as folder:
-        corpus = Path(folder) / "corpus"
-        corpus.mkdir()
-        whole = {"lock": lambda: lockfile.write(example()), "recipe": lambda: _lines(recipe_example())}
-        (corpus / "whole").write_text(whole[kind]())
-        bounds = [f"-runs={count}", f"-seed={int(seed) % 2**31 + 1}", "-max_len=4096", "-timeout=20"]
-        files = [f"{folder}/x.toml", str(corpus)]
-        done = subprocess.run(
-            [sys.executable, str(GUIDED), kind, *files, *bounds, f"-artifact_prefix={folder}/"],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path[:1]))},
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        kept = len(list(corpus.glob("*")))
-    wrong = [done.stderr[-2000:]] if done.returncode else []
-    return Row(f"{name} ({kept} kept)", count, count - len(wrong), 0, wrong)
-
-
 FUZZERS = (settings, locks, commands, recipes, lengths)
 
 
@@ -351,14 +309,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", default=str(secrets.randbelow(2**31)), help="default: a new one")
     parser.add_argument("--count", type=int, default=10_000, help="inputs of each kind (default: 10,000)")
     options = parser.parse_args(arguments)
-    shown = tracked(FUZZERS, lambda fuzzer: fuzzer.__name__, lines=False)
-    rows = [fuzzer(options.seed, options.count) for fuzzer in shown]
-    by_coverage = [guided(options.seed, options.count, kind) for kind in ("lock", "recipe")]
-    rows += [row for row in by_coverage if isinstance(row, Row)]
+    rows = [fuzzer(options.seed, options.count) for fuzzer in FUZZERS]
     print(f"seed {options.seed}\n\n{'':36}{'inputs':>8}{'refused':>9}{'accepted':>10}{'wrong':>7}")
     for row in rows:
         print(f"{row.name:36}{row.inputs:8}{row.refused:9}{row.accepted:10}{len(row.wrong):7}")
-    print("\n".join(row for row in by_coverage if isinstance(row, str)))
     wrong = [text for row in rows for text in row.wrong]
     print("\n".join(wrong[:20]))
     return int(bool(wrong))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from overlay.catalogue.registry import load_patches
 from progress import tracked
 from tortures import _mutant_record
-from tortures._attack import INSIDE, Attack, Mutant, relabelled
+from tortures._attack import INSIDE, Attack, Mutant
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
 from tortures._run_contracts import HOLDS, NO_END, RAISES, WRONG
@@ -84,8 +84,6 @@ def attacked(place: int, given: list[Release], options: argparse.Namespace) -> l
     for patch in load_patches().values():
         if not any(text in patch.id for text in options.patch.split(",")):
             continue
-        if options.label:
-            patch = relabelled(patch, options.label, tree)  # noqa: PLW2901 -- what it is from here on
         for one in Attack(patch, given[place], tree, others, options.seed).mutants(options.beside):
             outcome = judged(one)
             text = "" if outcome else one.text(tree)
@@ -146,18 +144,12 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--write", action="store_true", help="record what became of all mutants of a patch")
     parser.add_argument("--recorded", action="store_true", help="print the record, and run nothing")
-    parser.add_argument(
-        "--label",
-        default="",
-        metavar="VERSION",
-        help="what the releases call themselves (default: their own)",
-    )
     parser.add_argument("--beside", type=int, default=4, metavar="N", help="mutants next to each shape")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="releases at a time")
     parser.add_argument("--all", action="store_true", help="list what became of every mutant that was run")
     options = parser.parse_args(arguments)
-    if options.write and (options.release or options.label):
-        parser.error("--write is of all releases, as they call themselves")
+    if options.write and options.release:
+        parser.error("--write is of all releases")
     return options
 
 
@@ -175,7 +167,7 @@ def main(arguments: list[str]) -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         lists = pool.map(attacked, range(count), [given] * count, [options] * count)
         named = zip(given, lists, strict=True)
-        rows = [row for _, found in tracked(named, lambda pair: pair[0].name, total=count) for row in found]
+        rows = [row for _, found in tracked(named, lambda pair: pair[0].name) for row in found]
         print(f"{len(rows)} mutants", file=sys.stderr, flush=True)
         waiting = {row.mutant.identity: row for row in rows if not row.outcome}
         by_release: dict[str, list[Row]] = defaultdict(list)
@@ -183,7 +175,7 @@ def main(arguments: list[str]) -> int:
             by_release[row.mutant.release.name].append(row)
         batches = list(by_release.values())
         answers = pool.map(run, batches, [options.seed] * len(batches))
-        ended = tracked(answers, lambda found: found[0].mutant.release.name, total=len(batches))
+        ended = tracked(answers, lambda found: found[0].mutant.release.name)
         known = {row.mutant.identity: row for found in ended for row in found}
     done = []
     for row in rows:

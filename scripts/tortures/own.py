@@ -20,7 +20,6 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from overlay.base import toml
-from progress import tracked
 from testing.suite import QUICK, WORKERS
 from tortures._own_copy import ROOMS, Copy
 
@@ -124,9 +123,7 @@ def main(arguments: list[str]) -> int:
             return row
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            done = zip(given, pool.map(judge, given), strict=True)
-            shown = tracked(done, lambda pair: pair[0].defect, total=len(given), lines=False)
-            rows = [row for _, row in shown]
+            rows = list(pool.map(judge, given))
     print(table(rows))
     missed = [row for row in rows if not row.quick]
     print("\n".join(["", f"missed by --quick: {len(missed)}", *(f"  {row.slip.defect}" for row in missed)]))

@@ -22,7 +22,6 @@ FILES = (
     "enabling/patch_state.py",
     "installing/sites.py",
     "aliases/search.py",
-    "aliases/rebinding.py",
 )
 DRAWN = 12
 

@@ -73,14 +73,6 @@ NEAR = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from overlay.catalogue.registry import load_patches
-from tortures import _mutant_record
-from tortures._attack import Attack, Mutant
-from tortures._breaking import breaking
-from tortures._contracts import CONTRACTS
-from tortures._mutations import HARMLESS
-from tortures._neighbours import relied_on
-from tortures._start_contracts import outcomes
-from tortures._upstreams import Pristine, Release
 from tortures._neighbours import neighbours, shape_of
 from tortures._upstreams import Pristine
 tree = Pristine((Path(sys.argv[2]),))

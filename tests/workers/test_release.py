@@ -13,7 +13,6 @@ import pytest
 from worksite import ROOT, Venv, build_wheel, clean_environment, copy_sources
 
 import overlay
-from releasing import release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -149,75 +148,32 @@ def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
 # -- the changelog ---------------------------------------------------------------------------------
 
 
-def test_the_changelog_begins_with_the_version() -> None:
-    found = list(release.HEADING.finditer((ROOT / "CHANGELOG.md").read_text()))
-    assert found[0]["version"] == overlay.__version__ or found[0]["date"] == "unreleased"
-    assert "unreleased" not in [heading["date"] for heading in found[1:]]
+@pytest.mark.parametrize("path", sorted((ROOT / "changes").glob("*.md")), ids=lambda path: path.stem)
+def test_a_change_is_a_list_item(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    if path.name != "README.md":
+        assert lines[0].startswith("- ")
+        assert [line for line in lines if not line.startswith(("- ", "  ")) or len(line) > 120] == []
 
 
-def test_fragments_are_list_items() -> None:
-    assert {path.name: release.fault(path) for path in release.fragments(ROOT) if release.fault(path)} == {}
-
-
-@pytest.mark.parametrize("text", ["", "text\n", "- item\nmore\n", "# Head\n- item\n", f"- {'x' * 120}\n"])
-def test_what_is_no_fragment_stops_a_release(checkout: Path, text: str) -> None:
-    (checkout / "changes/c.md").write_text(text)
-    before = (checkout / "CHANGELOG.md").read_text()
-    with pytest.raises(release.ReleaseError, match=r"changes/c\.md: "):
-        release.release("0.1.0", checkout, "2030-01-02")
-    assert (checkout / "CHANGELOG.md").read_text() == before
-
-
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    files = {
-        "CHANGELOG.md": "# Changes\n\n## 0.1.0 (unreleased)\n\n- First.\n",
-        "overlay/_version.py": '"""The version."""\n\n__version__ = "0.0.9"\n',
-        "changes/README.md": "How.\n",
-        "changes/b.md": "- B.\n",
-        "changes/a.md": "- A, of\n  two lines.\n",
-    }
-    for name, text in files.items():
+def test_a_release_gathers_the_changes(tmp_path: Path) -> None:
+    """With the version that the package says, in order of the files' names."""
+    start = "# Changes\n\n<!-- towncrier release notes start -->\n"
+    for name in ("pyproject.toml", "CHANGELOG.md", "overlay/_version.py", "changes/changelog.jinja"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    return tmp_path
-
-
-def test_a_release_gathers_the_fragments(checkout: Path) -> None:
-    release.release("0.1.0", checkout, "2030-01-02")
-    first = "## 0.1.0 (2030-01-02)\n\n- First.\n- A, of\n  two lines.\n- B.\n"
-    assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{first}"
-    assert (checkout / "overlay/_version.py").read_text() == '"""The version."""\n\n__version__ = "0.1.0"\n'
-    assert [path.name for path in (checkout / "changes").iterdir()] == ["README.md"]
-
-    (checkout / "changes/c.md").write_text("- C.\n")
-    release.release("0.10.0rc1", checkout, "2030-02-03")
-    second = "## 0.10.0rc1 (2030-02-03)\n\n- C.\n"
-    assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{second}\n{first}"
-    (checkout / "changes/d.md").write_text("- D.\n")
-    release.release("0.10.0", checkout, "2030-02-04")
-    third = "## 0.10.0 (2030-02-04)\n\n- D.\n"
-    assert (checkout / "CHANGELOG.md").read_text() == f"# Changes\n\n{third}\n{second}\n{first}"
-
-
-@pytest.mark.parametrize(
-    ("version", "words"),
-    [
-        ("0.2.0", "the next release is 0.1.0"),
-        ("v0.1.0", "no version of the form"),
-        ("0.1", "no version of the form"),
-    ],
-)
-def test_a_release_that_there_cannot_be(checkout: Path, version: str, words: str) -> None:
-    with pytest.raises(release.ReleaseError, match=words):
-        release.release(version, checkout, "2030-01-02")
-    assert "unreleased" in (checkout / "CHANGELOG.md").read_text()
-
-
-def test_a_release_is_made_once_and_of_something(checkout: Path) -> None:
-    release.release("0.1.0", checkout, "2030-01-02")
-    for version in ("0.1.0", "0.1.0rc1", "0.0.9"):
-        with pytest.raises(release.ReleaseError, match=r"0\.1\.0 has been released already"):
-            release.release(version, checkout, "2030-01-03")
-    with pytest.raises(release.ReleaseError, match="nothing has changed"):
-        release.release("0.1.1", checkout, "2030-01-03")
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "overlay/__init__.py").write_text('__version__ = "0.10.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text(f"{start}\n## 0.9.0 (2030-01-01)\n\n- Old.\n")
+    for name, text in {
+        "README": "How.\n",
+        "b": "- B.\n",
+        "a": "- A, of\n  two lines.\n- And more.\n",
+    }.items():
+        (tmp_path / f"changes/{name}.md").write_text(text)
+    command = [sys.executable, "-m", "towncrier", "build", "--yes", "--date", "2030-01-02"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    new = "## 0.10.0 (2030-01-02)\n\n- A, of\n  two lines.\n- And more.\n- B.\n"
+    log = (tmp_path / "CHANGELOG.md").read_text()
+    assert log == f"{start}\n{new}\n## 0.9.0 (2030-01-01)\n\n- Old.\n"
+    assert sorted(path.name for path in (tmp_path / "changes").iterdir()) == ["README.md", "changelog.jinja"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.aliases import heap
+from overlay.base import collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,11 +23,11 @@ def own_heap(request: pytest.FixtureRequest) -> Iterator[None]:
     if "whole_heap" in request.fixturenames:
         yield
         return
-    counted = heap.frozen
+    counted = collector.frozen
     gc.freeze()
-    heap.frozen = lambda: False
+    collector.frozen = lambda: False
     yield
-    heap.frozen = counted
+    collector.frozen = counted
     gc.unfreeze()
 
 

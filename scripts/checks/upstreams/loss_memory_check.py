@@ -31,7 +31,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--trace", action="store_true", help="print also what is alive after each operation")
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -46,9 +45,7 @@ def main() -> None:
     for case in CASES:
         step = Step(module, case, options.tokens, options.vocabulary)
         # Without a turn nobody compares with upstream, which takes most of the memory and of the time.
-        rows: dict[str, Any] = {"upstream": {"peak": step.peak()} if options.turns or options.trace else {}}
-        if options.trace:
-            rows["upstream"]["trace"] = step.trace()
+        rows: dict[str, Any] = {"upstream": {"peak": step.peak()} if options.turns else {}}
         times: dict[str, list[float]] = {"upstream": [], "overlay": []}
         for _ in range(options.turns):
             times["upstream"].append(step.seconds())
@@ -57,8 +54,6 @@ def main() -> None:
             overlay.disable()
         overlay.enable("slime.loss-memory", strict=True)
         rows["overlay"] = {"peak": step.peak()}
-        if options.trace:
-            rows["overlay"]["trace"] = step.trace()
         if step.gradient:
             step = Step(module, case, options.tokens, options.vocabulary, in_place=True)
             rows["in place"] = {"peak": step.peak()}

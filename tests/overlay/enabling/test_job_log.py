@@ -44,7 +44,7 @@ class Job:
         log.set_level("info")
 
     def process(self) -> JobLog:
-        return JobLog(lambda: self.has, Account)
+        return JobLog(lambda: self.has, Account)  # type: ignore[arg-type]
 
     def child(self) -> JobLog:
         """Return the log of a process that `multiprocessing` has started."""
@@ -232,7 +232,7 @@ def test_no_import_fails_of_it(job: Job) -> None:
     def broken() -> dict[str, Any]:
         raise ValueError("no")
 
-    one = JobLog(broken, Account)
+    one = JobLog(broken, Account)  # type: ignore[arg-type]
     one.first_module()
     assert job.said() == ["overlay: what this job is run with cannot be told: ValueError: no"]
 

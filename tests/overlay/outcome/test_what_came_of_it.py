@@ -144,25 +144,31 @@ def test_a_ledger_that_many_say_is_written_once(program: Path, tmp_path: Path) -
     assert names == ["ledger", "process", "process", "process"]
     assert all(path.stat().st_size < 512 for path in folder.glob("process-*"))
     found = job.read(str(folder))
-    assert [ledger.name for ledger in found.ledgers] == ["rank 0", "rank 1", "rank 2"]
+    assert found.names == (0, 1, 2)
     effect, count = found.effects["up.doubled"]
     assert (effect.values, count) == ({"calls": 6, "changed": 3, "largest": 12}, 3)
     assert found.missing == (3, 4)
     assert found.cut_short == ()
-    said = job.table(found)
+    said = found.table()
     assert "3 processes, which say the same\nranks 0-2\n" in said
     assert "  applied: up.doubled\n" in said
     assert "up.doubled changed 3 of 6 calls; up to 12 (3 processes)" in said
-    assert "no ledger of ranks 3-4" in said
+    assert "There is no ledger of ranks 3-4." in said
+
+
+def test_what_changed_nothing_in_a_whole_job_is_said_to(program: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "job")
+    run(program, "3", RANK="0", OVERLAY_LEDGER_DIR=folder)
+    assert "up.doubled looked at 1 call and changed nothing (1 process)" in job.read(folder).table()
 
 
 def test_a_rank_that_differs_is_named(program: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "job")
     for rank in range(4):
         run(program, "1", RANK=str(rank), OVERLAY_LEDGER_DIR=folder, OVERLAY_STRICT=str(int(rank == 2)))
-    said = job.table(job.read(folder))
+    said = job.read(folder).table()
     assert "4 processes, which say 2 things" in said
-    assert "they differ in strict\n  ranks 0-1,3: no\n  rank 2: yes" in said
+    assert "they differ in\n  strict\n    ranks 0-1,3  no\n    rank 2       yes" in said
 
 
 def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tmp_path: Path) -> None:
@@ -177,7 +183,7 @@ def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tm
     process.communicate()
     found = job.read(str(tmp_path / "job"))
     assert found.effects["up.doubled"][0].values == {"calls": 2, "changed": 1, "largest": 12}
-    assert found.cut_short == ("rank 0",)
+    assert found.who(found.cut_short) == "rank 0"
 
 
 @pytest.mark.parametrize("place", ["/proc/no/such", "file"])
@@ -225,7 +231,7 @@ def test_files_that_are_broken_are_named_and_the_rest_is_read(program: Path, tmp
     for name, text in wrong.items():
         (folder / f"process-{name}.json").write_text(text)
     found = job.read(str(folder))
-    assert len(found.ledgers) == 1
+    assert len(found.names) == 1
     assert len(found.unreadable) == len(wrong)
     for name in wrong:
         assert any(text.startswith(f"process-{name}.json: ") for text in found.unreadable)
@@ -244,10 +250,10 @@ def test_a_ledger_that_is_none_is_named(broken: dict[str, Any], program: Path, t
     whole = next(folder.glob("process-*"))
     whole.write_text(json.dumps({**json.loads(whole.read_text()), "ledger": "0" * 32}))
     found = job.read(str(folder))
-    assert len(found.ledgers) == 1
+    assert len(found.names) == 1
     (sentence,) = found.unreadable
     assert f"{other} is no ledger" in sentence
-    assert sentence in job.table(found)
+    assert sentence in found.table()
 
 
 def test_a_relative_folder_is_that_of_the_start(program: Path, tmp_path: Path) -> None:
@@ -276,13 +282,13 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
         children.append(pid)
     assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
     found = job.read(str(tmp_path))
-    assert len(found.ledgers) == 200
+    assert len(found.names) == 200
     assert not found.gaps()
     assert len(list(tmp_path.iterdir())) == 201
 
 
 def test_an_empty_folder_is_no_job(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match="no process has left a ledger"):
+    with pytest.raises(ReportError, match=r"no process has left a ledger that can be read"):
         job.read(str(tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""What reports are made from in these tests: ledgers of ranks, a suite, and a figure of each kind."""
+"""What reports are made from in these tests: the folder that a job's ranks left."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import overlay
 from overlay import cli
-from overlay.report import inputs
 
 if TYPE_CHECKING:
-    import random
     from pathlib import Path
 
-#: Where it has to be text in every place that takes any.
-HOSTILE = (
-    "</span></pre><script>window.hacked=1</script>\"'><img src=x onerror=window.hacked=1>{{ 7*7 }}$\\frac"
-)
+#: Has to be text wherever text may stand.
+HOSTILE = "</span></p><script>window.hacked=1</script>\"'><img src=x onerror=window.hacked=1>{{ 7*7 }}"
 
 
 def status(site: Path, **changes: Any) -> dict[str, Any]:
@@ -32,18 +28,9 @@ def status(site: Path, **changes: Any) -> dict[str, Any]:
         }
         for verdict in overlay.plan("all", str(site)).verdicts
     ]
-    known: dict[str, Any] = {
-        "enabled": True,
-        "strict": False,
-        "version": overlay.__version__,
-        "python": "3.11.7",
-        "pid": 1,
-        "selection": [patch["patch"] for patch in patches],
-        "patches": patches,
-        "pinned": "",
-        "half_patched": [],
-    }
-    return {**known, **changes}
+    ids = [patch["patch"] for patch in patches]
+    known = {"enabled": True, "strict": False, "version": "1", "python": "3.11.7", "pinned": ""}
+    return {**known, "half_patched": [], "selection": ids, "patches": patches, **changes}
 
 
 def patch_of(ledger: dict[str, Any], name: str) -> dict[str, Any]:
@@ -52,56 +39,25 @@ def patch_of(ledger: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def suite(text: str = "reason") -> dict[str, Any]:
-    """Return a result as `overlay suite run --json` prints it."""
-    change = {
-        "id": f"tests/test_a.py::{text}",
-        "before": "passed",
-        "after": "failed",
-        "reason": text,
-        "known": "",
-    }
-    difference = {"lost": [change], "won": [], "failing": [change], "flaky": [], "changed": [], "passing": 12}
-    return {"runs": [{"recipe": f"recipe {text}", "difference": difference}], "not_run": []}
+def job(folder: Path, *statuses: dict[str, Any], world: int | None = None) -> Path:
+    """Write what ranks leave that say this of themselves, and return the folder."""
+    folder.mkdir(exist_ok=True)
+    for rank, said in enumerate(statuses):
+        write(folder / f"ledger-{rank}.json", said)
+        process(folder, str(rank), rank=rank, world=world)
+    return folder
 
 
-def figures(draw: random.Random, text: str = "name") -> list[dict[str, Any]]:
-    """Return a figure of each kind with drawn values."""
-    tokens = [draw.randint(1, 20_000) for _ in range(draw.randint(1, 40))]
-    spans = [(rank, draw.choice((0, 1, 2, 4)), rank / 2, rank / 2 + draw.random() + 0.1) for rank in range(4)]
-    return [
-        {
-            "kind": "micro-batches",
-            "title": text,
-            "budget": 16_384,
-            "series": {text: tokens, "after": tokens[:1]},
-        },
-        {
-            "kind": "gradient-error",
-            "title": text,
-            "tolerance": 1e-6,
-            "cases": {text: {text: draw.random(), "after": 0.0}, "crash": {text: None, "after": 1e-7}},
-        },
-        {"kind": "memory", "title": text, "unit": text, "cases": {text: {text: draw.random(), "after": 0.5}}},
-        {
-            "kind": "memory-over-time",
-            "title": text,
-            "unit": text,
-            "series": {text: [0.0, draw.random(), 0.1]},
-        },
-        {"kind": "timelines", "title": text, "steps": {text: [*spans, (0, 2, 0.0, 0.4)]}},
-    ]
-
-
-def ledgers(folder: Path, *statuses: dict[str, Any]) -> list[inputs.Ledger]:
-    """Return what ranks say that have written these statuses."""
-    paths = [write(folder / f"rank{rank}.json", status) for rank, status in enumerate(statuses)]
-    return [inputs.ledger(path) for path in paths]
+def process(folder: Path, ledger: str, **changes: Any) -> None:
+    """Write the file of one process."""
+    known = {"ledger": ledger, "rank": None, "world": None, "host": "node", "pid": 7, "ended": True}
+    number = len(list(folder.glob("process-*")))
+    write(folder / f"process-{number:03}.json", {**known, "effects": {}, **changes})
 
 
 def page(folder: Path, *words: str) -> str:
     """Write a report into a folder, and return its HTML."""
-    assert cli.main(["report", "-o", str(folder / "r.html"), *words]) == 0
+    assert cli.main(["report", *words, "-o", str(folder / "r.html")]) == 0
     return (folder / "r.html").read_text(encoding="utf-8")
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import re
 from html.parser import HTMLParser
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import report_inputs as made
 
-from overlay.report.page import link, mark, tone
-from overlay.verdict import LOUD, VERDICTS
+from overlay.report.page import MARKS, link, tone
+from overlay.verdict import LOUD
 
 STYLE = (Path(__file__).parents[3] / "overlay/report/page.css").read_text()
 VOID = {"meta", "br", "wbr", "img", "link", "input", "hr", "base"}
@@ -28,8 +27,6 @@ class Reader(HTMLParser):
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.text = ""
         self.open: list[str] = []
-        #: Each element, and whether it is part of a picture.
-        self.places: list[tuple[str, bool]] = []
         self.feed(page.read_text(encoding="utf-8"))
         self.close()
         assert self.open == []
@@ -40,16 +37,10 @@ class Reader(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.places.append((tag, "svg" in self.open))
         self.elements.append((tag, {name: value or "" for name, value in attrs}))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag, (tag, self.getpos())
-
-    @property
-    def structure(self) -> list[str]:
-        """The elements of the page itself: those of a picture, and where a name may break, hang on texts."""
-        return [tag for tag, inside in self.places if not inside and tag != "wbr"]
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -63,37 +54,29 @@ def plain(page: Path) -> Reader:
     return Reader(page)
 
 
-def test_nothing_is_fetched(plain: Reader) -> None:
-    assert not {tag for tag, _ in plain.elements} & ACTIVE
-    for tag, attributes in plain.elements:
-        assert "src" not in attributes
-        for name in ("href", "xlink:href"):
-            target = attributes.get(name, "#")
-            assert target.startswith("#") or (tag == "a" and target.startswith("https://github.com/")), target
+def test_nothing_is_fetched_and_every_reference_has_its_target(plain: Reader) -> None:
+    attributes = [found for _, found in plain.elements]
+    ids = [one["id"] for one in attributes if "id" in one]
+    assert len(ids) == len(set(ids))
+    assert {one["aria-labelledby"] for one in attributes if "aria-labelledby" in one} <= {*ids}
+    for tag, one in plain.elements:
+        assert tag not in ACTIVE
+        assert "src" not in one
+        target = one.get("href", f"#{ids[0]}")
+        assert target[1:] in ids or (tag == "a" and target.startswith("https://github.com/")), target
     policy = next(meta["content"] for meta in plain.all("meta") if "http-equiv" in meta)
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
-    assert "url(" not in STYLE
-    assert "@import" not in STYLE
-
-
-def test_every_reference_has_its_target_and_no_id_stands_twice(plain: Reader) -> None:
-    ids = [attributes["id"] for _, attributes in plain.elements if "id" in attributes]
-    assert len(ids) == len(set(ids))
-    wanted = {attributes["href"][1:] for attributes in plain.all("a") if attributes["href"].startswith("#")}
-    wanted |= {
-        attributes["aria-labelledby"] for _, attributes in plain.elements if "aria-labelledby" in attributes
-    }
-    assert wanted <= set(ids)
+    assert not re.search(r"url\(|@import", STYLE)
 
 
 def test_a_hostile_text_stays_text(hostile: Path, plain: Reader) -> None:
     reader = Reader(hostile)
-    assert not {tag for tag, _ in reader.elements} & ACTIVE
-    assert not [name for _, attributes in reader.elements for name in attributes if name.startswith("on")]
-    # Structure does not hang on what the texts say.
-    assert reader.structure == plain.structure
+    # Structure does not hang on what the texts say, nor does what an element does.
+    assert [(tag, found.keys()) for tag, found in reader.elements] == [
+        (tag, found.keys()) for tag, found in plain.elements
+    ]
     # In the title, the heading, and each place that takes any text.
-    assert reader.text.count(made.HOSTILE) > 30
+    assert reader.text.count(made.HOSTILE) > 15
 
 
 def test_what_a_screen_reader_needs(plain: Reader) -> None:
@@ -103,10 +86,6 @@ def test_what_a_screen_reader_needs(plain: Reader) -> None:
     levels = [int(tag[1]) for tag in tags if re.fullmatch("h[1-6]", tag)]
     assert all(after - before <= 1 for before, after in pairwise(levels))
     assert all(head.get("scope") for head in plain.all("th"))
-    pictures = [svg for svg in plain.all("svg") if "chart" in svg.get("class", "")]
-    # Each for a desktop and for a phone.
-    assert len(pictures) == 2 * len(made.figures(random.Random(0)))
-    assert all(svg["role"] == "img" and svg["aria-labelledby"] for svg in pictures)
     # What scrolls can be scrolled from the keyboard, and says what it is.
     regions = [attributes for _, attributes in plain.elements if "tabindex" in attributes]
     assert all(region["role"] == "group" and region["aria-label"] for region in regions)
@@ -114,12 +93,12 @@ def test_what_a_screen_reader_needs(plain: Reader) -> None:
 
 def test_what_was_decided_is_told(plain: Reader) -> None:
     for words in (
-        "unsupported",
-        "incomplete",
-        "rank 1",
-        "ranks 0,2",
-        "does not exist",
-        "dynamic_cp_split_batch",
+        "ranks 0,2: 3.11.7",
+        "rank 1, process 7 on plain words (no rank): plain words",
+        "There is no ledger of ranks 3-4.",
+        "process-004.json: rank is 'plain words'",
+        "plain words 1 of 3 plain wordses; plain words1 process",
+        "verl.trainer.sft_trainer_ray:SFTTrainer._get_batch_seqlens does not exist",
     ):
         assert words in plain.text, words
     targets = [anchor["href"] for anchor in plain.all("a")]
@@ -132,45 +111,26 @@ def test_references_become_addresses() -> None:
     assert link("javascript:alert(1)") == link("a#1") == ""
 
 
-def test_no_word_is_told_by_its_colour_alone() -> None:
+def test_no_word_is_told_by_its_colour_alone(plain: Reader) -> None:
     assert {tone(word) for word in LOUD} == {"bad"}
-    assert (tone("armed"), tone("applied")) == ("plain", "good")
-    assert len({mark(word) for word in ("apply", "conflict", "incomplete", "superseded")}) == 4
-    assert all(mark(word) for word in VERDICTS)
-
-
-def palettes() -> list[dict[str, str]]:
-    """Return the variables of light pages and of dark ones."""
-    found = [
-        dict(re.findall(r"--([\w-]+): (#\w{6})", block))
-        for block in STYLE.split("@media screen and (prefers")[:2]
-    ]
-    assert found[0].keys() == found[1].keys()
-    return found
+    assert (tone("armed"), tone("applied"), tone("incomplete")) == ("plain", "good", "care")
+    assert len(set(MARKS.values())) == 4
+    badges = [one for one in plain.all("span") if "badge" in one.get("class", "")]
+    signs = [one for one in plain.all("span") if one.get("aria-hidden") == "true"]
+    assert len(signs) == len(badges) + 1  # and the headline's
 
 
 def luminance(colour: str) -> float:
     parts = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
-
-
-@pytest.mark.parametrize("palette", palettes(), ids=["light", "dark"])
-def test_contrasts_are_those_of_wcag_aa(palette: dict[str, str]) -> None:
-    texts = [(text, ground) for text in ("ink", "muted", "link", "bad") for ground in ("paper", "card")]
-    texts += [("good", "good-bg"), ("bad", "bad-bg"), ("care", "care-bg"), ("ink", "checked-bg")]
-    for text, ground in texts:
-        assert contrast(palette[text], palette[ground]) >= 4.5, (text, ground)
-    for graphic in ("before", "after", "bad", "ink"):
-        assert contrast(palette[graphic], palette["paper"]) >= 3, graphic
-    # Sizes of subgroups are told apart in grey too; each is labelled besides.
-    shares = [luminance(palette[f"share-{number}"]) for number in range(4)]
-    assert shares == sorted(shares, reverse=True)
-    assert all(one - other > 0.05 for one, other in combinations(shares, 2))
+@pytest.mark.parametrize("look", [0, 1], ids=["light", "dark"])
+def test_contrasts_are_those_of_wcag_aa(look: int) -> None:
+    block = STYLE.split("@media screen and (prefers")[look]
+    palette = {name: luminance(colour) for name, colour in re.findall(r"--([\w-]+): (#\w{6})", block)}
+    grounds = [(text, on) for text in ("ink", "muted", "link", "good", "bad") for on in ("paper", "card")]
+    for text, ground in [*grounds, ("bad", "bad-bg"), ("care", "care-bg"), ("care", "paper")]:
+        dark, light = sorted((palette[text], palette[ground]))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)

@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from command_line import clean
 
 from overlay.reading.source import InstalledTree
+from overlay.suite.report import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: `scale` is wrong, and `offset` right. Nothing imports `other`.
 CODE = {
@@ -54,7 +57,7 @@ TESTS = {
             assert offset(1) == 2
 
         def test_broken():
-            raise RuntimeError("broken\\nsecond line")
+            raise RuntimeError(f"broken in {__file__}\\nsecond line")
 
         def test_threads():
             thread = threading.Thread(target=scale, args=(1,))
@@ -98,9 +101,6 @@ TESTS = {
     "tests/test_unimportable.py": """
         import nothing_of_this_name
         """,
-    "tests/gpu/test_gpu.py": """
-        raise SystemExit("needs what is not there")
-        """,
     "tests/hang/test_hang.py": """
         import os, subprocess, sys, time
 
@@ -119,12 +119,14 @@ TESTS = {
         """,
     "tests/crash/test_crash.py": """
         import os
+        from fakesuite.core import scale
 
         def test_before():
             pass
 
         def test_crashes():
-            os.abort()
+            if scale(1) == 3:
+                os.abort()
 
         def test_after():
             pass
@@ -161,13 +163,18 @@ TESTS = {
 }
 
 PATCH = """
+    from overlay.effect import effect
     from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+
+    EFFECT = effect(__name__, "value", did="raised")
 
     def version(read):
         return (read("fakesuite/version.txt") or "").strip() or None
 
     def make(original, module):
         def NAME(value):
+            EFFECT.calls += 1
+            EFFECT.changed += 1
             return original(value) + 1
         return NAME
 
@@ -189,20 +196,12 @@ SITES = {"scale": "fakesuite.core:scale", "offset": "fakesuite.core:offset", "ne
 RECIPE = """
     about = "A tiny upstream"
     packages = ["fakesuite"]
-    environment = ["pytest", "nothing-of-this-name>=1"]
     include = ["tests/*.py"]
     time_limit = 60
-
-    [variables]
-    PYTEST_DISABLE_PLUGIN_AUTOLOAD = "1"  # they take longer to import than all else
-
-    [[tests]]
-    checkout = "FAKESUITE_REPO"
-    revision = "v1.0"
-
-    [[exclude]]
-    files = ["tests/conftest.py"]
-    reason = "no tests"
+    tests.from = ["$FAKESUITE_REPO@v1.0"]
+    exclude."no tests" = ["tests/conftest.py"]
+    # Plugins take longer to import than all else.
+    variables.PYTEST_DISABLE_PLUGIN_AUTOLOAD = "1"
 """
 
 
@@ -253,14 +252,11 @@ class Workplace:
         self.git("commit", "--quiet", "-m", "All")
         self.git("tag", tag)
 
-    def recipe(self, name: str, text: str = "", **replaced: str) -> str:
-        """Write a recipe with more text in front, and some of its lines replaced; return its path."""
-        lines = textwrap.dedent(RECIPE)
-        for key, value in replaced.items():
-            old = next(line for line in lines.splitlines() if line.startswith(f"{key} = "))
-            lines = lines.replace(old, f"{key} = {value}")
+    def recipe(self, name: str, **keys: str) -> str:
+        """Write a recipe with other values of some keys, and return its path."""
+        lines = [line for line in textwrap.dedent(RECIPE).splitlines() if line.partition(" ")[0] not in keys]
         path = self.folder / f"{name}.toml"
-        path.write_text(f"{textwrap.dedent(text)}\n{lines}")
+        path.write_text("\n".join([*(f"{key} = {value}" for key, value in keys.items()), *lines]))
         return str(path)
 
     def overlay(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -295,15 +291,6 @@ class Workplace:
         return self.said
 
     def outcomes(self, recipe: str, mode: str) -> dict[str, str]:
-        """Return the outcome of each test in the first attempt, by the part of its id after the file."""
-        found = {}
-        for line in reversed(self.lines(recipe, mode, "test")):
-            if line["attempt"] == 1:
-                found[line["id"].rpartition("/")[2]] = line["outcome"]
-        return found
-
-    def lines(self, recipe: str, mode: str, kind: str) -> list[dict[str, Any]]:
-        """Return the lines of a kind of the results of a recipe."""
-        path = self.folder / "suite-results" / Path(recipe).stem / mode / "results.jsonl"
-        found = [json.loads(line) for line in path.read_text().splitlines()]
-        return [line for line in found if line["kind"] == kind]
+        """Return the outcome of each test in the first attempt, by the part of its id after the folder."""
+        found = read(str(self.folder / "suite-results" / recipe / mode))
+        return {name.rpartition("/")[2]: attempts[0][0] for name, attempts in found.items()}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from benches import _audit, _call, _timing, costs
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from benches import _call, _timing, costs
 
 
 @pytest.fixture
@@ -61,51 +57,3 @@ def test_run_time_can_be_told_to_use_the_wall_clock() -> None:
     works = timing.interpreter("-c", "import time\nwhile time.process_time() < 1: pass")
     assert timing.run_time(sleeps, wall=True) >= 1
     assert timing.run_time(sleeps) < timing.run_time(works)
-
-
-@pytest.fixture
-def audit(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The benchmark of an audit, with a list of what it does in place of its measurements."""
-    module: Any = _audit
-    module.calls = []
-
-    def run_time(command: list[str], *, wall: bool = False) -> float:
-        module.calls.append(("audit" if command == module.AUDIT else "empty", wall))
-        return 0.25
-
-    monkeypatch.setattr(module, "run_time", run_time)
-    monkeypatch.setattr(module, "evict", lambda paths: module.calls.append(len(paths)))
-    return module
-
-
-def test_bench_evicts_before_every_audit_and_looks_at_the_wall(audit: Any) -> None:
-    if not audit.can_evict():
-        pytest.skip("there is no posix_fadvise")
-    (row,) = audit.measure(2)
-    assert row.name == "overlay audit, cold, wall clock / empty interpreter"
-    assert (row.measured, row.held, row.target) == (250, "measured", 1000)
-    count = len(audit.files())
-    assert audit.calls == [("empty", True), count, ("audit", True), count, ("audit", True), ("empty", True)]
-    names = {path.name for path in audit.files()}
-    assert names >= {"engine.py", "cpu_engine.py", "fix.py", "wrappers.py", "specifiers.py"}
-    assert {path.suffix for path in audit.files()} == {".py", ".pyc"}
-
-
-def test_bench_of_an_audit_that_cannot_be_cold_does_not_say_that_it_is(
-    audit: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    (row,) = audit.measure(1)
-    assert row.name.startswith("overlay audit, warm, wall clock / ")
-    assert "warm" in capsys.readouterr().err
-    assert audit.calls == [("empty", True), 0, ("audit", True)]
-
-
-def test_evicted_files_are_still_there(tmp_path: Path) -> None:
-    module = _audit
-    if not module.can_evict():
-        pytest.skip("there is no posix_fadvise")
-    path = tmp_path / "module.py"
-    path.write_text("x = 1\n")
-    module.evict([path])
-    assert path.read_text() == "x = 1\n"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import slime_step
-from slime_step_cases import CASES, Case
+from slime_step_cases import Case
 
 from demos import slime as demo
 from sources import slime_images
@@ -132,16 +130,6 @@ def test_cases_of_one_selection_share_a_process(monkeypatch: pytest.MonkeyPatch)
     assert asked == [("x", ["a", "c"]), ("y", ["b"]), ("", ["a", "b", "c"])]
 
 
-def test_names_of_cases_are_their_keys() -> None:
-    assert len({case.name for case in CASES}) == len(CASES)
-
-
-def test_the_table_has_a_row_for_each_case() -> None:
-    text = demo.table({("v0.2.4", "plain"): rows("wrong"), ("v0.2.4", "overlay"): rows("right")})
-    assert text.splitlines()[0] == "slime v0.2.4 as released"
-    assert [line.split()[-1] for line in text.splitlines() if "a case" in line] == ["wrong", "right"]
-
-
 @pytest.mark.parametrize(("said", "status"), [([], 0), (["it is off"], 1)])
 def test_the_exit_status_says_whether_all_is_as_claimed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: list[str], status: int
@@ -183,11 +171,3 @@ def test_commits_come_from_the_network_without_their_history(
     monkeypatch.setattr(slime_images, "HOST", f"file://{tmp_path}/nowhere")
     with pytest.raises(FetchError, match="let MEGATRON_REPO name a clone of it"):
         slime_images.from_network("megatron")
-
-
-def test_a_line_of_progress_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Releases are run in threads, whose lines must not run into each other."""
-    written: list[str] = []
-    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=written.append, flush=lambda: None))
-    demo.say("a case: right")
-    assert written == ["a case: right\n"]

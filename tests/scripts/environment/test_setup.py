@@ -1,174 +1,159 @@
-"""The environment: what makes it current, who may install, and what becomes of one that was interrupted."""
+"""The environment: when it is current, who installs, from where, and what becomes of an interrupted one."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from environment import setup
-from environment.python import SetupError
+
+
+class Checkout(setup.Layout):
+    """A checkout with what the set-up reads, and a uv that is a shell script and tells what it is asked."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        for name, text in {
+            "scripts/environment/requirements.lock": "torch==1.0\nuv==1\n",
+            "pyproject.toml": "[project]\nname = 'x'\n",
+            "overlay/_version.py": "__version__ = '0'\n",
+            "startup/overlay-startup.pth": "import overlay\n",
+        }.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text)
+        self.uv()
+
+    def uv(self, installing: str = "") -> None:
+        """Let uv install by a line of shell."""
+        path = self.cache / "uv==1" / "bin" / "uv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        told = f'cat "{self.record}" - >> "{self.root}/records" </dev/null; echo "$*" >> "{self.root}/told"'
+        made = f'mkdir -p "{self.venv}/bin"; ln -sf "{sys.executable}" "{self.python}"'
+        path.write_text(f"#!/bin/sh\n{told}\ncase $1 in venv) {made};; pip) {installing or ':'};; esac\n")
+        path.chmod(0o755)
+
+    def told(self) -> list[str]:
+        """Return what uv was asked, and forget it."""
+        path = self.root / "told"
+        lines = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return lines
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> setup.Layout:
-    """A checkout with nothing but what the set-up reads."""
-    requirements = tmp_path / "scripts" / "environment" / "requirements"
-    requirements.mkdir(parents=True)
-    (requirements / "constraints.txt").write_text("torch==1.0\n")
-    (requirements / "environment.in").write_text("torch==1.0\npytest\n")
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n\n[tool.ruff]\nline-length = 110\n")
-    (tmp_path / "overlay").mkdir()
-    (tmp_path / "overlay" / "_version.py").write_text("__version__ = '0'\n")
-    (tmp_path / "startup").mkdir()
-    (tmp_path / "startup" / "overlay-startup.pth").write_text("import overlay\n")
-    return setup.Layout(tmp_path)
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path / "a checkout")
 
 
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Replace the making of the venv and the installation by a list of the locks that were held."""
-    held: list[int] = []
-
-    def make(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
-        folder = Path(command[-1])
-        (folder / "bin").mkdir(parents=True)
-        (folder / "bin" / "python").symlink_to(sys.executable)
-        return subprocess.CompletedProcess(command, 0, b"")
-
-    def install(layout: Any, env: dict[str, str], lock: int) -> None:
-        # Nothing runs after a SIGKILL, so what is on disk now is what would be left.
-        assert setup.recorded(layout) == ""
-        held.append(lock)
-
-    monkeypatch.setattr(setup, "find_python", lambda: sys.executable)
-    monkeypatch.setattr(setup, "output", lambda command: "")
-    monkeypatch.setattr("environment.setup.subprocess.run", make)
-    monkeypatch.setattr(setup, "install", install)
-    return held
-
-
-def test_second_call_installs_nothing(layout: Any, installed: list[int]) -> None:
-    for _ in range(2):
-        assert setup.ensure(layout) == layout.python
-    assert len(installed) == 1
+def test_the_second_call_starts_no_tool(checkout: Checkout) -> None:
+    assert setup.ensure(checkout) == checkout.python
+    venv, packages, own = checkout.told()
+    assert venv.startswith("venv ")
+    assert packages.endswith(f"--requirements {checkout.requirements}")
+    assert own.endswith(f"--editable {checkout.root}")
+    # Nothing runs after a SIGKILL, so what is on disk meanwhile is what would be left.
+    assert (checkout.root / "records").read_text() == ""
+    assert setup.ensure(checkout) == checkout.python
+    assert checkout.told() == []
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        "scripts/environment/requirements/constraints.txt",
-        "scripts/environment/requirements/environment.in",
+        "scripts/environment/requirements.lock",
         "pyproject.toml",
         "overlay/_version.py",
         "startup/overlay-startup.pth",
     ],
 )
-def test_changed_file_installs_again(layout: Any, installed: list[int], changed: str) -> None:
-    setup.ensure(layout)
-    (layout.venv / "old").write_text("")
-    path = layout.root / changed
-    path.write_text("# new\n" + path.read_text().replace("[project]", "[project]\ndependencies = ['wrapt']"))
-    assert not setup.is_current(layout)
-    setup.ensure(layout)
-    assert len(installed) == 2
-    assert (layout.venv / "old").exists()
+def test_a_changed_file_installs_again(checkout: Checkout, changed: str) -> None:
+    setup.ensure(checkout)
+    checkout.told()
+    path = checkout.root / changed
+    path.write_text("# new\n" + path.read_text())
+    setup.ensure(checkout)
+    assert [line.split()[0] for line in checkout.told()] == ["pip", "pip"]
 
 
-def test_changed_linter_setting_costs_no_installation(layout: Any, installed: list[int]) -> None:
-    setup.ensure(layout)
-    path = layout.root / "pyproject.toml"
-    path.write_text(path.read_text().replace("110", "79"))
-    assert setup.is_current(layout)
+def test_an_environment_of_somebody_else_is_left_alone(checkout: Checkout) -> None:
+    checkout.venv.mkdir()
+    (checkout.venv / "mine").touch()
+    with pytest.raises(setup.SetupError, match="was not made by this script"):
+        setup.ensure(checkout)
+    assert checkout.told() == []
+    (checkout.venv / "mine").unlink()
+    setup.ensure(checkout)  # an empty one was left by a call that was killed
+    assert setup.is_current(checkout)
 
 
-def test_foreign_environment_is_left_alone(layout: Any, installed: list[int]) -> None:
-    layout.venv.mkdir()
-    (layout.venv / "mine").write_text("")
-    with pytest.raises(SetupError, match="was not made by this script"):
-        setup.ensure(layout)
-    assert (layout.venv / "mine").exists()
-    assert installed == []
-
-
-@pytest.mark.parametrize("record", ["", "recipe 1, Python 3.11, /elsewhere\n0\n", '{"stamps": {}}'])
-def test_one_that_is_half_made_or_of_another_place_is_made_anew(
-    layout: Any, installed: list[int], capsys: pytest.CaptureFixture[str], record: str
+@pytest.mark.parametrize("record", ["", "uv, Python 3.11, /elsewhere\n0\n", '{"stamps": {}}'])
+def test_one_that_is_half_made_or_was_moved_is_made_anew(
+    checkout: Checkout, capsys: pytest.CaptureFixture[str], record: str
 ) -> None:
-    setup.ensure(layout)
-    (layout.venv / "old").write_text("")
-    layout.record.write_text(record)
-    assert not setup.is_current(layout)
-    setup.ensure(layout)
-    assert not (layout.venv / "old").exists()
-    assert ("moved or copied" if record else "did not end") in capsys.readouterr().err
-    assert not list(layout.root.glob(".venv-discarded-*"))
+    setup.ensure(checkout)
+    (checkout.venv / "old").touch()
+    checkout.record.write_text(record)
+    setup.ensure(checkout)
+    assert not (checkout.venv / "old").exists()
+    assert ("moved" if record else "did not end") in capsys.readouterr().err
+    assert setup.is_current(checkout)
+    assert not list(checkout.root.glob(".venv-discarded-*"))
 
 
-def test_a_folder_that_is_empty_was_left_by_a_call_that_was_killed(layout: Any, installed: list[int]) -> None:
-    layout.venv.mkdir()
-    setup.ensure(layout)
-    assert setup.is_current(layout)
-
-
-def ends_with(error: BaseException) -> Any:
-    def install(*_: Any) -> None:
-        raise error
-
-    return install
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), SetupError("no network")], ids=repr)
-def test_a_first_installation_that_does_not_end_is_begun_anew(
-    layout: Any, installed: list[int], monkeypatch: pytest.MonkeyPatch, error: BaseException
+@pytest.mark.parametrize(("ends", "error"), [("exit 2", setup.SetupError), ("kill -9 $$", SystemExit)])
+def test_an_installation_that_was_killed_costs_the_environment_and_one_that_failed_does_not(
+    checkout: Checkout, ends: str, error: type[BaseException]
 ) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(setup, "install", ends_with(error))
-        with pytest.raises(type(error)):
-            setup.ensure(layout)
-    assert not setup.is_current(layout)
-    (layout.venv / "half").write_text("")
-    setup.ensure(layout)
-    assert not (layout.venv / "half").exists()
-    assert setup.is_current(layout)
-    assert not list(layout.root.glob(".venv-discarded-*"))
+    for first in (True, False):
+        checkout.uv(ends)
+        with pytest.raises(error):
+            setup.ensure(checkout)
+        assert not setup.is_current(checkout)
+        (checkout.venv / "old").touch()
+        checkout.uv()
+        setup.ensure(checkout)
+        assert setup.is_current(checkout)
+        assert (checkout.venv / "old").exists() == (ends == "exit 2" and not first)
+        checkout.requirements.write_text("another==1\nuv==1\n")
 
 
-@pytest.mark.parametrize(("error", "stays"), [(SetupError("no network"), True), (KeyboardInterrupt(), False)])
-def test_a_later_installation_costs_the_environment_only_if_it_was_interrupted(
-    layout: Any, installed: list[int], monkeypatch: pytest.MonkeyPatch, error: BaseException, stays: bool
+def test_a_missing_python_is_a_message_that_says_what_to_install(
+    checkout: Checkout,
 ) -> None:
-    setup.ensure(layout)
-    (layout.venv / "old").write_text("")
-    layout.requirements.write_text("another\n")
-    for _ in range(2):
-        with monkeypatch.context() as patched:
-            patched.setattr(setup, "install", ends_with(error))
-            with pytest.raises(type(error)):
-                setup.ensure(layout)
-        assert not setup.is_current(layout)
-    assert (layout.venv / "old").exists() == stays
-    setup.ensure(layout)
-    assert setup.is_current(layout)
+    (checkout.cache / "uv==1/bin/uv").write_text("#!/bin/sh\nexit 2\n")
+    with pytest.raises(setup.SetupError, match=r"CPython 3\.11 is needed, .*`apt-get install python3\.11`"):
+        setup.ensure(checkout)
+    assert not setup.is_current(checkout)
+    checkout.uv()
+    setup.ensure(checkout)
+    assert setup.is_current(checkout)
 
 
-def test_parallel_calls_install_once(layout: Any, installed: list[int]) -> None:
-    threads = [threading.Thread(target=setup.ensure, args=(layout,)) for _ in range(4)]
+def test_calls_at_once_install_once(checkout: Checkout) -> None:
+    threads = [threading.Thread(target=setup.ensure, args=(checkout,)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
-    assert len(installed) == 1
-    assert setup.is_current(layout)
+        thread.join(60)
+    assert len(checkout.told()) == 3
+    assert setup.is_current(checkout)
 
 
-def test_lock_waits_for_another_process_and_survives_its_death(
-    layout: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_tool_inherits_the_lock(checkout: Checkout) -> None:
+    checkout.uv(f'readlink /proc/$$/fd/* >> "{checkout.root}/told" || :')
+    setup.ensure(checkout)
+    assert str(checkout.cache / "environment.lock") in checkout.told()
+
+
+def test_the_lock_waits_for_another_process_and_survives_its_death(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = (
         "import fcntl, os, sys, time\n"
@@ -176,8 +161,8 @@ def test_lock_waits_for_another_process_and_survives_its_death(
         "print('held', flush=True)\n"
         "time.sleep(60)\n"
     )
-    layout.lock.parent.mkdir()
-    with subprocess.Popen([sys.executable, "-c", code, str(layout.lock)], stdout=subprocess.PIPE) as holder:
+    words = [sys.executable, "-c", code, str(checkout.cache / "environment.lock")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         said: list[str] = []
@@ -188,18 +173,56 @@ def test_lock_waits_for_another_process_and_survives_its_death(
             holder.kill()
 
         monkeypatch.setattr(setup, "say", say)
-        with setup.locked(layout):
+        with setup.locked(checkout):
             assert holder.wait() == -signal.SIGKILL
     assert [text.partition(", ")[2] for text in said] == ["waiting for it"]
 
 
 def test_settings_for_other_environments_are_out_of_the_way(
-    layout: Any, monkeypatch: pytest.MonkeyPatch
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PIP_CONSTRAINT", "PIP_USER", "UV_CONSTRAINT", "UV_SYSTEM_PYTHON", "PYTHONPATH"):
         monkeypatch.setenv(name, "/opt/other")
     monkeypatch.setenv("PIP_PROXY", "kept")
-    monkeypatch.setenv("UV_INDEX", "kept")
-    env = setup.child_environment(layout)
-    assert (env["PIP_PROXY"], env["UV_INDEX"]) == ("kept", "kept")
+    env = setup.child_environment(checkout)
+    assert env["PIP_PROXY"] == "kept"
     assert "/opt/other" not in env.values()
+
+
+def test_uv_installs_from_where_pip_would(checkout: Checkout, tmp_path: Path) -> None:
+    """The variables of pip come before its files, and those of uv before both."""
+    file = tmp_path / "pip.conf"
+    file.write_text(
+        "[global]\nindex-url = file:///theirs\nextra-index-url =\n  file:///more\n  file:///others\n"
+        "find-links = /wheels /more/wheels\nproxy = file:///proxy\n"
+    )
+    clean = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    given = {"PIP_CONFIG_FILE": str(file), "PIP_INDEX_URL": "file:///mine", "ALL_PROXY": "file:///own"}
+    found = setup.settings_of_uv(checkout, {**clean, **given})
+    assert found["UV_DEFAULT_INDEX"] == "file:///mine"
+    assert found["UV_INDEX"].endswith("file:///more file:///others")
+    assert found["UV_FIND_LINKS"].endswith("/wheels,/more/wheels")
+    assert "ALL_PROXY" not in found
+
+
+def test_pip_installs_uv_where_the_path_has_it_only_if_pip_cannot(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout.cache / "uv==1").rename(checkout.cache / "uv==1.part")  # as a call that was killed leaves it
+    with zipfile.ZipFile(tmp_path / "uv-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("uv-1.data/scripts/uv", "#!/bin/sh\n")
+        wheel.writestr("uv-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: uv\nVersion: 1\n")
+        wheel.writestr(
+            "uv-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("uv-1.dist-info/RECORD", "")
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": ""}
+    with (tmp_path / "lock").open("w") as lock:
+        monkeypatch.setattr("environment.setup.shutil.which", lambda name: None)
+        with pytest.raises(setup.SetupError, match="could not install uv"):
+            setup.find_uv(checkout, env, lock.fileno())
+        monkeypatch.setattr("environment.setup.shutil.which", lambda name: f"/opt/{name}")
+        assert setup.find_uv(checkout, env, lock.fileno()) == "/opt/uv"
+        made = setup.find_uv(checkout, {**env, "PIP_FIND_LINKS": str(tmp_path)}, lock.fileno())
+    assert made == str(checkout.cache / "uv==1" / "bin" / "uv")
+    assert Path(made).read_text() == "#!/bin/sh\n"

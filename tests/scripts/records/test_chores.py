@@ -30,7 +30,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     (tmp_path / "changes").mkdir()
     (tmp_path / "changes" / "new.md").write_text(f"- `{ID}` is a folder.\n")
-    (tmp_path / "CHANGELOG.md").write_text(f"# Changes\n\n## 0.1.0 (2026-01-01)\n\n- `{ID}`.\n")
     (tmp_path / "patches.md").write_text(patches.section(load_patches()[ID]))
     record = {RELEASES[0]: {ID: {"verdict": "apply", "check": "passed"}}, RELEASES[1]: {}}
     (tmp_path / "support.json").write_text(json.dumps(record))

@@ -21,6 +21,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = suite
     module.calls = []
     monkeypatch.setattr(module, "ruff", lambda root, *arguments: module.calls.append(arguments[0]) or 0)
+    monkeypatch.setattr(module, "imports", lambda root: module.calls.append("imports") or 0)
     monkeypatch.setattr(module, "mypy", lambda root: (1, "one.py:1: error\n"))
     monkeypatch.setattr(module, "suites", lambda root: module.calls.append("suites") or 1)
     monkeypatch.setattr(module.os, "chdir", lambda path: None)
@@ -42,7 +43,7 @@ def test_without_arguments_everything_runs_and_a_failure_counts(
 ) -> None:
     before = dict(os.environ)
     assert checks.main([]) == 1
-    assert checks.calls == ["check", "format", ("pytest", checks.whole_run()), ["mypy"]]
+    assert checks.calls == ["check", "format", "imports", ("pytest", checks.whole_run()), ["mypy"]]
     assert dict(os.environ) == before
     assert capsys.readouterr().out.endswith("--- pytest\n--- mypy\none.py:1: error\n")
 
@@ -58,7 +59,7 @@ def test_types_count_where_pytest_ends_before_its_summary(
 def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> None:
     assert checks.main(["--nightly"]) == 1
     failed = ["upstream's suites", "mypy"]
-    assert checks.calls == ["check", "format", "suites", ("pytest", checks.whole_run()), failed]
+    assert checks.calls == ["check", "format", "imports", "suites", ("pytest", checks.whole_run()), failed]
 
 
 def test_what_takes_long_is_begun_first_in_turns_and_nothing_is_left_out(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_what_takes_long_is_begun_first_in_turns_and_nothing_is_left_out(tmp_pat
 
 def test_linters_and_types_run_alone(checks: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert checks.main(["--lint"]) == 1
-    assert checks.calls == ["check", "format"]
+    assert checks.calls == ["check", "format", "imports"]
     assert capsys.readouterr().out.endswith("one.py:1: error\nfailed: mypy\n")
 
 

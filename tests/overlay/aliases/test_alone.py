@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.aliases.heap import FROZEN_BY_PYTHON, modules_with_functions
-from overlay.aliases.refcounts import is_alone
+from overlay.aliases.alone import is_alone
 from overlay.base.marks import ORIGINAL
 
 if TYPE_CHECKING:
@@ -53,27 +52,7 @@ def replacement(parent: Any, name: str) -> FunctionType:
     return made  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_nobody_else_holds_is_alone(name: str) -> None:
-    parent, last = place(name)
-    made = replacement(parent, last)
-    kept = vars(parent)[last]
-    assert is_alone(parent, last, made, kept=1)
-    assert not is_alone(parent, last, made, kept=0)
-    assert kept is vars(parent)[last]
-
-
-HOLDERS: dict[str, Callable[[Any], object]] = {
-    "a list": lambda item: [item],
-    "a module": lambda item: vars(ModuleType("other")).setdefault("f", item) and {"f": item},
-    "a partial": functools.partial,
-    "a default": lambda item: lambda f=item: f,
-    "a closure": lambda item: lambda: item,
-    "a weak reference": weakref.ref,
-}
-
-
-def _started(item: object) -> object:
+def suspended(item: object) -> object:
     def wait() -> Any:
         yield item
 
@@ -82,7 +61,15 @@ def _started(item: object) -> object:
     return running
 
 
-HOLDERS["a suspended call"] = _started
+HOLDERS: dict[str, Callable[[Any], object]] = {
+    "a list": lambda item: [item],
+    "a dict": lambda item: {"f": item},
+    "a partial": functools.partial,
+    "a default": lambda item: lambda f=item: f,
+    "a closure": lambda item: lambda: item,
+    "a weak reference": weakref.ref,
+    "a suspended call": suspended,
+}
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
@@ -91,15 +78,15 @@ HOLDERS["a suspended call"] = _started
 def test_whoever_holds_it_is_not_overlooked(name: str, holder: str, inside: bool) -> None:
     parent, last = place(name)
     made = replacement(parent, last)
-    kept = vars(parent)[last]
+    kept = vars(parent)[last]  # as the caller has it
+    assert is_alone(parent, last, made)
     wrapped = type(kept) is not FunctionType
-    if wrapped and not inside and holder in ("a partial", "a weak reference"):
-        inside = True  # they take functions
+    inside |= holder in ("a partial", "a weak reference")  # they take functions
     held = HOLDERS[holder](kept.__func__ if inside and wrapped else kept)
-    assert not is_alone(parent, last, made, kept=1)
+    assert not is_alone(parent, last, made)
     del held
     gc.collect()
-    assert is_alone(parent, last, made, kept=1)
+    assert is_alone(parent, last, made)
 
 
 def test_an_alias_that_a_replacement_knows_of_is_an_alias() -> None:
@@ -114,33 +101,13 @@ def test_an_alias_that_a_replacement_knows_of_is_an_alias() -> None:
         return inner
 
     setattr(made, ORIGINAL, original)
-    assert not is_alone(parent, last, made, kept=1)  # type: ignore[arg-type]
+    assert not is_alone(parent, last, made)  # type: ignore[arg-type]
 
 
-def test_where_a_count_is_none_it_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_count_tells_nothing_it_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     parent, last = place("plain")
-    made = replacement(parent, last)
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    kept = vars(parent)[last]
-    assert not is_alone(parent, last, made, kept=1)
-    assert kept
-
-
-def test_what_stands_there_may_be_anything() -> None:
-    parent = ModuleType("odd")
-    parent.thing = 3  # type: ignore[attr-defined]
+    parent.thing = 3
     for name in ("thing", "nothing"):
-        assert not is_alone(parent, name, replacement(*place("plain")), kept=1)
-
-
-@pytest.mark.usefixtures("whole_heap")
-def test_modules_of_which_there_are_functions_are_known() -> None:
-    held = {"__name__": "once.there"}
-    exec("def f(): ...", held)  # noqa: S102
-    assert modules_with_functions(frozenset({"once.there", "never.there"})) == {"once.there"}
-    gc.freeze()
-    try:
-        if gc.get_freeze_count() > FROZEN_BY_PYTHON:
-            assert modules_with_functions(frozenset({"never.there"})) == {"never.there"}
-    finally:
-        gc.unfreeze()
+        assert not is_alone(parent, name, replacement(parent, last))
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert not is_alone(parent, last, replacement(parent, last))
