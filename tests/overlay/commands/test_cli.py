@@ -134,10 +134,10 @@ def test_audit_takes_a_path_and_writes_sarif(site: str, tmp_path: Path) -> None:
     data = read("audit", site, "--sarif", str(tmp_path / "x.sarif"), code=1)
     assert data == read("audit", "--site", site, code=1)
     states = {one["defect"]: one["state"] for one in data["defects"]}
-    assert states["verl.budget-exceeded"] == "unknown"
+    assert states["verl.budget-exceeded"] == "unknown-source"
     log = json.loads((tmp_path / "x.sarif").read_text())
     assert {one["ruleId"] for one in log["runs"][0]["results"]} == {
-        name for name, state in states.items() if state in ("open", "unknown", "mended")
+        name for name, state in states.items() if state in ("open", "unknown-source", "mended")
     }
     done = overlay("audit", site, "--sarif", str(tmp_path / "nowhere" / "x.sarif"))
     assert (done.returncode, "cannot be written" in done.stderr) == (2, True)

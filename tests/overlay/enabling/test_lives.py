@@ -11,9 +11,10 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import PROJECT, failing, past_the_hook, triple, untested
+from fake_upstream import PROJECT, TESTED, failing, past_the_hook, triple, untested
 from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
+from overlay.deciding.table import Row
 from overlay.errors import PatchError
 from overlay.patch import Project, Target, replaced, variant
 from overlay.reading.source import InstalledTree
@@ -144,10 +145,11 @@ def late(folder: Path, *, optional: bool) -> Target:
     """Write a project of one function into a folder, and return it as a target of a patch."""
     folder.mkdir(exist_ok=True)
     (folder / "latepkg.py").write_text("def g(value):\n    return value\n")
-    digest = InstalledTree(str(folder)).digest("latepkg:g")
-    assert digest
-    changed = replaced("latepkg:g", make_fixed, digest)
-    return Target(project=LATE, variants=(variant("1", ">=1", changed),), optional=optional)
+    sites = {"latepkg:g": InstalledTree(str(folder)).digest("latepkg:g")}
+    for patch in ("fakeup.scale", "late"):
+        TESTED.append(Row(patch=patch, target="latepkg", verdict="apply", variant="1", sites=sites))
+    changed = replaced("latepkg:g", make_fixed)
+    return Target(project=LATE, variants=(variant("1", changed),), optional=optional)
 
 
 def test_a_project_that_becomes_importable_later(
