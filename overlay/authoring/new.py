@@ -15,8 +15,7 @@ from overlay.catalogue.packs import GROUP
 from overlay.catalogue.registry import COMPAT, PACK
 from overlay.errors import SelectionError
 from overlay.patch import Project
-from overlay.proving.rows import obstacle
-from overlay.reading.shape import split_site
+from overlay.reading.shape import obstacle, split_site
 
 if TYPE_CHECKING:
     from overlay.reading.source import Tree

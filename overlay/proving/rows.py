@@ -15,7 +15,7 @@ from overlay.deciding.table import Row, files_digest, is_so, said
 from overlay.errors import SourceError
 from overlay.pinning.own_digest import of_code
 from overlay.proving.forked import HOLDS
-from overlay.reading.shape import split_site
+from overlay.reading.shape import obstacle
 from overlay.verdict import APPLY
 
 if TYPE_CHECKING:
@@ -159,24 +159,6 @@ def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table:
     known = (row for row in table.rows(patch, target) if row.variant == variant.name)
     misses = (sum(not is_so(site, what, tree) for site, what in row.sites.items()) for row in known)
     return min(misses, default=len(target.sites()))
-
-
-def obstacle(site: str, tree: Tree) -> str:
-    """Return why what stands at a site at run time cannot be replaced by a function, empty if it can."""
-    names = split_site(site)[1].split(".")
-    if any(name.startswith("__") and not name.endswith("__") for name in names[1:]):
-        return f"{site} has a private name, which Python stores under another one"
-    for name in tree.decorators(tree.chain(site)[-1]):
-        if name == "property" or name.endswith((".setter", ".getter", ".deleter")):
-            return f"{site} is a property, and no function stands there at run time"
-        if name not in ("staticmethod", "classmethod"):
-            return (
-                f"{site} is decorated (@{name.partition('(')[0]}), and what stands there at run time "
-                "need not be the function in the source; replace what it calls, or what looks it up"
-            )
-    if len(tree.nodes(tree.chain(site)[-1])) > 1:
-        return f"{site} is bound more than once, and which of them runs cannot be told"
-    return ""
 
 
 def unjudged(rows: Iterable[Row], patch: Patch, table: Tested) -> list[str]:

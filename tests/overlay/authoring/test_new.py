@@ -42,7 +42,7 @@ FORM = {
 RUN = {
     ("'' if mean([1, 2]) == 1.5 else 'rounded'", "'always'"): "FAILS: with the patch: wrong: always",
     ("/ len(args[0])", "// len(args[0])"): "FAILS: with the patch: wrong: rounded",
-    ("return sum(args[0]", "raise ValueError(args[0])  # sum(args[0]"): "FAILS: with the patch: raises: ValueError",
+    ("return sum(", "raise ValueError  # ("): "FAILS: with the patch: raises: ValueError",
 }
 
 
