@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from overlay.reading.bindings import Module
+    from overlay.reading.source import Tree
 
 
 def split_site(site: str) -> tuple[str, str]:
