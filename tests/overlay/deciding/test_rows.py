@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from decide_cases import F, FILES, patch, rows, tree, variant
+from decide_cases import FILES, F, never, patch, rows, tree, variant
 from fake_upstream import MemoryTree
 
-from overlay.deciding.table import Table
+from overlay.deciding.table import Table, rows_in
 from overlay.patch import Absent, Present, replaced
 from overlay.patch import variant as variant_of
 from overlay.proving.rows import row_of, text_of, too_weak, trial, unjudged
@@ -47,7 +49,8 @@ def test_what_is_no_plain_function_at_run_time_is_never_tried(core: str, site: s
         assert words in found.refused
         assert site in found.refused or not words
     # What is merely relied on may be decorated.
-    relied = MemoryTree({**FILES, "lib/core.py": f"{core}\ndef k(): pass\n", "lib/other.py": "@deco\ndef f(x): pass\n"})
+    beside = {"lib/core.py": f"{core}\ndef k(): pass\n", "lib/other.py": "@deco\ndef f(x): pass\n"}
+    relied = MemoryTree({**FILES, **beside})
     if words and words != "nothing that":
         assert trial(patch(variant(site, site="lib.core:k")), relied, Table([]), "here").choices
 
@@ -69,7 +72,7 @@ def test_facts_tell_variants_apart_and_the_likeliest_is_tried_first() -> None:
 
 
 def test_what_stands_there_already_is_not_added() -> None:
-    adds = patch(variant_of("1", replaced(F, lambda original, _: original), replaced("lib.core:h", print, new=True)))
+    adds = patch(variant_of("1", replaced(F, never), replaced("lib.core:h", never, new=True)))
     assert trial(adds, tree(), Table([]), "here").choices
     there = tree(core=f"{FILES['lib/core.py']}def h(): pass\n")
     assert "lib.core:h is there already" in trial(adds, there, Table([]), "here").refused
@@ -99,10 +102,6 @@ def test_a_contract_that_lets_more_than_a_tenth_pass_is_weak() -> None:
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
-    import json
-
-    from overlay.deciding.table import rows_in
-
     made = [*rows(patch()), rows(patch())[0].replace(verdict="not-needed", variant="", sites={F: None})]
     text = text_of({"lib==1.2.0": {"date": "2026-01-01"}}, made, {"lib.f": {"tried": 20, "passed": 1}})
     assert rows_in(text.encode(), "x") == made
