@@ -115,8 +115,8 @@ def run(code: str) -> str:
     return done.stdout
 
 
-#: Starting as a variable does it, which waits for an upstream, and enabling now, which loads the patches: some
-#: of them need modules that are slow.
+#: Starting as a variable does it, which waits for an upstream, and enabling now, which loads the patches:
+#: some of them need modules that are slow.
 STARTS = {
     "from overlay.enabling.process import here; here().arm()": (),
     "import overlay; overlay.enable()": ("ast", "inspect", "typing"),

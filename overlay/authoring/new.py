@@ -15,7 +15,8 @@ from overlay.catalogue.packs import GROUP
 from overlay.catalogue.registry import COMPAT, PACK
 from overlay.errors import SelectionError
 from overlay.patch import Project
-from overlay.reading.shape import obstacle, split_site
+from overlay.reading.obstacle import obstacle
+from overlay.reading.shape import split_site
 
 if TYPE_CHECKING:
     from overlay.reading.source import Tree

@@ -112,8 +112,8 @@ def _added() -> list[Row]:
     path = settings.trust()
     if not path:
         return []
+    from overlay.catalogue.own_code import of_code
     from overlay.deciding.table import read
-    from overlay.pinning.own_digest import of_code
 
     try:
         rows = read(path)

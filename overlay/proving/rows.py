@@ -10,16 +10,16 @@ import json
 from itertools import pairwise, product
 
 from overlay.base.record import TYPE_CHECKING, Record
+from overlay.catalogue.own_code import of_code
 from overlay.deciding.decide import decide
 from overlay.deciding.table import Row, files_digest, is_so, said
 from overlay.errors import SourceError
-from overlay.pinning.own_digest import of_code
 from overlay.proving.forked import HOLDS
-from overlay.reading.shape import obstacle
+from overlay.reading.obstacle import obstacle
 from overlay.verdict import APPLY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from overlay.deciding.table import Said, Tested
     from overlay.patch import Patch, Target, Variant
@@ -188,7 +188,7 @@ def too_weak(mutants: dict[str, int] | None) -> str:
     return f"its contract may not speak for an unknown source: {why}"
 
 
-def text_of(sources: dict[str, object], rows: Iterable[Row], mutants: dict[str, object]) -> str:
+def text_of(sources: Mapping[str, object], rows: Iterable[Row], mutants: Mapping[str, object]) -> str:
     """Return the text of a table: a line for each source and each row. What a row has not is left out."""
     plain = [{key: value for key, value in row.to_dict().items() if value} for row in rows]
     return '{{"sources": {{\n{}\n}},\n"rows": [\n{}\n],\n"mutants": {{\n{}\n}}}}\n'.format(
