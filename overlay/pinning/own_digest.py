@@ -9,10 +9,13 @@ import os
 import sys
 
 from overlay.catalogue.own_code import files as _files
+from overlay.catalogue.own_code import of_code
 from overlay.catalogue.registry import COMPAT, PACK, module_of
 from overlay.deciding.table import NAME as TESTED
 from overlay.errors import OverlayError
 from overlay.reading.locate import read_file
+
+__all__ = ["of_code", "of_overlay", "of_package", "of_patch"]
 
 #: What the name of a file in a patch's folder begins with if it proves the patch.
 PROOF = "contract"

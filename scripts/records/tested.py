@@ -34,10 +34,10 @@ from checks import SEED, triton_on_cpu
 from overlay.auditing.judge import as_patch
 from overlay.base.settings import ALONE
 from overlay.catalogue.known_defects import load_defects
-from overlay.catalogue.own_code import of_code
 from overlay.catalogue.registry import contract_of, load_patches
 from overlay.deciding.decide import decide, version_of
 from overlay.deciding.table import NAME, Row, Table, files_digest, rows_in
+from overlay.pinning.own_digest import of_code
 from overlay.proving.forked import HOLDS
 from overlay.proving.rows import Trial, held, text_of, trial, unjudged
 from overlay.proving.runner import STRICTLY

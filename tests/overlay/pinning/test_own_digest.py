@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
 
-from overlay.catalogue.own_code import of_code
+from overlay.catalogue.own_code import files as _files
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.table import NAME
 from overlay.pinning import own_digest
-from overlay.pinning.own_digest import _files, _is_patch, of_overlay, of_package, of_patch
+from overlay.pinning.own_digest import _is_patch, of_code, of_overlay, of_package, of_patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
