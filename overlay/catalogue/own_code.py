@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
-from overlay.catalogue.registry import import_module, module_of
 from overlay.deciding.table import NAME as TESTED
 
 TYPE_CHECKING = False
@@ -16,26 +16,24 @@ if TYPE_CHECKING:
 _ENDINGS = (".py", ".pyc", ".so", TESTED)
 
 
-def of_code(patch: str) -> str:
+def of_module(name: str) -> str:
     """Return the digest of what a patch does and of its contract: the code in its folder, without words.
 
     Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout and in which of its
-    files a thing stands. Empty if the patch was not loaded from a file.
+    files a thing stands.
     """
-    if not module_of(patch):
-        return ""
     import ast
 
     from overlay.reading.digest import digest
 
-    module = import_module(module_of(patch))
+    module = import_module(name)
     spec = module.__spec__
     folder = spec is not None and spec.submodule_search_locations is not None
     inside = files(module.__name__) if folder else {"": str(module.__file__)}
     statements: set[str] = set()
-    for name in sorted(inside):
-        if inside[name].endswith(".py"):
-            with open(inside[name], encoding="utf-8") as file:
+    for file_name in sorted(inside):
+        if inside[file_name].endswith(".py"):
+            with open(inside[file_name], encoding="utf-8") as file:
                 tree = ast.parse(file.read())
             for node in ast.walk(tree):
                 if isinstance(body := getattr(node, "body", None), list):

@@ -9,13 +9,11 @@ import os
 import sys
 
 from overlay.catalogue.own_code import files as _files
-from overlay.catalogue.own_code import of_code
+from overlay.catalogue.own_code import of_module
 from overlay.catalogue.registry import COMPAT, PACK, module_of
 from overlay.deciding.table import NAME as TESTED
 from overlay.errors import OverlayError
 from overlay.reading.locate import read_file
-
-__all__ = ["of_code", "of_overlay", "of_package", "of_patch"]
 
 #: What the name of a file in a patch's folder begins with if it proves the patch.
 PROOF = "contract"
@@ -54,6 +52,12 @@ def of_patch(patch: str) -> str:
     from hashlib import sha256
 
     return sha256(data).hexdigest()
+
+
+def of_code(patch: str) -> str:
+    """Return the digest of the code of a patch and its contract, empty if it was not loaded from a file."""
+    name = module_of(patch)
+    return of_module(name) if name else ""
 
 
 def _is_patch(name: str) -> bool:

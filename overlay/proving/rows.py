@@ -10,10 +10,10 @@ import json
 from itertools import pairwise, product
 
 from overlay.base.record import TYPE_CHECKING, Record
-from overlay.catalogue.own_code import of_code
 from overlay.deciding.decide import decide
 from overlay.deciding.table import Row, files_digest, is_so, said
 from overlay.errors import SourceError
+from overlay.pinning.own_digest import of_code
 from overlay.proving.forked import HOLDS
 from overlay.reading.obstacle import obstacle
 from overlay.verdict import APPLY
