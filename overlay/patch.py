@@ -49,19 +49,27 @@ class Project(Record):
         return (self.marker.partition(".")[0], *self.beside)
 
 
-class Present(Record):
+class _Fact(Record):
+    """Something that is asked of a site."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, and which of the facts it is."""
+        return {"expects": type(self).__name__.lower(), **super().to_dict()}
+
+
+class Present(_Fact):
     """A site (or, without a colon, a module) that must exist, whatever its source."""
 
     site: str
 
 
-class Absent(Record):
+class Absent(_Fact):
     """A site (or, without a colon, a module) that must not exist."""
 
     site: str
 
 
-class Calls(Record):
+class Calls(_Fact):
     """A function that is relied on for one call: of what else is in it, nothing is asked.
 
     It must call `callee`, a name that it looks up in its module, in each run that does not raise before: in a

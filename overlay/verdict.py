@@ -26,7 +26,7 @@ class SiteFinding(Record):
     #: `known`, `present`, `absent` or `calls`.
     expects: str
     holds: bool
-    #: Digest of the source that was asked for, empty if none was.
+    #: Digest of the source that is there, empty if none was asked for.
     digest: str = ""
     #: What was found instead, empty if it holds.
     found: str = ""

@@ -15,13 +15,15 @@ from overlay.catalogue.packs import GROUP
 from overlay.catalogue.registry import COMPAT, PACK
 from overlay.errors import SelectionError
 from overlay.patch import Project
-from overlay.proving.rows import obstacle
+from overlay.reading.obstacle import obstacle
 from overlay.reading.shape import split_site
 
 if TYPE_CHECKING:
     from overlay.reading.source import Tree
 
 _TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
+#: Columns of a line in a patch.
+_LINE = 110
 _ADDRESS = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(pull|issues|commit)/([0-9a-f]+).*")
 #: What stands for a site that nobody has named yet.
 _UNKNOWN = "TODO.module:function"
@@ -189,15 +191,25 @@ def _patch(place: str, sites: tuple[str, ...], words: dict[str, str]) -> dict[st
         names.append(next(name for name in choices if name not in names))
     filled = {
         **words,
-        "functions": "\n\n".join(_fill("function.txt", name=name).rstrip() for name in names),
+        "functions": "\n\n\n".join(_fill("function.txt", name=name).rstrip() for name in names),
         "replaced": "\n".join(
-            f'            replaced("{site}", make_{name}),' for site, name in zip(sites, names, strict=True)
+            _replaced(f'"{site}"', f"make_{name}") for site, name in zip(sites, names, strict=True)
         ),
     }
     return {
         f"{place}/__init__.py": _fill("patch.txt", **filled),
         f"{place}/contract.py": _fill("contract.txt", **words),
     }
+
+
+def _replaced(*words: str) -> str:
+    """Return a replacement as a formatter would write it."""
+    inside, indent = ", ".join(words), " " * 12
+    if len(line := f"{indent}replaced({inside}),") <= _LINE:
+        return line
+    if len(f"{indent}    {inside}") > _LINE:
+        inside = f",\n{indent}    ".join(words) + ","
+    return f"{indent}replaced(\n{indent}    {inside}\n{indent}),"
 
 
 def _todo(home: _Home, ident: str, project: str) -> tuple[str, ...]:

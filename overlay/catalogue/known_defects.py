@@ -92,7 +92,7 @@ def _modules_of(package: ModuleType) -> list[ModuleType]:
 
 def _whole(defect: Defect, patch: Patch | None, table: Tables) -> Defect:
     of = defect.id if defect.sites else defect.patch
-    fixed = defect.fixed or table.first_without(of, defect.project.name, defect.only)
+    fixed = defect.fixed or (table.first_without(of, defect.project.name, defect.only) if of else None)
     defect = defect.replace(fixed=fixed)
     if patch is None:
         return defect.replace(shown=defect.shown or READ)

@@ -112,14 +112,14 @@ def _added() -> list[Row]:
     path = settings.trust()
     if not path:
         return []
+    from overlay.catalogue.own_code import of_module
     from overlay.deciding.table import read
-    from overlay.pinning.own_digest import of_code
 
     try:
         rows = read(path)
     except OverlayError as error:
         raise TrustError(f"OVERLAY_TRUST: {error}; mend it, or unset OVERLAY_TRUST") from error
-    here = {row.patch: of_code(row.patch) for row in rows if row.patch in _modules}
+    here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
     for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
         log.warning(f"OVERLAY_TRUST: {path} is of another state of {patch}, and is not asked about it")
     return [row for row in rows if here.get(row.patch) == row.code]

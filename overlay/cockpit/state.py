@@ -89,7 +89,7 @@ def look(engine: Engine) -> Cockpit:
     applied = tuple(one.patch for one in verdicts if one.verdict == "apply")
     audit = make_audit(engine, everything, tree, selected=applied)
     mended, left, unknown = (
-        tuple(one.defect for one in audit.of(state)) for state in ("mended", "open", "unknown")
+        tuple(one.defect for one in audit.of(state)) for state in ("mended", "open", "unknown-source")
     )
     checkup = examine(engine)
     projects = engine.installed(tree)

@@ -80,10 +80,10 @@ def explanation(patch: Patch, verdict: Verdict, alone: str, table: Tested) -> st
         lines.append(f"Requires: {', '.join(patch.requires)}")
     for target in patch.targets:
         found = table.rows(patch, target)
-        rows = [(row.means, ", ".join(row.sources()), row.reason) for row in found]
+        rows = [(row.means, ": ".join(filter(None, [", ".join(row.sources()), row.reason]))) for row in found]
         kind = " (optional)" if target.optional else ""
         kind += f" (for {target.serves} alone)" if target.serves else ""
-        lines += ["", f"{target.project.name}{kind}", _table(("here", "tested on", "why"), rows)]
+        lines += ["", f"{target.project.name}{kind}", _table(("here", "tested on"), rows)]
     detail = _detail(verdict)
     lines += ["", text.wrap(f"Here: {verdict.verdict}" + (f", {detail}" if detail else ""))]
     lines += _findings(verdict)

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 
+from overlay.catalogue.own_code import files as _files
+from overlay.catalogue.own_code import of_module
 from overlay.catalogue.registry import COMPAT, PACK, module_of
 from overlay.deciding.table import NAME as TESTED
 from overlay.errors import OverlayError
 from overlay.reading.locate import read_file
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-#: What Python imports, and what known sources are decided by. The cache of compiled files is left aside: it
-#: says nothing that its source does not.
-_ENDINGS = (".py", ".pyc", ".so", TESTED)
 #: What the name of a file in a patch's folder begins with if it proves the patch.
 PROOF = "contract"
 
@@ -61,44 +55,9 @@ def of_patch(patch: str) -> str:
 
 
 def of_code(patch: str) -> str:
-    """Return the digest of what a patch does and of its contract: the code in its folder, without words.
-
-    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout and in which of its
-    files a thing stands. Empty if the patch was not loaded from a file.
-    """
-    if not module_of(patch):
-        return ""
-    import ast
-
-    from overlay.reading.digest import digest
-
-    module = import_module(module_of(patch))
-    spec = module.__spec__
-    folder = spec is not None and spec.submodule_search_locations is not None
-    files = _files(module.__name__) if folder else {"": str(module.__file__)}
-    statements: set[str] = set()
-    for name in sorted(files):
-        if files[name].endswith(".py"):
-            with open(files[name], encoding="utf-8") as file:
-                tree = ast.parse(file.read())
-            for node in ast.walk(tree):
-                if isinstance(body := getattr(node, "body", None), list):
-                    body[:] = [one for one in body if not _is_wording(one, module.__name__)]
-            statements |= {digest([node]) for node in tree.body}
-    return digest(sorted(statements))
-
-
-def _is_wording(node: object, package: str) -> bool:
-    """Return whether a statement in a patch's module says nothing of what the patch does."""
-    import ast
-
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant)  # a docstring
-    if isinstance(node, ast.ImportFrom):
-        return (node.module or "").startswith((package, "__future__"))
-    if isinstance(node, ast.If):
-        return ast.unparse(node.test) == "TYPE_CHECKING"
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("PATCH", "TYPE_CHECKING")
+    """Return the digest of the code of a patch and its contract, empty if it was not loaded from a file."""
+    name = module_of(patch)
+    return of_module(name) if name else ""
 
 
 def _is_patch(name: str) -> bool:
@@ -109,37 +68,6 @@ def _is_patch(name: str) -> bool:
     first, *rest = name.split(os.sep)
     own = not any(part.startswith("_") or part == TESTED for part in rest[:2])
     return first == "patches" and len(rest) > 1 and own
-
-
-def _files(package: str) -> dict[str, str]:
-    """Return the files of a package by their paths in it. Of an archive there is one, the archive."""
-    from overlay.reading.source import InstalledTree
-
-    found: dict[str, str] = {}
-    for folder in InstalledTree().folders(package):
-        if not os.path.isdir(folder):
-            archive = folder
-            while not os.path.exists(archive) and os.path.dirname(archive) != archive:
-                archive = os.path.dirname(archive)
-            found[os.path.basename(archive)] = archive
-            continue
-        for name, path in _below(folder):
-            found.setdefault(name, path)
-    return found
-
-
-def _below(folder: str, inside: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the files of code below a folder, by their paths in it. `os.walk` takes twice as long."""
-    try:
-        entries = [*os.scandir(folder)]
-    except OSError:
-        return
-    for entry in entries:
-        if entry.is_dir():
-            if entry.name != "__pycache__" and not entry.is_symlink():
-                yield from _below(entry.path, f"{inside}{entry.name}{os.sep}")
-        elif entry.name.endswith(_ENDINGS):
-            yield f"{inside}{entry.name}", entry.path
 
 
 def _digest(files: dict[str, str]) -> str:

@@ -15,11 +15,11 @@ from overlay.deciding.table import Row, files_digest, is_so, said
 from overlay.errors import SourceError
 from overlay.pinning.own_digest import of_code
 from overlay.proving.forked import HOLDS
-from overlay.reading.shape import split_site
+from overlay.reading.obstacle import obstacle
 from overlay.verdict import APPLY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from overlay.deciding.table import Said, Tested
     from overlay.patch import Patch, Target, Variant
@@ -161,24 +161,6 @@ def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table:
     return min(misses, default=len(target.sites()))
 
 
-def obstacle(site: str, tree: Tree) -> str:
-    """Return why what stands at a site at run time cannot be replaced by a function, empty if it can."""
-    names = split_site(site)[1].split(".")
-    if any(name.startswith("__") and not name.endswith("__") for name in names[1:]):
-        return f"{site} has a private name, which Python stores under another one"
-    for name in tree.decorators(tree.chain(site)[-1]):
-        if name == "property" or name.endswith((".setter", ".getter", ".deleter")):
-            return f"{site} is a property, and no function stands there at run time"
-        if name not in ("staticmethod", "classmethod"):
-            return (
-                f"{site} is decorated (@{name.partition('(')[0]}), and what stands there at run time "
-                "need not be the function in the source; replace what it calls, or what looks it up"
-            )
-    if len(tree.nodes(tree.chain(site)[-1])) > 1:
-        return f"{site} is bound more than once, and which of them runs cannot be told"
-    return ""
-
-
 def unjudged(rows: Iterable[Row], patch: Patch, table: Tested) -> list[str]:
     """Return the replaced sites of rows that apply which differ from all that the patch was tested on."""
     targets = {target.project.name: target for target in patch.targets}
@@ -206,7 +188,7 @@ def too_weak(mutants: dict[str, int] | None) -> str:
     return f"its contract may not speak for an unknown source: {why}"
 
 
-def text_of(sources: dict[str, object], rows: Iterable[Row], mutants: dict[str, object]) -> str:
+def text_of(sources: Mapping[str, object], rows: Iterable[Row], mutants: Mapping[str, object]) -> str:
     """Return the text of a table: a line for each source and each row. What a row has not is left out."""
     plain = [{key: value for key, value in row.to_dict().items() if value} for row in rows]
     return '{{"sources": {{\n{}\n}},\n"rows": [\n{}\n],\n"mutants": {{\n{}\n}}}}\n'.format(

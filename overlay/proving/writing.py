@@ -14,7 +14,7 @@ from overlay.authoring.lint import faults
 from overlay.base.record import TYPE_CHECKING, Record
 from overlay.catalogue.registry import mutants
 from overlay.deciding.table import Row, rows_in
-from overlay.errors import TrustError
+from overlay.errors import OverlayError, TrustError
 from overlay.proving import prove
 from overlay.proving.forked import HOLDS, WRONG
 from overlay.proving.rows import text_of, too_weak, trial, unjudged
@@ -49,7 +49,10 @@ class File(Record):
             return cls()
         except OSError as error:
             raise TrustError(f"{path} cannot be read: {error}") from error
-        rows = rows_in(data, path)
+        try:
+            rows = rows_in(data, path)
+        except OverlayError as error:
+            raise TrustError(f"{error}; mend it, or name another file") from error
         said = json.loads(data)
         return cls(sources=said.get("sources", {}), rows=tuple(rows), mutants=said.get("mutants", {}))
 

@@ -13,6 +13,8 @@ from overlay.reading.source import InstalledTree
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from overlay.patch import Project, ReadFile
+
 SETUP = """
 from setuptools import setup
 
@@ -22,6 +24,11 @@ class Wheel:
 print(str(object="x"))
 setup(name="slime", version="0.2.3", packages=["slime"])
 """
+
+
+def stated(project: Project, read: ReadFile) -> str | None:
+    assert project.read_version is not None
+    return project.read_version(read)
 
 
 def checkout(folder: Path, setup: str | None) -> InstalledTree:
@@ -38,14 +45,14 @@ def checkout(folder: Path, setup: str | None) -> InstalledTree:
 def test_slime_says_its_version_beside_its_package(tmp_path: Path) -> None:
     tree = checkout(tmp_path, SETUP)
     assert tree.has(SLIME.marker)
-    assert SLIME.read_version(tree.read) == "0.2.3"
+    assert stated(SLIME, tree.read) == "0.2.3"
 
 
 def test_slime_linked_into_another_folder_is_that_of_its_checkout(tmp_path: Path) -> None:
     checkout(tmp_path / "checkout", SETUP)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "slime").symlink_to(tmp_path / "checkout" / "slime")
-    assert SLIME.read_version(InstalledTree(str(tmp_path / "site")).read) == "0.2.3"
+    assert stated(SLIME, InstalledTree(str(tmp_path / "site")).read) == "0.2.3"
 
 
 @pytest.mark.parametrize(
@@ -61,14 +68,14 @@ def test_slime_linked_into_another_folder_is_that_of_its_checkout(tmp_path: Path
     ],
 )
 def test_a_setup_file_that_does_not_say_is_no_version(tmp_path: Path, setup: str | None) -> None:
-    assert SLIME.read_version(checkout(tmp_path, setup).read) is None
+    assert stated(SLIME, checkout(tmp_path, setup).read) is None
 
 
 @pytest.mark.parametrize("suffix", ["", "rc3", ".dev0"])
 def test_megatron_says_its_version_in_parts(suffix: str) -> None:
     parts = f"MAJOR = 0\nMINOR = 16\nPATCH = 1\nPRE_RELEASE = '{suffix}'\n"
-    assert MEGATRON.read_version({"megatron/core/package_info.py": parts}.get) == f"0.16.1{suffix}"
-    assert MEGATRON.read_version({"megatron/core/package_info.py": parts.replace("MINOR", "M")}.get) is None
+    assert stated(MEGATRON, {"megatron/core/package_info.py": parts}.get) == f"0.16.1{suffix}"
+    assert stated(MEGATRON, {"megatron/core/package_info.py": parts.replace("MINOR", "M")}.get) is None
 
 
 def test_miles_is_told_by_the_name_that_the_package_index_has(tmp_path: Path) -> None:
@@ -87,7 +94,7 @@ def test_miles_is_told_by_the_name_that_the_package_index_has(tmp_path: Path) ->
     found = {one.patch: one for one in overlay.plan("all", str(tmp_path)).verdicts}
     for name, one in found.items():
         if name.startswith("miles."):
-            assert (one.verdict, one.where()) == ("unsupported", "miles 0.0.2"), name
-            assert "miles 0.0.2 is outside the versions that the patch knows" in one.reason
+            assert (one.verdict, one.where()) == ("unknown-source", "miles 0.0.2"), name
+            assert "does not exist" in one.reason
     assert found["megatron.agreement"].targets[0].version == "0.16.0rc0"
     assert InstalledTree(str(tmp_path)).metadata_version(MILES) == "0.0.2"

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fake_upstream import tables
 from forked import in_a_child
 from order_world import Subject, what_came, write_upstream
 
@@ -39,7 +40,7 @@ def main(folder: Path) -> None:
 def late(patch: Patch) -> dict[str, str]:
     """Enable after the import, when the holders of originals are looked for, and return the ledger's word."""
     importlib.import_module("fakeup.core")
-    engine = Engine(lambda: {patch.id: patch})
+    engine = Engine(lambda: {patch.id: patch}, table=tables())
     engine.enable()
     (status,) = engine.status().patches
     return {"state": f"{status.state} {status.reason}"}

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_upstream import tables
 
 import overlay
 from checks import ENGINE
@@ -104,7 +105,7 @@ def test_a_decorated_data_class_is_replaced_with_its_patched_methods(upstream: U
     upstream.write(core=DATA)
     sites = {"fakeup.core:Batch.total": make_total, "fakeup.core:Batch.__post_init__": make_post_init}
     patch = upstream.patch(sites)
-    engine = Engine(lambda: {patch.id: patch})
+    engine = Engine(lambda: {patch.id: patch}, table=tables())
     try:
         engine.enable(strict=True)
         core = upstream.load()

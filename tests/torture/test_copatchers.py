@@ -15,7 +15,7 @@ import pytest
 import wrapt
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import Upstream
+from fake_upstream import Upstream, tables
 
 from overlay.enabling.engine import Engine
 
@@ -92,7 +92,7 @@ PATCHERS: dict[str, tuple[Callable[[Any], None], str]] = {
 
 
 def engine_of(patch: Patch) -> Engine:
-    ENGINES.append(Engine(lambda: {patch.id: patch}))
+    ENGINES.append(Engine(lambda: {patch.id: patch}, table=tables()))
     return ENGINES[-1]
 
 

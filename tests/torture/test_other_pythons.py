@@ -66,13 +66,14 @@ def test_every_python_comes_to_the_same(
 FORK = """
 import os, sys, warnings
 from pathlib import Path
+from fake_upstream import tables
 from order_world import write_upstream
 from overlay.enabling.engine import Engine
 
 patch = write_upstream(Path(sys.argv[1]))
 sys.path.insert(0, sys.argv[1])
 Engine.configuration = lambda self: {}  # what tells it is not among the packages
-engine = Engine(lambda: {patch.id: patch}, speaks=True)
+engine = Engine(lambda: {patch.id: patch}, speaks=True, table=tables())
 engine.enable()
 import fakeup.core
 

@@ -74,7 +74,7 @@ def test_a_rank_with_another_source_is_named_with_version_and_file(ranks: list[A
     heading, name, ours, theirs = lines(said(ranks, "armed"))
     assert (heading, name) == ("the ranks do not run the same:", "acme/fakeup.scale")
     assert ours.startswith("ranks 0,3 revision 3, ")
-    assert theirs == f"rank 1 absent (unsupported: fakeup 1.3.0, {other}/fakeup/core.py)"
+    assert theirs == f"rank 1 absent (unknown-source: fakeup 1.3.0, {other}/fakeup/core.py)"
 
 
 def test_a_rank_without_overlay_is_named_by_all_others(ranks: list[Any]) -> None:

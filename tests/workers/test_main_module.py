@@ -67,7 +67,7 @@ if __name__ == "__main__":
 
 PATCH = """
 from acme_overlay.patches.fakeup.scale import PROJECT
-from overlay.patch import Patch, Removal, Target, replaced, variant
+from overlay.patch import Patch, one_target, replaced, variant
 
 def make_loss(original, module):
     def loss(value):
@@ -80,17 +80,14 @@ def make_fit(original, module):
     return fit
 
 VARIANT = variant(
-    "1", ">=1,<2",
-    replaced("fakeup.train:loss", make_loss, "LOSS"),
-    replaced("fakeup.train:Trainer.fit", make_fit, "FIT"),
+    "1", replaced("fakeup.train:loss", make_loss), replaced("fakeup.train:Trainer.fit", make_fit)
 )
 PATCH = Patch(
     id="trains/fakeup.train",
     summary="Train rightly",
     why="Because.",
     upstream=("fake/up#2",),
-    remove=Removal(version=None, when="it is right", test="tests/test_it.py"),
-    targets=(Target(project=PROJECT, variants=(VARIANT,)),),
+    targets=one_target(PROJECT, VARIANT),
 )
 """
 ENVIRON = {"OVERLAY": "1", "OVERLAY_PACKS": "trains", "OVERLAY_PATCHES": "trains/*"}
@@ -103,13 +100,10 @@ APPLIED = ["applied", ["applied", "applied"]]
 def site(worksite: Venv) -> Iterator[Venv]:
     """Return the worksite with a trainer, and a pack that patches it, which other tests do not find there."""
     worksite.write({"fakeup/train.py": TRAINER})
-    sites = {"LOSS": "fakeup.train:loss", "FIT": "fakeup.train:Trainer.fit"}
-    text = PATCH
-    for word, digest in worksite.read("digest", *sites.values()).items():
-        text = text.replace(f'"{ {site: word for word, site in sites.items()}[word] }"', f'"{digest}"')
     names = {name: source for name, source in PACK.items() if name.endswith("__init__.py")}
     worksite.write({name.replace("acme_", "trains_"): source for name, source in names.items()})
-    worksite.write({"trains_overlay/patches/fakeup/train.py": text})
+    worksite.write({"trains_overlay/patches/fakeup/train.py": PATCH})
+    worksite.add_table("trains_overlay.patches.fakeup", "train")
     worksite.add_distribution("trains-overlay", "1", "[overlay.patches]\ntrains = trains_overlay.patches\n")
     yield worksite
     for folder in worksite.site.glob("trains_overlay*"):

@@ -271,7 +271,7 @@ def test_ray_folds_the_warning_of_many_ranks_and_keeps_those_of_other_patches() 
     folding = logging.LogDeduplicator(5, None, None)
     for rank in range(4):
         lines = [
-            f"overlay: NOT applied {named} to fakeup 1.2.0: unsupported: out of range >=1 {place}"
+            f"overlay: NOT applied {named} to fakeup 1.2.0: unknown-source: out of range >=1 {place}"
             for named in ("a.b (revision 1)", "a.c (revision 2)")
             for place in [f"[rank={rank},host=node{rank // 2}]"]
         ]

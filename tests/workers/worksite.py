@@ -39,7 +39,7 @@ PACK = {
     "acme_overlay/patches/__init__.py": "",
     "acme_overlay/patches/fakeup/__init__.py": "",
     "acme_overlay/patches/fakeup/scale.py": """
-        from overlay.patch import Patch, Project, Removal, Target, replaced, variant
+        from overlay.patch import Patch, Project, one_target, replaced, variant
 
         def version(read):
             return (read("fakeup/version.txt") or "").strip() or None
@@ -58,10 +58,7 @@ PACK = {
             name="fakeup", distributions=("fakeup",), marker="fakeup.core", read_version=version
         )
         VARIANT = variant(
-            "1",
-            ">=1,<2",
-            replaced("fakeup.core:scale", make_scale, "SCALE"),
-            replaced("fakeup.core:Engine.run", make_run, "RUN"),
+            "1", replaced("fakeup.core:scale", make_scale), replaced("fakeup.core:Engine.run", make_run)
         )
         PATCH = Patch(
             id="acme/fakeup.scale",
@@ -69,11 +66,24 @@ PACK = {
             summary="Scale rightly",
             why="Because.",
             upstream=("fake/up#1",),
-            remove=Removal(version=None, when="it is right", test="tests/test_it.py"),
-            targets=(Target(project=PROJECT, variants=(VARIANT,)),),
+            targets=one_target(PROJECT, VARIANT),
         )
         """,
 }
+
+#: Writes what the patches of a package were tested on: what is installed beside it.
+TABLE = """
+import importlib, os, sys
+from overlay.deciding.table import NAME
+from overlay.proving.rows import row_of, text_of
+from overlay.reading.source import InstalledTree
+package, *names = sys.argv[1:]
+patches = [importlib.import_module(f"{package}.{name}").PATCH for name in names]
+rows = [row_of(one, one.targets[0], InstalledTree(), "fakeup==1.2.0") for one in patches]
+folder = os.path.dirname(importlib.import_module(package).__file__)
+with open(os.path.join(folder, NAME), "w") as file:
+    file.write(text_of({"fakeup==1.2.0": {}}, rows, {}))
+"""
 
 #: What shows whether a process is patched: 200 with the pack's patch, 2 without.
 PROBE = "import fakeup.core; print(fakeup.core.scale(1))"
@@ -189,15 +199,15 @@ class Venv:
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         self.write({f"{folder}/METADATA": metadata, f"{folder}/entry_points.txt": entry_points})
 
+    def add_table(self, package: str, *patches: str) -> None:
+        """Write the table beside patches: they were tested on what is installed here."""
+        done = self.run("-B", "-c", TABLE, package, *patches)
+        assert done.returncode == 0, done.stderr
+
     def add_upstream_and_pack(self) -> None:
         """Install the fake upstream, and the pack that patches it."""
         self.write(UPSTREAM)
         self.add_distribution("fakeup", "1.2.0")
-        sites = {"SCALE": "fakeup.core:scale", "RUN": "fakeup.core:Engine.run"}
-        digests = self.read("digest", *sites.values())
-        pack = dict(PACK)
-        for word, site in sites.items():
-            name = "acme_overlay/patches/fakeup/scale.py"
-            pack[name] = pack[name].replace(f'"{word}"', f'"{digests[site]}"')
-        self.write(pack)
+        self.write(PACK)
+        self.add_table("acme_overlay.patches.fakeup", "scale")
         self.add_distribution("acme-overlay", "4.5", "[overlay.patches]\nacme = acme_overlay.patches\n")

@@ -84,10 +84,19 @@ def tables() -> Tables:
     return Tables(lambda _: Table(TESTED))
 
 
-def tested(patch: Patch, tree: Tree, name: str = "here") -> None:
+def tested(patch: Patch, tree: Tree, name: str = "here") -> None:  # noqa: PT028 -- no test
     """Note in the table of a test that a patch was tested on a source, with the variants that fit there."""
     for target in patch.targets:
         TESTED.extend(filter(None, [row_of(patch, target, tree, name)]))
+
+
+tested.__test__ = False  # type: ignore[attr-defined]
+
+
+def untested(patch: Patch) -> Patch:
+    """Take out of the table of a test whatever a patch was tested on, and return the patch."""
+    TESTED[:] = [row for row in TESTED if row.patch != patch.id]
+    return patch
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:

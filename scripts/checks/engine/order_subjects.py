@@ -8,6 +8,7 @@ from order_world import Subject
 
 from overlay.base.marks import OWNER
 from overlay.catalogue.registry import load_patches
+from overlay.catalogue.registry import tables as shipped
 from overlay.installing.live_site import current, function_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class _Real(Subject):
 
     def __init__(self, *ids: str) -> None:
         known = load_patches()
-        super().__init__({name: known[name] for name in ids})
+        super().__init__({name: known[name] for name in ids}, shipped())
 
     def holders(self, core: Any) -> list[Any]:
         parents = [current(core, site)[0] for site in self.sites]

@@ -15,7 +15,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 # Shared with another folder of tests, which pytest need not have put on the path.
-from fake_upstream import Upstream
+from fake_upstream import Upstream, tables
 from forked import in_a_child
 
 from overlay.base.marks import OWNER
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from overlay.deciding.table import Tested
     from overlay.patch import Patch
 
 MODULE = "fakeup.core"
@@ -135,8 +136,10 @@ class Subject:
     aliases: tuple[str, ...] = ("alias",)
     consumer = CONSUMER
 
-    def __init__(self, patches: dict[str, Patch]) -> None:
+    def __init__(self, patches: dict[str, Patch], table: Tested | None = None) -> None:
+        """Take patches, and what they were tested on: of the fake upstream as its tests say."""
         self.patches = patches
+        self.table = table if table is not None else tables()
 
     def holders(self, core: Any) -> list[Any]:
         """Return whatever of a module has a dictionary that could be touched."""
@@ -184,7 +187,7 @@ class World:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self.engine = Engine(lambda: subject.patches)
+        self.engine = Engine(lambda: subject.patches, table=subject.table)
         self.cores: list[types.ModuleType] = []
         #: Of each dictionary that matters, by its id: what the last execution put there, by identity.
         self.bound: dict[int, dict[str, int]] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fake_upstream import tables
 from order_world import CONSUMER, MODULE
 
 from overlay.enabling.engine import Engine
@@ -59,7 +60,7 @@ def in_parts(count: int, work: Callable[[], object]) -> dict[str, float]:
 def cycles(patch: Patch, count: int) -> dict[str, float]:
     """Enable and disable on modules that are there, with aliases, and call them."""
     core, consumer = _modules()
-    engine = Engine(lambda: {patch.id: patch})
+    engine = Engine(lambda: {patch.id: patch}, table=tables())
     before = _identities(core)
 
     def cycle() -> None:
@@ -77,7 +78,7 @@ def imports(patch: Patch, count: int) -> dict[str, float]:
     """Import the target anew and patch it by the hook, each time under an engine of its own."""
 
     def cycle() -> None:
-        engine = Engine(lambda: {patch.id: patch})
+        engine = Engine(lambda: {patch.id: patch}, table=tables())
         engine.enable()
         assert importlib.import_module(MODULE).scale(1) == 200
         engine.disable()
@@ -90,7 +91,7 @@ def imports(patch: Patch, count: int) -> dict[str, float]:
 def calls(patch: Patch, count: int) -> dict[str, float]:
     """Call what is patched, by every kind of site."""
     core, _ = _modules()
-    engine = Engine(lambda: {patch.id: patch})
+    engine = Engine(lambda: {patch.id: patch}, table=tables())
     engine.enable()
     child = core.Child()
 
@@ -106,7 +107,7 @@ def calls(patch: Patch, count: int) -> dict[str, float]:
 def statuses(patch: Patch, count: int) -> dict[str, float]:
     """Enable again, and ask for the ledger."""
     _modules()
-    engine = Engine(lambda: {patch.id: patch})
+    engine = Engine(lambda: {patch.id: patch}, table=tables())
 
     def ask() -> None:
         engine.enable()

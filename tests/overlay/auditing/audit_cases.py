@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from overlay.deciding.table import Row, Table, Tables
 from overlay.defect import READ, Defect, Dialect, above, switched
-from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant, known, variant
+from overlay.patch import Patch, Project, one_target, replaced, variant
 from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
@@ -28,50 +29,25 @@ def write(folder: Path, source: str = WRONG, version: str = "1.0") -> InstalledT
     return InstalledTree(str(folder))
 
 
-def digest(folder: Path, source: str) -> str:
-    found = write(folder / "digest", source).digest("lib.core:f")
-    assert found is not None
-    return found
-
-
-def make(original: object, module: object) -> object:
+def make(original: Any, module: object) -> Any:
     return original
 
 
-def sources(folder: Path) -> tuple[Variant, ...]:
-    """Return who has the defect: a source that is wrong, and one that is right."""
-    return (
-        variant("1", ">=0", known("lib.core:f", digest(folder, WRONG))),
-        variant(
-            "2",
-            ">=0",
-            known("lib.core:f", digest(folder, RIGHT)),
-            verdict="fixed-upstream",
-            reason="it is right",
-        ),
-    )
-
-
-def a_patch(folder: Path, *, opt_in: bool = False) -> Patch:
-    wrong, right = sources(folder)
-    condition = wrong.shape[0]
-    assert isinstance(condition, Known)
-    replacement = Replacement(site=condition.site, make=make)  # type: ignore[arg-type]
+def a_patch(*, opt_in: bool = False) -> Patch:
     return Patch(
         id="lib.fix",
         revision=1,
         summary="f returns what it is given",
         why="It returns another number.",
         upstream=("a/b#1",),
-        remove=Removal(version="2.0", when="it is right", test="tests/x.py::test_x"),
-        targets=(Target(project=LIB, variants=(wrong.replace(replacements=(replacement,)), right)),),
+        targets=one_target(LIB, variant("1", replaced("lib.core:f", make))),
         met="Any job.",
         changes=("numbers",),
         opt_in=opt_in,
     )
 
 
-def a_defect(folder: Path) -> Defect:
+def a_defect() -> Defect:
     """Return one that no patch mends."""
     return Defect(
         id="lib.f-adds",
@@ -80,12 +56,25 @@ def a_defect(folder: Path) -> Defect:
         harm="silent-wrong",
         met="several ranks",
         when=((above("ranks", 1), switched("fast")),),
-        variants=sources(folder),
+        sites=("lib.core:f",),
         upstream=("a/b#1",),
         fixed="2.0",
         shown=READ,
         way_out="fast=False",
     )
+
+
+def a_table(folder: Path, defect: Defect) -> Tables:
+    """Return what was looked at: a source that is wrong, and one that is right."""
+    rows = []
+    for verdict, source, name in (("apply", WRONG, "lib==1.0"), ("not-needed", RIGHT, "lib==2.0")):
+        sites = {"lib.core:f": write(folder / verdict, source).digest("lib.core:f")}
+        for item, which in (("lib.fix", "1"), (defect.id, "")):
+            variant = which if verdict == "apply" else ""
+            row = Row(patch=item, target="lib", verdict=verdict, variant=variant, sites=sites)
+            rows.append(row.replace(on={f"{item}{verdict}": [name]}))
+    table = Table(rows)
+    return Tables(lambda _: table)
 
 
 DIALECT = Dialect(

@@ -63,7 +63,7 @@ def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
     ],
 )
 def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
-    found = answer(a_defect(tmp_path), settings(tmp_path, text))
+    found = answer(a_defect(), settings(tmp_path, text))
     assert found.word == word
     assert why in found.why
 
@@ -72,7 +72,7 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
     (tmp_path / "model.sh").write_text("MORE=(--fast)\n")
     found = settings(tmp_path, 'source "${HERE}/model.sh"\npython x.py --ranks 2 ${MORE[@]}')
     assert found.elsewhere == ()
-    assert answer(a_defect(tmp_path), found).word == "met"
+    assert answer(a_defect(), found).word == "met"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
 )
 def test_other_ways_to_write_settings(name: str, text: str, word: str, tmp_path: Path) -> None:
     pytest.importorskip("yaml")
-    assert answer(a_defect(tmp_path), settings(tmp_path, text, name)).word == word
+    assert answer(a_defect(), settings(tmp_path, text, name)).word == word
 
 
 def test_overrides_of_a_shell_script() -> None:
@@ -112,7 +112,7 @@ def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: Path) -> None:
-    defect = a_defect(tmp_path)
+    defect = a_defect()
     for condition, word in (
         (among("other", "x"), "met"),
         (above("depth", 3), "untold"),
@@ -142,12 +142,12 @@ def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: 
 def test_conditions(condition: Any, value: Any, word: str, tmp_path: Path) -> None:
     found = settings(tmp_path, "--ranks 2")
     found = found.replace(values={"k": value})
-    assert answer(a_defect(tmp_path).replace(when=((condition,),)), found).word == word
+    assert answer(a_defect().replace(when=((condition,),)), found).word == word
 
 
 def test_one_alternative_is_enough_and_one_condition_excludes(tmp_path: Path) -> None:
     found = settings(tmp_path, "--ranks 2")
-    defect = a_defect(tmp_path)
+    defect = a_defect()
     yes, no, perhaps = above("ranks", 1), above("ranks", 2), beyond("who knows")
     for when, word in (
         (((no,), (yes,)), "met"),
@@ -162,7 +162,7 @@ def test_one_alternative_is_enough_and_one_condition_excludes(tmp_path: Path) ->
 
 def test_settings_of_another_project_tell_nothing(tmp_path: Path) -> None:
     found = settings(tmp_path, "--ranks 1")
-    defect = a_defect(tmp_path)
+    defect = a_defect()
     other_project = defect.replace(project=defect.project.replace(name="else"))
     assert answer(other_project, found).word == "untold"
 
@@ -173,7 +173,7 @@ def test_a_role_that_the_file_leaves_out_has_the_default_of_the_release(tmp_path
         values={"a.deep": True, "a.kind": "x"},
         options={"a.deep": False, "b.deep": False, "b.kind": "y", "b.aside.deep": 3},
     )
-    defect = a_defect(tmp_path)
+    defect = a_defect()
     shallow = defect.replace(when=((among("deep", False),),))
     assert answer(shallow, found).word == "met"
     assert answer(shallow, found).why == "b.deep is off, upstream's default"
@@ -186,8 +186,8 @@ def test_a_role_that_the_file_leaves_out_has_the_default_of_the_release(tmp_path
 def test_one_setting_says_another(tmp_path: Path) -> None:
     dialect = DIALECT.replace(implies=(("name", "*big*", "ranks", 8),))
     found = settings(tmp_path, "--fast --other 1").replace(dialect=dialect)
-    assert answer(a_defect(tmp_path), found).word == "not-met"
-    said = answer(a_defect(tmp_path), found.replace(values={"name": "a-big-one", "fast": True}))
+    assert answer(a_defect(), found).word == "not-met"
+    said = answer(a_defect(), found.replace(values={"name": "a-big-one", "fast": True}))
     assert (said.word, said.why) == ("met", "ranks is 8, as name is a-big-one and fast is on")
 
 
@@ -247,7 +247,7 @@ def test_an_override_within_a_command_is_no_assignment_of_the_shell(
     )
     (tmp_path / name).write_text(text)
     found = recognise(name, settings_file.read(str(tmp_path / name)), (dialect,), write(tmp_path).read)
-    assert answer(a_defect(tmp_path), found).word == "met"
+    assert answer(a_defect(), found).word == "met"
 
 
 @pytest.mark.parametrize("said", ["engine=$E", "engine=odd", "config=mine", "config=$C"])
@@ -260,4 +260,4 @@ def test_beside_what_is_not_known_no_default_is(said: str, tmp_path: Path) -> No
     text = f"python x.py job.fast=True --{said}"
     given_ = settings_file.words(text.replace("--engine", "engine")), ()
     found = recognise("run.sh", given_, (dialect,), write(tmp_path).read)
-    assert answer(a_defect(tmp_path), found).word == "untold"
+    assert answer(a_defect(), found).word == "untold"

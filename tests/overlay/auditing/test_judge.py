@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from overlay.auditing.audit import Audit
 
 #: A defect that leaves its sources to the patch, and one that has its own and a patch that mends less.
-OF_THE_PATCH = {"patch": "lib.fix", "variants": (), "way_out": ""}
+OF_THE_PATCH = {"patch": "lib.fix", "sites": (), "way_out": ""}
 MENDED = {"patch": "lib.fix"}
 
 
@@ -24,16 +24,16 @@ MENDED = {"patch": "lib.fix"}
     ("changes", "source", "state"),
     [
         ({}, WRONG, "open"),
-        ({}, RIGHT, "fixed"),
-        ({}, ODD, "unknown"),
+        ({}, RIGHT, "not-needed"),
+        ({}, ODD, "unknown-source"),
         (OF_THE_PATCH, WRONG, "mended"),
-        (OF_THE_PATCH, RIGHT, "fixed"),
-        (OF_THE_PATCH, ODD, "unknown"),
+        (OF_THE_PATCH, RIGHT, "not-needed"),
+        (OF_THE_PATCH, ODD, "unknown-source"),
         # One variant of a patch may have a defect that another has not.
         ({**OF_THE_PATCH, "only": ("1",)}, WRONG, "mended"),
-        ({**OF_THE_PATCH, "only": ("other",)}, WRONG, "absent"),
+        ({**OF_THE_PATCH, "only": ("other",)}, WRONG, "not-needed"),
         (MENDED, WRONG, "mended"),
-        (MENDED, RIGHT, "fixed"),
+        (MENDED, RIGHT, "not-needed"),
     ],
 )
 def test_the_source_decides_and_not_the_version(
@@ -41,7 +41,10 @@ def test_the_source_decides_and_not_the_version(
 ) -> None:
     (finding,) = audited(source, changes=changes).findings
     assert (finding.state, finding.version, finding.site) == (state, "1.0", "lib.core:f")
-    ways_out = {"open": "(not tried) fast=False; or lib 2.0 has the fix", "unknown": "lib 2.0 has the fix"}
+    ways_out = {
+        "open": "(not tried) fast=False; or lib 2.0 has the fix",
+        "unknown-source": "lib 2.0 has the fix",
+    }
     assert finding.way_out == ways_out.get(state, "")
 
 
@@ -74,5 +77,5 @@ def test_all_about_one(audited: Callable[..., Audit]) -> None:
 
 def test_a_tree_that_cannot_be_read_is_unknown_and_never_an_error(audited: Callable[..., Audit]) -> None:
     (finding,) = audited("def f(:\n").findings
-    assert finding.state == "unknown"
+    assert finding.state == "unknown-source"
     assert "does not parse" in finding.reason

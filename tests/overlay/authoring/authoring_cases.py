@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 from overlay.authoring.new import Wish, Written, write
 from overlay.reading.source import InstalledTree
@@ -22,13 +22,14 @@ UPSTREAM = {
 }
 SITE = "verl.mean:mean"
 
-#: For what is in the template: what a person would write there.
+#: For what is in the templates: what a person would write there.
 ANSWERS = {
     "TODO: what is done, in half a line.": "means are not rounded.",
     "TODO: the seam, why it is this one, and what stays as upstream has it.": "All of a small function.",
+    "TODO: what is counted, such as step": "mean",
     "TODO: what it promises, as a property, with shapes and units.": "the sum over the number, a float.",
     'raise NotImplementedError("TODO: what takes its place; the original where upstream is right")': (
-        "return sum(values, start) / len(values)"
+        "return sum(args[0], kwargs.get('start', module.ZERO)) / len(args[0])"
     ),
     "TODO: one line, what is better with it": "Means that are not rounded down",
     "TODO: sentences: what goes wrong without it, for whom, and what the patch does about it.": (
@@ -37,16 +38,18 @@ ANSWERS = {
     "TODO: the settings under which a job meets the defect.": "Every job that takes a mean.",
     "TODO: what shows that it is exact, or why it is opt-in.": "The mean of one process in float64.",
     "TODO: owner/repo#number": "some/upstream#1",
-    "TODO: what must have happened upstream": "a release divides by /",
-    "TODO: such as 0.8": "0.8",
-    "TODO: of the releases that were tested, such as >=0.8.0.dev0,<0.9.0.dev0": ">=0.8.0.dev0,<0.9.0.dev0",
-    "TODO: what upstream gets wrong.": "the mean of whole numbers.",
     "TODO: the property, in half a line.": "means are what they should be.",
     'raise NotImplementedError("TODO: call what the patch replaces, and say what is not right")': (
         "from verl.mean import mean\n\n    return '' if mean([1, 2]) == 1.5 else 'rounded'"
     ),
 }
-DIGEST = "TODO: what `overlay digest` prints for each release that was tested"
+#: Prints what is wrong with the form of each patch, by its id.
+FORMS = """
+import json
+from overlay.authoring.lint import faults
+from overlay.enabling.loading import load_all
+print(json.dumps({name: faults(patch) for name, patch in load_all().items()}))
+"""
 
 
 def put(folder: Path, files: dict[str, str]) -> None:
@@ -65,7 +68,12 @@ class Workplace:
         self.imported = folder / "imported"
         put(self.upstream, UPSTREAM)
         patches = ROOT / "patches"
+        self.pack = pack
         if pack:
+            (self.imported / f"{pack}-1.dist-info").mkdir(parents=True)
+            points = f"[overlay.patches]\n{pack} = {pack}_overlay.patches\n"
+            metadata = f"Metadata-Version: 2.1\nName: {pack}\nVersion: 1\n"
+            put(self.imported / f"{pack}-1.dist-info", {"METADATA": metadata, "entry_points.txt": points})
             declared = f'[project.entry-points."overlay.patches"]\n{pack} = "{pack}_overlay.patches"\n'
             files = {"pyproject.toml": declared, f"src/{pack}_overlay/__init__.py": ""}
             put(self.checkout, {**files, f"src/{pack}_overlay/patches/__init__.py": ""})
@@ -81,25 +89,17 @@ class Workplace:
         (inside / "compat").symlink_to(ROOT / "compat")
         (inside / "patches").symlink_to(patches)
 
-    def new(
-        self, ident: str = "verl.exact-mean", *sites: str, project: str = "", upstream: str = ""
-    ) -> Written:
-        """Write a patch and its test."""
-        return self.write(Wish(id=ident, sites=sites or (SITE,), project=project, upstream=upstream))
+    def new(self, ident: str = "verl.exact-mean", *sites: str, pack: str = "", upstream: str = "") -> Written:
+        """Write a patch."""
+        return self.write(Wish(id=ident, sites=sites or (SITE,), pack=pack, upstream=upstream))
 
     def write(self, wish: Wish) -> Written:
         """Write what somebody wishes for."""
         return write(wish, str(self.checkout), InstalledTree(str(self.upstream)))
 
-    def answers(self) -> dict[str, str]:
-        """Return what fills in everything."""
-        digest = InstalledTree(str(self.upstream)).digest(SITE)
-        assert digest is not None
-        return {**ANSWERS, DIGEST: digest}
-
     def files(self, written: Written) -> list[Path]:
         """Return the files that were written."""
-        return [*sorted((self.checkout / written.patch).glob("*.py")), self.checkout / written.test]
+        return [self.checkout / file for file in written.files]
 
     def fill(self, written: Written, answers: dict[str, str]) -> None:
         """Write answers in place of what the template says."""
@@ -113,7 +113,8 @@ class Workplace:
         """Return the variables of a process that sees all of it."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
         path = [self.imported, self.checkout / "src", self.upstream]
-        return {**kept, "PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONDONTWRITEBYTECODE": "1"}
+        kept |= {"PYTHONPATH": os.pathsep.join(map(str, path)), "PYTHONDONTWRITEBYTECODE": "1"}
+        return {**kept, **({"OVERLAY_PACKS": self.pack} if self.pack else {})}
 
     def overlay(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the checkout."""
@@ -124,22 +125,19 @@ class Workplace:
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
 
-    def test(self, *files: Written) -> dict[str, str]:
-        """Run the tests of patches as a project does, and return what failed of each, by the patch's id."""
-        report = self.imported / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
-        command += ["-c", os.devnull, "--rootdir", str(self.checkout), f"--junitxml={report}"]
+    def forms(self) -> dict[str, list[str]]:
+        """Return what is wrong with the form of each patch, by its id."""
         done = subprocess.run(
-            [*command, *(str(self.checkout / file.test) for file in files)],
-            cwd=self.imported, env=self.environ(), capture_output=True, text=True, timeout=300, check=False,
+            [sys.executable, "-c", FORMS], cwd=self.imported, env=self.environ(),
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
-        cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 -- pytest wrote it
-        assert len(cases) == 3 * len(files), done.stdout
-        said = {file.id: "" for file in files}
-        for case in cases:
-            place = case.get("classname", "").replace(".", "/") + ".py"
-            (file,) = (file for file in files if place.endswith(file.test))
-            for failure in (*case.iter("failure"), *case.iter("error")):
-                said[file.id] += f"{case.get('name')}: {failure.get('message')}\n{failure.text}\n"
-        assert done.returncode == bool("".join(said.values()))
-        return said
+        assert done.returncode == 0, done.stderr
+        found: dict[str, list[str]] = json.loads(done.stdout)
+        return found
+
+    def prove(self, written: Written, table: str = "patches/verl/tested.json") -> tuple[int, str, list[str]]:
+        """Prove a patch into a table; return the exit status, why not, and the verdicts of the rows."""
+        done = self.overlay("prove", written.id, "--write", table, "--judged", "--json")
+        assert done.stdout, done.stderr
+        (one,) = json.loads(done.stdout)["tries"]
+        return done.returncode, one["why"], [row["verdict"] for row in one["rows"]]

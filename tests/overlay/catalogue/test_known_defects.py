@@ -44,7 +44,7 @@ def test_a_pack_brings_defects_once_it_is_named(pack: Path, monkeypatch: pytest.
     found = load_defects(patches)["acme/verl.slow"]
     # What it leaves to the patch stands in it.
     assert found.upstream == patches["verl.fast-partitioner"].upstream
-    assert found.shown == patches["verl.fast-partitioner"].remove.test
+    assert found.shown == "overlay prove verl.fast-partitioner"
     assert found.met == patches["verl.fast-partitioner"].met
 
 

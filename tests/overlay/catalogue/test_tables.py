@@ -12,6 +12,7 @@ from fake_upstream import forget, write_files
 
 from overlay.catalogue import registry
 from overlay.deciding.table import NAME, Row, files_digest
+from overlay.enabling.engine import Engine
 from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
@@ -20,19 +21,31 @@ if TYPE_CHECKING:
 
     from fake_upstream import Upstream
 
-    from overlay.enabling.engine import Engine
     from overlay.patch import Patch
 
 SITE = "fakeup.core:scale"
 
 
 @pytest.fixture
+def engines() -> Iterator[Callable[..., Engine]]:
+    """Make engines that go by the table beside a patch, and disable them afterwards."""
+    made: list[Engine] = []
+
+    def make(patch: Patch) -> Engine:
+        made.append(Engine(lambda: {patch.id: patch}))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.disable()
+
+
+@pytest.fixture
 def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Patch]]:
     """Lay a table beside the patches of a project, and return the patch that it is of."""
     monkeypatch.setattr(registry, "_modules", {})
-    monkeypatch.setattr(registry, "_tables", {})
+    monkeypatch.setattr(registry, "_rows", {})
     patch = upstream.patch()
-    registry._modules[patch.id] = "tabled.fakeup.scale"
 
     def lay(text: str | None, *, archived: bool = False) -> Patch:
         files = {"tabled/__init__.py": "", "tabled/fakeup/__init__.py": "", "tabled/fakeup/scale.py": ""}
@@ -46,6 +59,7 @@ def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         else:
             write_files(place, files)
         monkeypatch.syspath_prepend(str(place))
+        registry._modules[patch.id] = "tabled.fakeup.scale"
         return patch
 
     yield lay
@@ -82,32 +96,35 @@ def test_a_known_source_is_patched_and_never_parsed(
     assert parsed == []
 
 
-def test_the_row_decides_and_not_the_shape(
+def test_the_row_of_the_files_decides(
     upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
 ) -> None:
-    loud = table(upstream.patch(), verdict="unsupported", variant="", evidence="its contract fails")
+    loud = table(upstream.patch(), verdict="unknown-source", variant="", evidence="its contract fails")
     engine = engines(beside(loud))
     verdict = engine.plan().verdicts[0]
-    assert (verdict.verdict, verdict.reason) == ("unsupported", "its contract fails")
+    assert (verdict.verdict, verdict.reason) == ("unknown-source", "its contract fails")
     engine.enable(strict=False)
     assert upstream.load().scale(1) == 2
     assert engine.status().patches[0].state == "skipped"
 
 
-def test_one_byte_more_and_the_shape_is_asked(
+def test_one_byte_more_and_the_sites_are_asked(
     upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
 ) -> None:
-    loud = table(upstream.patch(), verdict="unsupported", variant="", evidence="its contract fails")
-    patch = beside(loud)
+    loud = table(upstream.patch(), verdict="unknown-source", variant="", evidence="its contract fails")
+    both = json.loads(loud)["rows"] + json.loads(table(upstream.patch(), on={}))["rows"]
+    engine = engines(beside(json.dumps({"rows": both})))
+    assert engine.plan().verdicts[0].reason == "its contract fails"
     core = upstream.root / "fakeup/core.py"
     core.write_text(f"{core.read_text()}#")
-    assert engines(patch).plan().verdicts[0].verdict == "apply"
+    assert engine.plan().verdicts[0].verdict == "apply"
 
 
-def test_without_a_table_the_shape_is_asked(
+def test_without_a_table_nothing_is_known(
     upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
 ) -> None:
-    assert engines(beside(None)).plan().verdicts[0].verdict == "apply"
+    verdict = engines(beside(None)).plan().verdicts[0]
+    assert (verdict.verdict, verdict.reason) == ("unknown-source", "it was not tested on any fakeup")
 
 
 @pytest.mark.parametrize("text", ["", '{"rows": [3]}'])
@@ -115,7 +132,7 @@ def test_a_damaged_table_is_told(
     upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine], text: str
 ) -> None:
     verdict = engines(beside(text)).plan().verdicts[0]
-    assert verdict.verdict == "unsupported"
+    assert verdict.verdict == "unknown-source"
     assert f"{NAME} is no table" in verdict.reason
 
 
@@ -125,5 +142,5 @@ def test_a_table_is_read_where_its_project_is_there(
     patch = beside("")
     (tmp_path / "empty").mkdir()
     assert engines(patch).plan(site=str(tmp_path / "empty")).verdicts[0].verdict == "not-installed"
-    assert registry._tables == {}
+    assert registry._rows == {}
     assert "tabled" not in sys.modules

@@ -36,7 +36,7 @@ def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
     (unknown_verl(tmp_path) / "verl/__init__.py").touch()
     environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
     here = {patch["id"]: patch["here"] for patch in read("list", code=0, **environ)}
-    assert here["verl.strict-token-budget"] == "unsupported"
+    assert here["verl.strict-token-budget"] == "unknown-source"
     assert here["miles.loss-memory"] == "not-installed"  # an upstream of which no environment has a release
     text = overlay("list", **environ).stdout
     assert re.search(r"^miles.loss-memory@1 +not-installed", text, re.MULTILINE)
@@ -124,7 +124,7 @@ def site(tmp_path: Path) -> str:
 def test_a_loud_verdict_is_exit_code_1(site: str) -> None:
     data = read("audit", "--site", site, code=1)
     verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
-    assert verdicts["verl.strict-token-budget"] == "unsupported"
+    assert verdicts["verl.strict-token-budget"] == "unknown-source"
     done = overlay("audit", "--site", site, "--sites")
     assert done.returncode == 1
     assert "does not exist" in done.stdout
@@ -134,10 +134,10 @@ def test_audit_takes_a_path_and_writes_sarif(site: str, tmp_path: Path) -> None:
     data = read("audit", site, "--sarif", str(tmp_path / "x.sarif"), code=1)
     assert data == read("audit", "--site", site, code=1)
     states = {one["defect"]: one["state"] for one in data["defects"]}
-    assert states["verl.budget-exceeded"] == "unknown"
+    assert states["verl.budget-exceeded"] == "unknown-source"
     log = json.loads((tmp_path / "x.sarif").read_text())
     assert {one["ruleId"] for one in log["runs"][0]["results"]} == {
-        name for name, state in states.items() if state in ("open", "unknown", "mended")
+        name for name, state in states.items() if state in ("open", "unknown-source", "mended")
     }
     done = overlay("audit", site, "--sarif", str(tmp_path / "nowhere" / "x.sarif"))
     assert (done.returncode, "cannot be written" in done.stderr) == (2, True)

@@ -26,7 +26,8 @@ from overlay.catalogue import packs
 from overlay.commands import progress as _progress
 from overlay.commands import tables
 from overlay.commands.progress import Progress
-from overlay.deciding import installed
+from overlay.deciding import installed, table
+from overlay.proving import writing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,12 +127,12 @@ def test_a_notebook_shows_a_table_in_which_nothing_is_html() -> None:
 
 def test_long_names_have_their_reasons_below() -> None:
     name = f"{'a' * 30}/{'b' * 9}.{'c' * 20}"
-    verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unsupported", reason="it is new here"),)
+    verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unknown-source", reason="it is new here"),)
     plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
     assert tables.plan(plan, findings=False).splitlines()[:4] == [
         "patch  verdict",
         "    why",
-        f"{name}  unsupported",
+        f"{name}  unknown-source",
         "    it is new here",
     ]
 
@@ -321,9 +322,10 @@ RECORDS: dict[str, type[Record]] = {
     "installed": installed.Installed,
     "new": new.Written,
     "patch": patch.Patch,
-    "patch.remove": patch.Removal,
     "target": patch.Target,
     "target.project": patch.Project,
+    "row": table.Row,
+    "prove --write.tries": writing.Try,
     "variant": patch.Variant,
     "variant.replacements": patch.Replacement,
     "verdict": verdict.Verdict,
@@ -353,5 +355,5 @@ def test_the_schema_has_the_words_of_the_engine() -> None:
 def test_a_condition_says_which_it_is() -> None:
     for kind in (patch.Present, patch.Absent):
         assert kind(site="m:f").to_dict() == {"expects": kind.__name__.lower(), "site": "m:f"}
-    known = patch.Known(site="m:f", digests=("0",))
-    assert known.to_dict() == {"expects": "known", "site": "m:f", "digests": ["0"]}
+    calls = patch.variant("1", patch.Calls(site="m:f", callee="g")).to_dict()
+    assert calls["facts"] == [{"expects": "calls", "site": "m:f", "callee": "g", "last": False}]

@@ -1,13 +1,23 @@
-"""A project with one function, and a patch of it: what decisions are tried on."""
+"""A project with one function, a patch of it, and tables: what decisions are tried on."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fake_upstream import MemoryTree
 
-from overlay.patch import Absent, Known, Patch, Present, Project, Removal, Replacement, Target, Variant
+from overlay.deciding.decide import decide
+from overlay.deciding.table import Row, Table, files_digest
+from overlay.patch import Patch, Project, Target, Variant, replaced
+from overlay.patch import variant as variant_of
+from overlay.proving.rows import row_of
 
+if TYPE_CHECKING:
+    from overlay.patch import Fact
+    from overlay.reading.source import Tree
+    from overlay.verdict import Verdict
+
+F = "lib.core:f"
 FILES = {
     "lib/__init__.py": "",
     "lib/VERSION": "1.2.0",
@@ -26,36 +36,38 @@ def tree(**changes: str) -> MemoryTree:
     return MemoryTree({**FILES, **{names[key]: text for key, text in changes.items()}})
 
 
-def known(site: str = "lib.core:f", files: dict[str, str] = FILES) -> Known:
-    """Return the condition that a site is as it is in some files."""
-    return Known(site=site, digests=(MemoryTree(files).digest(site) or "",))
-
-
 def never(original: Any, module: Any) -> Any:
     raise AssertionError
 
 
-def variant(**fields: Any) -> Variant:
-    site = fields.pop("site", "lib.core:f")
-    if "shape" not in fields:
-        fields["shape"] = (known(site),)
-    if fields.get("verdict", "apply") == "apply":
-        fields.setdefault("replacements", (Replacement(site=site, make=never),))
-    return Variant(**{"name": "1", "versions": ">=1,<2", **fields})
+def variant(*parts: Fact | str, site: str = F, name: str = "1") -> Variant:
+    """Return a variant that replaces a site, and asks for more."""
+    return variant_of(name, replaced(site, never), *parts)
 
 
-def patch(*variants: Variant, name: str = "lib.f", others: tuple[Target, ...] = (), **fields: Any) -> Patch:
+def patch(*variants: Variant, name: str = "lib.f", tells: tuple[str, ...] = (), **fields: Any) -> Patch:
+    others: tuple[Target, ...] = fields.pop("others", ())
+    target = Target(project=PROJECT, variants=variants or (variant(),), tells=tells)
     return Patch(
-        id=name, revision=1, summary="s", why="w", upstream=("a/b#1",),
-        remove=Removal(version="2.0", when="it is right", test="t"),
-        targets=(Target(project=PROJECT, variants=variants or (variant(),)), *others), **fields,
-    )  # fmt: skip
+        id=name, revision=1, summary="s", why="w", upstream=("a/b#1",), targets=(target, *others), **fields
+    )
 
 
-GONE = variant(
-    name="2",
-    versions=">=2",
-    shape=(Absent(site="lib.core:f"), Present(site="lib.new")),
-    verdict="superseded",
-    reason="moved",
-)
+def rows(*patches: Patch, on: Tree | None = None, name: str = "lib==1.2.0") -> list[Row]:
+    """Return the rows of patches that passed on a source, for the projects of which a variant fits there."""
+    source = tree() if on is None else on
+    made = (row_of(one, target, source, name) for one in patches for target in one.targets)
+    return [row for row in made if row is not None]
+
+
+def quiet(subject: Patch, source: Tree, name: str = "lib==2.0", **fields: Any) -> Row:
+    """Return the row that says of a source that it needs nothing."""
+    (target, *_) = subject.targets
+    sites = {site: source.digest(site) for site in target.sites()}
+    usual = {"patch": subject.id, "target": target.project.name, "verdict": "not-needed", "sites": sites}
+    return Row(**{**usual, "on": {files_digest(target, source): [name]}, **fields})
+
+
+def look(subject: Patch, source: Tree | None = None, *more: Row, on: Tree | None = None) -> Verdict:
+    """Return what is decided on a patch that was tested on a source, and of which there are more rows."""
+    return decide(subject, tree() if source is None else source, Table([*rows(subject, on=on), *more]))

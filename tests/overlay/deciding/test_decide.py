@@ -6,151 +6,157 @@ import sys
 from typing import Any
 
 import pytest
-from decide_cases import FILES, GONE, OTHER, PROJECT, known, patch, tree, variant
+from decide_cases import FILES, OTHER, PROJECT, F, look, patch, quiet, rows, tree, variant
 from fake_upstream import MemoryTree
 
 from overlay.deciding.decide import decide, settle
 from overlay.deciding.plan import make_plan, plan_digest
 from overlay.deciding.selection import in_order
-from overlay.patch import Absent, Known, Patch, Present, Target
+from overlay.deciding.table import Table
+from overlay.patch import Absent, Patch, Present, Target
 from overlay.verdict import LOUD, Verdict
 
 NEGATED = "def f(x):\n    return -x\n"
-FIXED = variant(verdict="fixed-upstream", reason="since 1.2")
-NOT_YET = variant(
-    name="0", versions="<1", shape=(Absent(site="lib.core:f"),), verdict="not-affected", reason="no f yet"
-)
+
+
+def gone() -> MemoryTree:
+    return tree(version="2.1", core="", new="")
 
 
 @pytest.mark.parametrize(
-    ("subject", "source", "verdict", "words"),
+    ("source", "verdict", "words"),
     [
-        (patch(), tree(), "apply", ""),
-        (patch(FIXED), tree(), "fixed-upstream", "since 1.2"),
-        (patch(variant(), GONE), tree(version="2.1", core="", new=""), "superseded", "moved"),
-        (patch(variant(), NOT_YET), tree(version="0.9", core=""), "not-affected", "no f yet"),
-        (patch(), MemoryTree({}), "not-installed", "lib is not installed"),
-        (patch(), tree(core=NEGATED), "unsupported", "lib.core:f has an unknown digest"),
-        (patch(), tree(core=NEGATED), "unsupported", "overlay explain lib.f"),
-        (patch(), tree(core="def f(:\n"), "unsupported", "does not parse"),
-        (
-            patch(),
-            tree(version="0.9"),
-            "unsupported",
-            "lib 0.9 is outside the versions that the patch knows (>=1,<2)",
-        ),
-        (patch(), tree(version=""), "unsupported", "cannot be told (found '')"),
-        (patch(), tree(version="unknown"), "unsupported", "cannot be told (found 'unknown')"),
-        (patch(), tree(version="1.2.x"), "unsupported", "cannot be told (found '1.2.x')"),
-        (
-            patch(variant(), GONE),
-            tree(version="2.1", core=NEGATED),
-            "expired",
-            "lib.core:f exists",
-        ),
-        (patch(), tree(version="2.0", core=NEGATED), "expired", "unknown digest"),
-        (patch(), tree(version="2.0rc1", core=NEGATED), "expired", "unknown digest"),
-        (patch(), tree(version="1.2.0rc1"), "apply", ""),
-        (patch(), tree(version="1.2.0.dev3"), "apply", ""),
-        (patch(), tree(version="1.2.0+local.7"), "apply", ""),
+        (tree(), "apply", ""),
+        (gone(), "not-needed", "it has moved to lib.new"),
+        (MemoryTree({}), "not-installed", "lib is not installed"),
+        (tree(core=NEGATED), "unknown-source", "beside lib==1.2.0, lib.core:f has an unknown digest"),
+        (tree(core=NEGATED), "unknown-source", "overlay explain lib.f"),
+        (tree(core=""), "unknown-source", "lib.core:f does not exist"),
+        (tree(core="def f(:\n"), "unknown-source", "does not parse"),
+        # The source decides, whatever version it says it is.
+        (tree(version="0.9"), "apply", ""),
+        (tree(version="99!1"), "apply", ""),
+        (tree(version="1.2.x"), "apply", ""),
+        (tree(version=""), "apply", ""),
+        (tree(version="0.9", core=NEGATED), "unknown-source", "lib.core:f has an unknown digest"),
+        (tree(version="1.2.0", core="", new=""), "not-needed", "it has moved to lib.new"),
     ],
 )
-def test_each_verdict_on_one_patch(subject: Patch, source: MemoryTree, verdict: str, words: str) -> None:
-    found = decide(subject, source)
+def test_each_verdict_on_one_patch(source: MemoryTree, verdict: str, words: str) -> None:
+    subject = patch(tells=("lib.new",))
+    found = look(subject, source, quiet(subject, gone(), evidence="it has moved to lib.new"))
     assert (found.verdict, found.loud) == (verdict, verdict in LOUD)
     assert words in found.reason
+    assert bool(found.reason) is (verdict != "apply")
 
 
 def test_what_is_applied_is_named() -> None:
-    verdict = decide(patch(), tree())
+    verdict = look(patch())
     assert verdict.where() == "lib 1.2.0"
-    assert verdict.targets[0].variant == "1"
+    assert (verdict.targets[0].variant, verdict.targets[0].tested_on) == ("1", "lib==1.2.0")
+    assert look(patch(), tree(version="")).where() == "lib of unknown version"
+
+
+def test_a_patch_that_was_tested_on_nothing_is_not_applied() -> None:
+    verdict = decide(patch(), tree(), Table([]))
+    assert (verdict.verdict, verdict.reason) == ("unknown-source", "it was not tested on any lib")
 
 
 def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
     one, two = patch(), patch(name="lib.other")
-    verdicts = make_plan([one, two], ["lib.f", "lib.other"], tree()).verdicts
+    verdicts = make_plan([one, two], ["lib.f", "lib.other"], tree(), Table(rows(one, two))).verdicts
     assert [verdict.verdict for verdict in verdicts] == ["conflict", "conflict"]
     assert "lib.other claims lib.core:f too" in verdicts[0].reason
     method, whole = (
         patch(variant(site="lib.core:A.g"), name="lib.method"),
         patch(variant(site="lib.core:A"), name="lib.whole"),
     )
-    settled = settle([method, whole], {p.id: decide(p, tree()) for p in (method, whole)})
+    settled = settle([method, whole], {p.id: look(p) for p in (method, whole)})
     assert {verdict.verdict for verdict in settled.values()} == {"conflict"}
-    apart = settle([one, method], {p.id: decide(p, tree()) for p in (one, method)})
+    apart = settle([one, method], {p.id: look(p) for p in (one, method)})
     assert {verdict.verdict for verdict in apart.values()} == {"apply"}
 
 
 def test_not_selected() -> None:
-    plan = make_plan([patch()], [], tree())
+    plan = make_plan([patch()], [], tree(), Table(rows(patch())))
     assert plan.verdicts[0].verdict == "not-selected"
     assert plan.loud == ()
 
 
 def test_a_requirement_that_does_not_apply() -> None:
-    one, two = (
-        patch(requires=("lib.other",)),
-        patch(variant(site="lib.core:A.g", versions=">=2"), name="lib.other"),
-    )
-    plan = make_plan([one, two], ["lib.f", "lib.other"], tree())
+    one, two = (patch(requires=("lib.other",)), patch(variant(site="lib.core:A.g"), name="lib.other"))
+    table = Table(rows(one))
+    plan = make_plan([one, two], ["lib.f", "lib.other"], tree(), table)
     assert [verdict.patch for verdict in plan.verdicts] == ["lib.other", "lib.f"]
-    assert plan.verdicts[1].verdict == "unsupported"
-    assert "needs lib.other, which is unsupported" in plan.verdicts[1].reason
+    assert [verdict.verdict for verdict in plan.verdicts] == ["unknown-source", "conflict"]
+    assert plan.verdicts[1].reason == "it needs lib.other, which is unknown-source"
+    assert plan.loud == plan.verdicts
     assert (
-        make_plan([one, two], ["lib.f"], tree()).verdicts[-1].reason
+        make_plan([one, two], ["lib.f"], tree(), table).verdicts[-1].reason
         == "it needs lib.other, which is not-selected"
     )
     assert in_order({"a": patch(name="a", requires=("a",))}) == ["a"]
 
 
+def test_a_patch_whose_work_another_does_is_not_needed() -> None:
+    one, two = patch(includes=("lib.other",)), patch(name="lib.other")
+    plan = make_plan([one, two], ["lib.f", "lib.other"], tree(), Table(rows(one, two)))
+    assert {one.patch: (one.verdict, one.reason) for one in plan.verdicts} == {
+        "lib.f": ("apply", ""),
+        "lib.other": ("not-needed", "lib.f does it too"),
+    }
+    alone = make_plan([one, two], ["lib.f", "lib.other"], tree(), Table(rows(two)))
+    assert {one.patch: one.verdict for one in alone.verdicts} == {
+        "lib.f": "unknown-source",
+        "lib.other": "apply",
+    }
+
+
 def test_an_optional_target_counts_only_if_it_is_there() -> None:
-    shape = (known("other:h", {"other.py": "def h(): pass\n"}),)
-    target = Target(
-        project=OTHER,
-        optional=True,
-        variants=(variant(name="o", site="other:h", shape=shape, versions=">=1"),),
-    )
+    files = {**FILES, "other.py": "def h(): pass\n", "other/VERSION": "1.0"}
+    target = Target(project=OTHER, optional=True, variants=(variant(name="o", site="other:h"),))
     both = patch(others=(target,))
-    assert decide(both, tree()).verdict == "apply"
-    there = {**FILES, "other.py": "def h(): pass\n", "other/VERSION": "1.0"}
-    assert decide(both, MemoryTree(there)).where() == "lib 1.2.0, other 1.0"
-    changed = decide(both, MemoryTree({**there, "other.py": "def h(): return 1\n"}))
-    assert changed.verdict == "unsupported"
+    there = MemoryTree(files)
+    assert look(both, tree(), on=there).verdict == "apply"
+    assert look(both, there, on=there).where() == "lib 1.2.0, other 1.0"
+    changed = look(both, MemoryTree({**files, "other.py": "def h(): return 1\n"}), on=there)
+    assert changed.verdict == "unknown-source"
     assert changed.reason.startswith("other 1.0: ")
     needed = patch(others=(target.replace(optional=False),))
-    assert decide(needed, tree()).verdict == "not-installed"
+    assert look(needed, tree(), on=there).verdict == "not-installed"
 
 
 def test_metadata_that_disagrees_with_the_source_is_reported() -> None:
     stale = MemoryTree(FILES, {"lib": "1.1.0"})
-    assert decide(patch(), stale).targets[0].metadata_version == "1.1.0"
-    assert decide(patch(), MemoryTree(FILES, {"lib": "1.2.0"})).targets[0].metadata_version == ""
+    assert look(patch(), stale).targets[0].metadata_version == "1.1.0"
+    assert look(patch(), MemoryTree(FILES, {"lib": "1.2.0"})).targets[0].metadata_version == ""
 
 
 def test_the_digest_of_a_plan_is_that_of_what_runs() -> None:
-    one = make_plan([patch()], ["lib.f"], tree())
-    assert one.digest == make_plan([patch()], ["lib.f"], tree()).digest
-    assert one.digest == make_plan([patch(), patch(name="lib.left-out")], ["lib.f"], tree()).digest
-    assert one.digest != make_plan([patch().replace(revision=2)], ["lib.f"], tree()).digest
-    assert one.digest != make_plan([patch()], ["lib.f"], tree(version="1.2.1")).digest
-    assert one.digest != make_plan([patch()], [], tree()).digest
-    assert one.digest != make_plan([patch(variant(name="other"))], ["lib.f"], tree()).digest
-    changed = Known(
-        site="lib.core:f",
-        digests=(*known().digests, tree(core="def f(x): return 2").digest("lib.core:f") or ""),
-    )
-    loose = patch(variant(shape=(changed,)))
-    assert plan_digest([decide(loose, tree())]) != plan_digest(
-        [decide(loose, tree(core="def f(x): return 2"))]
-    )
+    def of(*patches: Patch, source: MemoryTree | None = None, chosen: tuple[str, ...] = ("lib.f",)) -> str:
+        return make_plan(patches, chosen, source or tree(), Table(rows(*patches))).digest
+
+    one = of(patch())
+    assert one == of(patch())
+    assert one == of(patch(), patch(name="lib.left-out"))
+    assert one != of(patch().replace(revision=2))
+    assert one != of(patch(), source=tree(version="1.2.1"))
+    assert one != of(patch(), chosen=())
+    assert one != of(patch(variant(name="other")))
+    changed = tree(core=NEGATED)
+    both = rows(patch(), on=changed)
+    assert look(patch(), changed, *both).verdict == "apply"
+    assert plan_digest([look(patch(), tree(), *both)]) != plan_digest([look(patch(), changed, *both)])
+    # The same source at the site, and another one elsewhere in its file.
+    longer = tree(core=f"{FILES['lib/core.py']}\nmore = 1\n")
+    assert plan_digest([look(patch(), longer)]) == plan_digest([look(patch())])
 
 
 class Broken(MemoryTree):
     """A tree of which one question raises."""
 
     def __init__(self, question: str, error: Exception) -> None:
-        super().__init__(FILES)
+        super().__init__({**FILES, "lib/core.py": f"{FILES['lib/core.py']}\nmore = 1\n"})
 
         def fail(*_arguments: Any) -> Any:
             raise error
@@ -159,14 +165,14 @@ class Broken(MemoryTree):
 
 
 @pytest.mark.parametrize(
-    "question", ["source", "read", "metadata_version", "has", "digest", "_answer", "doubt"]
+    "question", ["source", "read", "metadata_version", "has", "digest", "_answer", "doubt", "text_digest"]
 )
 @pytest.mark.parametrize(
     "error", [MemoryError(), RecursionError("deep"), ModuleNotFoundError("no"), KeyError(3)]
 )
-def test_whatever_a_tree_raises_is_unsupported_with_a_reason(question: str, error: Exception) -> None:
-    verdict = decide(patch(variant(shape=(known(), Absent(site="lib.core:h")))), Broken(question, error))
-    assert verdict.verdict == "unsupported"
+def test_whatever_a_tree_raises_is_unknown_with_a_reason(question: str, error: Exception) -> None:
+    verdict = look(patch(variant(Absent(site="lib.core:h"))), Broken(question, error))
+    assert verdict.verdict == "unknown-source"
     assert type(error).__name__ in verdict.reason
     assert not verdict.reason.endswith(": ")
     assert verdict.where() == "lib of unknown version"
@@ -178,77 +184,44 @@ def test_the_version_that_cannot_be_read_says_so() -> None:
 
     target = patch().targets[0]
     broken = patch().replace(targets=(target.replace(project=PROJECT.replace(read_version=read_version)),))
-    verdict = decide(broken, tree())
-    assert verdict.verdict == "unsupported"
+    verdict = look(broken)
+    assert verdict.verdict == "unknown-source"
     assert verdict.reason == "the version of lib cannot be read: ModuleNotFoundError: tomllib"
 
 
-def test_without_packaging_nothing_applies_and_the_reason_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_decided_without_packaging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "packaging.version", None)
-    verdict = decide(patch(), tree())
-    assert verdict.verdict == "unsupported"
-    assert "`packaging`, by which versions are compared, cannot be imported" in verdict.reason
+    assert look(patch()).verdict == "apply"
 
 
-def test_an_expression_that_is_too_deep_is_unsupported() -> None:
+def test_an_expression_that_is_too_deep_is_unknown() -> None:
     for terms in (1500, 5000):  # the second is too deep for some Pythons to parse, and 3.10 dies of more
-        verdict = decide(patch(), tree(core=f"def f(x):\n    return {'+'.join(['x'] * terms)}\n"))
-        assert verdict.verdict == "unsupported"
+        verdict = look(patch(), tree(core=f"def f(x):\n    return {'+'.join(['x'] * terms)}\n"))
+        assert verdict.verdict == "unknown-source"
         assert "lib.core:f" in verdict.reason
 
 
 def test_a_project_without_its_marker_is_there_if_what_is_replaced_is() -> None:
     marked = patch().targets[0].replace(project=PROJECT.replace(marker="lib.mark"))
-    verdict = decide(patch().replace(targets=(marked,)), tree())
-    assert verdict.verdict == "unsupported"
+    verdict = look(patch().replace(targets=(marked,)))
+    assert verdict.verdict == "unknown-source"
     assert verdict.reason == "lib.core is there, and lib.mark, which every lib has, is not"
-    broken = decide(patch().replace(targets=(marked,)), tree(core="def f(:"))
-    assert broken.verdict == "unsupported"
+    broken = look(patch().replace(targets=(marked,)), tree(core="def f(:"))
+    assert broken.verdict == "unknown-source"
     optional = patch(others=(marked.replace(optional=True),))
-    assert decide(optional, tree()).verdict == "unsupported"
+    assert look(optional).verdict == "unknown-source"
 
 
 def test_a_project_is_not_there_because_another_has_what_stands_in_for_its_own() -> None:
     marked = patch().targets[0].replace(project=PROJECT.replace(marker="other.mark"))
-    verdict = decide(patch().replace(targets=(marked,)), tree())
+    verdict = look(patch().replace(targets=(marked,)))
     assert (verdict.verdict, verdict.reason) == ("not-installed", "lib is not installed")
 
 
-CLASS = "class A:\n    {}\n    def g(self):\n        return 1\n"
-
-
-@pytest.mark.parametrize(
-    ("core", "site", "words"),
-    [
-        ("@deco(1)\ndef f(x): pass\n", "lib.core:f", "is decorated (@deco), and what stands there"),
-        ("@a.b\nasync def f(x): pass\n", "lib.core:f", "(@a.b)"),
-        ("from .other import f\n", "lib.core:f", "is decorated (@deco)"),
-        (CLASS.format("@property"), "lib.core:A.g", "is a property"),
-        (CLASS.format("@g.setter"), "lib.core:A.g", "is a property"),
-        (CLASS.format("@staticmethod\n    @deco"), "lib.core:A.g", "is decorated (@deco)"),
-        ("class A:\n    def __g(self): pass\n", "lib.core:A.__g", "private name"),
-        ("from .none import f\n", "lib.core:f", ""),
-        ("def f(x): pass\n", "lib.core:f", ""),
-        ("def __f(x): pass\n", "lib.core:__f", ""),
-        (CLASS.format("@staticmethod"), "lib.core:A.g", ""),
-        (CLASS.format("@classmethod"), "lib.core:A.g", ""),
-        ("@deco\nclass A:\n    def __init__(self): pass\n", "lib.core:A.__init__", ""),
-    ],
-)
-def test_what_is_no_plain_function_at_run_time_is_unsupported(core: str, site: str, words: str) -> None:
-    files = {**FILES, "lib/core.py": core, "lib/other.py": "@deco\ndef f(x): pass\n"}
-    shape = (known(site, files),)
-    verdict = decide(patch(variant(site=site, shape=shape)), MemoryTree(files))
-    assert verdict.verdict == ("unsupported" if words else "apply")
-    assert words in verdict.reason
-    if words:
-        assert site in verdict.reason
-        only_known = variant(site="lib.core:k", shape=(*shape, shape[0].replace(site="lib.core:k")))
-        assert words not in decide(patch(only_known), MemoryTree(files)).reason
-
-
 def both(one: Patch, two: Patch, files: dict[str, str]) -> dict[str, Verdict]:
-    found = make_plan([one, two], [one.id, two.id], MemoryTree(files)).verdicts
+    source = MemoryTree(files)
+    table = Table(rows(one, two, on=source))
+    found = make_plan([one, two], [one.id, two.id], source, table).verdicts
     return {verdict.patch: verdict for verdict in found}
 
 
@@ -261,10 +234,7 @@ def test_a_name_that_is_imported_and_what_it_is_imported_from_are_one_site() -> 
     }
 
     def claim(site: str) -> Patch:
-        return patch(
-            variant(site=site, shape=(known(site, files),)),
-            name=f"lib.{site.replace(':', '-').replace('.', '-')}",
-        )
+        return patch(variant(site=site), name=f"lib.{site.replace(':', '-').replace('.', '-')}")
 
     core, user, far, near = (claim(f"lib.{site}") for site in ("core:f", "user:f", "far:h", "near:f"))
     for one, two in ((core, user), (core, far), (user, far)):
@@ -276,25 +246,46 @@ def test_a_name_that_is_imported_and_what_it_is_imported_from_are_one_site() -> 
     )
     for one, two in ((user, near), (far, near)):  # names of their own in modules of their own
         assert {verdict.verdict for verdict in both(one, two, files).values()} == {"apply"}
-    without_tree = settle([core, user], {p.id: decide(p, MemoryTree(files)) for p in (core, user)})
+    source = MemoryTree(files)
+    without_tree = settle([core, user], {p.id: look(p, source, on=source) for p in (core, user)})
     assert {verdict.verdict for verdict in without_tree.values()} == {"apply"}
 
 
 def test_star_imports_leave_things_open_and_the_finding_says_so() -> None:
     star = "from lib.other import *\n"
     after, before = tree(core=FILES["lib/core.py"] + star), tree(core=star + FILES["lib/core.py"])
-    verdict = decide(patch(), after)
-    assert verdict.verdict == "unsupported"
+    verdict = look(patch(), after)
+    assert verdict.verdict == "unknown-source"
     assert "(`from lib.other import *` below it may bind it again)" in verdict.reason
-    assert decide(patch(), before).verdict == "apply"
-    gone = patch(variant(shape=(known(), Absent(site="lib.core:h"))))
-    assert decide(gone, tree()).verdict == "apply"
-    assert "lib.core:h may come from `from lib.other import *`" in decide(gone, before).reason
+    assert look(patch(), before).verdict == "apply"
+    absent = patch(variant(Absent(site="lib.core:h")))
+    assert look(absent).verdict == "apply"
+    assert "lib.core:h may come from `from lib.other import *`" in look(absent, before).reason
 
 
 def test_what_is_deleted_again_is_not_present() -> None:
-    wanted = patch(variant(shape=(known(), Present(site="lib.core:h"))))
     core = FILES["lib/core.py"]
-    assert decide(wanted, tree(core=f"{core}def h(): pass\n")).verdict == "apply"
-    assert "lib.core:h does not exist" in decide(wanted, tree(core=f"{core}del h\n")).reason
-    assert decide(wanted, tree(core=f"{core}def h(): pass\ndel h\n")).verdict == "unsupported"
+    wanted, there = patch(variant(Present(site="lib.core:h"))), tree(core=f"{core}def h(): pass\n")
+    assert look(wanted, there, on=there).verdict == "apply"
+    assert "lib.core:h does not exist" in look(wanted, tree(core=f"{core}del h\n"), on=there).reason
+    assert look(wanted, tree(core=f"{core}def h(): pass\ndel h\n"), on=there).verdict == "unknown-source"
+
+
+def test_the_nearest_tested_source_is_the_one_that_the_reason_speaks_of() -> None:
+    both_sites = patch(variant("lib.core:A.g"))
+    far = rows(both_sites, on=tree(core="def f(x): return 7\nclass A:\n    g = 8\n"), name="lib==1.0")
+    near = rows(both_sites, name="lib==1.1")
+    source = tree(core=FILES["lib/core.py"].replace("return 1", "return 2"))
+    for order in ([*far, *near], [*near, *far]):
+        verdict = decide(both_sites, source, Table(order))
+        assert verdict.targets[0].tested_on == "lib==1.1"
+        assert "beside lib==1.1, lib.core:A.g has an unknown digest" in verdict.reason
+        assert {one.site: one.holds for one in verdict.targets[0].findings} == {
+            F: True,
+            "lib.core:A.g": False,
+        }
+    # A source on which it applies says more of the patch than one that needs none.
+    needless = quiet(both_sites, tree(core=FILES["lib/core.py"].replace("return x", "return +x")))
+    assert decide(both_sites, source, Table([*near, needless])).targets[0].tested_on == "lib==1.1"
+    both_differ = decide(both_sites, tree(core=NEGATED), Table(near)).reason
+    assert "(and 1 more)" in both_differ

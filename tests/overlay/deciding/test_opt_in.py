@@ -92,7 +92,9 @@ def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
     assert "(opt-in)" in tables.patches(engine.known().values(), dict.fromkeys(ALL, "apply"))
     patch = engine.known()["fakeup.reading"]
     verdict = engine.plan([patch.id]).verdicts[0]
-    assert "OVERLAY_PATCHES=all,fakeup.reading" in tables.explanation(patch, verdict, patch.id)
+    assert "OVERLAY_PATCHES=all,fakeup.reading" in tables.explanation(
+        patch, verdict, patch.id, engine.tested()
+    )
 
 
 def test_what_stands_in_for_another_is_decided_on_without_it(

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import failing, triple
+from fake_upstream import TESTED, failing, triple
 from order_world import make_fixed, make_run
 
 from overlay.base.marks import ORIGINAL
@@ -197,7 +197,7 @@ def test_what_is_no_replacement_is_refused(
     assert words in engine.status().patches[0].reason
 
 
-def test_unsupported_is_loud_and_touches_nothing(
+def test_an_unknown_source_is_loud_and_touches_nothing(
     upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
     patch = upstream.patch()
@@ -206,7 +206,7 @@ def test_unsupported_is_loud_and_touches_nothing(
     assert upstream.load().scale(1) == 3
     (line,) = lines(capsys)
     assert line.startswith(
-        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: unsupported: the source is not one"
+        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: unknown-source: it is none that "
     )
     assert engine.status().patches[0].state == "skipped"
 
@@ -215,20 +215,13 @@ def test_unsupported_is_loud_and_touches_nothing(
 def test_a_quiet_verdict_is_logged_as_a_skip(
     upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from overlay.patch import Present, Variant
-
-    later = Variant(
-        name="2",
-        versions=">=2",
-        verdict="superseded",
-        shape=(Present(site="fakeup.core:scale"),),
-        reason="2.0 does it",
-    )
-    patch = upstream.patch(extra=(later,))
+    patch = upstream.patch()
+    (row,) = TESTED
+    TESTED.append(row.replace(verdict="not-needed", variant="", evidence="2.0 does it"))
     upstream.version("2.0")
     enabled(patch, strict=True)
     assert upstream.load().scale(1) == 2
-    assert lines(capsys) == ["overlay: skipped fakeup.scale@3 on fakeup 2.0: superseded: 2.0 does it"]
+    assert lines(capsys) == ["overlay: skipped fakeup.scale@3 on fakeup 2.0: not-needed: 2.0 does it"]
 
 
 def test_a_patch_that_is_not_selected_does_nothing(upstream: Upstream, engines: Engines) -> None:

@@ -72,7 +72,7 @@ def test_a_module_being_executed_is_refused_in_strict_mode_each_time(
     package = upstream.load("fakeup")
     package.callback = lambda: engine.enable(strict=True)  # type: ignore[attr-defined]
     for _ in range(2):
-        with pytest.raises(PatchError, match="unsupported"):
+        with pytest.raises(PatchError, match="unknown-source"):
             upstream.load()
         assert "fakeup.core" not in sys.modules
 
@@ -194,7 +194,7 @@ def test_in_strict_mode_a_failed_target_stays_failed(upstream: Upstream, enabled
     engine = enabled(patch, strict=True)
     for _ in range(3):
         # Not an ImportError: Megatron swallows those around its optional imports.
-        with pytest.raises(PatchError, match="unsupported") as caught:
+        with pytest.raises(PatchError, match="unknown-source") as caught:
             upstream.load()
         assert not isinstance(caught.value, ImportError)
         assert "fakeup.core" not in sys.modules
@@ -263,7 +263,7 @@ def test_a_target_without_source(upstream: Upstream, enabled: Engines) -> None:
     assert upstream.load().scale(1) == 2
     status = engine.status().patches[0]
     assert status.verdict is not None
-    assert status.verdict.verdict == "unsupported"
+    assert status.verdict.verdict == "unknown-source"
     assert "installed without its source" in status.reason
 
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import forget
+from fake_upstream import forget, tables
 
 from overlay import log
 from overlay.base import settings
@@ -252,7 +252,7 @@ def test_a_warning_comes_from_every_rank_once_in_a_session(job: Job) -> None:
 
 def test_the_account_counts_what_is_in_place_and_what_was_refused(upstream: Upstream, job: Job) -> None:
     patch = upstream.patch()
-    engine = Engine(lambda: {patch.id: patch})
+    engine = Engine(lambda: {patch.id: patch}, table=tables())
     assert engine.account() is None
     engine.enable()
     upstream.load()

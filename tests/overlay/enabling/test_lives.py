@@ -11,9 +11,10 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import PROJECT, failing, past_the_hook, triple
+from fake_upstream import PROJECT, TESTED, failing, past_the_hook, triple, untested
 from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
+from overlay.deciding.table import Row
 from overlay.errors import PatchError
 from overlay.patch import Project, Target, replaced, variant
 from overlay.reading.source import InstalledTree
@@ -69,7 +70,7 @@ def test_a_reload_from_another_source_is_decided_anew(upstream: Upstream, enable
     assert core.scale(1) == 3
     status = engine.status().patches[0]
     assert status.verdict == engine.plan().verdicts[0]
-    assert status.verdict.verdict == "unsupported"
+    assert status.verdict.verdict == "unknown-source"
     assert status.state == "skipped"
     upstream.write(core=good)
 
@@ -78,7 +79,7 @@ def test_a_reload_from_another_source_is_refused_in_strict_mode(upstream: Upstre
     engine = enabled(upstream.patch(), strict=True)
     core = upstream.load()
     upstream.write(core=CHANGED)
-    with pytest.raises(PatchError, match="unsupported"):
+    with pytest.raises(PatchError, match="unknown-source"):
         importlib.reload(core)
     assert engine.status().patches[0].state == "skipped"
 
@@ -144,10 +145,11 @@ def late(folder: Path, *, optional: bool) -> Target:
     """Write a project of one function into a folder, and return it as a target of a patch."""
     folder.mkdir(exist_ok=True)
     (folder / "latepkg.py").write_text("def g(value):\n    return value\n")
-    digest = InstalledTree(str(folder)).digest("latepkg:g")
-    assert digest
-    changed = replaced("latepkg:g", make_fixed, digest)
-    return Target(project=LATE, variants=(variant("1", ">=1", changed),), optional=optional)
+    sites = {"latepkg:g": InstalledTree(str(folder)).digest("latepkg:g")}
+    for patch in ("fakeup.scale", "late"):
+        TESTED.append(Row(patch=patch, target="latepkg", verdict="apply", variant="1", sites=sites))
+    changed = replaced("latepkg:g", make_fixed)
+    return Target(project=LATE, variants=(variant("1", changed),), optional=optional)
 
 
 def test_a_project_that_becomes_importable_later(
@@ -253,7 +255,7 @@ def test_lazy_modules_of_an_earlier_session_belong_to_this_one(upstream: Upstrea
 
 
 def test_a_refusal_does_not_hold_up_others(upstream: Upstream, enabled: Engines) -> None:
-    bad = upstream.patch({"fakeup.core:scale": triple}, name="fakeup.bad", versions=">=9")
+    bad = untested(upstream.patch({"fakeup.core:scale": triple}, name="fakeup.bad"))
     good = upstream.patch({"fakeup.user:use": lambda original, module: lambda value: 7}, name="fakeup.good")
     engine = enabled(bad, good, strict=True)
     with past_the_hook():

@@ -18,7 +18,7 @@ from overlay.enabling.engine import Engine
 from overlay.errors import OverlayError, SelectionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from overlay.patch import Patch
 

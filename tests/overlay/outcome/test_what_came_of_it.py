@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from output_schema import check
 
+from overlay.deciding.table import NAME, Row
 from overlay.errors import ReportError
+from overlay.proving.rows import text_of
+from overlay.reading.source import InstalledTree
 from overlay.report import job
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 #: A pack of one patch, which counts, for an upstream of one function.
 PATCH = """
-from overlay.patch import Patch, Present, Project, Removal, Replacement, Target, Variant
+from overlay.patch import Patch, Project, one_target, replaced, variant
 
 
 def make(original, module):
@@ -41,11 +44,7 @@ def make(original, module):
 UP = Project(name="up", distributions=("up",), marker="up", read_version=lambda read: "1.0")
 PATCH = Patch(
     id="up.doubled", revision=1, summary="Double", why="It adds.", upstream=("a/b#1",),
-    remove=Removal(version=None, when="never", test="t.py::t"),
-    targets=(Target(project=UP, variants=(Variant(
-        name="1", versions=">=1", shape=(Present(site="up:double"),),
-        replacements=(Replacement(site="up:double", make=make),),
-    ),)),),
+    targets=one_target(UP, variant("1", replaced("up:double", make))),
 )
 """
 EFFECT = """
@@ -76,6 +75,9 @@ def program(tmp_path: Path) -> Path:
     (folder.parent / "__init__.py").write_text("")
     (folder / "__init__.py").write_text(PATCH.format(pack="overlay.patches"))
     (folder / "effect.py").write_text(EFFECT)
+    sites = {"up:double": InstalledTree(str(tmp_path)).digest("up:double")}
+    row = Row(patch="up.doubled", target="up", verdict="apply", variant="1", sites=sites)
+    (folder.parent / NAME).write_text(text_of({}, [row], {}))
     (tmp_path / "run.py").write_text(RUN)
     return tmp_path / "run.py"
 

@@ -12,10 +12,8 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from fake_upstream import forget
+from fake_upstream import TESTED, forget
 from simulated_ranks import compare, named
-
-from overlay.patch import fixed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from fake_upstream import Upstream
 
     from overlay.enabling.engine import Engine
-    from overlay.patch import Patch
     from overlay.pinning.agreement import Statement
 
 SEED = int(os.environ.get("OVERLAY_TEST_SEED") or random.randrange(2**32))
@@ -101,9 +98,13 @@ class Site:
         self._patches = [
             *(upstream.patch(dict.fromkeys(sites, unchanged), name=name) for name, sites in SITES.items()),
             # These are for nothing that is here, for one reason or another, and say so where it is imported.
-            upstream.patch({"fakeup.core:Engine.fixed": unchanged}, name="d.old", versions=">=0.1,<1"),
-            mended(upstream.patch({"fakeup.core:Engine.named": unchanged}, name="e.mended")),
+            upstream.patch({"fakeup.core:Engine.fixed": unchanged}, name="d.old"),
+            upstream.patch({"fakeup.core:Engine.named": unchanged}, name="e.mended"),
         ]
+        # The one was tested on no such source, and the other is not needed on it.
+        (mended,) = [row for row in TESTED if row.patch == "e.mended"]
+        TESTED[:] = [row for row in TESTED if row.patch in SITES]
+        TESTED.append(mended.replace(verdict="not-needed", variant=""))
         self._core = (upstream.root / "fakeup/core.py").read_text()
         self._said: dict[Rank, Statement] = {}
         set_variable("OVERLAY_LOG", "off")
@@ -159,13 +160,6 @@ def unchanged(original: Any, _module: Any) -> Any:
     words = ", ".join(inspect.signature(original).parameters)
     text = f"lambda original: lambda {str(inspect.signature(original))[1:-1]}: original({words})"
     return eval(text)(original)  # noqa: S307 -- the very parameters
-
-
-def mended(patch: Patch) -> Patch:
-    (target,) = patch.targets
-    (one,) = target.variants
-    cured = fixed("1", one.versions, *one.shape, reason="it is mended in 1.2")
-    return patch.replace(targets=(target.replace(variants=(cured,)),))
 
 
 @pytest.mark.parametrize("fault", ["", *FAULTS])

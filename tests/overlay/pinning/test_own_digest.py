@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from fake_upstream import PATCH_FILE, forget, write_files
 
+from overlay.catalogue.own_code import files as _files
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.table import NAME
 from overlay.pinning import own_digest
-from overlay.pinning.own_digest import _files, _is_patch, of_overlay, of_package, of_patch, of_shared
+from overlay.pinning.own_digest import _is_patch, of_code, of_overlay, of_package, of_patch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,15 +55,38 @@ def test_what_patches_were_tested_on_is_counted_of_all_but_not_of_one_patch(
     load_patches("digestpack")
     table = folder.parent / NAME
     table.write_text("one")
-    before = of_package("digestpack"), of_shared("lib.it"), of_patch("lib.it")
+    before = of_package("digestpack"), of_code("lib.it"), of_patch("lib.it")
     table.write_text("two")
-    after = of_package("digestpack"), of_shared("lib.it"), of_patch("lib.it")
+    after = of_package("digestpack"), of_code("lib.it"), of_patch("lib.it")
     assert [one == other for one, other in zip(before, after, strict=True)] == [False, True, True]
     whole = of_overlay()
     monkeypatch.setattr(
         own_digest, "_files", lambda name: {k: p for k, p in _files(name).items() if not k.endswith(NAME)}
     )
     assert of_overlay() != whole
+
+
+def test_the_code_of_a_row_is_what_a_patch_does_and_its_contract_without_words(folder: Path) -> None:
+    load_patches("digestpack")
+    before = of_code("lib.it")
+    declared = (folder / "__init__.py").read_text()
+    for name, text in (
+        ("fix.py", "# said otherwise\na  =  1\n"),
+        ("contract.py", '"""A word."""\nb = 1\n'),
+        ("__init__.py", declared.replace("PATCH = Patch(", "PATCH = Patch(met='Other words.', ")),
+    ):
+        (folder / name).write_text(text)
+        assert of_code("lib.it") == before, name
+    for name, text in (
+        ("fix.py", "a = 2\n"),
+        ("contract.py", "b = 2\n"),
+        ("__init__.py", f"{declared}\nBOUND = 3\n"),
+        ("another.py", "d = 1\n"),
+    ):
+        (folder / name).write_text(text)
+        assert of_code("lib.it") != before, name
+        before = of_code("lib.it")
+    assert of_code("lib.gone") == ""
 
 
 def test_all_code_below_a_folder_is_counted_and_nothing_else(folder: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_upstream import untested
 
 from overlay.errors import PatchError, PinError
 from overlay.pinning import lock as _lock
@@ -103,7 +104,7 @@ def test_another_source_stops_the_import_and_names_the_site(upstream: Upstream, 
     now = upstream.digest("fakeup.core:scale")
     said = must_fail(upstream)
     assert f"fakeup source of fakeup.core:scale: locked {before}, here {now}" in said
-    assert "fakeup.scale: verdict: locked apply, here unsupported" in said
+    assert "fakeup.scale: verdict: locked apply, here unknown-source" in said
 
 
 def test_another_source_stops_the_import_under_a_digest(upstream: Upstream, pinned: Pinned) -> None:
@@ -167,8 +168,8 @@ def test_a_held_original_is_an_error_under_a_pin(upstream: Upstream, pinned: Pin
     assert held[0] is upstream.load().scale
 
 
-def test_a_patch_that_was_locked_as_unsupported_may_stay_so(upstream: Upstream, pinned: Pinned) -> None:
-    patch = upstream.patch(versions=">=7")
+def test_a_patch_that_was_locked_on_an_unknown_source_may_stay_so(upstream: Upstream, pinned: Pinned) -> None:
+    patch = untested(upstream.patch())
     pinned.lock(patch)
     engine = pinned.enable(patch)
     assert upstream.load().scale(1) == 2
@@ -179,7 +180,7 @@ def test_a_patch_that_was_locked_as_unsupported_may_stay_so(upstream: Upstream, 
 def test_strict_mode_is_not_softened_by_a_pin(
     upstream: Upstream, pinned: Pinned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch = upstream.patch(versions=">=7")
+    patch = untested(upstream.patch())
     pinned.lock(patch)
     monkeypatch.setenv("OVERLAY_STRICT", "1")
     pinned.enable(patch)

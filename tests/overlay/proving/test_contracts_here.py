@@ -64,7 +64,7 @@ def test_what_ran_not_at_all_is_no_pass(toy: Toy) -> None:
     done = toy.run("prove", "toy/toylib.right")
     assert done.returncode == 1
     assert "not run" in done.stdout
-    assert "unsupported" in done.stdout
+    assert "unknown-source" in done.stdout
 
 
 def test_a_device_is_that_of_the_contract(toy: Toy) -> None:

@@ -1,43 +1,41 @@
-"""A pack of patches on a library of one function, with contracts of every kind."""
+"""A pack of patches on a library of one function, with contracts of every kind and a table."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from overlay.proving.strength import mark
+from overlay.deciding.table import NAME, Row
+from overlay.patch import Patch, Project, one_target, replaced, variant
+from overlay.proving.rows import row_of, text_of
 from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 CORE = "def scale(x, factor=2):\n    return x * factor + 1\n\n\ndef other(x):\n    return scale(x)\n"
-#: What the patches know, and a source of the same behaviour that they do not.
+#: Sources of the same behaviour that the patches were not tested on: one differs where nothing is replaced.
+ELSEWHERE = CORE.replace("return scale(x)", "return scale(x, 2)")
 UNKNOWN = CORE.replace("return x * factor + 1", "return 1 + factor * x")
+#: One that upstream has mended in words of its own.
+MENDED = CORE.replace("return x * factor + 1", "return factor * x")
 PATCH = """
-from overlay.patch import Patch, Project, Removal, known, one_target, replaced, variant
+from overlay.patch import Patch, Project, one_target, replaced, variant
 
 PROJECT = Project(name="toylib", distributions=("toylib",), marker="toylib.core",
                   read_version=lambda read: read("toylib/VERSION"))
 
 def make(original, module):
-    def {function}(x, factor=2):
+    def scale(x, factor=2):
         return x * factor
-    return {function}
+    return scale
 
 PATCH = Patch(
-    id="toy/toylib.{id}", revision={revision}, summary="s", why="w", upstream=("a/b#1",),
-    remove=Removal(when="it is right", test="t"),
-    targets=one_target(
-        PROJECT,
-        variant(
-            "1", ">=1,<2",
-            replaced("toylib.core:{function}", make, "{digest}"), known("toylib.core:other", "{other}"),
-        ),
-    ),
+    id="toy/toylib.{id}", summary="Scale without adding one", upstream=("a/b#1",),
+    why="What is scaled has one added to it, for everybody who scales. With the patch it is scaled alone.",
+    targets=one_target(PROJECT, variant("1", replaced("toylib.core:scale", make), "toylib.core:other")),
 )
 """
 CONTRACT = """
@@ -82,6 +80,7 @@ class Toy:
         self.write("toypack-1.dist-info/entry_points.txt", "[overlay.patches]\ntoy = toypack\n")
         for name in KINDS:
             self.patch(name)
+        self.record()
 
     def write(self, file: str, text: str) -> None:
         path = self.folder / file
@@ -92,27 +91,26 @@ class Toy:
         """Write the source of the library."""
         self.write("toylib/core.py", text)
 
-    def patch(self, name: str, **changes: Any) -> None:
-        """Write a patch of what the library was written with first, and its contract."""
-        here = (self.folder / "toylib/core.py").read_text()
-        self.core(CORE)
-        tree = InstalledTree(str(self.folder))
-        digests = {"digest": tree.digest("toylib.core:scale"), "other": tree.digest("toylib.core:other")}
-        self.core(here)
+    def patch(self, name: str) -> None:
+        """Write a patch and its contract."""
         does, more = KINDS[name]
-        fields = {"id": name, "function": "scale", "revision": 1, **digests, **changes}
         module = f"toypack/toylib/{name.replace('-', '_')}"
-        self.write(f"{module}/__init__.py", PATCH.format(**fields))
+        self.write(f"{module}/__init__.py", PATCH.format(id=name))
         text = CONTRACT.format(id=name, does=does or "pass", more=more)
         self.write(f"{module}/contract.py", text)
 
-    def record(self, name: str, tried: int = 100, passed: int = 1, revision: int = 1) -> None:
-        """Write what was measured of a contract."""
-        mutants = {"tried": tried, "passed": passed, "run": "2026-01-01", "revision": revision}
-        parameters = {"toylib.core:scale": ["(x, factor=2)"]}
-        reads = {"toylib.core:scale": " ".join(map(mark, ("1", "2")))}
-        entry = {"mutants": mutants, "parameters": parameters, "reads": reads}
-        self.write("toypack/trust.json", json.dumps({f"toy/toylib.{name}": entry}))
+    def record(self, **mutants: dict[str, int]) -> None:
+        """Write what the patches were tested on, the library as it is, and what was measured of contracts."""
+        tree = InstalledTree(str(self.folder))
+        project = Project(name="toylib", distributions=("toylib",), marker="toylib.core")
+        parts = (replaced("toylib.core:scale", lambda original, _: original), "toylib.core:other")
+        targets = one_target(project, variant("1", *parts))
+        rows: list[Row] = []
+        for name in KINDS:
+            patch = Patch(id=f"toy/toylib.{name}", summary="s", why="w", upstream=(), targets=targets)
+            rows += filter(None, [row_of(patch, targets[0], tree, "toylib==1.2.0")])
+        measured = {f"toy/toylib.{name}": what for name, what in mutants.items()}
+        self.write(f"toypack/toylib/{NAME}", text_of({"toylib==1.2.0": {}}, rows, measured))
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command of overlay's where the library and the pack are installed."""

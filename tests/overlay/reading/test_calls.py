@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.deciding.conditions import look
+from overlay.deciding.table import Row, said
 from overlay.patch import Calls
 
 if TYPE_CHECKING:
@@ -129,7 +129,10 @@ NOT_LAST = {
 
 
 def asked(source: str, *, last: bool = False, site: str = "m:f") -> SiteFinding:
-    return look(Calls(site=site, callee="end", last=last), MemoryTree({"m.py": source}))
+    asks = said(Calls(site=site, callee="end", last=last))
+    row = Row(patch="p", target="m", verdict="apply", sites={site: asks})
+    (found,) = row.findings(MemoryTree({"m.py": source}))
+    return found
 
 
 @pytest.mark.parametrize("name", HOLDS)
@@ -138,8 +141,7 @@ def test_a_call_in_each_run_is_recognised(name: str) -> None:
         found = asked(HOLDS[name], last=last)
         assert found.holds, found.found
         assert (found.expects, found.found) == ("calls", "")
-        assert len(found.digest) == 12
-    assert found.asks == "a call of end, as its last statement"
+    assert found.asks == "calls end last"
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -171,7 +173,7 @@ def test_a_method_may_be_asked() -> None:
 
 def test_a_module_that_cannot_be_read_does_not_hold() -> None:
     assert asked("def f(:\n").found.startswith("cannot be checked")
-    assert look(Calls(site="gone:f", callee="end"), MemoryTree({"m.py": ""})).found == "does not exist"
+    assert asked("", site="gone:f").found == "does not exist"
 
 
 #: Statements of which some keep a function from its end: all lists of up to three are tried.

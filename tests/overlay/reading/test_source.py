@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from fake_upstream import PROJECT, MemoryTree
+from fake_upstream import PROJECT, MemoryTree, tables
 
 from overlay.deciding.decide import decide
 from overlay.errors import SourceError
@@ -70,9 +70,10 @@ def test_versions_come_from_the_source_and_metadata_is_told_apart(upstream: Upst
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fakeup-dist\nVersion: 1.1.0\n")
     for tree in (InstalledTree(), InstalledTree(str(upstream.root))):
+        assert PROJECT.read_version is not None
         assert PROJECT.read_version(tree.read) == "1.2.0"
         assert tree.metadata_version(PROJECT) == "1.1.0"
-    verdict = decide(upstream.patch(), InstalledTree())
+    verdict = decide(upstream.patch(), InstalledTree(), tables())
     assert verdict.targets[0].metadata_version == "1.1.0"
 
 
@@ -125,6 +126,7 @@ def test_source_is_decoded_in_archives_as_in_folders(upstream: Upstream, data: b
     expected = MemoryTree({"m.py": SOURCE}).digest("m:scale")
     for tree in (InstalledTree(str(upstream.root)), InstalledTree(archive)):
         assert tree.digest("fakeup.core:scale") == expected
+        assert PROJECT.read_version is not None
         assert PROJECT.read_version(tree.read) == "1.2.0"
 
 
