@@ -22,7 +22,7 @@ DOORS = {
     "test": ("testing", "suite"),
     "bench": ("benches", "costs"),
     "torture": ("tortures", ""),
-    "matrix": ("records", "support"),
+    "matrix": ("records", "tested"),
     "release": ("releasing", "release"),
     "gpu": ("devices", "gpu"),
 }
