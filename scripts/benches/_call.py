@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING
 
 from benches._timing import Row, clean_environment, seconds, summary, take_turns
 from environment import inside
+from overlay.catalogue.registry import load_patches
+from overlay.deciding.table import NAME
+from overlay.proving.rows import row_of, text_of
+from overlay.reading.source import InstalledTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +33,7 @@ UPSTREAM = "\n\n".join(
 )
 
 PATCH = """\
-from overlay.patch import Patch, Present, Project, Removal, Replacement, Target, Variant
+from overlay.patch import Patch, Present, Project, one_target, replaced, variant
 
 
 {make}
@@ -48,20 +52,7 @@ PATCH = Patch(
     summary="Measure a call",
     why="Nothing is wrong.",
     upstream=("none/none#1",),
-    remove=Removal(version=None, when="Never.", test="tests/scripts/benches/test_costs.py"),
-    targets=(
-        Target(
-            project=UPSTREAM,
-            variants=(
-                Variant(
-                    name="1",
-                    versions=">=1",
-                    shape=(Present(site=SITE),),
-                    replacements=(Replacement(site=SITE, make=make),),
-                ),
-            ),
-        ),
-    ),
+    targets=one_target(UPSTREAM, variant("1", Present(site=SITE), replaced(SITE, make))),
 )
 """
 
@@ -170,6 +161,7 @@ def in_this_process(folder: Path, turns: int) -> list[dict[str, object]]:
     sys.path.insert(0, str(folder))
     pack = import_module("overlay.patches")
     pack.__path__.append(str(folder / "patches"))
+    _write_table(folder)
     overlay.enable([f"bench.{site}" for site, _, _ in KINDS.values()], strict=True)
     core = import_module("bench_upstream.core")
     rows = []
@@ -185,6 +177,15 @@ def in_this_process(folder: Path, turns: int) -> list[dict[str, object]]:
         )
         rows.append(dict(row._asdict()))
     return rows
+
+
+def _write_table(folder: Path) -> None:
+    """Say of each patch that it was tested on the upstream in the folder."""
+    ours = [patch for name, patch in load_patches().items() if name.startswith("bench.")]
+    tree = InstalledTree(str(folder))
+    found = [row_of(patch, patch.targets[0], tree, "bench") for patch in ours]
+    text = text_of({}, [row for row in found if row is not None], {})
+    (folder / "patches" / "bench" / NAME).write_text(text)
 
 
 def measure(turns: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Time deciding on all patches: by parsing, and by the table of what they were tested on.
+"""Time deciding on all patches by the tables: where the files are known, and where the sites alone are.
 
     ./scripts/bench deciding ['verl image 0.8.0'] [--times 5]
 
@@ -14,24 +14,23 @@ from typing import TYPE_CHECKING
 
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import decide, settle
-from overlay.deciding.table import NAME, read
+from overlay.deciding.table import Table
 from overlay.reading.source import InstalledTree
-from records.tested import PATCHES
+from records import _support_print
 from sources import releases
 
 if TYPE_CHECKING:
-    from overlay.deciding.table import Table
+    from overlay.deciding.table import Row
 
 
-def timed(folder: str, times: int, files: list[str] | None) -> float:
-    """Return the median seconds of deciding on all patches, with the table in some files, or without."""
+def timed(folder: str, times: int, rows: list[Row]) -> float:
+    """Return the median seconds of deciding on all patches by some rows."""
     patches = [*load_patches().values()]
     taken = []
     for _ in range(times):
         start = time.perf_counter()
-        table: Table | None = None if files is None else read(files)
-        tree = InstalledTree(folder)
-        settle(patches, {patch.id: decide(patch, tree, table=table) for patch in patches}, tree)
+        tree, table = InstalledTree(folder), Table(rows)
+        settle(patches, {patch.id: decide(patch, tree, table) for patch in patches}, tree)
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
 
@@ -44,7 +43,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     listed = {release.name: release for release in releases.read()}
     folder = str(releases.fetch(listed[options.release]))
-    files = [str(path) for path in sorted(PATCHES.glob(f"*/{NAME}"))]
-    for how, given in (("by the table", files), ("by parsing", None)):
+    rows = _support_print.rows()
+    for how, given in (("by files", rows), ("by sites", [row.replace(on={}) for row in rows])):
         print(f"{options.release}: {how} {timed(folder, options.times, given) * 1000:.0f} ms")
     return 0

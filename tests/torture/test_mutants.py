@@ -180,4 +180,4 @@ def test_what_made_the_agreement_silent_is_refused(attack: Any) -> None:
     # An early return in what calls the seam: without its digest in the shape, ranks were never compared.
     site = "megatron.core.parallel_state:initialize_model_parallel"
     found = {one.kind: one.verdict for one in attack("megatron.agreement") if one.site == site}
-    assert found["early return"] == "unsupported"
+    assert found["early return"] == "unknown-source"
