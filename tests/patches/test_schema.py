@@ -24,7 +24,7 @@ def patch(request: pytest.FixtureRequest) -> Patch:
 
 
 def test_form(patch: Patch) -> None:
-    assert_form(patch, __file__)
+    assert_form(patch)
 
 
 def test_requirements_exist(patch: Patch) -> None:
@@ -91,7 +91,7 @@ def test_what_breaks_the_form_is_named(bad: Patch, words: str) -> None:
     found = faults(bad)
     assert any(words in text for text in found), found
     with pytest.raises(AssertionError) as raised:
-        assert_form(bad, __file__)
+        assert_form(bad)
     assert f"{bad.id} is not of the form" in str(raised.value)
     assert words in str(raised.value)
 
