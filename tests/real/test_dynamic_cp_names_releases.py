@@ -99,10 +99,3 @@ def test_a_source_that_it_does_not_know_is_refused(
     found, reason = verdict(beside(copied))
     assert found == "unknown-source"
     assert f"{site} has an unknown digest" in reason
-
-
-def test_a_megatron_that_has_the_names_needs_nothing(copied: Path, beside: Callable[..., Path]) -> None:
-    name = "megatron/core/parallel_state.py"
-    for old in ("get_hybrid_data_context_parallel_groups", "create_hybrid_dp_cp_groups"):
-        edit(copied, name, old, old.replace("hybrid", "dynamic"))
-    assert verdict(beside(copied))[0] == "fixed-upstream"
