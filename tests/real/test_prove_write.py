@@ -65,10 +65,10 @@ class Installed:
         return (self.folder / TABLE).exists()
 
     def plan(self) -> tuple[str, str]:
-        """Return the verdict on the patch, and why."""
+        """Return the verdict on the patch, and how it was proven here."""
         found = json.loads(self.run("plan", "--patches", PATCH, "--json").stdout)
         (verdict,) = (one for one in found["verdicts"] if one["patch"] == PATCH)
-        return verdict["verdict"], verdict["reason"]
+        return verdict["verdict"], verdict["targets"][0]["trusted"]
 
     def write(self, *more: str) -> str:
         """Return why no row was written for the patch, empty if one was."""
@@ -93,9 +93,9 @@ def test_a_source_of_the_same_behaviour_is_written_once_it_was_read(installed: I
     assert installed.plan()[0] == "unknown-source"
     assert "add --judged" in installed.write()
     assert installed.write("--judged") == ""
-    verdict, reason = installed.plan()
+    verdict, proven = installed.plan()
     assert verdict == "apply"
-    assert "proven on 20" in reason
+    assert "proven on 20" in proven
     assert installed.run("lock", "--patches", PATCH).returncode == 0
     installed.change(*RENAMED, ("self.sum = 0", "self.sum = 0 + 0"))
     assert installed.plan()[0] == "unknown-source"
