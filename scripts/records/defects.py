@@ -62,12 +62,16 @@ def heat() -> Map:
     there = {(target, name) for _, target, name in said}
     return {
         name: {
-            defect.id: _state(defect, said.get((defect.patch if follows(defect) else defect.id, *here)), cells)
+            defect.id: _state(defect, said.get((_asked(defect), *here)), cells)
             for defect in load_defects(patches).values()
             if (here := (defect.project.name, name)) in there
         }
         for name, cells in _support_print.recorded().items()
     }
+
+
+def _asked(defect: Defect) -> str:
+    return defect.patch if follows(defect) else defect.id
 
 
 def follows(defect: Defect) -> bool:

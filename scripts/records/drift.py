@@ -4,9 +4,9 @@
     ./scripts/matrix drift slime megatron@dev   # these alone
 
 A history is a project and a branch, `main` if none is said. SLIME_REPO, MEGATRON_REPO and VERL_REPO name the
-repositories (or bundles) with them; nothing is checked out and nothing of an upstream imported. Each first-parent
-commit of the days to --until is decided on as `overlay audit` decides on a checkout, by the tables as they are
-today. That is hindsight: they have rows of sources that came after a day. docs/drift.md says what that hides.
+repositories (or bundles) with them; nothing is checked out and nothing of an upstream imported. Each
+first-parent commit of the days to --until is decided on as `overlay audit` decides on a checkout, by the tables
+as they are today. That is hindsight: they have sources from after a day. docs/drift.md says what that hides.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Drift(NamedTuple):
         return sum(one.days for one in self.stretches if one.verdict not in LOUD) / whole
 
 
-def walk(
+def walk(  # noqa: PLR0913, PLR0917 -- what a history is decided on by
     repository: Repository,
     branch: str,
     paths: Sequence[str],
@@ -130,7 +130,8 @@ def _date(seconds: int) -> str:
 def text(history: str, period: tuple[int, int], found: dict[str, Drift]) -> str:
     """Return what was found in a history: the shares, and below them what ended the quiet."""
     width = max(map(len, found))
-    lines = [f"{history}, {_date(period[0])} to {_date(period[1] - 1)}", f"{'patch':{width}}   quiet  applies"]
+    days = f"{_date(period[0])} to {_date(period[1] - 1)}"
+    lines = [f"{history}, {days}", f"{'patch':{width}}   quiet  applies"]
     for name, drift in found.items():
         whole = sum(one.days for one in drift.stretches)
         applies = sum(one.days for one in drift.stretches if one.verdict == "apply") / whole

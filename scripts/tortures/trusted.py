@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.base.settings import ALONE
-from overlay.catalogue.registry import load_patches, tables
+from overlay.catalogue.registry import load_patches, mutants, tables
 from overlay.deciding.decide import decide
 from overlay.proving import rows
 from overlay.proving.runner import STRICTLY
@@ -113,17 +113,36 @@ def tried(patch: str, release: Release, items: list[Trial], seed: str) -> list[t
         return [answers.get(place, (PASSED, "")) for place in range(len(items))]
 
 
+def recorded() -> str:
+    """Return what is recorded of the contracts that were measured, and whether that is enough."""
+    lines = [f"{'patch':28}{'changed':>8}{'passed':>8}{'share':>8}  run on      its contract"]
+    for name in load_patches():
+        if (found := mutants(name)) is not None:
+            share = found["passed"] / max(found["tried"], 1)
+            word = "is too weak" if rows.too_weak(found) else "may speak"
+            lines.append(
+                f"{name:28}{found['tried']:8}{found['passed']:8}{share:8.0%}  {found['run']}  {word}"
+            )
+    return "\n".join(lines)
+
+
 def main(arguments: list[str]) -> int:
     """Print a table, and record it with `--write`."""
     parser = argparse.ArgumentParser(
         prog="scripts/torture trusted", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--patch", required=True, metavar="ID,...", help="whose contracts are measured")
+    parser.add_argument("--patch", default="", metavar="ID,...", help="whose contracts are measured")
+    parser.add_argument("--recorded", action="store_true", help="print the record, and run nothing")
     parser.add_argument("--release", default="", metavar="TEXT", help="releases whose names contain it")
     parser.add_argument("--seed", default=str(secrets.randbelow(2**31)), help="default: a new one")
     parser.add_argument("--write", action="store_true", help="record it")
     parser.add_argument("--all", action="store_true", help="list every mutant")
     options = parser.parse_args(arguments)
+    if options.recorded:
+        print(recorded())
+        return 0
+    if not options.patch:
+        parser.error("--patch says whose contracts are measured")
     known, given = load_patches(), list(releases(options.release))
     print(f"seed {options.seed}, {len(given)} releases\n")
     for name in options.patch.split(","):

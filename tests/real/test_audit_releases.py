@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +16,7 @@ from records import _support_print
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Release = Callable[[str], Path]
 

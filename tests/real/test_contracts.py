@@ -1,13 +1,12 @@
 """What patches promise, on real upstreams: alone each breaks it where the patch applies, with it it holds.
 
-The contract ships with the patch, and the tables say where the patch applies: one source stands for all that are
-alike, the newest that is no image. Where the contract of a patch holds without it, a row says so too.
+The contract ships with the patch, and the tables say where the patch applies: one source stands for all that
+are alike, the newest that is no image. Where the contract of a patch holds without it, a row says so too.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +21,7 @@ from sources import releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from overlay.deciding.table import Row
 

@@ -20,8 +20,9 @@ def test_each_defect_was_present_in_some_release() -> None:
 
 
 def test_what_a_patch_mends_is_where_it_applies() -> None:
-    found, known = defects.heat(), load_defects(load_patches()).values()
-    ours = [one for one in known if defects.follows(one) and not one.only]
+    found, patches = defects.heat(), load_patches()
+    follow = [one for one in load_defects(patches).values() if defects.follows(one) and not one.only]
+    ours = [one for one in follow if patches[one.patch].targets[0].project == one.project]
     assert ours
     for name, row in _support_print.recorded().items():
         for defect in ours:

@@ -67,7 +67,11 @@ PATCH = Patch(
     upstream=(),
     targets=one_target(
         LIB,
-        variant("1", replaced("lib.core:f", lambda old, _: old), Calls(site="lib.core:g", callee="f", last=True)),
+        variant(
+            "1",
+            replaced("lib.core:f", lambda old, _: old),
+            Calls(site="lib.core:g", callee="f", last=True),
+        ),
     ),
 )
 
