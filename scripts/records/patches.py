@@ -56,9 +56,7 @@ def section(patch: Patch) -> str:
     if patch.requires:
         facts.append("- needs: " + ", ".join(f"`{name}`" for name in patch.requires))
     facts += [tested(patch, target) for target in patch.targets]
-    return "\n".join(
-        [f"## `{patch.id}`", "", f"**{patch.summary}.**", "", patch.why, "", *facts, ""]
-    )
+    return "\n".join([f"## `{patch.id}`", "", f"**{patch.summary}.**", "", patch.why, "", *facts, ""])
 
 
 def link(reference: str) -> str:

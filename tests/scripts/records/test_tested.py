@@ -128,7 +128,9 @@ def test_a_source_on_which_the_contract_fails_stays_unknown_and_is_said(
 
 def test_what_somebody_has_read_is_written_with_the_reason(world: World) -> None:
     world.source("one", OLD)
-    assert tested.main([PATCH.id, *"--on one --read not-needed --write --why".split(), "it is right"]) == 0
+    assert (
+        tested.main([PATCH.id, "--on", "one", "--read", "not-needed", "--why", "it is right", "--write"]) == 0
+    )
     assert world.table() == {"one": ("not-needed", "read")}
     assert tested.read("fakeup").rows[0].evidence == "it is right"
     assert world.runs == []
