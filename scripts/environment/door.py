@@ -24,7 +24,7 @@ DOORS = {
     "test": ("testing", "suite"),
     "bench": ("benches", "costs"),
     "torture": ("tortures", ""),
-    "matrix": ("records", "support"),
+    "matrix": ("records", "tested"),
     "gpu": ("devices", "gpu"),
 }
 

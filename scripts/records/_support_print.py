@@ -1,51 +1,95 @@
-"""The support matrix as people read it: for each project a table, and below it a block for each image."""
+"""The tables as people read them: for each project what its patches do on each release, and on each image."""
 
 from __future__ import annotations
 
 import textwrap
 from typing import TYPE_CHECKING
 
-from overlay.verdict import LOUD
-from records._support_checks import NOT_RUN, PASSED
+from overlay.catalogue.registry import load_patches
+from overlay.deciding.decide import combine
+from overlay.deciding.table import NAME, read
+from overlay.verdict import APPLY, TargetVerdict
+from sources import releases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
+    from overlay.deciding.table import Row
+    from overlay.patch import Patch
     from sources.releases import Release
 
-    Row = Mapping[str, Mapping[str, str]]
-
-#: What stands for a verdict; others stand for themselves, and those that need a person in capitals.
-SIGNS = {
-    "apply": "applies",
-    "fixed-upstream": "fixed",
-    "superseded": "superseded",
-    "not-affected": "not affected",
-}
+PATCHES = releases.LIST.parents[1] / "patches"
+#: What stands for a verdict. Capitals need a person.
+SIGNS = {APPLY: "applies", "not-needed": "not needed", "unknown-source": "UNKNOWN", None: "-"}
 #: Columns of a block.
 WIDTH = 100
 #: Stands for a space at which no line is to end.
 _TIED = "\0"
 
 
-def sign(cell: Mapping[str, str] | None) -> str:
-    """Return the few words for one cell."""
-    if cell is None:
-        return "-"
-    verdict, check = cell["verdict"], cell.get("check")
-    word = SIGNS.get(verdict, verdict.upper() if verdict in LOUD else verdict)
-    said = {PASSED: ", checked", NOT_RUN: ", not run", None: ""}
-    return f"{word}{said.get(check, ', CHECK FAILED')}"
+def rows(folder: Path = PATCHES) -> list[Row]:
+    """Return the rows of the tables of all projects."""
+    return [row for path in sorted(folder.glob(f"*/{NAME}")) for row in read(str(path))]
 
 
-def tables(matrix: Mapping[str, Row], listed: Mapping[str, Release]) -> str:
-    """Return all of a matrix, given what the names of its rows stand for."""
+def cells(
+    found: Iterable[Row], patches: Mapping[str, Patch], listed: Iterable[Release]
+) -> dict[str, dict[str, str]]:
+    """Return the verdict on each patch, by the sources of a list. It is unknown where there is no row."""
+    said = {(row.patch, row.target, name): row.verdict for row in found for name in row.sources()}
+    there = {(project, name) for _, project, name in said}
+    table: dict[str, dict[str, str]] = {}
+    for release in listed:
+        here = table.setdefault(release.name, {})
+        for patch in patches.values():
+            ours = [
+                TargetVerdict(
+                    project=one.project.name,
+                    verdict=said.get((patch.id, one.project.name, release.name), "not-installed"),
+                    optional=one.optional,
+                )
+                for one in patch.targets
+            ]
+            word = combine([one for one in ours if one.verdict != "not-installed" or not one.optional])[0]
+            if word == "not-installed" and (patch.targets[0].project.name, release.name) in there:
+                word = "unknown-source"
+            if word != "not-installed":
+                here[patch.id] = word
+    return table
+
+
+def recorded() -> dict[str, dict[str, str]]:
+    """Return the verdict on each patch of overlay on each source of the list, as the tables have it."""
+    return cells(rows(), load_patches(), releases.read())
+
+
+def over(
+    table: Mapping[str, Mapping[str, str]], patches: Iterable[str], listed: Iterable[Release]
+) -> list[str]:
+    """Return the patches that the newest release and every head of their project do without."""
+    ours = [one for one in listed if not one.is_image]
+    found = []
+    for patch in patches:
+        own = [one for one in ours if one.project.partition("-")[0] == patch.partition(".")[0]]
+        newest = [one for one in own if not one.parts][-1:] + [one for one in own if one.parts]
+        if newest and all(table[one.name].get(patch) == "not-needed" for one in newest):
+            found.append(patch)
+    return found
+
+
+def text() -> str:
+    """Return what the tables say of each source of the list, and which patches have had their day."""
+    listed = releases.read()
+    table = cells(rows(), load_patches(), listed)
     parts = []
-    for project in dict.fromkeys(listed[name].project for name in matrix):
-        ours = [listed[name] for name in matrix if listed[name].project == project]
-        rows = {_label(one): matrix[one.name] for one in ours if not one.is_image}
-        parts += [_table(project, rows)] if rows else []
-        parts += [_block(one, matrix[one.name]) for one in ours if one.is_image]
+    for project in dict.fromkeys(one.project for one in listed):
+        ours = [one for one in listed if one.project == project]
+        plain = {_label(one): table[one.name] for one in ours if not one.is_image}
+        parts += [_table(project, plain)] if plain else []
+        parts += [_block(one, table[one.name]) for one in ours if one.is_image]
+    done = ", ".join(over(table, load_patches(), listed)) or "none"
+    parts.append(textwrap.fill(f"not needed by the newest release and the heads: {done}", WIDTH))
     return "\n\n".join(parts)
 
 
@@ -56,23 +100,23 @@ def _label(release: Release) -> str:
     return f"{release.name.partition(' ')[2]} {release.parts[0].partition(' ')[2]}"
 
 
-def _table(project: str, rows: Mapping[str, Row]) -> str:
+def _table(project: str, rows: Mapping[str, Mapping[str, str]]) -> str:
     """Return a row for each release, a column for each patch."""
     patches = sorted({patch for row in rows.values() for patch in row})
-    cells = [[project, *(patch.partition(".")[2] for patch in patches)]]
-    cells += [[version, *(sign(row.get(patch)) for patch in patches)] for version, row in rows.items()]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = [[project, *(patch.partition(".")[2] for patch in patches)]]
+    lines += [[version, *(SIGNS[row.get(patch)] for patch in patches)] for version, row in rows.items()]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
+        for row in lines
     )
 
 
-def _block(image: Release, row: Row) -> str:
+def _block(image: Release, row: Mapping[str, str]) -> str:
     """Return what an image is made of, and below it a line for each of the signs."""
     signs: dict[str, list[str]] = {}
-    for patch, cell in sorted(row.items()):
-        signs.setdefault(sign(cell), []).append(patch)
+    for patch, verdict in sorted(row.items()):
+        signs.setdefault(SIGNS[verdict], []).append(patch)
     width = max(map(len, signs), default=0)
     # A line ends after a part, never in one.
     parts = " + ".join(part.replace(" ", _TIED) for part in image.parts)

@@ -1,11 +1,10 @@
 """Write docs/defects.md: which release has which known defect, as a heat map, and what each of them is.
 
-    ./scripts/matrix defects            # audit every release anew, and write the record and the page
-    ./scripts/matrix defects --check    # compare the page with the records, and fetch nothing
+    ./scripts/matrix defects            # write the page, from the tables
+    ./scripts/matrix defects --check    # compare it, and exit with status 1 if it differs
 
-A defect that leaves its sources to the patch that mends it stands in the support matrix already, in
-`compat/support.json`; the record of the others is `compat/defects.json`. Exit status 1 with `--check` if the
-page is not what the records say.
+The tables (`./scripts/matrix tested`) say which source has a defect: in rows of its own, or in those of the
+patch that mends it.
 """
 
 from __future__ import annotations
@@ -14,36 +13,32 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlay.auditing.audit import make_audit
 from overlay.catalogue.known_defects import load_defects
 from overlay.catalogue.registry import load_patches
 from overlay.defect import HARMS, READ
-from overlay.enabling.engine import Engine
-from overlay.reading.source import InstalledTree
-from records import _record, support
+from overlay.verdict import APPLY
+from records import _support_print
 from records.patches import link
 from sources import releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from overlay.deciding.table import Row
     from overlay.defect import Defect
     from overlay.patch import Patch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "defects.md"
-RECORD = support.RECORD.with_name("defects.json")
 
 #: What one column says, in one letter, and in words.
 SIGNS = {
     "mended": ("+", "present, and a patch mends it"),
     "open": ("X", "present, and no patch mends it"),
     "unknown": ("?", "the source is there and not known"),
-    "fixed": (".", "fixed upstream"),
-    "absent": ("-", "the release does not have the code that is wrong"),
-    "": (" ", "not looked at"),
+    "not-needed": (".", "not in this release"),
+    "": (" ", "the project is not in it"),
 }
-_OF_VERDICTS = {"apply": "mended", "fixed-upstream": "fixed", "superseded": "fixed", "not-affected": "absent"}
 
 #: Release to defect to what is said of it, a key of `SIGNS`.
 Map = dict[str, dict[str, str]]
@@ -59,48 +54,37 @@ there all the same.
 """
 
 
-def recorded() -> Map:
-    """Return the record, nothing if there is none."""
-    found: Map = _record.read(RECORD)
-    return found
-
-
-def follows(defect: Defect, patches: dict[str, Patch]) -> bool:
-    """Return whether the support matrix has all that there is to say of a defect."""
-    if not defect.patch or defect.variants or defect.only:
-        return False
-    return patches[defect.patch].targets[0].project == defect.project
-
-
 def heat() -> Map:
-    """Return what the two records say of all defects."""
+    """Return what the tables say of all defects."""
     patches = load_patches()
-    defects = load_defects(patches)
-    matrix, own = support.recorded(), recorded()
-    found: Map = {}
-    for name, row in matrix.items():
-        cells = found[name] = {}
-        for defect in defects.values():
-            if not follows(defect, patches):
-                state = own.get(name, {}).get(defect.id, "")
-            else:
-                verdict = row.get(defect.patch, {}).get("verdict", "")
-                state = _OF_VERDICTS.get(verdict, "unknown" if verdict else "")
-            if state:
-                cells[defect.id] = state
-    return found
-
-
-def measured(folder: Path) -> dict[str, str]:
-    """Return what an audit of a folder says of the defects that the support matrix does not have."""
-    engine, tree = Engine(), InstalledTree(str(folder))
-    audit = make_audit(engine, engine.plan_each(tree), tree)
-    patches = engine.known()
+    rows = _support_print.rows()
+    said = {(row.patch, row.target, name): row for row in rows for name in row.sources()}
+    there = {(target, name) for _, target, name in said}
     return {
-        one.defect: one.state
-        for one in sorted(audit.findings, key=lambda one: one.defect)
-        if not follows(audit.defects[one.defect], patches)
+        name: {
+            defect.id: _state(defect, said.get((_asked(defect), *here)), cells)
+            for defect in load_defects(patches).values()
+            if (here := (defect.project.name, name)) in there
+        }
+        for name, cells in _support_print.recorded().items()
     }
+
+
+def _asked(defect: Defect) -> str:
+    return defect.patch if follows(defect) else defect.id
+
+
+def follows(defect: Defect) -> bool:
+    """Return whether a defect is in the sources to which its patch applies."""
+    return not defect.sites
+
+
+def _state(defect: Defect, row: Row | None, cells: dict[str, str]) -> str:
+    if row is None or row.loud:
+        return "unknown"
+    if row.verdict != APPLY or (defect.only and row.variant not in defect.only):
+        return "not-needed"
+    return "mended" if cells.get(defect.patch) == APPLY else "open"
 
 
 def page() -> str:
@@ -108,7 +92,7 @@ def page() -> str:
     patches = load_patches()
     defects = load_defects(patches)
     found = heat()
-    listed = [release for release in releases.read(support.LIST) if release.name in found]
+    listed = [release for release in releases.read() if release.name in found]
     parts = [HEAD, "```text", *(f"{sign}  {words}" for sign, words in SIGNS.values()), "```", ""]
     for project in dict.fromkeys(defect.project.name for defect in defects.values()):
         ours = _sorted(defect for defect in defects.values() if defect.project.name == project)
@@ -162,27 +146,10 @@ def _section(defect: Defect, patches: dict[str, Patch]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the record and the page, or compare the page with the records."""
+    """Write the page, or compare it with the tables."""
     parser = argparse.ArgumentParser(description="Write docs/defects.md: which release has what.")
-    parser.add_argument("only", nargs="*", metavar="RELEASE", help="audit these alone (default: all listed)")
-    parser.add_argument("--check", action="store_true", help="audit nothing, and fail if the page differs")
-    parser.add_argument("--page", action="store_true", help="audit nothing, and write the page")
-    options = parser.parse_args(arguments)
-    if options.check:
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if the page differs")
+    if parser.parse_args(arguments).check:
         return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page())
-    if not options.page:
-        listed = {release.name: release for release in releases.read(support.LIST)}
-        unknown = sorted(set(options.only) - listed.keys())
-        if unknown:
-            parser.error(f"{', '.join(unknown)}: not in {support.LIST.name}")
-        record = recorded()
-        missing: dict[str, str] = {}
-        wanted = [listed[name] for name in options.only or listed]
-        for release, folder in releases.available(wanted, missing):
-            record[release.name] = measured(folder)
-        for name, why in missing.items():
-            print(f"{name}: not fetched, and left as it is recorded: {why}")
-        record = {name: record[name] for name in listed if name in record}
-        _record.write(RECORD, record, depth=2)
     PAGE.write_text(page(), encoding="utf-8")
     return 0

@@ -1,32 +1,26 @@
-"""Drift: for how much of a year each patch knew what it met on the main branch of its upstream.
+"""Drift: for how much of a year the tables knew what a patch met on the main branch of its upstream.
 
     ./scripts/matrix drift                      # every history that is named below and can be had
     ./scripts/matrix drift slime megatron@dev   # these alone
-    ./scripts/matrix drift --contracts          # and run the contract on each source that a patch applies to
-    ./scripts/matrix drift --write              # write the record, and docs/drift.md
-    ./scripts/matrix drift --recorded           # print the record, and read no history
 
 A history is a project and a branch, `main` if none is said. SLIME_REPO, MEGATRON_REPO and VERL_REPO name the
-repositories (or bundles) with them; nothing is checked out and nothing of an upstream imported, but for the
-contracts. Each first-parent commit of the twelve months to --until is decided on as `overlay audit` decides
-on a checkout. Exit status 1 if a contract does not hold.
+repositories (or bundles) with them; nothing is checked out and nothing of an upstream imported. Each
+first-parent commit of the days to --until is decided on as `overlay audit` decides on a checkout, by the tables
+as they are today. That is hindsight: they have sources from after a day. docs/drift.md says what that hides.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from overlay.catalogue.registry import load_patches
+from overlay.catalogue.registry import load_patches, tables
 from overlay.deciding.decide import decide
 from overlay.verdict import LOUD
 from progress import tracked
-from records import _drift_checks, _record, figures
 from records._drift_history import CommitTree, HistoryError, Repository
 from sources import git_sources
 from sources.git_sources import UPSTREAMS, FetchError
@@ -34,12 +28,10 @@ from sources.git_sources import UPSTREAMS, FetchError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from overlay.deciding.table import Tested
     from overlay.patch import Patch
     from overlay.verdict import Verdict
 
-ROOT = Path(__file__).resolve().parents[2]
-RECORD = ROOT / "docs" / "drift.json"
-PAGE = "docs/drift.md"
 HISTORIES = ("slime@main", "verl@main", "megatron@main", "megatron@dev")
 DAY = 86400
 
@@ -61,18 +53,10 @@ class Stretch(NamedTuple):
         return (self.end - self.start) / DAY
 
 
-class Applied(NamedTuple):
-    """A source that a patch applies to: the digests it is known by, and the first commit that has it."""
-
-    commit: str
-    digests: tuple[tuple[str, str], ...]
-
-
 class Drift(NamedTuple):
     """What the history of a branch is to one patch."""
 
     stretches: list[Stretch]
-    sources: list[Applied]
 
     @property
     def quiet(self) -> float:
@@ -81,12 +65,13 @@ class Drift(NamedTuple):
         return sum(one.days for one in self.stretches if one.verdict not in LOUD) / whole
 
 
-def walk(
+def walk(  # noqa: PLR0913, PLR0917 -- what a history is decided on by
     repository: Repository,
     branch: str,
     paths: Sequence[str],
     patches: Iterable[Patch],
     period: tuple[int, int],
+    table: Tested,
 ) -> dict[str, Drift]:
     """Return the drift of each patch over a period, as seconds since 1970. Raises `HistoryError`."""
     patches = list(patches)
@@ -94,7 +79,7 @@ def walk(
     ends = [*(commit.time for commit in commits[1:]), period[1]]
     files: dict[str, str] = {}
     known: dict[str, tuple[dict[str, str], Verdict]] = {}
-    found: dict[str, Drift] = {patch.id: Drift([], []) for patch in patches}
+    found: dict[str, Drift] = {patch.id: Drift([]) for patch in patches}
     for commit, end in zip(commits, ends, strict=True):
         files.update(commit.changes)
         for path in [path for path, blob in commit.changes.items() if not blob]:
@@ -103,7 +88,7 @@ def walk(
         for patch in patches:
             if patch.id not in known or not here.holds(known[patch.id][0]):
                 tree = CommitTree(repository, files)
-                known[patch.id] = tree.asked, decide(patch, tree)
+                known[patch.id] = tree.asked, decide(patch, tree, table)
             _note(found[patch.id], known[patch.id][1], commit.name, commit.time, end)
     return found
 
@@ -116,15 +101,6 @@ def _note(drift: Drift, verdict: Verdict, commit: str, start: int, end: int) -> 
         drift.stretches[-1] = last._replace(end=end)
     else:
         drift.stretches.append(Stretch(verdict.verdict, reason, commit, start, end))
-    if verdict.verdict == "apply":
-        digests = tuple(
-            (finding.site, finding.digest)
-            for target in verdict.targets
-            for finding in target.findings
-            if finding.digest and finding.expects == "known"
-        )
-        if digests not in {one.digests for one in drift.sources}:
-            drift.sources.append(Applied(commit, digests))
 
 
 def _brief(verdict: Verdict) -> str:
@@ -141,65 +117,30 @@ def _brief(verdict: Verdict) -> str:
     return missed[0] + (f" (and {len(missed) - 1} more)" if len(missed) > 1 else "")
 
 
-def described(period: tuple[int, int], found: dict[str, Drift], checks: dict[str, Any]) -> Any:
-    """Return what is recorded of a history."""
-    return {
-        "from": _date(period[0]),
-        "to": _date(period[1] - 1),
-        "patches": {
-            patch: {
-                "quiet": round(100 * drift.quiet, 1),
-                "applies": round(
-                    100 * sum(one.days for one in drift.stretches if one.verdict == "apply")
-                    / sum(one.days for one in drift.stretches), 1,
-                ),
-                "sources": len(drift.sources),
-                **checks.get(patch, {}),
-                "loud": [
-                    {
-                        "from": _date(one.start), "to": _date(one.end), "commit": one.commit[:9],
-                        "verdict": one.verdict, "reason": one.reason,
-                    }
-                    for one in drift.stretches
-                    if one.verdict in LOUD
-                ],
-            }
-            for patch, drift in found.items()
-        },
-    }  # fmt: skip
-
-
 def _date(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d")
 
 
-def text(record: dict[str, Any]) -> str:
-    """Return a record as it is printed."""
-    parts = []
-    for history, item in record.items():
-        head = f"{history}, {item['from']} to {item['to']}"
-        width = max(len(name) for name in item["patches"])
-        lines = [head, f"{'patch':{width}}   quiet  applies  sources  run  wrong"]
-        for name, cell in item["patches"].items():
-            run, wrong = cell.get("run", "-"), len(cell["wrong"]) if "wrong" in cell else "-"
-            lines.append(
-                f"{name:{width}}  {cell['quiet']:5.1f}%  {cell['applies']:6.1f}%  {cell['sources']:7}"
-                f"  {run:>3}  {wrong:>5}"
-            )
-        for name, cell in item["patches"].items():
-            lines += [f"  wrong: {name}: {said}" for said in cell.get("wrong", ())]
-        parts.append("\n".join(lines))
-        loud = [
-            f"{name:{width}}  {one['from']}  {one['to']}  {one['commit']}  {one['reason']}"
-            for name, cell in item["patches"].items()
-            for one in cell["loud"]
-        ]
-        if loud:
-            parts.append("\n".join([f"{'loud':{width}}  from        to          commit     why", *loud]))
-    return "\n\n".join(parts)
+def text(history: str, period: tuple[int, int], found: dict[str, Drift]) -> str:
+    """Return what was found in a history: the shares, and below them what ended the quiet."""
+    width = max(map(len, found))
+    days = f"{_date(period[0])} to {_date(period[1] - 1)}"
+    lines = [f"{history}, {days}", f"{'patch':{width}}   quiet  applies"]
+    for name, drift in found.items():
+        whole = sum(one.days for one in drift.stretches)
+        applies = sum(one.days for one in drift.stretches if one.verdict == "apply") / whole
+        lines.append(f"{name:{width}}  {drift.quiet:6.1%}  {applies:7.1%}")
+    lines += ["", f"{'loud':{width}}  from        to          commit     why"]
+    lines += [
+        f"{name:{width}}  {_date(one.start)}  {_date(one.end)}  {one.commit[:9]}  {one.reason}"
+        for name, drift in found.items()
+        for one in drift.stretches
+        if one.verdict in LOUD
+    ]
+    return "\n".join(lines)
 
 
-def measured(history: str, options: argparse.Namespace) -> Any:
+def measured(history: str, options: argparse.Namespace) -> str:
     """Return what is found in one history. Raises `HistoryError` or `FetchError`."""
     project, _, branch = history.partition("@")
     if project not in UPSTREAMS:
@@ -217,16 +158,10 @@ def measured(history: str, options: argparse.Namespace) -> Any:
     paths = UPSTREAMS[project].paths
     repository = Repository(folder)
     try:
-        found = walk(repository, branch or "main", paths, patches, period)
+        found = walk(repository, branch or "main", paths, patches, period, tables())
     finally:
         repository.close()
-    checks = {}
-    if options.contracts:
-        sources = {
-            patch: [(one.commit, one.digests) for one in drift.sources] for patch, drift in found.items()
-        }
-        checks = _drift_checks.run(folder, project, paths, sources, options.seed)
-    return described(period, found, checks)
+    return text(history, period, found)
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -237,10 +172,6 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--days", type=int, default=365, metavar="N", help="days up to that one")
     parser.add_argument("--repo", default="", metavar="DIR", help="repository or bundle, of one history")
     parser.add_argument("--patch", default="", metavar="TEXT", help="patches whose ids contain it")
-    parser.add_argument("--contracts", action="store_true", help="run the contract on each source")
-    parser.add_argument("--seed", default="1", help="of what the contracts draw")
-    parser.add_argument("--write", action="store_true", help=f"write the record, and {PAGE}")
-    parser.add_argument("--recorded", action="store_true", help="print the record")
     options = parser.parse_args(arguments)
     options.histories = [name if "@" in name else f"{name}@main" for name in options.histories or HISTORIES]
     if options.repo and len(options.histories) != 1:
@@ -254,40 +185,13 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     return options
 
 
-def recorded() -> dict[str, Any]:
-    """Return the record, nothing if there is none."""
-    found: dict[str, Any] = _record.read(RECORD)
-    return found
-
-
-def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the record with what was measured. What was not is as before, contracts included."""
-    result = {name: new.get(name, old.get(name)) for name in dict.fromkeys((*old, *new))}
-    for name, item in new.items():
-        before = old.get(name, {}).get("patches", {})
-        cells = {patch: dict(cell) for patch, cell in {**before, **item["patches"]}.items()}
-        for patch, cell in cells.items():
-            known = before.get(patch, {})
-            if "run" not in cell and "run" in known and known["sources"] == cell["sources"]:
-                cell.update({key: known[key] for key in ("run", "wrong")})
-        result[name] = {**item, "patches": dict(sorted(cells.items()))}
-    order = {name: place for place, name in enumerate(HISTORIES)}
-    return dict(sorted(result.items(), key=lambda pair: order.get(pair[0], len(order))))
-
-
 def main(arguments: list[str]) -> int:
-    """Print the figures; 1 if a contract does not hold, 2 if a history cannot be read."""
+    """Print the figures; 2 if a history cannot be read."""
     options = parsed(arguments)
-    if options.recorded:
-        print(text(recorded()))
-        return 0
     try:
-        found = {history: measured(history, options) for history in tracked(options.histories)}
+        found = [measured(history, options) for history in tracked(options.histories)]
     except (FetchError, HistoryError) as error:
         print(f"drift: {error}", file=sys.stderr)
         return 2
-    print(text(found))
-    if options.write:
-        RECORD.write_text(json.dumps(merged(recorded(), found), indent=1) + "\n", encoding="utf-8")
-        figures.main([PAGE])
-    return int(any(cell.get("wrong") for item in found.values() for cell in item["patches"].values()))
+    print("\n\n".join(found))
+    return 0

@@ -6,14 +6,17 @@ With `--check` nothing is written, and the pages are compared with what would be
 from __future__ import annotations
 
 import argparse
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlay.catalogue.registry import load_patches
 from overlay.report.page import link as address_of
-from records import _changes_in_a_run
+from records import _changes_in_a_run, _support_print
+from sources import releases
 
 if TYPE_CHECKING:
+    from overlay.deciding.table import Row
     from overlay.patch import Patch, Target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,10 +28,9 @@ HEAD = """# The patches
 
 <!-- Written by `./scripts/matrix patches`: not to be edited. -->
 
-What each of them says of itself, as `overlay explain ID` does. A range of versions is where a patch looks; in
-it the source decides, and past its end one that is known to the letter. *Evidence* is the test that fails
-without the patch, on plain upstream; once it passes on a release, the patch has had its day there. slime's
-versions are those of its `setup.py`: the tag v0.1.0 says 0.0.1 there, and v0.2.4 says 0.2.3.
+What each patch says of itself, as `overlay explain ID` does, and on which releases and heads it was tested.
+Each patch has a contract: a test that fails on upstream alone wherever the patch applies. `overlay prove ID`
+runs it on what is installed. [The support page](support.md) has images too.
 """
 
 
@@ -44,9 +46,6 @@ def section(patch: Patch) -> str:
         f"- changes in a job: {', '.join(patch.changes)}",
         f"- met under: {patch.met}",
         f"- upstream: {', '.join(map(link, patch.upstream))}",
-        f"- not needed once {patch.remove.when}"
-        + (f" (in {patch.remove.version})" if patch.remove.version else ""),
-        f"- shown by: `{patch.remove.test}`",
     ]
     if measured := pages(patch.id):
         facts.append("- what was measured: " + ", ".join(f"[{name}]({name})" for name in measured))
@@ -56,10 +55,8 @@ def section(patch: Patch) -> str:
         facts.append(f"- exact: {patch.evidence}")
     if patch.requires:
         facts.append("- needs: " + ", ".join(f"`{name}`" for name in patch.requires))
-    tables = [table(target) for target in patch.targets]
-    return "\n".join(
-        [f"## `{patch.id}`", "", f"**{patch.summary}.**", "", patch.why, "", *facts, "", *tables]
-    )
+    facts += [tested(patch, target) for target in patch.targets]
+    return "\n".join([f"## `{patch.id}`", "", f"**{patch.summary}.**", "", patch.why, "", *facts, ""])
 
 
 def link(reference: str) -> str:
@@ -68,14 +65,44 @@ def link(reference: str) -> str:
     return f"[{reference}]({address})" if address else reference
 
 
-def table(target: Target) -> str:
-    """Return what becomes of the patch by version of one project."""
+def tested(patch: Patch, target: Target) -> str:
+    """Return on which sources of one project a patch applies, and on which it is not needed."""
+    if target.serves:
+        return f"- {target.project.name}: changed for {target.serves} alone"
+    parts = []
+    for verdict, words in (("apply", "applies to"), ("not-needed", "not needed by")):
+        names = {
+            name
+            for row in _rows()
+            if (row.patch, row.target, row.verdict) == (patch.id, target.project.name, verdict)
+            for name in row.sources()
+        }
+        if ranges := _ranges(names, target.project.name):
+            parts.append(f"{words} {ranges}")
     kind = " (optional)" if target.optional else ""
-    lines = [f"| {target.project.name}{kind} | verdict |", "|---|---|"]
-    for variant in target.variants:
-        why = f": {variant.reason}" if variant.reason else ""
-        lines.append(f"| `{variant.versions}` | {variant.verdict}{why} |")
-    return "\n".join([*lines, ""])
+    return f"- {target.project.name}{kind}: {'; '.join(parts) or 'not tested alone'}"
+
+
+@cache
+def _rows() -> list[Row]:
+    return _support_print.rows()
+
+
+def _ranges(names: set[str], project: str) -> str:
+    """Return the releases and heads of a project among some sources, those in a row as a range."""
+    ours = [one.name for one in releases.read() if one.project == project and not one.is_image]
+    parts: list[list[str]] = []
+    for before, name in zip(["", *ours], ours, strict=False):
+        if name not in names:
+            continue
+        if parts and parts[-1][-1] == before and "==" in name:
+            parts[-1].append(name)
+        else:
+            parts.append([name])
+    return ", ".join(
+        " to ".join(name.removeprefix(project).lstrip("= ") for name in dict.fromkeys((part[0], part[-1])))
+        for part in parts
+    )
 
 
 def pages(name: str) -> list[str]:

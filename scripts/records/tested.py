@@ -6,6 +6,7 @@
     ./scripts/matrix tested ID --write --judged # with replaced sites of which somebody has read the change
     ./scripts/matrix tested ID --on SOURCE --read not-needed --why SENTENCE --write
                                                 # what somebody has read there, and no contract shows
+    ./scripts/matrix tested --recorded          # print the tables, and fetch nothing
 
 `overlay/deciding/table.py` says what a table is, `overlay/proving/rows.py` how a row comes about: the contract
 is run on a source for each row, on upstream alone and with the patch. Sources that are alike in all that a
@@ -38,11 +39,11 @@ from overlay.catalogue.registry import contract_of, load_patches
 from overlay.deciding.decide import decide, version_of
 from overlay.deciding.table import NAME, Row, Table, files_digest, rows_in
 from overlay.pinning.own_digest import of_code
-from overlay.proving.forked import HOLDS
 from overlay.proving.rows import Trial, held, text_of, trial, unjudged
 from overlay.proving.runner import STRICTLY
 from overlay.reading.source import InstalledTree
 from overlay.verdict import APPLY
+from records import _support_print
 from sources import fetch_release, releases
 from tortures._start_contracts import ContractError, outcomes
 
@@ -278,7 +279,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--judged", action="store_true", help="somebody has read the new replaced sites")
     parser.add_argument("--read", choices=(APPLY, "not-needed"), help="what somebody has read there")
     parser.add_argument("--why", default="", metavar="SENTENCE", help="the reason of --read")
+    parser.add_argument("--recorded", action="store_true", help="print the tables, and fetch nothing")
     options = parser.parse_args(arguments)
+    if options.recorded:
+        print(_support_print.text())
+        return 0
     known = everything()
     if wrong := sorted({*options.patch} - {*known}):
         parser.error(f"there is no patch and no defect {', '.join(wrong)}")

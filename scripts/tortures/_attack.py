@@ -8,9 +8,9 @@ import pickle
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
+from overlay.catalogue.registry import tables
 from overlay.deciding.decide import decide
 from overlay.reading.shape import split_site
-from records import digests
 from tortures import _breaking, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
@@ -18,7 +18,8 @@ from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from overlay.patch import Calls, Fields, Patch
+    from overlay.deciding.table import Tables
+    from overlay.patch import Calls, Patch
     from overlay.reading.source import Tree
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
@@ -102,14 +103,19 @@ class Attack(NamedTuple):
         same = changed == self.pristine.digest(site)
         if same and not made.breaks and made.kind not in _mutations.HARMLESS:
             return
-        if half and changed in digests.known(self.patch).get(site, ()):
+        if half and changed in known_at(self.patch, site, tables()):
             # Half of a fix may be what upstream had between two releases: a source that is known.
             where = RELIED
-        verdict = decide(self.patch, tree)
+        verdict = decide(self.patch, tree, tables())
         yield Mutant(
             self.patch.id, self.release, made.kind, site, where, made.old, made.new, made.comment,
             verdict.verdict, verdict.reason, (self.patch.id, made.kind, site, str(changed), *known),
         )  # fmt: skip
+
+
+def known_at(patch: Patch, site: str, table: Tables) -> set[object]:
+    """Return what the rows of a patch have found at a site."""
+    return {row.sites.get(site) for target in patch.targets for row in table.rows(patch, target)}
 
 
 class Made(NamedTuple):
@@ -124,7 +130,7 @@ class Made(NamedTuple):
     breaks: bool = False
 
 
-def breaking(condition: Calls | Fields, tree: Tree) -> Iterator[Made]:
+def breaking(condition: Calls, tree: Tree) -> Iterator[Made]:
     """Yield the mutants in which what a condition asks for is not so any more."""
     (bound,) = tree.nodes(condition.site)
     parsed = tree._parse(split_site(condition.site)[0])

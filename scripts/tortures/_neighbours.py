@@ -5,39 +5,37 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from overlay.deciding.decide import decide
-from overlay.patch import Calls, Fields, Known
+from overlay.catalogue.registry import tables
+from overlay.deciding.decide import decide, variant_of
+from overlay.patch import Calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from overlay.patch import Condition, Patch
+    from overlay.patch import Patch, Variant
     from overlay.reading.source import Tree
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def shape_of(patch: Patch, tree: Tree) -> list[str]:
-    """Return the sites of known source by which a patch applies to a tree, none if it does not."""
-    return [one.site for one in _conditions(patch, tree) if isinstance(one, Known)]
-
-
-def relied_on(patch: Patch, tree: Tree) -> list[Calls | Fields]:
-    """Return the conditions other than a known source by which a patch applies, none if it does not."""
-    return [one for one in _conditions(patch, tree) if isinstance(one, (Calls, Fields))]
-
-
-def _conditions(patch: Patch, tree: Tree) -> list[Condition]:
-    verdict = decide(patch, tree)
-    if verdict.verdict != "apply":
-        return []
+    """Return the sites that must be as tested for a patch to apply to a tree, none if it does not apply."""
     return [
-        condition
-        for target, decided in zip(patch.targets, verdict.targets, strict=True)
-        for variant in target.variants
-        if variant.name == decided.variant and decided.verdict == "apply"
-        for condition in variant.shape
+        site
+        for variant in _applied(patch, tree)
+        for site in (*variant.same, *(item.site for item in variant.replacements if not item.new))
     ]
+
+
+def relied_on(patch: Patch, tree: Tree) -> list[Calls]:
+    """Return the calls that are asked for where a patch applies to a tree, none if it does not apply."""
+    return [one for variant in _applied(patch, tree) for one in variant.facts if isinstance(one, Calls)]
+
+
+def _applied(patch: Patch, tree: Tree) -> list[Variant]:
+    verdict = decide(patch, tree, tables())
+    found = [variant_of(patch, target) for target in verdict.targets] if verdict.verdict == "apply" else []
+    return [variant for variant in found if variant is not None]
 
 
 def neighbours(sites: list[str], tree: Tree) -> dict[str, str]:

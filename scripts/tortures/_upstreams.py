@@ -126,6 +126,9 @@ class Changed(Tree):
     def is_package(self, module: str) -> bool:
         return self.pristine.is_package(module)
 
+    def text_digest(self, module: str) -> str:
+        return "changed" if module == self.module else self.pristine.text_digest(module)
+
     def metadata_version(self, project: Project) -> str | None:
         return self.pristine.metadata_version(project)
 

@@ -151,10 +151,10 @@ def main(arguments: list[str]) -> int:
     print(f"{'setting':32}{'beyond overlay':18}what it said")
     for name, said, wrong in tried:
         print(f"{name:32}{wrong or 'nothing':18}{said[:70] or '-'}")
-    bad = [row for row in audited if row[1] != "unsupported" or row[2] > PATIENCE]
+    bad = [row for row in audited if row[1] != "unknown-source" or row[2] > PATIENCE]
     print(
         f"\n{len(audited)} hostile sources in {_hostile.MEMORY >> 20} MiB: "
-        f"{len(audited) - len(bad)} unsupported"
+        f"{len(audited) - len(bad)} unknown"
     )
     print(f"slowest: {max(row[2] for row in audited):.0f} s")
     print("\n".join(f"{name}: {verdict} after {seconds:.1f} s: {why}" for name, verdict, seconds, why in bad))

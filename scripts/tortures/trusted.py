@@ -1,12 +1,12 @@
-"""Change what a patch knows by digest, and count the changes on which `overlay prove --trust` would trust it.
+"""Change what a patch was tested on, and count the changes that its contract lets pass.
 
     ./scripts/torture trusted --patch verl.strict-token-budget --write
 
-Mutants are those of `./scripts/torture mutants` that digests refuse, each kind drawn several times. On each,
-the patch is trusted on trial, and its contract is run on upstream alone and with the patch, with as many
-seeds as `--trust` takes. A mutant on which it is proven would have been trusted, although a digest refuses
-it: it *passes*. Mutants that mean the same by their form are left out, and of those that `--trust` refuses
-before it runs anything only the number is printed. The record is `compat/trust.json`.
+Mutants are those of `./scripts/torture mutants` on which the patch is not applied, each kind drawn several
+times. On each, the contract is run as `overlay prove --write` runs it: on upstream alone and with the patch,
+with as many seeds. A mutant *passes* if that command would write a row of it. Mutants that mean the same by
+their form are left out, and of those on which nothing can be tried only the number is printed. `mutants` in
+`patches/*/tested.json` is the record: what `overlay prove --write` refuses by.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.base.settings import ALONE
-from overlay.catalogue.registry import load_patches
-from overlay.deciding.decide import combine, decide, variant_of
-from overlay.deciding.trusted import as_trusted, candidate
-from overlay.pinning import own_digest, trustfile
-from overlay.proving import strength, trusting
+from overlay.catalogue.registry import load_patches, mutants, tables
+from overlay.deciding.decide import decide
+from overlay.proving import rows
 from overlay.proving.runner import STRICTLY
+from overlay.proving.writing import seeds
 from progress import tracked
-from records import trust
+from records import tested
 from tortures._attack import INSIDE, Attack
 from tortures._contracts import CONTRACTS
 from tortures._mutations import HARMLESS
@@ -53,18 +52,18 @@ REFUSED, CAUGHT, PASSED = "refused", "caught", "passed"
 
 
 class Trial(NamedTuple):
-    """A mutant that digests refuse."""
+    """A mutant on which the patch is not applied."""
 
     kind: str
     site: str
     module: str
     text: str
-    #: What would be trusted, or why nothing would.
-    proof: trustfile.Proof | str
+    #: What may be tried on it.
+    trial: rows.Trial
 
 
 def trials(patch: Patch, release: Release, tree: Pristine, seed: str) -> dict[tuple[str, ...], Trial]:
-    """Return the mutants of a patch on a release that digests refuse, by what tells them from others."""
+    """Return the mutants of a patch on a release that it is not applied to, by what tells them apart."""
     found: dict[tuple[str, ...], Trial] = {}
     for draw in range(DRAWS):
         for one in Attack(patch, release, tree, (), f"{seed}/{draw}").mutants(0):
@@ -75,7 +74,8 @@ def trials(patch: Patch, release: Release, tree: Pristine, seed: str) -> dict[tu
             text = one.text(tree)
             changed = Changed(tree, one.module, ast.parse(text))
             told = f"{one.kind}: {_difference(one.old, one.new)}"
-            found[one.identity] = Trial(told, one.site, one.module, text, _proof(patch, changed))
+            trial = rows.trial(patch, changed, tables(), "mutant")
+            found[one.identity] = Trial(told, one.site, one.module, text, trial)
     return found
 
 
@@ -86,40 +86,22 @@ def _difference(old: ast.stmt, new: list[ast.stmt]) -> str:
     return " ".join(f"{line[0]} {line[2:].strip()}" for line in lines if line[0] in "+-")
 
 
-def _proof(patch: Patch, tree: Changed) -> trustfile.Proof | str:
-    """Return what would be trusted of a changed source, or why nothing would, the strength left aside."""
-    targets = candidate(patch, decide(patch, tree), tree)
-    if isinstance(targets, str):
-        return targets
-    word, reason = combine(targets)
-    if word != "apply":
-        return reason
-    entry = trust.recorded().get(patch.id, {})
-    for target in targets:
-        variant = variant_of(patch, target) if target.trusted else None
-        if variant is not None and (other := strength.other(entry, variant.replacements, tree)):
-            return other
-    return trustfile.Proof(
-        patch=patch.id, revision=patch.revision, content=own_digest.of_patch(patch.id),
-        shared=own_digest.of_shared(patch.id), date="-", seeds="-", overlay="-",
-        environment=(),
-        targets=tuple(map(as_trusted, targets)),
-    )  # fmt: skip
-
-
 def tried(patch: str, release: Release, items: list[Trial], seed: str) -> list[tuple[str, str]]:
-    """Return what became of mutants of a release, and what was said."""
+    """Return what became of mutants of a release, and what was said.
+
+    Of several variants that fit, the likeliest is tried, as its choice is made before any run.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = []
+        answers = {}
         for number, item in enumerate(items):
-            files.append(str(Path(folder, f"{number}.toml")))
-            if isinstance(item.proof, trustfile.Proof):
-                trustfile.write(files[-1], [item.proof])
-        answers = {
-            place: (REFUSED, item.proof) for place, item in enumerate(items) if isinstance(item.proof, str)
-        }
+            files.append(str(Path(folder, f"{number}.json")))
+            if item.trial.choices:
+                Path(files[-1]).write_text(rows.text_of({}, item.trial.choices[0], {}), encoding="utf-8")
+            else:
+                answers[number] = REFUSED, item.trial.refused or "nothing that it replaces is there"
         left = [place for place in range(len(items)) if place not in answers]
-        for one in trusting.seeds(seed):
+        for one in seeds(seed):
             # Most do not hold with the patch: for these, upstream alone need not be run.
             for how, who, shown in ((STRICTLY, "with the patch", HOLDS), (ALONE, "upstream alone", WRONG)):
                 jobs = [(patch, items[place].module, items[place].text, how, files[place]) for place in left]
@@ -131,17 +113,36 @@ def tried(patch: str, release: Release, items: list[Trial], seed: str) -> list[t
         return [answers.get(place, (PASSED, "")) for place in range(len(items))]
 
 
+def recorded() -> str:
+    """Return what is recorded of the contracts that were measured, and whether that is enough."""
+    lines = [f"{'patch':28}{'changed':>8}{'passed':>8}{'share':>8}  run on      its contract"]
+    for name in load_patches():
+        if (found := mutants(name)) is not None:
+            share = found["passed"] / max(found["tried"], 1)
+            word = "is too weak" if rows.too_weak(found) else "may speak"
+            lines.append(
+                f"{name:28}{found['tried']:8}{found['passed']:8}{share:8.0%}  {found['run']}  {word}"
+            )
+    return "\n".join(lines)
+
+
 def main(arguments: list[str]) -> int:
     """Print a table, and record it with `--write`."""
     parser = argparse.ArgumentParser(
         prog="scripts/torture trusted", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--patch", required=True, metavar="ID,...", help="whose contracts are measured")
+    parser.add_argument("--patch", default="", metavar="ID,...", help="whose contracts are measured")
+    parser.add_argument("--recorded", action="store_true", help="print the record, and run nothing")
     parser.add_argument("--release", default="", metavar="TEXT", help="releases whose names contain it")
     parser.add_argument("--seed", default=str(secrets.randbelow(2**31)), help="default: a new one")
     parser.add_argument("--write", action="store_true", help="record it")
     parser.add_argument("--all", action="store_true", help="list every mutant")
     options = parser.parse_args(arguments)
+    if options.recorded:
+        print(recorded())
+        return 0
+    if not options.patch:
+        parser.error("--patch says whose contracts are measured")
     known, given = load_patches(), list(releases(options.release))
     print(f"seed {options.seed}, {len(given)} releases\n")
     for name in options.patch.split(","):
@@ -150,7 +151,7 @@ def main(arguments: list[str]) -> int:
         seen: dict[tuple[str, ...], tuple[Trial, str, str]] = {}
         for release in tracked(given, lambda release: release.name):
             tree = Pristine(release.folders)
-            if decide(known[name], tree).verdict != "apply":
+            if decide(known[name], tree, tables()).verdict != "apply":
                 continue
             fresh = {
                 key: one
@@ -166,13 +167,11 @@ def main(arguments: list[str]) -> int:
             if options.all or word == PASSED:
                 print(f"  {word:8} {one.site}, {one.kind}: {why}"[:LONGEST])
         if options.write:
+            # Of those that reach the contract: what is refused before says nothing of its worth.
+            count = {"tried": len(seen) - counts[REFUSED], "passed": counts[PASSED]}
             day = datetime.now(tz=timezone.utc).date().isoformat()
-            entry = {
-                # Of those that reach the contract: what is refused before says nothing of its worth.
-                "passed": counts[PASSED],
-                "revision": known[name].revision,
-                "run": day,
-                "tried": len(seen) - counts[REFUSED],
-            }
-            trust.write({name: {"mutants": entry}})
+            path = tested.file_of(name.partition(".")[0])
+            file = tested.read(path.parent.name)
+            mutants = dict(sorted({**file.mutants, name: {**count, "run": day}}.items()))
+            path.write_text(rows.text_of(file.sources, file.rows, mutants), encoding="utf-8")
     return 0

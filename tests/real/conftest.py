@@ -15,7 +15,6 @@ from repetitions import pytest_runtest_setup
 
 from checks import UPSTREAMS
 from overlay.compat.ranks.warm import Program
-from records import support
 from sources import fetch_release, fetch_source, git_sources, releases
 from sources.git_sources import FetchError
 
@@ -45,13 +44,6 @@ def listed() -> Callable[[str], Path]:
     """Return the function that gets the folder of a line of the list, or skips the test that asks for it."""
     lines = {line.name: line for line in releases.read()}
     return _getter(lambda name: releases.fetch(lines[name]), FetchError)
-
-
-@pytest.fixture(scope="session")
-def audit() -> Callable[[str, Path], dict[str, dict[str, str]]]:
-    """Return the function that decides on a line of the list, in its folder, as the support matrix does."""
-    lines = {line.name: line for line in releases.read()}
-    return lambda name, folder: support.audit(lines[name], folder)
 
 
 @pytest.fixture(scope="session")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from checks import SEED, UPSTREAMS
 from overlay.compat.ranks.findings import megatron_ranks
+from records import defects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Findings = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.real
 
-#: Release to defect to what it is there, as `./scripts/matrix defects` found it.
-RECORD = json.loads((Path(__file__).parents[2] / "compat/defects.json").read_text())
+#: Release to defect to what it is there.
+RECORD = defects.heat()
 
 
 def having(defect: str) -> list[str]:

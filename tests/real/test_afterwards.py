@@ -14,10 +14,11 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_contracts import releases_of  # type: ignore[import-not-found]
+from test_contracts import NAMES  # type: ignore[import-not-found]
 
 from checks import SEED, UPSTREAMS
 from overlay.catalogue.registry import load_patches
+from records import _support_print
 
 sys.path.append(str(UPSTREAMS))
 import afterwards_check
@@ -30,7 +31,12 @@ pytestmark = pytest.mark.real
 
 #: How many patches are looked at in one process.
 TOGETHER = 4
-NEWEST = [(patch, releases_of(patch, "apply")[0]) for patch in load_patches()]
+DECIDED = _support_print.recorded()
+#: Each patch on the newest release to which it applies, or in an image where it serves another project.
+NEWEST = [
+    (patch, next(name for name in (*NAMES, *reversed(DECIDED)) if DECIDED[name].get(patch) == "apply"))
+    for patch in load_patches()
+]
 
 #: slime puts its own function there as it runs, with ours around it, which notes what a group is made with.
 KNOWN = {"slime.group-timeouts": ["torch.distributed.new_group is left after disable()"]}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,31 +10,25 @@ import pytest
 import overlay
 from overlay.compat.projects import SLIME
 from overlay.compat.slime_releases import MODULES, RELEASES
+from overlay.enabling.engine import Engine
 from overlay.reading.source import InstalledTree
-from records import support
+from records import _support_print
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Release = Callable[[str], Path]
-    Audit = Callable[[str, Path], dict[str, dict[str, str]]]
 
 pytestmark = pytest.mark.real
 
-COMPAT = Path(__file__).resolve().parents[2] / "compat"
-#: The support matrix, which `./scripts/matrix --write` writes: release to patch to what was decided.
-RECORD: dict[str, dict[str, dict[str, str]]] = json.loads((COMPAT / "support.json").read_text())
-AGAIN = "run `./scripts/matrix --checks --write`, and look at what changes"
+RECORD = _support_print.recorded()
 
 
-def verdicts(release: str) -> dict[str, str]:
-    return {patch: cell["verdict"] for patch, cell in RECORD[release].items()}
-
-
-@pytest.mark.parametrize("name", RECORD)
-def test_a_release_is_decided_on_as_recorded(name: str, listed: Release, audit: Audit) -> None:
-    found = audit(name, listed(name))
-    assert {patch: cell["verdict"] for patch, cell in found.items()} == verdicts(name), AGAIN
+def verdicts(folder: Path | None = None) -> dict[str, str]:
+    """Return the verdict on each patch for a project that is there."""
+    found = Engine().plan_each(None if folder is None else str(folder)).verdicts
+    return {one.patch: one.verdict for one in found if one.verdict != "not-installed"}
 
 
 SLIMES = [name for name in RECORD if name.startswith("slime==v")]
@@ -44,15 +36,13 @@ SLIMES = [name for name in RECORD if name.startswith("slime==v")]
 
 @pytest.mark.parametrize("name", SLIMES)
 def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
-    name: str, slime: Release, audit: Audit, tmp_path: Path
+    name: str, slime: Release, tmp_path: Path
 ) -> None:
     # As Ray's `py_modules` brings it.
     folder = slime(name.partition("==")[2])
     for package in ("slime", "slime_plugins"):
         shutil.copytree(folder / package, tmp_path / package)
-    if RECORD[name]:
-        found = audit(name, tmp_path)
-        assert {patch: cell["verdict"] for patch, cell in found.items()} == verdicts(name)
+    assert verdicts(tmp_path) == RECORD[name]
     read, bare = InstalledTree(str(folder)).read, InstalledTree(str(tmp_path)).read
     assert SLIME.read_version(bare) == SLIME.read_version(read) is not None
     # Of a source that is none of a release nothing is said.
@@ -69,35 +59,21 @@ def test_every_release_of_slime_is_told_by_its_source() -> None:
     assert len(RELEASES) == len(SLIMES)
 
 
-def test_every_release_of_the_list_is_recorded() -> None:
-    lines = [line.partition("#")[0].strip() for line in (COMPAT / "releases.txt").read_text().splitlines()]
-    assert list(RECORD) == [line.partition(" = ")[0] for line in lines if line], AGAIN
-
-
-def test_every_patch_was_checked_where_it_applies() -> None:
-    unproven = {
-        (release, patch)
-        for release, row in RECORD.items()
-        for patch, cell in row.items()
-        if cell["verdict"] == "apply" and cell.get("check") != "passed"
-    }
-    assert unproven == set()
-
-
 def test_what_is_installed_here() -> None:
-    decided = support.decided()
-    found = {patch: verdict.verdict for patch, verdict in decided.items()}
-    here = {**verdicts("megatron-core==0.16.1"), **verdicts("verl==0.8.0")}
-    assert found == {**dict.fromkeys(found, "not-installed"), **here}
-    where = {patch: verdict.where() for patch, verdict in decided.items()}
-    assert where["megatron.recompute"] == "megatron-core 0.16.1, verl 0.8.0"
-    assert where["verl.dynamic-cp-loss"] == "verl 0.8.0"
+    found = {one.patch: one for one in Engine().plan_each(None).verdicts}
+    here = {**RECORD["megatron-core==0.16.1"], **RECORD["verl==0.8.0"]}
+    # On Megatron alone it is not needed, as it serves verl alone.
+    here["megatron.dynamic-cp-names"] = "apply"
+    assert {patch: one.verdict for patch, one in found.items()} == {
+        **dict.fromkeys(found, "not-installed"),
+        **here,
+    }
+    assert found["megatron.recompute"].where() == "megatron-core 0.16.1, verl 0.8.0"
+    assert found["verl.dynamic-cp-loss"].where() == "verl 0.8.0"
 
 
 def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, release: Release) -> None:
     """One word in a function that the patch only relies on."""
-    import shutil
-
     shutil.copytree(release("verl==0.8.0") / "verl", tmp_path / "verl")
     util = tmp_path / "verl/models/mcore/util.py"
     text, gathered = util.read_text(), "all_gather(output_list, output.detach(), group=cp_group)"
@@ -106,7 +82,7 @@ def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, release: R
     verdict = next(
         v for v in overlay.plan("all", str(tmp_path)).verdicts if v.patch == "verl.dynamic-cp-loss"
     )
-    assert verdict.verdict == "unsupported"
+    assert verdict.verdict == "unknown-source"
     assert "verl.models.mcore.util:postprocess_thd_engine has an unknown digest" in verdict.reason
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.catalogue.registry import load_patches
+from overlay.catalogue.registry import load_patches, tables
 from overlay.deciding.decide import decide, settle
 from overlay.deciding.selection import choose
 from overlay.verdict import LOUD
@@ -33,7 +33,7 @@ def test_each_patch_is_decided_on_beside_all_others_as_alone(
 ) -> None:
     tree, project = Pristine((listed(name),)), f"{name.partition('=')[0]}."
     patches = {patch: said for patch, said in load_patches().items() if patch.startswith(project)}
-    alone = {patch: decide(said, tree) for patch, said in patches.items()}
+    alone = {patch: decide(said, tree, tables()) for patch, said in patches.items()}
     # As strict mode sees them: two that claim one site conflict.
     together = settle(patches.values(), alone, tree)
     assert {patch: (one.verdict, one.reason) for patch, one in together.items()} == {
@@ -64,7 +64,7 @@ def test_no_selection_that_is_printed_makes_patches_conflict(
     name: str, listed: Callable[[str], Path]
 ) -> None:
     tree, patches = Pristine((listed(name),)), load_patches()
-    alone = {patch: decide(said, tree) for patch, said in patches.items()}
+    alone = {patch: decide(said, tree, tables()) for patch, said in patches.items()}
     for text in sorted(printed()):
         chosen = choose(patches, text, {}).ids
         settled = settle(

@@ -1,16 +1,12 @@
-"""What patches promise, on each release that each is for: upstream alone breaks it, with the patch it holds.
+"""What patches promise, on real upstreams: alone each breaks it where the patch applies, with it it holds.
 
-The contract ships with the patch, and `compat/support.json` says on which releases the patch applies. What is
-looked at here is each patch whose removal test is the one below. By day a release stands for older ones with
-the same variant of the patch, at night for those with the same source.
+The contract ships with the patch, and the tables say where the patch applies: one source stands for all that
+are alike, the newest that is no image. Where the contract of a patch holds without it, a row says so too.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,15 +14,16 @@ from repetitions import LEFT
 
 from checks import SEED
 from overlay.catalogue.registry import contract_of, load_patches
-from overlay.enabling.engine import Engine
 from overlay.proving.forked import HOLDS, WRONG
+from overlay.verdict import APPLY
+from records import _support_print
 from sources import releases
-from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from overlay.verdict import Verdict
+    from overlay.deciding.table import Row
 
     #: What became of a contract on upstream alone and with the patch, what the patch has counted, and what
     #: became of the contract beside all that `all` selects.
@@ -34,76 +31,46 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-HERE = "tests/real/test_contracts.py::test_upstream_alone_keeps_the_contract"
-PATCHES = [name for name, patch in load_patches().items() if patch.remove.test == HERE]
-RECORD: dict[str, dict[str, dict[str, str]]] = json.loads(
-    (Path(__file__).parents[2] / "compat/support.json").read_text()
-)
-LINES = {line.name: line for line in releases.read()}
+PATCHES = load_patches()
 #: The newest first, and the heads of main branches last.
-RELEASES = sorted(
-    (name for name in reversed(LINES) if not LINES[name].is_image), key=lambda name: "==" not in name
+NAMES = sorted(
+    (line.name for line in reversed(releases.read()) if not line.is_image), key=lambda name: "==" not in name
 )
 
 
-def releases_of(patch: str, verdict: str) -> list[str]:
-    """Return the releases on which that is decided on a patch."""
-    return [name for name in RELEASES if RECORD.get(name, {}).get(patch, {}).get("verdict") == verdict]
+def newest(row: Row) -> str:
+    """Return the newest source of a row that is no image, empty if all are."""
+    return next((name for name in NAMES if name in row.sources()), "")
 
 
-NEEDED = [(patch, name) for patch in PATCHES for name in releases_of(patch, "apply")]
-#: Of these the contract asks more than the cure gives: the patch's own words, or the memory of a device.
-ASKS_MORE = (
-    "megatron.reshardable-checkpoint",
-    "verl.critic-loss-scale",
-    "verl.megatron-offload-rest",
-    "verl.strict-token-budget",
-)
-#: Releases that are right alone: the newest that is cured, and some in which the defect was not there yet.
-RIGHT = [
-    *(
-        (patch, cured[0])
-        for patch in PATCHES
-        if patch not in ASKS_MORE and (cured := releases_of(patch, "fixed-upstream"))
-    ),
-    ("megatron.param-groups-by-lr", "megatron-core==0.15.3"),
-    ("slime.one-step-log-probs", "slime==v0.2.4"),
-    ("slime.resumed-schedule", "slime==v0.2.1"),
-    ("verl.lora-own-memory", "verl==0.7.1"),
+#: The rows of each patch for the project that it is named after, and that serve no other.
+ROWS = [
+    row
+    for row in _support_print.rows()
+    if row.patch in PATCHES
+    and contract_of(row.patch) is not None
+    and row.target == PATCHES[row.patch].targets[0].project.name
+    and not PATCHES[row.patch].targets[0].serves
+    and newest(row)
 ]
+NEEDED = [(row.patch, newest(row)) for row in ROWS if row.verdict == APPLY]
+#: By day a release stands for older ones to which the same variant of the patch applies.
+BY_DAY = {
+    (row.patch, row.variant): newest(row)
+    for row in sorted(ROWS, key=lambda row: NAMES.index(newest(row)), reverse=True)
+    if row.verdict == APPLY
+}
+RIGHT = [(row.patch, newest(row)) for row in ROWS if row.verdict == "not-needed" and row.shown == "alone"]
+#: Of these upstream alone keeps the contract: it shows no defect.
+HARMLESS = {patch for patch in PATCHES if (found := contract_of(patch)) and found.harmless}
 #: What these count stays on the ranks of their contracts.
 COUNTED_BY_RANKS = ("slime.hf-attention-gradient",)
 
 
-@functools.cache
-def decided(name: str) -> dict[str, Verdict]:
-    """Return what is decided on each patch on a release, nothing if the release cannot be had."""
-    try:
-        folder = str(releases.fetch(LINES[name]))
-    except FetchError:
-        return {}
-    return {verdict.patch: verdict for verdict in Engine().plan_each(folder).verdicts}
-
-
-def code(verdict: Verdict) -> tuple[object, ...]:
-    """Return what a release has in common with those that it stands for."""
-    sources = () if os.environ.get("TESTS_ONCE") else [target.findings for target in verdict.targets]
-    return (*((target.project, target.variant) for target in verdict.targets), repr(sources))
-
-
-@functools.cache
-def stands_for(patch: str) -> dict[tuple[object, ...], str]:
-    """Return the release on which a patch is tried, by what it has in common with others."""
-    found: dict[tuple[object, ...], str] = {}
-    for name in releases_of(patch, "apply"):
-        if patch in decided(name):
-            found.setdefault(code(decided(name)[patch]), name)
-    return found
-
-
 def is_tried(patch: str, name: str) -> bool:
-    """Return whether a patch is tried on a release, or another one stands for it."""
-    return (patch, name) in RIGHT or name in stands_for(patch).values()
+    """Return whether a patch is tried on a source, or by day another one stands for it."""
+    by_day = {source for (of, _), source in BY_DAY.items() if of == patch}
+    return not os.environ.get("TESTS_ONCE") or (patch, name) in RIGHT or name in by_day
 
 
 @pytest.fixture
@@ -113,8 +80,7 @@ def found(
     """What became of the contract. All patches of a release are asked in one process, if none starts more."""
     folder = listed(release)
     if not is_tried(patch, release):
-        by_day = f"{LEFT}: a newer release has its variant of the patch"
-        pytest.skip(by_day if os.environ.get("TESTS_ONCE") else "a newer release has its source")
+        pytest.skip(f"{LEFT}: a newer release has its variant of the patch")
     together = [
         other
         for other, name in (*NEEDED, *RIGHT)
@@ -159,6 +125,7 @@ def test_with_all_that_is_selected_by_default_the_contract_holds(patch: str, fou
                 ),
             )
             for case in NEEDED
+            if case[0] not in HARMLESS
         ),
         *RIGHT,
     ],

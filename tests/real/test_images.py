@@ -19,6 +19,7 @@ from checks import UPSTREAMS
 from overlay.catalogue.registry import load_patches
 from overlay.cli import main
 from overlay.verdict import LOUD
+from records import _support_print
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).resolve().parents[2]
-RECORD: dict[str, dict[str, dict[str, str]]] = json.loads((ROOT / "compat/support.json").read_text())
+RECORD = _support_print.recorded()
 IMAGES = [name for name in RECORD if " image " in name]
 
 #: What is lacking for good: the patch was written for a later upstream, and would be another one.
@@ -95,9 +96,9 @@ def imported(bare: Path) -> Any:
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_what_is_recorded_of_an_image_is_nothing_but_a_real_lack(name: str) -> None:
-    # What is recorded is what is decided: test_audit_releases.py.
+    # What is recorded is what is decided: test_tested_sources.py.
     usual = {patch for patch, said in load_patches().items() if not said.opt_in}
-    loud = {patch for patch, cell in RECORD[name].items() if cell["verdict"] in LOUD}
+    loud = {patch for patch, verdict in RECORD[name].items() if verdict in LOUD}
     assert loud & usual == LACKS.get(name, set())
 
 
@@ -145,9 +146,8 @@ def without_lacks(name: str, folder: Path, selection: str, imported: Any) -> str
 def judge(name: str, folder: Path, found: dict[str, Any]) -> None:
     """Hold what was found in an image to what is recorded of it."""
     assert not found["error"], found.get("trace", found["error"])
-    recorded = {patch: cell["verdict"] for patch, cell in RECORD[name].items()}
     here = {patch: verdict for patch, verdict in found["plan"].items() if verdict != "not-installed"}
-    assert here == {patch: recorded[patch] for patch in here}
+    assert here == {patch: RECORD[name][patch] for patch in here}
     # Whatever was to be applied is in place, and nothing else is.
     applied = {patch for patch, verdict in here.items() if verdict == "apply"}
     assert {patch for patch, state in found["ledger"].items() if state == "applied"} == applied

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,9 +10,11 @@ from overlay.catalogue.registry import load_patches
 from overlay.enabling.engine import Engine
 from overlay.reading.source import InstalledTree
 from overlay.verdict import LOUD
+from records import _support_print
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from overlay.verdict import Verdict
 
@@ -30,7 +30,6 @@ TOUCHED = {
     "megatron.mtp-loss-scale": ["megatron.core.transformer.multi_token_prediction:roll_tensor"],
     "megatron.mtp-without-tokens": ["megatron.core.transformer.multi_token_prediction:roll_tensor"],
 }
-RECORD = json.loads((Path(__file__).parents[2] / "compat/support.json").read_text())
 
 
 def is_ours(verdict: Verdict) -> bool:
@@ -45,24 +44,19 @@ def test_what_the_diff_touches_is_refused_and_the_rest_applies(
         {verdict.patch: verdict for verdict in Engine().plan_each(str(tree)).verdicts if is_ours(verdict)}
         for tree in (plain, patched)
     )
+    tried = _support_print.recorded()[IMAGE]
     trees = InstalledTree(str(plain)), InstalledTree(str(patched))
     touched = {}
     for name, verdict in after.items():
         targets = load_patches()[name].targets
-        variants = [
-            part
-            for target in targets
-            if target.project.name.startswith("megatron")
-            for part in target.variants
-        ]
-        sites = {part.site for variant in variants for part in variant.shape if ":" in part.site}
+        ours = [target for target in targets if target.project.name.startswith("megatron")]
+        sites = {site for target in ours for site in target.sites() if ":" in site}
         changed = sorted(site for site in sites if trees[0].digest(site) != trees[1].digest(site))
         touched.update({name: changed} if changed else {})
-        known = RECORD[IMAGE].get(name, {}).get("check") == "passed"
         if changed:
-            # What is known to the letter of the image as well has been tried on it.
-            assert verdict.verdict in (*LOUD, "not-affected") or (verdict.verdict == "apply" and known)
+            # What is done there was tried on the image itself.
+            assert verdict.verdict in LOUD or verdict.verdict == tried[name]
         else:
             assert verdict.verdict == before[name].verdict
-            assert verdict.verdict in ("apply", "not-affected")
+            assert verdict.verdict in ("apply", "not-needed")
     assert touched == TOUCHED

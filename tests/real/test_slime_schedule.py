@@ -101,7 +101,7 @@ def test_upstream_alone_exceeds_the_budget(found: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["slime==v0.3.0"])
 def test_slime_0_3_0_holds_the_budget_and_does_not_balance(found: dict[str, Any]) -> None:
-    # Why the verdict on it is `superseded`.
+    # Why the patch is not needed there.
     for index, (given, plain) in enumerate(zip(found["cases"], found["plain"]["by tokens"], strict=True)):
         expected = ["an empty micro-batch"] if index == ZERO else []
         assert "error" in plain or broken(given, plain) == expected, (SEED, given)

@@ -72,7 +72,7 @@ def test_upstream_alone_whitens_over_all_ranks(folder: Path) -> None:
 @pytest.mark.parametrize("revision", [FIXED])
 def test_where_slime_does_so_itself_it_is_left_alone(folder: Path) -> None:
     verdicts = {item.patch: item.verdict for item in overlay.plan("all", str(folder)).verdicts}
-    assert verdicts["slime.whiten-over-cp"] == "fixed-upstream"
+    assert verdicts["slime.whiten-over-cp"] == "not-needed"
     assert all(rank["error"] <= TOLERANCE for rank in alone(folder, "late, cp2, rewards"))
 
 

@@ -158,7 +158,7 @@ def test_the_audit_of_a_folder_says_the_same(attack: Any, site: Path, tmp_path: 
         path.write_bytes(before)
 
 
-@pytest.mark.parametrize("patch", ["megatron.agreement", "megatron.dynamic-cp-names"])
+@pytest.mark.parametrize("patch", ["megatron.agreement", "megatron.gated-norm-over-tp"])
 def test_whatever_a_condition_asks_for_is_taken_away(attack: Any, patch: str) -> None:
     """A mutant that came to nothing would be left out, and be no attack."""
     asked = relied_on(load_patches()[patch], attack.tree)
@@ -172,4 +172,4 @@ def test_what_made_the_agreement_silent_is_refused(attack: Any) -> None:
     # An early return in what calls the seam: without its digest in the shape, ranks were never compared.
     site = "megatron.core.parallel_state:initialize_model_parallel"
     found = {one.kind: one.verdict for one in attack("megatron.agreement") if one.site == site}
-    assert found["early return"] == "unsupported"
+    assert found["early return"] == "unknown-source"

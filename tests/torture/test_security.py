@@ -29,11 +29,11 @@ def test_what_must_not_happen_would_be_seen(tmp_path: Path) -> None:
     assert not all(security.allowed(event, what, {}) for event, what in more)
 
 
-def test_hostile_sources_are_unsupported_in_bounded_time_and_memory() -> None:
+def test_hostile_sources_are_unknown_in_bounded_time_and_memory() -> None:
     names = ("null", "encoding", "parentheses", "minus", "f-strings", "digits", "is a pipe", "is an endless")
     found = security.sources(*names, "is a terabyte", "link to itself")
     assert len(found) > 20
-    wrong = [row for row in found if row[1] != "unsupported" or row[2] > security.PATIENCE]
+    wrong = [row for row in found if row[1] != "unknown-source" or row[2] > security.PATIENCE]
     assert wrong == []
 
 

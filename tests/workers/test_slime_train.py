@@ -21,8 +21,8 @@ from local_cluster import running
 from checks import SEED
 from overlay.catalogue.registry import load_patches
 from overlay.compat.slime_actor_on_cpu import arguments, ray_job
-from records import support
-from sources import releases, slime_images
+from overlay.enabling.engine import Engine
+from sources import slime_images
 from sources.git_sources import FetchError
 
 if TYPE_CHECKING:
@@ -146,11 +146,10 @@ def image(release: str) -> Path:
         pytest.skip(str(error))
 
 
-def applying(release: str, folder: Path) -> set[str]:
+def applying(folder: Path) -> set[str]:
     """Return the patches that are decided to go into an image, and that a selection of all selects."""
-    line = next(line for line in releases.read() if line.name == f"slime image {release}")
-    decided = {name for name, row in support.audit(line, folder).items() if row["verdict"] == "apply"}
-    return {name for name in decided if not load_patches()[name].opt_in}
+    decided = Engine().plan_each(str(folder)).verdicts
+    return {one.patch for one in decided if one.verdict == "apply" and not load_patches()[one.patch].opt_in}
 
 
 def said_by(role: str, printed: str) -> dict[str, list[str]]:
@@ -196,7 +195,7 @@ def test_every_actor_of_a_submitted_job_is_patched(
     folder = image(release)
     steps = batches()
     printed = trained(release, above, more, steps, request.getfixturevalue("cluster"), tmp_path)
-    judge(release, printed, applying(release, folder), expected(steps, monkeypatch))
+    judge(release, printed, applying(folder), expected(steps, monkeypatch))
 
 
 @pytest.mark.parametrize("release", [pytest.param("v0.2.4", marks=NIGHTLY)])

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.patch import Calls, Known, Patch, Project, Removal, Replacement, Target, Variant
+from overlay.deciding.table import Table
+from overlay.patch import Calls, Patch, Project, one_target, replaced, variant
+from overlay.proving.rows import row_of
 from records._drift_history import Repository
 from sources import git_sources
 
@@ -58,31 +60,27 @@ SOURCE = "def f():\n    return 1\ndef g():\n    f()\n"
 LIB = Project(name="lib", distributions=("lib",), marker="lib.core", read_version=lambda _: "1.0")
 
 
-def patch(digest: str) -> Patch:
-    return Patch(
-        id="lib.fix",
-        revision=1,
-        summary="",
-        why="",
-        upstream=(),
-        remove=Removal(version=None, when="", test=""),
-        targets=(
-            Target(
-                project=LIB,
-                variants=(
-                    Variant(
-                        name="1",
-                        versions=">=1",
-                        shape=(
-                            Known(site="lib.core:f", digests=(digest,)),
-                            Calls(site="lib.core:g", callee="f", last=True),
-                        ),
-                        replacements=(Replacement(site="lib.core:f", make=lambda old, _: old),),
-                    ),
-                ),
-            ),
+PATCH = Patch(
+    id="lib.fix",
+    summary="",
+    why="",
+    upstream=(),
+    targets=one_target(
+        LIB,
+        variant(
+            "1",
+            replaced("lib.core:f", lambda old, _: old),
+            Calls(site="lib.core:g", callee="f", last=True),
         ),
-    )
+    ),
+)
+
+
+def table() -> Table:
+    """Return the row of the first source."""
+    row = row_of(PATCH, PATCH.targets[0], MemoryTree({"lib/__init__.py": "", "lib/core.py": SOURCE}), "1.0")
+    assert row is not None
+    return Table([row])
 
 
 @pytest.fixture
@@ -94,17 +92,12 @@ def history(tmp_path: Path) -> History:
 
 
 def walked(drift: Any, history: History, days: float = 10) -> Any:
-    digest = _digest(SOURCE)
     repository = Repository(history.folder)
     try:
         period = START, int(START + days * DAY)
-        return drift.walk(repository, "main", ("lib",), [patch(digest)], period)["lib.fix"]
+        return drift.walk(repository, "main", ("lib",), [PATCH], period, table())["lib.fix"]
     finally:
         repository.close()
-
-
-def _digest(source: str) -> str:
-    return MemoryTree({"m.py": source}).digest("m:f") or ""
 
 
 def test_the_share_of_days_and_what_ended_them(drift: Any, history: History) -> None:
@@ -115,16 +108,14 @@ def test_the_share_of_days_and_what_ended_them(drift: Any, history: History) -> 
     found = walked(drift, history)
     assert [(one.verdict, one.days) for one in found.stretches] == [
         ("apply", 4),
-        ("unsupported", 2),
+        ("unknown-source", 2),
         ("apply", 3),
-        ("unsupported", 1),
+        ("unknown-source", 1),
     ]
     assert found.quiet == pytest.approx(0.7)
-    assert [one.commit for one in found.stretches if one.verdict == "unsupported"] == [changed, asked]
+    assert [one.commit for one in found.stretches if one.verdict == "unknown-source"] == [changed, asked]
     assert "unknown digest" in found.stretches[1].reason
     assert "does not end with a call of f" in found.stretches[3].reason
-    # What it is known by: of what is only relied on, no source is one of its own.
-    assert len(found.sources) == 1
 
 
 def test_commits_of_a_branch_that_was_merged_are_not_the_history_of_main(
@@ -225,18 +216,3 @@ def test_a_bundle_will_do(
     out = capsys.readouterr().out
     assert "slime@main, 2026-01-06 to 2026-01-10" in out
     assert "slime.loss-memory" in out
-
-
-def test_a_record_keeps_what_was_not_measured_again(drift: Any) -> None:
-    cell: dict[str, Any] = {"quiet": 90.0, "applies": 80.0, "sources": 3, "loud": []}
-    old = {
-        "slime@main": {"from": "a", "to": "b", "patches": {"x": {**cell, "run": 3, "wrong": []}, "y": cell}}
-    }
-    new: dict[str, Any] = {"slime@main": {"from": "c", "to": "d", "patches": {"x": {**cell, "quiet": 95.0}}}}
-    merged = drift.merged(old, new)["slime@main"]
-    assert merged["patches"]["x"] == {**cell, "quiet": 95.0, "run": 3, "wrong": []}
-    assert merged["patches"]["y"] == cell
-    # Of other sources, nothing is known.
-    new["slime@main"]["patches"]["x"]["sources"] = 4
-    assert "run" not in drift.merged(old, new)["slime@main"]["patches"]["x"]
-    assert "x   95.0%" in drift.text(drift.merged(old, new))
