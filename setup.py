@@ -5,6 +5,6 @@ from setuptools import find_packages, setup
 setup(
     packages=[
         *find_packages(include=["overlay", "overlay.*"]),
-        *(f"overlay.{name}" for name in find_packages(include=["compat", "compat.*", "patches", "patches.*"])),
+        *(f"overlay.{name}" for name in find_packages(include=["compat*", "patches*"])),
     ]
 )

@@ -24,6 +24,10 @@ _COUNT = "megatron.core.transformer.moe.moe_utils:get_tokens_per_expert_and_toke
 _BUCKET = "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucket.__init__"
 _GLOBAL = "megatron.core.transformer.moe.router:TopKRouter._apply_global_aux_loss"
 _CROSS = "megatron.core.transformer.attention:CrossAttention.__init__"
+#: It takes the groups of the model from 0.17 on.
+_MTP_LAYER = "megatron.core.transformer.multi_token_prediction:MultiTokenPredictionLayer.__init__"
+#: It reads the offsets from 0.14 on.
+_READS_BUCKET = "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBucketGroup.finish_param_sync"
 _RECOMPUTED = f"{_MTP.partition(':')[0]}:MultiTokenPredictionLayer._checkpointed_forward"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
@@ -150,7 +154,7 @@ DEFECTS = (
             switched("distribute_saved_activations"),
             beyond("the model has process groups of its own"),
         ),
-        sites=(_RECOMPUTED,),
+        sites=(_RECOMPUTED, _MTP_LAYER),
         upstream=("NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#6760"),
         shown="tests/real/test_megatron_ranks.py"
         "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
@@ -184,7 +188,7 @@ DEFECTS = (
             switched("reuse_grad_buf_for_mxfp8_param_ag"),
             beyond("the size of a parameter is no multiple of 64"),
         ),
-        sites=(_BUCKET,),
+        sites=(_BUCKET, _READS_BUCKET),
         upstream=("NVIDIA/Megatron-LM#3007",),
         fixed="0.17.0",
         way_out="leave --reuse-grad-buf-for-mxfp8-param-ag and --fp8-param-gather out: without the first "

@@ -223,8 +223,6 @@ To be the published figure, a step of the exchange in a layer would have to cost
 what is sent, where the model has {cost.STEP / 1e6:.0f}."""
 
 
-
-
 def main(arguments: list[str]) -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description="What a step takes under dynamic context parallelism.")

@@ -1,6 +1,6 @@
 """Write what each patch was tested on: a table beside the patches of each project, `patches/*/tested.json`.
 
-    ./scripts/matrix tested                     # what is not in the tables, or of other code: run it, print it
+    ./scripts/matrix tested                     # run what is not in the tables, or of other code; print it
     ./scripts/matrix tested verl.moe-aux-scale  # of this patch alone
     ./scripts/matrix tested --write             # and write the tables
     ./scripts/matrix tested ID --write --judged # with replaced sites of which somebody has read the change
@@ -8,12 +8,12 @@
                                                 # what somebody has read there, and no contract shows
     ./scripts/matrix tested --recorded          # print the tables, and fetch nothing
 
-`overlay/deciding/table.py` says what a table is, `overlay/proving/rows.py` how a row comes about: the contract
-is run on a source for each row, on upstream alone and with the patch. Sources that are alike in all that a
-patch asks about share a row. A new line in `compat/releases.txt` needs this command and nothing else.
+`overlay/deciding/table.py` says what a table is, `overlay/proving/rows.py` how a row comes about: the
+contract is run on a source for each row, on upstream alone and with the patch. Sources that are alike in all
+that a patch asks about share a row. A new line in `compat/releases.txt` needs this command and nothing else.
 
-Refused, and not written, is a row that applies where a replaced site is new, without `--judged`, as a contract
-can pass while a change of upstream's is undone; and two rows that say different things of one source.
+Refused, and not written, is a row that applies where a replaced site is new, without `--judged`, as a
+contract can pass while a change of upstream's is undone; and two rows that say different things of one source.
 
 Exit status 1 if something differs that is not written, is refused, or fails.
 """
@@ -155,9 +155,11 @@ def tried(source: Source, patches: Sequence[Patch], table: Table) -> tuple[list[
             else:
                 said.append(f"{one.patch} on {source.name}: unknown: the contract {' '.join(outcome)}")
         left = again
-    for row in rows:
-        for site in unjudged([row], by_id[row.patch], table):
-            said.append(f"refused: {row.patch} on {source.name}: {site} is new, and nobody has read it")
+    said += [
+        f"refused: {row.patch} on {source.name}: {site} is new, and nobody has read it"
+        for row in rows
+        for site in unjudged([row], by_id[row.patch], table)
+    ]
     return rows, said
 
 
@@ -227,7 +229,7 @@ def contradictions(rows: Sequence[Row], patches: Iterable[Patch], sources: dict[
                     if not row.loud and names[0] in sources:
                         others += table.fitting(patch, target, sources[names[0]].tree)
                     said += [
-                        f"refused: {patch.id} on {names[0]} is {row.means}, and as {one.sources()[0]} {one.means}"
+                        f"refused: {patch.id} on {names[0]} is {row.means}; as {one.sources()[0]}, {one.means}"
                         for one in others
                         if one.means != row.means
                     ]
@@ -261,9 +263,8 @@ def difference(old: Iterable[Row], new: Iterable[Row]) -> list[str]:
         then, here = before.get(key), now.get(key)
         shown = [f"{one.means} ({one.shown})" for one in (then, here) if one is not None]
         if len(shown) == 1 or shown[0] != shown[1]:
-            lines.append(
-                f"{'*' if len(shown) > 1 else '-' if here is None else '+'} {' '.join(key)}: {' -> '.join(shown)}"
-            )
+            sign = "*" if len(shown) > 1 else "-" if here is None else "+"
+            lines.append(f"{sign} {' '.join(key)}: {' -> '.join(shown)}")
     return lines
 
 

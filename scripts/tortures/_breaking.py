@@ -15,7 +15,6 @@ from tortures._mutations import DECORATOR
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
     Breaking = Callable[[Any, Any], list[ast.stmt]]
 
 

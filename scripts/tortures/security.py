@@ -153,8 +153,7 @@ def main(arguments: list[str]) -> int:
         print(f"{name:32}{wrong or 'nothing':18}{said[:70] or '-'}")
     bad = [row for row in audited if row[1] != "unknown-source" or row[2] > PATIENCE]
     print(
-        f"\n{len(audited)} hostile sources in {_hostile.MEMORY >> 20} MiB: "
-        f"{len(audited) - len(bad)} unknown"
+        f"\n{len(audited)} hostile sources in {_hostile.MEMORY >> 20} MiB: {len(audited) - len(bad)} unknown"
     )
     print(f"slowest: {max(row[2] for row in audited):.0f} s")
     print("\n".join(f"{name}: {verdict} after {seconds:.1f} s: {why}" for name, verdict, seconds, why in bad))

@@ -29,15 +29,6 @@ NAMES = [release.name for release in releases.read()]
 BY_DAY = ("verl image 0.8.0", "slime image v0.3.1")
 
 
-#: Two of their rows fit one source by its sites and say different things: there the files alone decide, and a
-#: source of other files is unknown.
-BY_FILES_ALONE = (
-    "megatron.mtp-recompute-group",
-    "megatron.mxfp8-offsets-unaligned",
-    "megatron.vpp-send-before-free",
-)
-
-
 def test_each_row_is_of_a_patch_and_of_its_code() -> None:
     known, patches = tested.everything(), load_patches()
     assert {row.patch for row in ROWS} == known.keys()
@@ -66,7 +57,7 @@ def test_each_row_of_a_source_decides_there_and_nothing_is_parsed(
         found = table.find(known[row.patch], target, fast)
         assert found is not None, row.patch
         assert (found.means, name in found.sources()) == (row.means, True), row.patch
-        if not row.loud and any(row.sites.values()) and row.patch not in BY_FILES_ALONE:
+        if not row.loud and any(row.sites.values()):
             by_sites = table.by_sites(known[row.patch], target, slow)
             assert by_sites is not None, row.patch
             assert by_sites.means == row.means, row.patch

@@ -6,11 +6,36 @@ sources, ends when it starts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+
 from overlay.compat.projects import MEGATRON
+from overlay.effect import effect
 from overlay.patch import Calls, Patch, one_target, replaced, variant
-from overlay.patches.megatron.agreement.fix import make_memory_buffer
 
 _STATE = "megatron.core.parallel_state"
+EFFECT = effect(__name__, "comparison", did="made", always=True)
+
+
+def make_memory_buffer(original: Callable[[], None], module: ModuleType) -> Callable[[], None]:
+    """Make the last step of `initialize_model_parallel` compare the ranks.
+
+    Contract: the original runs first and its result is returned. Raises `AgreementError` on every rank if the
+    ranks differ.
+    """
+
+    def _set_global_memory_buffer() -> None:
+        original()
+        from overlay.compat.agreement import is_distributed
+
+        if is_distributed():
+            import overlay
+
+            overlay.agree()
+            EFFECT.changed += 1
+
+    return _set_global_memory_buffer
+
 
 PATCH = Patch(
     id="megatron.agreement",

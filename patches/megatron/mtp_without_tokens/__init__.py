@@ -6,13 +6,47 @@ by which Megatron would divide.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import MEGATRON
+from overlay.effect import effect
 from overlay.patch import Absent, Patch, one_target, replaced, variant
-from overlay.patches.megatron.mtp_without_tokens.fix import make_roll_tensor
 
 _ROLL = "megatron.core.transformer.multi_token_prediction:roll_tensor"
 #: New in 0.17, with a division that is safe.
 _LOSS = "megatron.core.transformer.multi_token_prediction:process_mtp_loss"
+EFFECT = effect(
+    __name__,
+    "shifted mask",
+    did="found without a token",
+    then="without it such a micro-batch is a loss and a gradient of NaN, unless losses are per token",
+)
+
+
+def make_roll_tensor(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `roll_tensor`, whose sum is never zero: of a mask, that is what losses are divided by.
+
+    All that is divided is zero then, so any number does. It is one that vanishes where ranks add theirs up.
+    """
+    import torch
+
+    @functools.wraps(original)
+    def roll_tensor(*args: Any, **options: Any) -> Any:
+        rolled, total = original(*args, **options)
+        none = total == 0
+        if not total.is_floating_point():
+            # Of labels, whose sum nobody divides by.
+            return rolled, total.masked_fill(none, 1)
+        # No `if`, which would wait for the device: it is counted there.
+        EFFECT.calls += 1
+        EFFECT.changed = EFFECT.changed + none
+        return rolled, total.masked_fill(none, torch.finfo(total.dtype).eps)
+
+    return roll_tensor
+
 
 PATCH = Patch(
     id="megatron.mtp-without-tokens",

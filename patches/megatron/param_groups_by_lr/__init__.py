@@ -6,9 +6,14 @@ The other is part of a long one: what calls that is wrapped, and the groups that
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import MEGATRON
+from overlay.effect import effect
 from overlay.patch import Patch, Present, one_target, replaced, variant
-from overlay.patches.megatron.param_groups_by_lr.fix import make_load, make_reorder
 
 _REORDER = "megatron.core.optimizer.optimizer:MegatronOptimizer._filter_and_reorder_param_groups"
 _CHAINED = "megatron.core.optimizer.optimizer:ChainedOptimizer.load_state_dict"
@@ -16,6 +21,98 @@ _CHAINED = "megatron.core.optimizer.optimizer:ChainedOptimizer.load_state_dict"
 _LOAD = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.load_state_dict"
 #: By which groups are told what is theirs. Where it is missing, groups differ by identifiers alone.
 _KEY = "megatron.core.optimizer.optimizer_config:ParamKey"
+EFFECT = effect(__name__, "optimizer", did="given the parameter groups that are its own", always=True)
+
+
+#: What the scheduler reads of a group, beyond the identifiers that upstream pairs by.
+_READ = ("max_lr", "min_lr", "start_wd", "end_wd", "optimizer")
+
+
+def _places(current: Sequence[Any], saved: Sequence[Any], keys: Sequence[str]) -> list[int] | None:
+    """Return which saved group belongs to each current one, `None` if upstream's identifiers tell.
+
+    Groups whose identifiers tie are told apart by the rest that a scheduler reads. If the job asks for other
+    rates than were saved, that tells nothing, and they are taken in their order, which is that of the rates.
+    """
+    kinds: dict[Any, list[int]] = {}
+    for place, group in enumerate(saved):
+        kinds.setdefault(_identity(group, keys), []).append(place)
+    if len(kinds) == len(saved):
+        return None
+    found = [0] * len(current)
+    wanted: dict[Any, list[int]] = {}
+    for place, group in enumerate(current):
+        wanted.setdefault(_identity(group, keys), []).append(place)
+    # Groups that were saved may be more than a rank's optimizer has.
+    if any(len(kinds.get(kind, ())) != len(places) for kind, places in wanted.items()):
+        return None
+    for kind, places in wanted.items():
+        there = {_identity(saved[place], _READ): place for place in kinds[kind]}
+        here = {_identity(current[place], _READ): place for place in places}
+        told = len(here) == len(places) and here.keys() == there.keys()
+        pairs = [(here[one], there[one]) for one in here] if told else zip(places, kinds[kind], strict=True)
+        for place, other in pairs:
+            found[place] = other
+    return found
+
+
+def _identity(group: Any, keys: Sequence[str]) -> tuple[Any, ...]:
+    """Return the values of some fields of a group; NeMo has some of them under other names."""
+    return tuple(group.get(key, group.get(f"pre_{key}")) for key in keys)
+
+
+def make_reorder(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the static method by which all optimizers but the distributed ones pair their groups."""
+
+    def _filter_and_reorder_param_groups(
+        current_groups: list[dict[str, Any]], state_dict_groups: list[dict[str, Any]]
+    ) -> Any:
+        found = _places(current_groups, state_dict_groups, module.param_group_identifier_keys)
+        if found is None:
+            return original(current_groups, state_dict_groups)
+        EFFECT.changed += 1
+        # The parameters stay in the order that the state has.
+        parameters = [group["params"] for group in state_dict_groups]
+        return [
+            {**state_dict_groups[place], "params": own} for place, own in zip(found, parameters, strict=False)
+        ]
+
+    _filter_and_reorder_param_groups.__annotations__ = dict(getattr(original, "__annotations__", {}))
+    return _filter_and_reorder_param_groups
+
+
+def make_load(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build the `load_state_dict` of chained optimizers, as which all are built.
+
+    Distributed ones have paired their groups by then. Beside the parameters and their moments, which come
+    from elsewhere, that is all that they got wrong.
+    """
+
+    @functools.wraps(original)
+    def load_state_dict(self: Any, state_dict: Any) -> Any:
+        states = state_dict
+        if len(self.chained_optimizers) == 1:
+            states = [state_dict]
+        elif isinstance(state_dict, dict):
+            states = [state for _, state in sorted(state_dict.items())]
+        told = []
+        for one, state in zip(self.chained_optimizers, states, strict=False):
+            if not any(kind.__name__ == "DistributedOptimizer" for kind in type(one).__mro__):
+                continue
+            saved = state.get("optimizer", {}).get("param_groups", ())
+            current = [] if one.optimizer is None else one.optimizer.param_groups
+            if places := _places(current, saved, module.param_group_identifier_keys):
+                told.append((one.optimizer, [saved[place] for place in places]))
+        loaded = original(self, state_dict)
+        EFFECT.changed += len(told)
+        for optimizer, saved in told:
+            for group, right in zip(optimizer.param_groups, saved, strict=True):
+                # Steps are the same for all, and have been made so just now.
+                group.update((key, value) for key, value in right.items() if key not in ("params", "step"))
+        return loaded
+
+    return load_state_dict
+
 
 PATCH = Patch(
     id="megatron.param-groups-by-lr",

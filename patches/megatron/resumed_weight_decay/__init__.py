@@ -6,14 +6,51 @@ the schedule applied once more, by no step, when all of them are there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import MEGATRON
+from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.megatron.resumed_weight_decay.fix import make_load
 
 _SCHEDULER = "megatron.core.optimizer_param_scheduler:OptimizerParamScheduler"
 _LOAD = f"{_SCHEDULER}.load_state_dict"
 #: Called with no step. A digest, as all that is relied on is in it.
 _STEP = f"{_SCHEDULER}.step"
+EFFECT = effect(
+    __name__,
+    "load",
+    Figure(name="off", says="the most by which a weight decay would have been off", combine="max"),
+    did="set the weight decay after",
+    then="without it off by up to {off}",
+)
+
+
+def make_load(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `load_state_dict`, which applies the schedule once all of it has been read."""
+
+    def load_state_dict(self: Any, state_dict: dict[str, Any]) -> Any:
+        loaded = original(self, state_dict)
+        before = _decays(self)
+        self.step(increment=0)
+        off = max((abs(one - other) for one, other in zip(before, _decays(self), strict=True)), default=0.0)
+        EFFECT.calls += 1
+        EFFECT.changed += off > 0
+        EFFECT.off = max(EFFECT.off, off)
+        return loaded
+
+    # Upstream's annotations, which are part of what callers see.
+    load_state_dict.__annotations__ = dict(getattr(original, "__annotations__", {}))
+    return load_state_dict
+
+
+def _decays(scheduler: Any) -> list[float]:
+    """Return the weight decay of each group of parameters, as far as a number says it."""
+    groups = getattr(scheduler.optimizer, "param_groups", ())
+    found = [group.get("weight_decay") for group in groups]
+    return [one if type(one) in (int, float) else 0.0 for one in found]
+
 
 PATCH = Patch(
     id="megatron.resumed-weight-decay",

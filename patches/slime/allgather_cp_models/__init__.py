@@ -6,12 +6,45 @@ anything is started.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import SLIME
+from overlay.effect import effect
 from overlay.patch import Absent, Patch, Present, one_target, replaced, variant
-from overlay.patches.slime.allgather_cp_models.fix import make_validate
 
 _ARGUMENTS = "slime.backends.megatron_utils.arguments"
 _REDISTRIBUTE = "slime.backends.megatron_utils.loss:_allgather_cp_redistribute"
+EFFECT = effect(__name__, "model", did="refused", always=True)
+
+
+#: Models with sparse attention, whose layers gather a whole sequence: for these slime splits it in order.
+IN_ORDER = ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM")
+
+
+def make_validate(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the comparison of arguments with the model's configuration.
+
+    It raises a `ValueError` for a model that allgather context parallelism is not for.
+    """
+
+    def _hf_validate_args(args: Any, hf_config: Any) -> None:
+        names = getattr(hf_config, "architectures", None) or ()
+        # The option is slime's; what parses only Megatron's arguments does not know it.
+        split = getattr(args, "allgather_cp", False) and args.context_parallel_size > 1
+        if split and not any(name in IN_ORDER for name in names):
+            EFFECT.changed += 1
+            msg = (
+                "--allgather-cp splits sequences in order, and the layers of "
+                f"{', '.join(names) or 'this model'} expect the two halves of each rank (zigzag): it is for "
+                f"{' and '.join(IN_ORDER)}. Leave it out"
+            )
+            raise ValueError(msg)
+        original(args, hf_config)
+
+    return _hf_validate_args
+
 
 PATCH = Patch(
     id="slime.allgather-cp-models",

@@ -6,11 +6,32 @@ The method is wrapped.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import SLIME
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.slime.checkpoint_step.fix import make_load_other
 
 _LOAD = "slime.backends.megatron_utils.actor:MegatronTrainRayActor.load_other_checkpoint"
+EFFECT = effect(__name__, "load", did="put the step back after")
+
+
+def make_load_other(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap the loading of another model than the actor, whose arguments it borrows."""
+
+    def load_other_checkpoint(self: Any, model_tag: str, path: str) -> None:
+        step = self.args.ckpt_step
+        try:
+            original(self, model_tag, path)
+        finally:
+            EFFECT.calls += 1
+            EFFECT.changed += self.args.ckpt_step != step
+            self.args.ckpt_step = step
+
+    return load_other_checkpoint
+
 
 PATCH = Patch(
     id="slime.checkpoint-step",

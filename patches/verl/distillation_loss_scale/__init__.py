@@ -7,12 +7,40 @@ are written before it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import VERL
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.verl.distillation_loss_scale.fix import make_distillation_loss
 
 _LOSSES = "verl.trainer.distillation.losses"
 _LOSS = f"{_LOSSES}:distillation_loss"
+EFFECT = effect(__name__, "micro-batch", did="corrected the numbers of")
+
+
+def make_distillation_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `distillation_loss`: the original, once the configuration has the numbers of this very batch."""
+
+    def distillation_loss(config: Any, distillation_config: Any, model_output: Any, data: Any) -> Any:
+        EFFECT.calls += 1
+        EFFECT.changed += _is_other(config.global_batch_info, data)
+        # What `ppo_loss` writes there as well, which is called afterwards.
+        for name in ("dp_size", "batch_num_tokens", "global_batch_size"):
+            config.global_batch_info[name] = data[name]
+        config.global_batch_info["loss_scale_factor"] = config.loss_scale_factor
+        return original(config, distillation_config, model_output, data)
+
+    return distillation_loss
+
+
+def _is_other(told: Any, data: Any) -> bool:
+    """Return whether numbers of the batch are none of those that were told. Tensors are not looked into."""
+    names = ("dp_size", "batch_num_tokens", "global_batch_size")
+    pairs = [(told.get(name), data[name]) for name in names]
+    return any(old is None or (type(old) is type(new) is int and old != new) for old, new in pairs)
+
 
 PATCH = Patch(
     id="verl.distillation-loss-scale",

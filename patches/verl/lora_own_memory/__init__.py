@@ -6,13 +6,36 @@ into, and which is freed after the last. The adapter is copied before it is hand
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import VERL
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.verl.lora_own_memory.fix import make_update_weights
 
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 _RECEIVE = f"{_ROLLOUT}.bucketed_weight_transfer:BucketedWeightReceiver.receive_weights"
 _UPDATE = f"{_ROLLOUT}.utils:vLLMColocateWorkerExtension._update_weights"
+EFFECT = effect(__name__, "adapter", did="copied", always=True)
+
+
+def make_update_weights(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Build `_update_weights`: an adapter is copied out of the buffer that it was sent in.
+
+    The weights of the model itself are handed on as they come: vLLM copies these into its own.
+    """
+
+    def _update_weights(
+        self: Any, weights: list[tuple[str, Any]], peft_config: dict[str, Any], base_sync_done: bool
+    ) -> Any:
+        if peft_config and base_sync_done:
+            weights = [(name, tensor.clone()) for name, tensor in weights]
+            EFFECT.changed += 1
+        return original(self, weights, peft_config, base_sync_done)
+
+    return _update_weights
+
 
 PATCH = Patch(
     id="verl.lora-own-memory",

@@ -8,12 +8,82 @@ bucket, and hands on the copy. What is sent to and fro stays as it is, so a work
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
+from types import ModuleType
+from typing import Any
+from weakref import ref
+
 from overlay.compat.projects import VERL
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.verl.mooncake_mark.fix import make_init_process_group
 
 _MODULE = "verl.checkpoint_engine.mooncake_checkpoint_engine"
 _ENGINE = f"{_MODULE}:MooncakeCheckpointEngine"
+EFFECT = effect(__name__, "weight", did="kept a mark out of", always=True)
+
+
+#: Bytes of a mark, at the beginning of each bucket.
+MARK = 4
+
+
+def make_init_process_group(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `init_process_group`: an engine with a worker behind it keeps weights from its marks."""
+
+    def init_process_group(self: Any, rank: int, world_size: int, metadata: dict[str, Any]) -> None:
+        vars(self).pop("receive_weights", None)  # of a group before, in which it may have been another rank
+        original(self, rank, world_size, metadata)
+        if 0 < rank < world_size - 1:
+            self.store = store = _Store(self.store, self.buf, module)
+            self.receive_weights = _receiving(self, store)
+
+    return init_process_group
+
+
+class _Store:
+    """The store of an engine. It keeps what a mark is over in a bucket that it tells the next worker of."""
+
+    def __init__(self, theirs: Any, buffer: Any, module: ModuleType) -> None:
+        self._theirs = theirs
+        self._buffer = buffer
+        self._module = module
+        #: Copies of weights by name, until they are handed on.
+        self.kept: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+    def send_obj(self, info: Any, to: int) -> Any:
+        """Tell a worker of a bucket: where it lies, and at which offset which weights."""
+        start = info["ptr"] - self._buffer.data_ptr()
+        for name, meta in info["bucket_meta"].items():
+            if meta["offset"] < MARK:
+                first, dtype, shape = start + meta["offset"], meta["dtype"], meta["shape"]
+                there = self._buffer[first : first + dtype.itemsize * shape.numel()]
+                self.kept[name] = there.clone().view(dtype).view(shape)
+        # The worker writes from another machine, and waits for no stream of this one.
+        self._module.get_torch_device().synchronize()
+        return self._theirs.send_obj(info, to)
+
+
+def _receiving(engine: Any, store: _Store) -> Callable[..., AsyncGenerator[tuple[str, Any], None]]:
+    """Return an engine's `receive_weights`, which hands on the copy of a weight that was kept.
+
+    The engine holds it, so it holds the engine weakly: buffers of the device go with the last who uses them.
+    """
+    reference = ref(engine)
+
+    def receive_weights(*args: Any, **kwargs: Any) -> AsyncGenerator[tuple[str, Any], None]:
+        engine: Any = reference()
+        return kept(type(engine).receive_weights(engine, *args, **kwargs))
+
+    async def kept(weights: AsyncGenerator[tuple[str, Any], None]) -> AsyncGenerator[tuple[str, Any], None]:
+        store.kept.clear()
+        async for name, weight in weights:
+            EFFECT.changed += name in store.kept
+            yield name, store.kept.pop(name, weight)
+
+    return receive_weights
+
 
 PATCH = Patch(
     id="verl.mooncake-mark",

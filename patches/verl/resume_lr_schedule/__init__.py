@@ -8,12 +8,86 @@ configuration, and takes the count of steps.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import VERL
+from overlay.effect import Figure, effect
 from overlay.patch import Absent, Patch, one_target, replaced, variant
-from overlay.patches.verl.resume_lr_schedule.fix import ID, make_load_checkpoint, make_load_state
 
 _MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager"
 _LOAD = f"{_MANAGER}:MegatronCheckpointManager.load_checkpoint"
+#: What loads with Megatron-FSDP.
+_FSDP = f"{_MANAGER}:MegatronCheckpointManager._load_megatron_fsdp_checkpoint"
+EFFECT = effect(
+    __name__,
+    "load",
+    Figure(
+        name="steps", says="the most steps that the schedule has come back with", unit="steps", combine="max"
+    ),
+    did="restored the schedule of",
+    then="without it {steps} behind",
+)
+
+
+ID = "verl.resume-lr-schedule"
+
+
+#: While a checkpoint is loaded that the schedule is to be restored from: what loads it.
+_loading: ContextVar[Any] = ContextVar("overlay_verl_lr_schedule", default=None)
+
+
+def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap `load_checkpoint`: the scheduler is loaded with the optimizer, as if the settings asked for it.
+
+    The scheduler was made without them, so it takes the count of steps from the checkpoint and nothing else.
+    A job that does not load `extra`, to which verl's page on checkpoints counts the schedule, starts it anew.
+    """
+
+    def load_checkpoint(
+        self: Any, local_path: Any, hdfs_path: Any = None, del_local_after_load: bool = False
+    ) -> Any:
+        scheduler = self.lr_scheduler
+        has_steps = hasattr(scheduler, "num_steps")
+        if self.use_checkpoint_opt_param_scheduler or not self.should_load_extra or not has_steps:
+            return original(self, local_path, hdfs_path, del_local_after_load)
+        load = scheduler.load_state_dict
+
+        def load_state_dict(state: Any) -> None:
+            # The count in the checkpoint is added to that of the scheduler.
+            scheduler.num_steps = 0
+            load(state)
+            EFFECT.changed += scheduler.num_steps > 0
+            EFFECT.steps = max(EFFECT.steps, scheduler.num_steps)
+
+        scheduler.load_state_dict = load_state_dict
+        token = _loading.set(self)
+        self.use_checkpoint_opt_param_scheduler = True
+        try:
+            return original(self, local_path, hdfs_path, del_local_after_load)
+        finally:
+            self.use_checkpoint_opt_param_scheduler = False
+            _loading.reset(token)
+            del scheduler.load_state_dict
+            EFFECT.calls += 1
+
+    return load_checkpoint
+
+
+def make_load_state(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap what reads a checkpoint: one that has no scheduler is loaded without it, as verl does alone."""
+    from overlay import log
+
+    def load_dist_checkpointing(sharded_state_dict: Any, ckpt_dir: Any) -> Any:
+        found, manager = original(sharded_state_dict, ckpt_dir), _loading.get()
+        if manager is not None and "optimizer" in found and "lr_scheduler" not in found:
+            manager.use_checkpoint_opt_param_scheduler = False
+            log.warning(f"{ID}: {ckpt_dir} has no learning rate schedule, so it starts at its first step")
+        return found
+
+    return load_dist_checkpointing
 
 
 #: What is replaced, and what keeps the scheduler's hyper-parameters when the setting is off.
@@ -23,8 +97,6 @@ _PARTS = (
     "verl.utils.megatron.dist_checkpointing:load_dist_checkpointing",
     "verl.utils.megatron.optimizer:get_megatron_optimizer_param_scheduler",
 )
-#: What loads with Megatron-FSDP.
-_FSDP = f"{_MANAGER}:MegatronCheckpointManager._load_megatron_fsdp_checkpoint"
 
 PATCH = Patch(
     id=ID,

@@ -7,13 +7,32 @@ behind it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import VERL
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.verl.weight_transfer_order.fix import make_wait
 
 _ENGINE = "verl.checkpoint_engine.nccl_checkpoint_engine"
 _WAIT = f"{_ENGINE}:BroadcastOperation.wait_for_complete"
 _RECEIVE = f"{_ENGINE}:NCCLCheckpointEngine.receive_weights"
+EFFECT = effect(__name__, "transfer", did="waited for the device after", always=True)
+
+
+def make_wait(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+    """Build `wait_for_complete`: what has been waited for is complete on the device as well."""
+
+    async def wait_for_complete(self: Any) -> Any:
+        metadata = await original(self)
+        # The broadcast has been enqueued, on a stream of Ray's own.
+        module.torch.cuda.synchronize()
+        EFFECT.changed += 1
+        return metadata
+
+    return wait_for_complete
+
 
 PATCH = Patch(
     id="verl.weight-transfer-order",

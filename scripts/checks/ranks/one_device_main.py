@@ -37,7 +37,7 @@ def arrived(values: Any, device: str) -> Any:
 def whitening(rank: int, size: int, made: torch.Generator, device: str) -> float:
     """Whiten advantages around 3,000, of which ranks have unequal parts and one has none that counts."""
     from overlay.patches._whitening import whitened
-    from overlay.patches.slime.whiten_over_cp.effect import EFFECT
+    from overlay.patches.slime.whiten_over_cp import EFFECT
 
     whole = torch.randn(97, generator=made) + 3000
     mask = (torch.rand(97, generator=made) < 0.7).float()

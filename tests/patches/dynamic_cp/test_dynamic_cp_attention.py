@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from overlay.patches._dynamic_cp.attention import MARK, make_attention_forward
-from overlay.patches.megatron.dynamic_cp_names.fix import make_settings
+from overlay.patches.megatron.dynamic_cp_names import make_settings
 
 torch = pytest.importorskip("torch")
 

@@ -22,8 +22,8 @@ from overlay.patches.slime.capped_partitions.fix import (
     make_schedule,
     make_split,
 )
-from overlay.patches.slime.fast_partitioner.fix import make_karmarkar_karp
-from overlay.patches.slime.vpp_ceiling.fix import (
+from overlay.patches.slime.fast_partitioner import make_karmarkar_karp
+from overlay.patches.slime.vpp_ceiling import (
     make_config,
     make_count,
     make_count_0_1,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from overlay.patches._whitening import whitened
-from overlay.patches.slime.whiten_over_cp.effect import EFFECT
+from overlay.patches.slime.whiten_over_cp import EFFECT
 
 pytest.importorskip("torch")
 import torch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from overlay.patches.verl.fast_partitioner.fix import make_partitioner, whole
+from overlay.patches.verl.fast_partitioner import make_partitioner, whole
 
 
 def divide(values: Any, parts: int = 2, *, equal_size: bool = False) -> Any:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from overlay.patches.verl.offload_shared_storage.fix import make_can_resize
+from overlay.patches.verl.offload_shared_storage import make_can_resize
 
 
 @pytest.mark.parametrize("theirs", [True, False])

@@ -1,5 +1,0 @@
-"""What `verl.metrics` counts."""
-
-from overlay.effect import effect
-
-EFFECT = effect(__name__, "log", did="added figures to", always=True)
