@@ -28,7 +28,7 @@ class Waiting:
 
     def install(self) -> None:
         """Stand first."""
-        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
         """Go away, if it is there."""

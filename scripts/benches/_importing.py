@@ -40,18 +40,14 @@ def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch() -> None:
     """Time the parts of overlay from here on."""
-    from overlay.catalogue import deferred
     from overlay.deciding import decide
     from overlay.enabling import engine, session
     from overlay.installing import sites
-    from overlay.pinning import own_digest
     from overlay.reading.source import InstalledTree
 
     for owner, name, part in (
         (session.Session, "_imported", "rest"),
-        (session, "whole", "patches"),
-        (deferred, "whole", "patches"),
-        (own_digest, "import_module", "patches"),
+        (engine.Engine, "known", "patches"),
         (engine.Engine, "_lock_of", "lock"),
         (InstalledTree, "source", "reading"),
         (InstalledTree, "read", "reading"),

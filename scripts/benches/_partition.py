@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from benches import _rivals
 from benches._timing import Row, seconds, summary, take_turns
 from overlay.patches._partition import capped_partitions, first_fit_count, karmarkar_karp
-from overlay.patches.verl.strict_token_budget import figures
 from sources.git_sources import UPSTREAMS
 
 if TYPE_CHECKING:
@@ -171,18 +170,6 @@ def quality(method: str, partitions: list[list[int]], drawn: list[int]) -> Quali
     sums = [sum(drawn[index] for index in part) for part in partitions]
     bound = max(*drawn, -(-sum(drawn) // len(partitions)))
     return Quality(method, sum(tokens > BUDGET for tokens in sums), max(sums), bound, max(sums) - min(sums))
-
-
-def figure() -> dict[str, Any]:
-    """Return the tokens of each micro-batch of a drawn batch, before and after, for `overlay report`."""
-    samples, scale = 256, 8.0
-    divided = figures.divided(lengths(samples, scale), BUDGET)
-    return {
-        "kind": "micro-batches",
-        "title": f"Tokens of each micro-batch: {samples} samples, seed {SEED}",
-        "budget": BUDGET,
-        "series": dict(zip(("verl 0.8.0", "with overlay"), divided, strict=True)),
-    }
 
 
 def report() -> str:

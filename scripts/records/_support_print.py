@@ -51,7 +51,9 @@ def cells(
                 )
                 for one in patch.targets
             ]
-            word = combine([one for one in ours if one.verdict != "not-installed" or not one.optional])[0]
+            word = combine(tuple(one for one in ours if one.verdict != "not-installed" or not one.optional))[
+                0
+            ]
             if word == "not-installed" and (patch.targets[0].project.name, release.name) in there:
                 word = "unknown-source"
             if word != "not-installed":

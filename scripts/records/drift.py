@@ -6,7 +6,8 @@
 A history is a project and a branch, `main` if none is said. SLIME_REPO, MEGATRON_REPO and VERL_REPO name the
 repositories (or bundles) with them; nothing is checked out and nothing of an upstream imported. Each
 first-parent commit of the days to --until is decided on as `overlay audit` decides on a checkout, by the
-tables as they are today. That is hindsight: they have sources from after a day. docs/drift.md says what that hides.
+tables as they are today. That is hindsight: they have sources from after a day. docs/drift.md says what that
+hides.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ contract is run on a source for each row, on upstream alone and with the patch. 
 that a patch asks about share a row. A new line in `compat/releases.txt` needs this command and nothing else.
 
 Refused, and not written, is a row that applies where a replaced site is new, without `--judged`, as a
-contract can pass while a change of upstream's is undone; and two rows that say different things of one source.
+contract can pass while a change of upstream's is undone; and two rows that contradict each other.
 
 Exit status 1 if something differs that is not written, is refused, or fails.
 """
@@ -229,7 +229,7 @@ def contradictions(rows: Sequence[Row], patches: Iterable[Patch], sources: dict[
                     if not row.loud and names[0] in sources:
                         others += table.fitting(patch, target, sources[names[0]].tree)
                     said += [
-                        f"refused: {patch.id} on {names[0]} is {row.means}; as {one.sources()[0]}, {one.means}"
+                        f"refused: {patch.id} on {names[0]}: {row.means}; as {one.sources()[0]}: {one.means}"
                         for one in others
                         if one.means != row.means
                     ]
@@ -242,7 +242,9 @@ def changes(patch: Patch, row: Row, table: Table, sources: dict[str, Source]) ->
     here = sources[row.sources()[0]]
     near = table.nearest(patch, target, here.tree)
     lines: list[str] = []
-    for site in unjudged([row], patch, table) if near is not None else ():
+    if near is None:
+        return lines
+    for site in unjudged([row], patch, table):
         there = next((sources[name] for name in near.sources() if name in sources), None)
         if there is not None:
             texts = [[*map(ast.unparse, one.tree.nodes(one.tree.chain(site)[-1]))] for one in (there, here)]
@@ -379,8 +381,8 @@ class _Writer:
                     self._rows.append(row.replace(on={files_digest(target, source.tree): [source.name]}))
                 elif here.verdict == "unknown-source" and patch not in unknown:
                     unknown.append(patch)
-        rows, said = tried(source, [one for one in unknown if one.id in load_patches()], self._table())
-        said += [
+        rows, words = tried(source, [one for one in unknown if one.id in load_patches()], self._table())
+        words += [
             f"{one.id} on {source.name}: unknown: {decide(one, source.tree, self._table()).reason}"
             for one in unknown
             if one.id not in load_patches()
@@ -389,11 +391,11 @@ class _Writer:
             for line in changes(self._known[row.patch], row, self._table(), self._sources):
                 print(line)
         refused = (
-            {line.split()[1] for line in said if line.startswith("refused")}
+            {line.split()[1] for line in words if line.startswith("refused")}
             if not self._options.judged
             else set()
         )
-        self._said += [line for line in said if not (self._options.judged and line.startswith("refused"))]
+        self._said += [line for line in words if not (self._options.judged and line.startswith("refused"))]
         self._rows += [row.replace(date=TODAY) for row in rows if row.patch not in refused]
         if self._options.write and rows:
             self._write(quiet=True)

@@ -43,16 +43,18 @@ def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
     for package in ("slime", "slime_plugins"):
         shutil.copytree(folder / package, tmp_path / package)
     assert verdicts(tmp_path) == RECORD[name]
+    read_version = SLIME.read_version
+    assert read_version is not None
     read, bare = InstalledTree(str(folder)).read, InstalledTree(str(tmp_path)).read
-    assert SLIME.read_version(bare) == SLIME.read_version(read) is not None
+    assert read_version(bare) == read_version(read) is not None
     # Of a source that is none of a release nothing is said.
     for module in MODULES:
         path = tmp_path / module
         text = path.read_text()
         path.write_text(f"{text}\nx = 1\n")
-        assert SLIME.read_version(InstalledTree(str(tmp_path)).read) is None
+        assert read_version(InstalledTree(str(tmp_path)).read) is None
         path.write_text(f"{text}\n# a comment\n")
-        assert SLIME.read_version(InstalledTree(str(tmp_path)).read) is not None
+        assert read_version(InstalledTree(str(tmp_path)).read) is not None
 
 
 def test_every_release_of_slime_is_told_by_its_source() -> None:

@@ -62,7 +62,7 @@ BY_DAY = {
 }
 RIGHT = [(row.patch, newest(row)) for row in ROWS if row.verdict == "not-needed" and row.shown == "alone"]
 #: Of these upstream alone keeps the contract: it shows no defect.
-HARMLESS = {patch for patch in PATCHES if (found := contract_of(patch)) and found.harmless}
+HARMLESS = {patch for patch in PATCHES if (one := contract_of(patch)) and one.harmless}
 #: What these count stays on the ranks of their contracts.
 COUNTED_BY_RANKS = ("slime.hf-attention-gradient",)
 

@@ -30,7 +30,7 @@ def test_with_the_patch_every_turn_is_credited() -> None:
 
 
 def test_the_patch_is_of_the_form() -> None:
-    assert_form(PATCH, __file__)
+    assert_form(PATCH)
 
 
 def advantages() -> list[list[float]]:

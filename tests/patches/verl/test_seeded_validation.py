@@ -29,4 +29,4 @@ def test_with_the_patch_the_metrics_are_the_same_and_the_generator_is_left_alone
 
 
 def test_the_patch_is_of_the_form() -> None:
-    assert_form(PATCH, __file__)
+    assert_form(PATCH)

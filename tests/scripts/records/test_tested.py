@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from fake_upstream import PROJECT, write_files
 
+from overlay.base.settings import ALONE
 from overlay.deciding.table import NAME, Row
 from overlay.patch import Contract, Patch, one_target, replaced, variant
 from overlay.proving.forked import HOLDS, WRONG
+from overlay.proving.rows import text_of
 from records import _support_print, tested
+from sources import releases
 from sources.releases import Release
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
     def run(source: tested.Source, jobs: Any) -> list[tuple[str, str]]:
         found.runs.extend((source.name, how) for _, how, _ in jobs)
-        return [(found.outcomes[source.name][how != tested.ALONE], "") for _, how, _ in jobs]
+        return [(found.outcomes[source.name][how != ALONE], "") for _, how, _ in jobs]
 
     (tmp_path / "patches" / "fakeup").mkdir(parents=True)
     monkeypatch.setattr(tested, "PATCHES", tmp_path / "patches")
@@ -66,9 +69,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(tested, "contract_of", lambda _: Contract(check=lambda _: ""))
     monkeypatch.setattr(tested, "of_code", lambda _: "code")
     monkeypatch.setattr("overlay.proving.rows.of_code", lambda _: "code")
-    monkeypatch.setattr(tested.releases, "read", lambda: found.listed)
+    monkeypatch.setattr(releases, "read", lambda: found.listed)
     monkeypatch.setattr(
-        tested.releases, "available", lambda listed, _: [(one, tmp_path / one.name) for one in listed]
+        releases, "available", lambda listed, _: [(one, tmp_path / one.name) for one in listed]
     )
     return found
 
@@ -202,7 +205,7 @@ def test_what_is_printed_has_a_cell_for_each_source_and_what_has_had_its_day() -
 
 
 def test_a_table_has_a_line_for_each_row() -> None:
-    text = tested.text_of({"two": {"date": "2026-02-01"}}, [ROW, ROW], {})
+    text = text_of({"two": {"date": "2026-02-01"}}, [ROW, ROW], {})
     assert len([line for line in text.splitlines() if line.startswith('{"patch"')]) == 2
     assert '"imported"' not in text
     assert json.loads(text)["mutants"] == {}
