@@ -1,7 +1,7 @@
 """The command line: `overlay` and `python -m overlay`.
 
-Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unsupported, conflict, expired)
-or failed, a known defect is there and not mended, or cannot be told for this source (`audit`: with `--harm`
+Exit codes: 0 all is well; 1 a patch that was asked for has a loud verdict (unknown-source, conflict) or
+failed, a known defect is there and not mended, or cannot be told for this source (`audit`: with `--harm`
 one of these harms, with `--settings` one that they do not exclude), a site that was asked for does not exist,
 a lock differs, no start-up file is active, a test of an upstream is lost, or a contract fails; 2 the command,
 a setting, a folder, a lock, a recipe, the settings of a job or a report's input cannot be understood, a
