@@ -46,6 +46,7 @@ from overlay.verdict import APPLY
 from records import _support_print
 from sources import fetch_release, releases
 from tortures._start_contracts import ContractError, outcomes
+from tortures._upstreams import BESIDE_MEGATRON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
 PATCHES = Path(__file__).resolve().parents[2] / "patches"
 #: What Megatron imports from 0.18 on, and what stands beside a release that a contract is run on.
 TRITON = triton_on_cpu.TRITON
+#: What a patch that serves one project alone is decided and run beside: the environment has it as well.
+BESIDE = {"verl": BESIDE_MEGATRON}
 TODAY = dt.datetime.now(dt.timezone.utc).date().isoformat()
 
 
@@ -78,6 +81,14 @@ class Source(NamedTuple):
     def name(self) -> str:
         """Its name in the rows."""
         return self.release.name
+
+    def tree_for(self, patch: Patch) -> InstalledTree:
+        """Return what a patch is decided on here: one that serves a project alone, beside that project."""
+        served = patch.targets[0].serves
+        if served not in BESIDE or self.release.is_image:
+            return self.tree
+        beside = releases.fetch(releases.Release(BESIDE[served]))
+        return InstalledTree([str(self.folder), str(beside)])
 
 
 def file_of(project: str) -> Path:
@@ -129,7 +140,7 @@ def run(source: Source, jobs: Sequence[tuple[str, str, Sequence[Row]]]) -> list[
 
 def tried(source: Source, patches: Sequence[Patch], table: Table) -> tuple[list[Row], list[str]]:
     """Return the rows of patches that a table does not know on a source, and what else is to be said."""
-    trials = [trial(patch, source.tree, table, source.name) for patch in patches]
+    trials = [trial(patch, source.tree_for(patch), table, source.name) for patch in patches]
     rows = [row for one in trials for row in one.absent]
     by_id = {patch.id: patch for patch in patches}
     asked = [one for one in trials if one.alone and contract_of(one.patch) is not None]
@@ -372,13 +383,15 @@ class _Writer:
         for patch in self._asked.values():
             said = [row for row in self._rows if row.patch == patch.id and source.name in row.sources()]
             targets = {row.target: row for row in said}
-            verdict = decide(patch, source.tree, self._table())
+            tree = source.tree_for(patch)
+            verdict = decide(patch, tree, self._table())
             for target, here in zip(patch.targets, verdict.targets, strict=True):
-                if here.verdict == "not-installed" or target.project.name in targets:
+                there = here.verdict != "not-installed" and source.tree.has(target.project.marker)
+                if not there or target.project.name in targets:
                     continue
-                row = self._table().find(patch, target, source.tree)
+                row = self._table().find(patch, target, tree)
                 if row is not None:  # it is alike
-                    self._rows.append(row.replace(on={files_digest(target, source.tree): [source.name]}))
+                    self._rows.append(row.replace(on={files_digest(target, tree): [source.name]}))
                 elif here.verdict == "unknown-source" and patch not in unknown:
                     unknown.append(patch)
         rows, words = tried(source, [one for one in unknown if one.id in load_patches()], self._table())
