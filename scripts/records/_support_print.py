@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from overlay.catalogue.registry import load_patches
 from overlay.deciding.decide import combine
 from overlay.deciding.table import NAME, read
-from overlay.verdict import APPLY, TargetVerdict
+from overlay.verdict import APPLY, LOUD, TargetVerdict
 from sources import releases
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ WIDTH = 100
 _TIED = "\0"
 
 
+#: What asks for what serves it.
+_ASKS = (APPLY, *LOUD)
+
+
 def rows(folder: Path = PATCHES) -> list[Row]:
     """Return the rows of the tables of all projects."""
     return [row for path in sorted(folder.glob(f"*/{NAME}")) for row in read(str(path))]
@@ -43,17 +47,25 @@ def cells(
     for release in listed:
         here = table.setdefault(release.name, {})
         for patch in patches.values():
-            ours = [
+            words = {
+                one.project.name: said.get((patch.id, one.project.name, release.name), "not-installed")
+                for one in patch.targets
+            }
+            for one in patch.targets:  # what serves a project to which nothing is done has nothing to do
+                if (
+                    one.serves
+                    and (one.project.name, release.name) in there
+                    and words[one.serves] not in _ASKS
+                ):
+                    words[one.project.name] = "not-needed"
+            ours = tuple(
                 TargetVerdict(
-                    project=one.project.name,
-                    verdict=said.get((patch.id, one.project.name, release.name), "not-installed"),
-                    optional=one.optional,
+                    project=one.project.name, verdict=words[one.project.name], optional=one.optional
                 )
                 for one in patch.targets
-            ]
-            word = combine(tuple(one for one in ours if one.verdict != "not-installed" or not one.optional))[
-                0
-            ]
+                if words[one.project.name] != "not-installed" or not one.optional
+            )
+            word = combine(ours)[0]
             if word == "not-installed" and (patch.targets[0].project.name, release.name) in there:
                 word = "unknown-source"
             if word != "not-installed":
