@@ -12,7 +12,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fake_upstream import Upstream, forget
+from fake_upstream import Upstream, forget, tables
 
 from benches._timing import Row, seconds, summary, take_turns
 from overlay.effect import effect
@@ -110,7 +110,7 @@ def measure(turns: int) -> list[Row]:
         upstream.write()
         upstream.write(core="".join(f"def {name}(x):\n    return x\n" for name in ("plain", *names.values())))
         patch = upstream.patch({f"fakeup.core:{names[kind]}": make for kind, (make, _) in KINDS.items()})
-        engine = Engine(lambda: {patch.id: patch})
+        engine = Engine(lambda: {patch.id: patch}, table=tables())
         sys.path.insert(0, folder)
         try:
             engine.enable([patch.id], strict=True)

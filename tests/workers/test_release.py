@@ -138,7 +138,7 @@ def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
     pack = '[project.entry-points."overlay.patches"]\na = "a.patches"\n'
     (venv.folder / "pyproject.toml").write_text(pack)
     (venv.folder / "a" / "patches").mkdir(parents=True)
-    assert venv.read("new", "verl.it")["patch"] == "a/patches/verl/it"
+    assert "a/patches/verl/it/contract.py" in venv.read("new", "verl.it")["files"]
 
     run("uninstall", "--yes", "--quiet", *listed)
     left = {path for path in venv.site.rglob("*") if path.is_file() and "__pycache__" not in path.parts}

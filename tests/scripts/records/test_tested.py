@@ -178,7 +178,7 @@ def test_rows_that_differ_in_their_sources_alone_are_one() -> None:
 def test_two_rows_that_say_different_things_of_equal_files_are_refused() -> None:
     other = ROW.replace(verdict="not-needed", variant="", on={"x": ["one"]})
     (line,) = tested.contradictions([ROW, other], [PATCH], {})
-    assert line == f"refused: {PATCH.id} on one is not-needed, and as two apply 1"
+    assert line == f"refused: {PATCH.id} on one: not-needed; as two: apply 1"
     assert tested.contradictions([ROW, other.replace(on={"y": ["one"]})], [PATCH], {}) == []
 
 
