@@ -80,7 +80,8 @@ class Workplace:
         else:
             patches = self.checkout / "patches"
             put(self.checkout, {"overlay/catalogue/registry.py": "", "tests/test_other.py": ""})
-            put(self.checkout, {"patches/__init__.py": "", "patches/verl/__init__.py": ""})
+            projects = ("", "megatron/", "miles/", "slime/", "verl/")
+            put(self.checkout, {f"patches/{name}__init__.py": "" for name in projects})
         inside = self.imported / "overlay"
         inside.mkdir(parents=True)
         for path in (ROOT / "overlay").iterdir():

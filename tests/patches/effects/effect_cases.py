@@ -11,16 +11,29 @@ from overlay.catalogue.registry import load_patches, module_of
 PATCHES = load_patches()
 #: For a factory that reads nothing of its module.
 NO_MODULE: Any = None
-COUNTING = [name for name in sorted(PATCHES) if find_spec(f"{module_of(name)}.effect") is not None]
+
+
+def part(patch: str, name: str) -> str:
+    """Return the module that has a part of a patch: a file of its own, or that of the patch."""
+    own = f"{module_of(patch)}.{name}"
+    return own if find_spec(own) is not None else module_of(patch)
+
+
+def effect_of(patch: str) -> Any:
+    """Return what a patch adds to, `None` if it counts nothing."""
+    return getattr(importlib.import_module(part(patch, "effect")), "EFFECT", None)
+
+
+COUNTING = [name for name in sorted(PATCHES) if effect_of(name) is not None]
 
 
 def counts_of(patch: str) -> Any:
     """Return what a patch adds to, at nothing."""
-    counts = importlib.import_module(f"{module_of(patch)}.effect").EFFECT
+    counts = effect_of(patch)
     counts.clear()
     return counts
 
 
 def fix(patch: str) -> Any:
     """Return the functions of a patch."""
-    return importlib.import_module(f"{module_of(patch)}.fix")
+    return importlib.import_module(part(patch, "fix"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from effect_cases import COUNTING, PATCHES, counts_of
+from effect_cases import COUNTING, PATCHES, counts_of, part
 
 from overlay.catalogue.registry import module_of
 from overlay.effect import Counts, of_module, told
@@ -15,7 +15,7 @@ from overlay.effect import Counts, of_module, told
 def test_each_patch_declares_what_it_counts(patch: str) -> None:
     counts = counts_of(patch)
     assert isinstance(counts, Counts)
-    assert counts.place == f"{module_of(patch)}.effect"
+    assert counts.place == part(patch, "effect")
     # What a sentence names is counted.
     for figure in counts.effect.figures:
         setattr(counts, figure.name, 3)
