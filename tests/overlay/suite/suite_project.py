@@ -164,7 +164,7 @@ TESTS = {
 
 PATCH = """
     from overlay.effect import effect
-    from overlay.patch import Known, Patch, Project, Removal, Replacement, Target, Variant
+    from overlay.patch import Patch, Project, one_target, replaced, variant
 
     EFFECT = effect(__name__, "value", did="raised")
 
@@ -183,11 +183,7 @@ PATCH = """
     )
     PATCH = Patch(
         id="acme/fakesuite.NAME", revision=1, summary="It", why="Because.", upstream=("fake/suite#1",),
-        remove=Removal(version=None, when="never", test="tests/test_it.py"),
-        targets=(Target(project=PROJECT, variants=(Variant(
-            name="1", versions=">=1", shape=(Known(site="SITE", digests=("DIGEST",)),),
-            replacements=(Replacement(site="SITE", make=make),),
-        ),)),),
+        targets=one_target(PROJECT, variant("1", replaced("SITE", make))),
     )
 """
 
@@ -233,11 +229,19 @@ class Workplace:
             "acme_suite/patches/__init__.py": "",
             "acme_suite/patches/fakesuite/__init__.py": "",
         }
+        tree = InstalledTree(str(self.repository))
+        rows = []
         for name, site in SITES.items():
-            digest = InstalledTree(str(self.repository)).digest(site)
-            assert digest
-            text = PATCH.replace("NAME", name).replace("SITE", site).replace("DIGEST", digest)
+            text = PATCH.replace("NAME", name).replace("SITE", site)
             files[f"acme_suite/patches/fakesuite/{name}.py"] = text
+            row = {
+                "patch": f"acme/fakesuite.{name}",
+                "target": "fakesuite",
+                "sites": {site: tree.digest(site)},
+            }
+            rows.append({**row, "verdict": "apply", "variant": "1", "shown": "passed"})
+        table = {"sources": {}, "rows": rows, "mutants": {}}
+        files["acme_suite/patches/fakesuite/tested.json"] = json.dumps(table)
         write(self.packs, files)
 
     def git(self, *words: str) -> None:

@@ -58,7 +58,7 @@ def test_where_each_patch_was_in_place_and_what_it_did_is_told(tiny: Workplace) 
     # The module that cannot be imported has no test.
     assert {(one["applied"], one["processes"]) for one in (found["scale"], found["offset"])} == {(3, 3)}
     assert (found["scale"]["calls"], found["scale"]["changed"]) == (3, 3)
-    assert (found["never"]["applied"], found["never"]["calls"], found["never"]["troubles"]) == (0, 0, [])
+    assert (found["never"]["applied"], found["never"]["calls"], found["never"]["troubles"]) == (0, None, [])
     text = tiny.overlay("run", tiny.recipe("told"), "--only", "mixed").stdout
     assert "- NEVER applied, so nothing is shown of: `acme/fakesuite.never`\n" in text
     assert "- `acme/fakesuite.scale`: applied in 1 of 1 processes, changed 3 of 3" in text
