@@ -128,15 +128,20 @@ class Scheduler:
     def step(self, increment: int) -> None:
         self.num_steps += increment
 
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.step(state["num_steps"])
+
 
 def test_resumed_lr_schedule_of_verl(draw: random.Random) -> None:
     counts = counts_of("verl.resume-lr-schedule")
     steps = draw.randint(1, 500)
 
     def original(self: Any, *_: Any) -> None:
-        self.lr_scheduler.num_steps += steps
+        self.lr_scheduler.load_state_dict({"num_steps": steps})
 
-    manager = SimpleNamespace(use_checkpoint_opt_param_scheduler=False, lr_scheduler=Scheduler())
+    manager = SimpleNamespace(
+        use_checkpoint_opt_param_scheduler=False, should_load_extra=True, lr_scheduler=Scheduler()
+    )
     fix("verl.resume-lr-schedule").make_load_checkpoint(original, NO_MODULE)(manager, "here")
     manager.use_checkpoint_opt_param_scheduler = True  # verl does so itself
     fix("verl.resume-lr-schedule").make_load_checkpoint(original, NO_MODULE)(manager, "here")
