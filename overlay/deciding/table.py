@@ -128,9 +128,10 @@ class Table:
         for row in self._rows:
             about = (row.patch, row.target)
             self._by_files.setdefault(about, {}).update(dict.fromkeys(row.on, row))
-            by_sites = self._by_sites.setdefault(about, {})
-            by_sites.pop(frozenset(row.sites.items()), None)
-            by_sites[frozenset(row.sites.items())] = row
+            if not row.loud:  # what a contract failed on counts for its very files alone
+                by_sites = self._by_sites.setdefault(about, {})
+                by_sites.pop(frozenset(row.sites.items()), None)
+                by_sites[frozenset(row.sites.items())] = row
 
     def plus(self, rows: Iterable[Row]) -> Table:
         """Return a table with more rows."""

@@ -163,7 +163,8 @@ class Engine:
             if session is None:
                 selection = choose(known, patches)
                 wanted = settings.strict(strict)
-                self._check_settings()
+                if not at_start:  # then they have been looked at
+                    self._check_settings()
                 chosen = [known[name] for name in selection.ids]
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
                 session = self._opened = Session(

@@ -13,6 +13,8 @@ import os
 import sys
 from _frozen_importlib import ModuleSpec  # `importlib` is three files to read, and this none
 
+from overlay.enabling.waiting import space_of_main
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,11 +117,7 @@ class WatchingFinder:
 
     def _look_at_main(self, frame: FrameType | None) -> None:
         """Report a watched module that is run, as nothing, if its code will not report it."""
-        while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-            frame = frame.f_back
-        space = frame.f_globals if frame is not None else {}
-        if space.get("__name__") != "__main__":
-            space = getattr(sys.modules.get("__main__"), "__dict__", {})
+        space = space_of_main(frame)
         file = space.get("__file__")
         if file in self._looked:
             return

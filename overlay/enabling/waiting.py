@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
+    from typing import Any
+
+
+def space_of_main(frame: FrameType | None) -> dict[str, Any]:
+    """Return the names of what is run: of the frame that imports if it is that, else of `__main__`."""
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    space = frame.f_globals if frame is not None else {}
+    if space.get("__name__") == "__main__":
+        return space
+    found: dict[str, Any] = getattr(sys.modules.get("__main__"), "__dict__", {})
+    return found
 
 
 class Waiting:
@@ -49,10 +61,5 @@ class Waiting:
 
     def _is_run(self, frame: FrameType | None) -> bool:
         """Return whether the import is one of a file that is run, and lies in one of the packages."""
-        while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-            frame = frame.f_back
-        space = frame.f_globals if frame is not None else {}
-        if space.get("__name__") != "__main__":
-            space = getattr(sys.modules.get("__main__"), "__dict__", {})
-        file = space.get("__file__")
+        file = space_of_main(frame).get("__file__")
         return isinstance(file, str) and not self._packages.isdisjoint(os.path.abspath(file).split(os.sep))

@@ -14,7 +14,6 @@ from overlay.deciding.decide import decide
 from overlay.deciding.table import Row, files_digest, is_so, said
 from overlay.errors import SourceError
 from overlay.pinning.own_digest import of_code
-from overlay.proving.forked import HOLDS
 from overlay.reading.obstacle import obstacle
 from overlay.verdict import APPLY
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from overlay.deciding.table import Said, Tested
     from overlay.patch import Patch, Target, Variant
-    from overlay.proving.processes import Outcome
     from overlay.reading.source import Tree
     from overlay.verdict import TargetVerdict
 
@@ -196,8 +194,3 @@ def text_of(sources: Mapping[str, object], rows: Iterable[Row], mutants: Mapping
         ",\n".join(map(json.dumps, plain)),
         ",\n".join(f"  {json.dumps(name)}: {json.dumps(what)}" for name, what in mutants.items()),
     )
-
-
-def held(outcome: Outcome | tuple[str, str]) -> bool:
-    """Return whether a run of a contract found nothing wrong."""
-    return (outcome[0] if isinstance(outcome, tuple) else outcome.outcome) == HOLDS

@@ -37,10 +37,12 @@ from overlay.base.settings import ALONE
 from overlay.catalogue.known_defects import load_defects
 from overlay.catalogue.registry import contract_of, load_patches
 from overlay.deciding.decide import decide, version_of
-from overlay.deciding.table import NAME, Row, Table, files_digest, rows_in
+from overlay.deciding.table import NAME, Row, Table, files_digest
 from overlay.pinning.own_digest import of_code
-from overlay.proving.rows import Trial, held, text_of, trial, unjudged
+from overlay.proving.forked import HOLDS
+from overlay.proving.rows import Trial, text_of, trial, unjudged
 from overlay.proving.runner import STRICTLY
+from overlay.proving.writing import File
 from overlay.reading.source import InstalledTree
 from overlay.verdict import APPLY
 from records import _support_print
@@ -60,14 +62,6 @@ TRITON = triton_on_cpu.TRITON
 #: What a patch that serves one project alone is decided and run beside: the environment has it as well.
 BESIDE = {"verl": BESIDE_MEGATRON}
 TODAY = dt.datetime.now(dt.timezone.utc).date().isoformat()
-
-
-class File(NamedTuple):
-    """A table, as it is in its file."""
-
-    sources: dict[str, Any]
-    rows: list[Row]
-    mutants: dict[str, Any]
 
 
 class Source(NamedTuple):
@@ -98,12 +92,7 @@ def file_of(project: str) -> Path:
 
 def read(project: str) -> File:
     """Return the table of a project, nothing in it if there is no file."""
-    path = file_of(project)
-    if not path.exists():
-        return File({}, [], {})
-    data = path.read_bytes()
-    said = json.loads(data)
-    return File(said["sources"], rows_in(data, str(path)), said["mutants"])
+    return File.read(str(file_of(project)))
 
 
 def everything() -> dict[str, Patch]:
@@ -149,7 +138,7 @@ def tried(source: Source, patches: Sequence[Patch], table: Table) -> tuple[list[
     left: list[Trial] = []
     for one, outcome in zip(asked, alone, strict=True):
         contract = contract_of(one.patch)
-        if held(outcome) and not (contract and contract.harmless):
+        if outcome[0] == HOLDS and not (contract and contract.harmless):
             rows += one.alone
         elif one.choices:
             left.append(one)
@@ -159,7 +148,7 @@ def tried(source: Source, patches: Sequence[Patch], table: Table) -> tuple[list[
         found = run(source, [(one.patch, STRICTLY, one.choices[0]) for one in left])
         again = []
         for one, outcome in zip(left, found, strict=True):
-            if held(outcome):
+            if outcome[0] == HOLDS:
                 rows += one.choices[0]
             elif one.choices[1:]:
                 again.append(one.replace(choices=one.choices[1:]))
@@ -189,9 +178,9 @@ def renewed(source: Source, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
         mine, at = found[at : at + len(_hows(row))], at + len(_hows(row))
         fresh = row.replace(code=codes[row.patch], date=TODAY)
         harmless = getattr(contract_of(row.patch), "harmless", "")
-        if row.verdict == APPLY and held(mine[1]) and (harmless or not held(mine[0])):
+        if row.verdict == APPLY and mine[1][0] == HOLDS and (harmless or mine[0][0] != HOLDS):
             kept.append(fresh.replace(shown="passed"))
-        elif row.verdict != APPLY and held(mine[0]):
+        elif row.verdict != APPLY and mine[0][0] == HOLDS:
             kept.append(fresh.replace(shown="alone"))
         elif row.verdict != APPLY and row.shown == "read":
             kept.append(fresh)

@@ -64,6 +64,10 @@ def test_what_needs_a_person_counts_for_its_very_files_alone() -> None:
     loud = row(tree(), verdict="unknown-source", variant="", evidence="the contract fails")
     assert word(tree(), loud) == "unknown-source"
     assert word(tree(core=LONGER), loud) is None
+    # Whichever is read first, a row that passed still speaks for sources that are alike.
+    elsewhere = row(tree(core=LONGER))
+    for known in ((loud, elsewhere), (elsewhere, loud)):
+        assert word(tree(core=f"{LONGER}more += 1\n"), *known) == "apply"
 
 
 def test_that_nothing_is_to_be_done_takes_all_sites_and_one_that_is_there() -> None:

@@ -129,6 +129,16 @@ def test_in_strict_mode_it_ends_each_import(
     assert core().scale(1) == 200
 
 
+def test_a_variable_that_nobody_knows_is_named_once(
+    armed: Armed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    armed.engine.disable()
+    monkeypatch.setenv("OVERLAY_STRCIT", "1")
+    armed.engine.arm()
+    assert core().scale(1) == 200
+    assert capsys.readouterr().err.count("OVERLAY_STRCIT") == 1
+
+
 def test_a_selection_that_names_no_patch_is_refused_at_the_start(
     armed: Armed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
