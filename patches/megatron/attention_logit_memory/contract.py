@@ -33,6 +33,7 @@ def wrong(seed: str, *, graphs: bool = False) -> str:
 
     install()
     held = _stand_in()
+    held.clear()
     with megatron():
         from megatron.core.optimizer.qk_clip import clip_qk
 
@@ -52,9 +53,8 @@ def wrong(seed: str, *, graphs: bool = False) -> str:
                     greatest.append(torch.einsum("qbhd,kbhd->bhqk", query, key).detach().amax((0, 2, 3)))
                     del query, key, value
                 of_heads = torch.stack(greatest).amax(0)
-                if (
-                    captured is not None
-                ):  # a graph that is replayed runs no Python: it writes where it did before
+                if captured is not None:
+                    # A graph that is replayed runs no Python: it writes where it did before.
                     captured.copy_(of_heads)
                 elif replayed:
                     captured = attention.core_attention.current_max_attn_logits.detach()
@@ -80,8 +80,12 @@ def _kept(held: list[weakref.ref[Any]]) -> int:
         time.sleep(0.01)
 
 
+@functools.cache
 def _stand_in() -> list[weakref.ref[Any]]:
-    """Let Transformer Engine's attention return logits; return references to what its graphs hold."""
+    """Let Transformer Engine's attention return logits; return references to what its graphs hold.
+
+    Once in a process: Megatron's attention is a subclass of the first.
+    """
     import torch
 
     held: list[weakref.ref[Any]] = []
