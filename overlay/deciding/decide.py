@@ -188,14 +188,16 @@ def _unknown(patch: Patch, target: Target, tree: Tree, blank: TargetVerdict, tab
     """Return the verdict on a source that is none of those that a patch was tested on."""
     near = table.nearest(patch, target, tree)
     if near is None:
-        return blank.replace(reason=f"it was not tested on any {target.project.name}")
+        return blank.replace(reason=f"the patch was not tested on any {target.project.name}")
     findings = near.findings(tree)
     misses = [finding for finding in findings if not finding.holds]
     tested_on = next(reversed(near.sources()), "")
-    more = f" (and {len(misses) - 1} more)" if len(misses) > 1 else ""
-    first = f"{misses[0].site} {misses[0].found}{more}" if misses else f"it is as {tested_on} and as others"
-    reason = f"it is none that the patch was tested on; beside {tested_on}, {first}"
-    reason += f"; `overlay explain {patch.id}` lists the sites"
+    if misses:
+        more = f" (and {len(misses) - 1} more)" if len(misses) > 1 else ""
+        how = f"unlike {tested_on}, {misses[0].site} {misses[0].found}{more}"
+    else:
+        how = "its sites are those of tested sources that contradict each other"
+    reason = f"the patch was not tested on this source: {how}; `overlay explain {patch.id}` lists the sites"
     return blank.replace(reason=reason, findings=findings, tested_on=tested_on)
 
 

@@ -128,7 +128,7 @@ def tries(
             continue
         differ = [] if judged else unjudged(found.choices[0], patch, table)
         if differ:
-            why = f"the patch replaces {differ[0]}, which is as on no source that it was tested on: "
+            why = f"the patch replaces {differ[0]}, and was not tested with this source of it: "
             yield Try(patch=patch.id, why=f"{why}read how it differs, then add --judged")
             continue
         if not judged and (weak := too_weak(mutants(patch.id))):

@@ -124,7 +124,7 @@ def test_without_a_table_nothing_is_known(
     upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
 ) -> None:
     verdict = engines(beside(None)).plan().verdicts[0]
-    assert (verdict.verdict, verdict.reason) == ("unknown-source", "it was not tested on any fakeup")
+    assert (verdict.verdict, verdict.reason) == ("unknown-source", "the patch was not tested on any fakeup")
 
 
 @pytest.mark.parametrize("text", ["", '{"rows": [3]}'])

@@ -29,7 +29,7 @@ def gone() -> MemoryTree:
         (tree(), "apply", ""),
         (gone(), "not-needed", "it has moved to lib.new"),
         (MemoryTree({}), "not-installed", "lib is not installed"),
-        (tree(core=NEGATED), "unknown-source", "beside lib==1.2.0, lib.core:f has an unknown digest"),
+        (tree(core=NEGATED), "unknown-source", "unlike lib==1.2.0, lib.core:f has an unknown digest"),
         (tree(core=NEGATED), "unknown-source", "overlay explain lib.f"),
         (tree(core=""), "unknown-source", "lib.core:f does not exist"),
         (tree(core="def f(:\n"), "unknown-source", "does not parse"),
@@ -59,7 +59,7 @@ def test_what_is_applied_is_named() -> None:
 
 def test_a_patch_that_was_tested_on_nothing_is_not_applied() -> None:
     verdict = decide(patch(), tree(), Table([]))
-    assert (verdict.verdict, verdict.reason) == ("unknown-source", "it was not tested on any lib")
+    assert (verdict.verdict, verdict.reason) == ("unknown-source", "the patch was not tested on any lib")
 
 
 def test_conflict_between_two_patches_on_one_site_or_on_its_class() -> None:
@@ -279,7 +279,7 @@ def test_the_nearest_tested_source_is_the_one_that_the_reason_speaks_of() -> Non
     for order in ([*far, *near], [*near, *far]):
         verdict = decide(both_sites, source, Table(order))
         assert verdict.targets[0].tested_on == "lib==1.1"
-        assert "beside lib==1.1, lib.core:A.g has an unknown digest" in verdict.reason
+        assert "unlike lib==1.1, lib.core:A.g has an unknown digest" in verdict.reason
         assert {one.site: one.holds for one in verdict.targets[0].findings} == {
             F: True,
             "lib.core:A.g": False,

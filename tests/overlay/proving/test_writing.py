@@ -105,7 +105,7 @@ def test_a_replaced_site_that_is_new_is_a_matter_of_judgement(toy: Toy) -> None:
     toy.core(UNKNOWN)
     status, why, rows = wrote(toy)
     assert (status, rows) == (1, [])
-    assert "the patch replaces toylib.core:scale, which is as on no source that it was tested on" in why
+    assert "the patch replaces toylib.core:scale, and was not tested with this source of it" in why
     assert why.endswith("add --judged")
     assert wrote(toy, "--judged") == (0, "", ["apply"])
     assert plan(toy)[0] == "apply"

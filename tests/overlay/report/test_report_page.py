@@ -98,7 +98,7 @@ def test_what_was_decided_is_told(plain: Reader) -> None:
         "There is no ledger of ranks 3-4.",
         "process-004.json: rank is 'plain words'",
         "plain words 1 of 3 plain wordses; plain words1 process",
-        "it is none that the patch was tested on; beside",
+        "the patch was not tested on this source: unlike",
     ):
         assert words in plain.text, words
     targets = [anchor["href"] for anchor in plain.all("a")]
