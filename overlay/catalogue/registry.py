@@ -122,7 +122,8 @@ def _added() -> list[Row]:
     here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
     for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
         log.warning(f"OVERLAY_TRUST: {path} is of another state of {patch}, and is not asked about it")
-    return [row for row in rows if here.get(row.patch) == row.code]
+    # What is known of a defect rests on no code of ours.
+    return [row for row in rows if here.get(row.patch, "") == row.code]
 
 
 def mutants(patch: str) -> dict[str, int] | None:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import forget, write_files
 
+from overlay.auditing.judge import as_patch
 from overlay.catalogue import registry
+from overlay.catalogue.known_defects import load_defects
+from overlay.catalogue.registry import load_patches
 from overlay.deciding.table import NAME, Row, files_digest
 from overlay.enabling.engine import Engine
 from overlay.reading.source import InstalledTree
@@ -144,3 +147,16 @@ def test_a_table_is_read_where_its_project_is_there(
     assert engines(patch).plan(site=str(tmp_path / "empty")).verdicts[0].verdict == "not-installed"
     assert registry._rows == {}
     assert "tabled" not in sys.modules
+
+
+def test_a_newer_table_tells_of_defects_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows rest on somebody's reading, and on no code that could be another one by now."""
+    ident = "megatron.mtp-per-token-scale"
+    defect = as_patch(load_defects(load_patches())[ident])
+    row = {"patch": ident, "target": "megatron-core", "verdict": "apply", "shown": "read"}
+    newer = tmp_path / "newer.json"
+    sites = dict.fromkeys(defect.targets[0].sites(), "0123456789ab")
+    newer.write_text(json.dumps({"rows": [{**row, "sites": sites, "on": {"x": ["a later release"]}}]}))
+    before = len(registry.tables().rows(defect, defect.targets[0]))
+    monkeypatch.setenv("OVERLAY_TRUST", str(newer))
+    assert len(registry.tables().rows(defect, defect.targets[0])) == before + 1
