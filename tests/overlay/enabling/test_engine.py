@@ -206,7 +206,7 @@ def test_an_unknown_source_is_loud_and_touches_nothing(
     assert upstream.load().scale(1) == 3
     (line,) = lines(capsys)
     assert line.startswith(
-        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: unknown-source: it is none that "
+        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: unknown-source: the patch was "
     )
     assert engine.status().patches[0].state == "skipped"
 
