@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from weakref import WeakSet
 
-from overlay.base.settings import dynamic_cp
 from overlay.errors import OverlayError
+from overlay.model.settings import dynamic_cp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

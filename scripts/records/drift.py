@@ -18,8 +18,8 @@ import sys
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay.catalogue.registry import load_patches, tables
-from overlay.deciding.decide import decide
+from overlay.source.decide import decide
+from overlay.source.registry import load_patches, tables
 from overlay.verdict import LOUD
 from progress import tracked
 from records._drift_history import CommitTree, HistoryError, Repository
@@ -29,8 +29,8 @@ from sources.git_sources import UPSTREAMS, FetchError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from overlay.deciding.table import Tested
     from overlay.patch import Patch
+    from overlay.source.table import Tested
     from overlay.verdict import Verdict
 
 HISTORIES = ("slime@main", "verl@main", "megatron@main", "megatron@dev")

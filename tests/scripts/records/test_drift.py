@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.deciding.table import Table
+from overlay.desk.prove.rows import row_of
 from overlay.patch import Calls, Patch, Project, one_target, replaced, variant
-from overlay.proving.rows import row_of
+from overlay.source.table import Table
 from records._drift_history import Repository
 from sources import git_sources
 
