@@ -21,7 +21,7 @@ FILES = (
     "runtime/engine.py",
     "runtime/patch_state.py",
     "runtime/sites.py",
-    "aliases/search.py",
+    "runtime/search.py",
 )
 DRAWN = 12
 
@@ -72,7 +72,7 @@ def test_an_exception_just_after_everything_was_put_in_place(
 def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of this file, judged: with an engine that puts nothing back."""
     (place, *_) = [
-        (file, line) for file, line, _ in reached("enable", subject) if file.endswith("aliases/search.py")
+        (file, line) for file, line, _ in reached("enable", subject) if file.endswith("runtime/search.py")
     ]
     monkeypatch.setattr("overlay.runtime.sites.take_out", lambda sites: [])
     assert in_a_child(lambda: judge("enable", subject, place, 1, "error"))["wrong"]
