@@ -124,8 +124,8 @@ class Table:
         #: Of each patch and project: the rows by files, and by sites. What comes later wins.
         self._by_files: dict[tuple[str, str], dict[str, Row]] = {}
         self._by_sites: dict[tuple[str, str], dict[frozenset[tuple[str, Said]], Row]] = {}
-        self._rows = [*rows]
-        for row in self._rows:
+        self.all = [*rows]
+        for row in self.all:
             about = (row.patch, row.target)
             self._by_files.setdefault(about, {}).update(dict.fromkeys(row.on, row))
             if not row.loud:  # what a contract failed on counts for its very files alone
@@ -135,7 +135,7 @@ class Table:
 
     def plus(self, rows: Iterable[Row]) -> Table:
         """Return a table with more rows."""
-        return Table([*self._rows, *rows])
+        return Table([*self.all, *rows])
 
     def find(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
         """Return the row that decides on a project of a patch, `None` if its source is unknown.
