@@ -19,11 +19,12 @@ from records import figures, patches
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+SETTINGS = (ROOT / "docs/settings.md").read_text()
 DOCS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README + SETTINGS, re.MULTILINE | re.DOTALL)
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -45,9 +46,14 @@ def test_commands_of_the_readme_run(line: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_readme_names_every_verdict_and_setting() -> None:
-    for word in [*VERDICTS, *settings.LOG_LEVELS]:
-        assert f"`{word}`" in README, word
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+    assert len(README.encode()) <= 8000
+
+
+def test_the_docs_name_every_verdict_setting_and_state() -> None:
+    for word in [*VERDICTS, *settings.LOG_LEVELS, *settings.VARIABLES]:
+        assert f"`{word}`" in SETTINGS, word
     decides = (ROOT / "docs/how-it-decides.md").read_text()
     for state in STATES:
         assert f"`{state}`" in decides, state
