@@ -52,7 +52,7 @@ class Defect(Record):
     #: `project.what-is-wrong`, begun like the ids of patches; in a pack, after its name and a slash.
     id: str
     project: Project
-    #: What goes wrong, and how one notices, or that nobody does.
+    #: What goes wrong, and how one notices, beyond what the harm says.
     summary: str
     #: One of `HARMS`.
     harm: str

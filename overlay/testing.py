@@ -11,7 +11,7 @@ from overlay.model.settings import in_company, is_alone
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-__all__ = ["applied", "assert_applied", "assert_form", "enable", "with_patches", "without"]
+__all__ = ["applied", "as_without", "assert_applied", "assert_form", "enable", "with_patches", "without"]
 
 
 def assert_form(patch: Patch) -> None:
@@ -42,6 +42,16 @@ def without(made: Callable[[], Result]) -> tuple[Result, Result]:
     ours = made()
     here().disable()
     return ours, made()
+
+
+def as_without(made: Callable[..., object]) -> Callable[..., str]:
+    """Return the `alike` of a contract: what `made` returns is the same with the patches and without."""
+
+    def alike(*given: Any) -> str:
+        ours, theirs = without(lambda: made(*given))
+        return "" if ours == theirs else f"{ours}, and without the patch {theirs}"
+
+    return alike
 
 
 @contextmanager

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from overlay.effect import Figure, effect
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+
+def effect_of(place: str, upstream: str) -> Any:
+    """Return what a patch of an upstream counts, and `whitened` adds to; `place` is as for `effect`."""
+    mean = f"distance of a mean that {upstream} takes from that of all tokens, in deviations"
+    deviation = f"how far a deviation that {upstream} takes is from that of all tokens, as a part of it"
+    empty = "of them, those in which this rank had no token, so that the others would have waited for it"
+    return effect(
+        place,
+        "normalisation",
+        Figure(name="mean_off", says=mean, combine="max"),
+        Figure(name="deviation_off", says=deviation, combine="max"),
+        Figure(name="empty", says=empty),
+        then="without it a mean up to {mean_off} deviations off, a deviation up to {deviation_off} of itself",
+    )
 
 
 def whitened(
@@ -13,7 +30,7 @@ def whitened(
     mask: Any,
     all_reduce: Callable[[Any], None],
     place: tuple[int, int],
-    effect: Any,
+    counted: Any,
     *,
     shift_mean: bool,
     epsilon: float,
@@ -26,7 +43,7 @@ def whitened(
         all_reduce: Adds a tensor up over all ranks that have a part of the values, in place. Called twice.
         place: This rank among those that share a sequence, and how many these are. The upstream takes the
             mean over ranks of one such place.
-        effect: Where it is counted how far the upstream's mean and deviation are off.
+        counted: Where it is counted how far the upstream's mean and deviation are off.
         shift_mean: Whether the result has the mean 0, or that of the values.
         epsilon: What is added to the variance.
 
@@ -45,8 +62,7 @@ def whitened(
     rows = sums.tolist()
     count, total = (sum(column) for column in zip(*rows, strict=True))
     if count == 0:
-        msg = "the loss masks of all ranks are empty: there is no advantage to normalise"
-        raise ValueError(msg)
+        raise ValueError("the loss masks of all ranks are empty: there is no advantage to normalise")
     mean = total / count
     # Squares of the differences, and not of the values: of those the variance is lost where it is small
     # against them, in float64 as well. So there are two sums, one after the other.
@@ -58,23 +74,18 @@ def whitened(
     variance = sum(by_place) / count
     if count > 1:
         variance *= count / (count - 1)
-    _count(effect, rows, by_place, mean, variance)
+    _count(counted, rows, by_place, mean, variance)
     result = away / (variance + epsilon) ** 0.5
     return (result if shift_mean else result + mean).to(values.dtype)
 
 
-def _count(effect: Any, rows: list[list[float]], squares: list[float], mean: float, variance: float) -> None:
+def _count(counts: Any, rows: list[list[float]], squares: list[float], mean: float, variance: float) -> None:
     """Count by how much the mean and the deviation of each place differ from those of all.
 
-    Args:
-        effect: With the figures `calls`, `changed`, `mean_off` and `deviation_off`.
-        rows: For each place, how many values count, and their sum.
-        squares: For each place, the sum of squared differences from the mean of all.
-        mean: Of all.
-        variance: Of all.
-
+    `rows` has for each place how many values count and their sum, `squares` their sum of squared differences
+    from `mean`; that and `variance` are of all.
     """
-    effect.calls += 1
+    counts.calls += 1
     if len(rows) == 1 or variance <= 0:
         return
     deviation = variance**0.5
@@ -87,6 +98,6 @@ def _count(effect: Any, rows: list[list[float]], squares: list[float], mean: flo
         mean_off = max(mean_off, abs(away) / deviation)
         deviation_off = max(deviation_off, abs(own**0.5 / deviation - 1))
     # Far above what the order of a sum in float64 changes.
-    effect.changed += max(mean_off, deviation_off) > 1e-6  # noqa: PLR2004
-    effect.mean_off = max(effect.mean_off, mean_off)
-    effect.deviation_off = max(effect.deviation_off, deviation_off)
+    counts.changed += max(mean_off, deviation_off) > 1e-6  # noqa: PLR2004
+    counts.mean_off = max(counts.mean_off, mean_off)
+    counts.deviation_off = max(counts.deviation_off, deviation_off)

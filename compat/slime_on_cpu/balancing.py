@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 from collections import Counter
 from typing import Any
+
+from overlay.compat.slime_on_cpu import stand_in
+from overlay.testing import assert_applied, enable, without
 
 
 def divide(function: Any, values: Any, parts: int, *, equal_size: bool) -> Any:
@@ -50,8 +54,13 @@ def calls(module: Any, samples: int) -> int:
     return counted["call"] + counted["c_call"]
 
 
-def compared(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
-    """Return what is wrong with what was found (`look`) beside what upstream alone makes of the same."""
+def check(package: str, seed: str) -> str:
+    """Return what is wrong with the fast partitioner of slime or its fork, by what upstream makes alone."""
+    stand_in(package)
+    enable(f"{package}.fast-partitioner")
+    module = importlib.import_module(f"{package}.utils.seqlen_balancing")
+    assert_applied(f"{package}.fast-partitioner")
+    ours, theirs = without(lambda: look(module, seed))
     other = [name for name in ours if name != "calls" and ours[name] != theirs[name]]
     if other:
         return f"other partitions than without the patch ({', '.join(other)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def count(data: Any, given: Case, lengths: list[int]) -> int:
     """Return how many micro-batches a rank asks for, by the function that `get_data_iterator` calls."""
     name = "get_minimum_num_micro_batch_size"
     function = getattr(data, name)
-    if "cp_size" in function.__code__.co_varnames:
+    if "cp_size" in inspect.signature(function).parameters:
         return int(function(lengths, given["budget"], given["context"]))
     return int(function(lengths, given["budget"] * given["context"]))
 

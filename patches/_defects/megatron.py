@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from overlay.compat.projects import MEGATRON
-from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patches._defects._short_forms import NOT_SLIME, all_of, one_of
+from overlay.defect import above, among, beyond, given, other, switched
+from overlay.patches._defects._short_forms import NOT_SLIME, all_of, by_harm, one_of
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -24,68 +22,56 @@ _INTERLEAVED = "megatron.core.pipeline_parallel.schedules:forward_backward_pipel
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 _LINEAR = "megatron.core.extensions.transformer_engine:TELinear.__init__"
 
-_defect = partial(Defect, project=MEGATRON)
+_silent, _hang, _oom, _crash, _slow = by_harm(MEGATRON)
 
 DEFECTS = (
-    _defect(
+    _silent(
         id="megatron.ranks-differ",
-        summary="Ranks that run different patches or sources train on together. Nobody notices: upstream "
-        "compares nothing.",
-        harm="silent-wrong",
+        summary="Ranks that run different patches or sources train on together: upstream compares nothing.",
         when=all_of(beyond("the environments of the ranks differ")),
         patch="megatron.agreement",
     ),
-    _defect(
+    _silent(
         id="megatron.async-save-unpinned",
         summary="Megatron writes an asynchronous checkpoint from pinned memory that the trainer may use "
         "again meanwhile: the checkpoint is corrupt, which shows when it is loaded.",
-        harm="silent-wrong",
         when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False)),
         patch="megatron.async-checkpoint-pin",
     ),
-    _defect(
+    _crash(
         id="megatron.cp-comm-type-shifted",
-        summary="A list of communication types is read one layer too far on: the last layer ends in an "
-        "IndexError, and the others have each the type of the next.",
-        harm="crash",
+        summary="Each layer gets the next one's communication type, and the last ends in an IndexError.",
         when=all_of(given("cp_comm_type"), _CP, beyond("cp_comm_type is a list with a type for each layer")),
         patch="megatron.cp-comm-type-by-layer",
     ),
-    _defect(
+    _crash(
         id="megatron.no-dynamic-cp",
         summary="verl's dynamic context parallelism asks for names that this release has not: "
         "AssertionError, or with fused kernels the wrong rotary positions.",
-        harm="crash",
         when=all_of(switched("dynamic_context_parallel")),
         patch="megatron.dynamic-cp-names",
     ),
-    _defect(
+    _silent(
         id="megatron.expert-norm-missing",
-        summary="Of the gradients of grouped experts (TP-1)/TP is missing from the norm: it is logged too "
-        "small, and gradients are clipped too weakly. Nobody notices.",
-        harm="silent-wrong",
+        summary="(TP-1)/TP of the gradients of grouped experts is missing from the norm and from clipping.",
         met="Grouped experts with tensor parallelism, on Transformer Engine 2.13 or later.",
         when=all_of(_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later")),
         sites=(_GROUPED,),
         fixed="0.19.0",
         patch="megatron.grad-norm",
     ),
-    _defect(
+    _silent(
         id="megatron.mla-norm-repeated",
-        summary="The undivided projections of multi-latent attention count TP times in the gradient norm: it "
-        "is logged too large, and gradients are clipped too strongly. Nobody notices.",
-        harm="silent-wrong",
+        summary="Undivided projections of multi-latent attention count TP times in the norm and in clipping.",
         met="Multi-latent attention with tensor parallelism on Transformer Engine.",
         when=all_of(_TP, switched("multi_latent_attention")),
         sites=(_LINEAR,),
         fixed="0.17.0",
         patch="megatron.grad-norm",
     ),
-    _defect(
+    _silent(
         id="megatron.sink-norm-missing",
-        summary="Only the attention sinks of the first tensor parallel rank count in the gradient norm. "
-        "Nobody notices.",
-        harm="silent-wrong",
+        summary="Only the attention sinks of the first tensor parallel rank count in the gradient norm.",
         met="softmax_type=learnable with tensor parallelism.",
         when=all_of(_TP, among("softmax_type", "learnable")),
         sites=(
@@ -94,19 +80,17 @@ DEFECTS = (
         ),
         patch="megatron.grad-norm",
     ),
-    _defect(
+    _silent(
         id="megatron.label-smoothing-local",
-        summary="Labels are smoothed over a rank's part of the vocabulary: each rank has another loss, and a "
-        "gradient of none of them. Nobody notices.",
-        harm="silent-wrong",
+        summary="Labels are smoothed over a rank's part of the vocabulary: the gradient is of no rank's "
+        "loss.",
         when=all_of(_TP, beyond("the loss is called with label_smoothing")),
         patch="megatron.label-smoothing-over-tp",
     ),
-    _defect(
+    _silent(
         id="megatron.masked-loss-mean-of-means",
         summary="A masked loss is divided by the tokens of a rank's own slices, so that tokens with few "
         "others beside them weigh more. Nobody notices; in 0.14 a slice without any is NaN.",
-        harm="silent-wrong",
         when=all_of(
             _CP,
             _PER_BATCH,
@@ -115,22 +99,19 @@ DEFECTS = (
         ),
         patch="megatron.masked-loss-cp",
     ),
-    _defect(
+    _silent(
         id="megatron.aux-loss-per-token-scale",
         summary="With a loss per token the gradient of a router's auxiliary losses is too small by the "
         "tensor times the context parallel size. Nobody notices: what is logged does not show it.",
-        harm="silent-wrong",
         when=all_of(_PER_TOKEN, _EXPERTS, one_of(_AUX, _Z), one_of(_TP, _CP)),
         only=("0.12", "0.14", "before 0.16", "0.16", "0.18"),
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
     ),
-    _defect(
+    _silent(
         id="megatron.masked-tokens-overcounted",
         summary="With a padding mask an all-reduce overwrites a rank's number of tokens with that of all, "
-        "and the gradient of auxiliary losses is too large by the tensor times the context parallel "
-        "size. Nobody notices.",
-        harm="silent-wrong",
+        "and the gradient of auxiliary losses is too large by the tensor times the context parallel size.",
         met="aux_loss or seq_aux_loss with a padding mask, calculate_per_token_loss and tensor or context "
         "parallelism.",
         when=all_of(_PER_TOKEN, _EXPERTS, _AUX, one_of(_TP, _CP), beyond("there is a padding mask")),
@@ -139,11 +120,10 @@ DEFECTS = (
         upstream=("NVIDIA/Megatron-LM#7481", "NVIDIA/Megatron-LM#7452"),
         patch="megatron.moe-aux-scale",
     ),
-    _defect(
+    _silent(
         id="megatron.aux-loss-report-of-one-rank",
         summary="What is logged of a router's z-loss is the mean over one rank's tokens, and before 0.14 "
-        "that of all auxiliary losses is of one data parallel rank. Nobody notices.",
-        harm="silent-wrong",
+        "that of all auxiliary losses is of one data parallel rank.",
         met="moe_z_loss_coeff on several ranks (in 0.14 and 0.15 with tensor, in 0.18 with tensor or context "
         "parallelism); before 0.14 moe_aux_loss_coeff with data parallelism.",
         when=(
@@ -154,21 +134,19 @@ DEFECTS = (
         fixed="0.19.0",
         patch="megatron.moe-aux-scale",
     ),
-    _defect(
+    _silent(
         id="megatron.aux-loss-cp-scale",
         summary="Without a loss per token the gradient of a router's auxiliary losses is too small by the "
         "context parallel size. Nobody notices: what is logged does not show it.",
-        harm="silent-wrong",
         when=all_of(_PER_BATCH, _EXPERTS, one_of(_AUX, _Z), _CP),
         only=("0.12", "0.14"),
         fixed="0.16.0",
         patch="megatron.moe-aux-scale",
     ),
-    _defect(
+    _silent(
         id="megatron.seq-aux-loss-micro-batch-scale",
         summary="With a loss per token the gradient of seq_aux_loss is too small by the number of sequences "
         "in a micro-batch. Nobody notices: what is logged is right.",
-        harm="silent-wrong",
         met="seq_aux_loss with calculate_per_token_loss and several sequences in a micro-batch, in 0.16 to "
         "0.18 and on the dev branch.",
         when=all_of(
@@ -184,11 +162,10 @@ DEFECTS = (
         patch="megatron.moe-aux-scale",
         way_out="one sequence in a micro-batch",
     ),
-    _defect(
+    _oom(
         id="megatron.recompute-holds-inputs",
-        summary="Recomputation of MoE layers keeps every layer's input and its gradient after the "
-        "backward. One notices by memory that grows with the layers.",
-        harm="out-of-memory",
+        summary="Recomputation of MoE layers keeps every layer's input and its gradient after the backward. "
+        "One notices by memory that grows with the layers.",
         met="Recomputation of MoE layers: recompute_granularity=full, or selective with moe among "
         "recompute_modules.",
         when=(
@@ -198,19 +175,16 @@ DEFECTS = (
         ),
         patch="megatron.recompute",
     ),
-    _defect(
+    _silent(
         id="megatron.reduce-not-returned",
-        summary="The sum over tensor parallel ranks of a tensor that is not contiguous is thrown away, and "
-        "each rank goes on with its own part. Nobody notices.",
-        harm="silent-wrong",
+        summary="A sum over tensor parallel ranks is thrown away if the tensor is not contiguous.",
         when=all_of(_TP, beyond("a module of your own hands in a transposed, sliced or expanded tensor")),
         patch="megatron.reduce-contiguous",
     ),
-    _defect(
+    _silent(
         id="megatron.reshardable-shifted",
         summary="From the second bucket on, fully reshardable checkpoints hold each parameter's optimizer "
         "state shifted into the next. Nobody notices before the job resumes from nonsense.",
-        harm="silent-wrong",
         when=all_of(
             switched("dist_ckpt_optim_fully_reshardable"),
             switched("overlap_grad_reduce"),
@@ -218,22 +192,18 @@ DEFECTS = (
         ),
         patch="megatron.reshardable-checkpoint",
     ),
-    _defect(
+    _silent(
         id="megatron.resumed-decay-late",
-        summary="The first step after a resume decays weights by the new command line's schedule, not by the "
-        "checkpoint's. Nobody notices.",
-        harm="silent-wrong",
+        summary="The first step after a resume decays weights by the new schedule, not the checkpoint's.",
         when=all_of(
             switched("use_checkpoint_opt_param_scheduler"),
             beyond("the job resumes with another weight decay than it was saved with"),
         ),
         patch="megatron.resumed-weight-decay",
     ),
-    _defect(
+    _silent(
         id="megatron.sigmoid-scores-coarse",
-        summary="The balancing loss of a sigmoid router is computed from scores in bfloat16, where experts "
-        "tie that do not. Nobody notices.",
-        harm="silent-wrong",
+        summary="The balancing loss of a sigmoid router takes scores in bfloat16, in which experts tie.",
         when=all_of(
             _EXPERTS,
             among("moe_router_score_function", "sigmoid"),
@@ -243,11 +213,9 @@ DEFECTS = (
         ),
         patch="megatron.sigmoid-aux-scores",
     ),
-    _defect(
+    _silent(
         id="megatron.sent-while-freed",
-        summary="The interleaved schedule frees an activation that is still being sent: the next stage may "
-        "receive memory that holds something else. Nobody notices.",
-        harm="silent-wrong",
+        summary="The interleaved schedule frees an activation that is still being sent to the next stage.",
         when=(
             (given("num_layers_per_virtual_pipeline_stage"), _OVERLAPPED),
             (given("num_virtual_stages_per_pipeline_rank"), _OVERLAPPED),
@@ -257,42 +225,35 @@ DEFECTS = (
         sites=(_INTERLEAVED,),
         patch="megatron.vpp-send-before-free",
     ),
-    _defect(
+    _silent(
         id="megatron.mtp-mean-of-means",
-        summary="Under context parallelism each rank takes the mean of its own multi-token prediction loss, "
-        "and the ranks are averaged: tokens with few others beside them weigh more, and a rank without any "
-        "halves the rest.",
-        harm="silent-wrong",
+        summary="Under context parallelism the multi-token prediction loss is a mean of the means of ranks: "
+        "tokens with few others beside them weigh more.",
         when=all_of(given("mtp_num_layers"), _CP),
         patch="megatron.mtp-loss-scale",
     ),
-    _defect(
+    _silent(
         id="megatron.param-groups-collide",
         summary="Parameter groups that differ in learning rates or weight decay alone overwrite each other "
         "when a checkpoint is loaded: one gets another's. Nobody notices; some optimizers do not load.",
-        harm="silent-wrong",
         when=all_of(
             beyond("the job resumes, and parameter groups differ in max_lr, min_lr, start_wd or end_wd alone")
         ),
         patch="megatron.param-groups-by-lr",
     ),
-    _defect(
+    _silent(
         id="megatron.gdn-norm-gradient",
         summary="The norm at the end of Megatron's Gated DeltaNet has on each tensor parallel rank the "
-        "gradient of its own heads, which nothing sums without sequence parallelism: copies drift "
-        "apart. Nobody notices.",
-        harm="silent-wrong",
+        "gradient of its own heads, which nothing sums without sequence parallelism: copies drift apart.",
         when=all_of(
             _TP, among("sequence_parallel", False), beyond("the model has Megatron's Gated DeltaNet")
         ),
         patch="megatron.gated-norm-over-tp",
     ),
-    _defect(
+    _silent(
         id="megatron.mla-rotary-key-gradient",
         summary="The rotary key that all heads of multi-latent attention share gets the gradient of one "
-        "tensor parallel rank's heads: the down projection and all layers before train on too little. "
-        "Nobody notices.",
-        harm="silent-wrong",
+        "tensor parallel rank's heads: the down projection and all layers before train on too little.",
         when=all_of(
             _TP,
             switched("multi_latent_attention"),
@@ -304,19 +265,15 @@ DEFECTS = (
         ),
         patch="megatron.mla-rotary-key-over-tp",
     ),
-    _defect(
+    _crash(
         id="megatron.mtp-no-token-nan",
-        summary="A micro-batch that leaves multi-token prediction no token makes the logged loss NaN and, "
-        "without a loss per token, every gradient too.",
-        harm="crash",
+        summary="A micro-batch that leaves multi-token prediction no token makes loss and gradients NaN.",
         when=all_of(given("mtp_num_layers"), beyond("a micro-batch on a rank has no token to predict")),
         patch="megatron.mtp-without-tokens",
     ),
-    _defect(
+    _crash(
         id="megatron.uniform-recompute-index",
-        summary="Uniform recomputation ends in an IndexError where the layers of a stage cannot be divided "
-        "by recompute_num_layers.",
-        harm="crash",
+        summary="Uniform recomputation ends in an IndexError where the last chunk has fewer layers.",
         when=all_of(
             among("recompute_granularity", "full"),
             among("recompute_method", "uniform"),
@@ -324,11 +281,9 @@ DEFECTS = (
         ),
         patch="megatron.uniform-recompute",
     ),
-    _defect(
+    _oom(
         id="megatron.attention-logit-kept",
-        summary="The greatest attention logit that is logged is never reset: it is that of the whole run, "
-        "and the graph of each step stays in memory. One notices by memory.",
-        harm="out-of-memory",
+        summary="The greatest attention logit is never reset, and keeps the graph of each step in memory.",
         when=all_of(switched("log_max_attention_logit"), among("qk_clip", False)),
         patch="megatron.attention-logit-memory",
     ),

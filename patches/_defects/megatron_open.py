@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from overlay.compat.projects import MEGATRON
-from overlay.defect import Defect, above, among, beyond, given, switched
-from overlay.patches._defects._short_forms import NOT_SLIME, all_of, one_of
+from overlay.defect import above, among, beyond, given, switched
+from overlay.patches._defects._short_forms import NOT_SLIME, all_of, by_harm, one_of
 
 _CP = above("context_parallel_size", 1)
 _TP = above("tensor_model_parallel_size", 1)
@@ -31,14 +29,12 @@ _READS_BUCKET = "megatron.core.distributed.param_and_grad_buffer:_ParamAndGradBu
 _RECOMPUTED = f"{_MTP.partition(':')[0]}:MultiTokenPredictionLayer._checkpointed_forward"
 _SEQUENCE = "megatron.core.transformer.moe.router:TopKRouter._apply_seq_aux_loss"
 
-_defect = partial(Defect, project=MEGATRON)
+_silent, _hang, _oom, _crash, _slow = by_harm(MEGATRON)
 
 DEFECTS = (
-    _defect(
+    _silent(
         id="megatron.mtp-per-token-scale",
-        summary="With a loss per token that of multi-token prediction is divided by the tokens of the main "
-        "loss, which has more of them: its gradient is too small. Nobody notices.",
-        harm="silent-wrong",
+        summary="The multi-token prediction loss per token is divided by the more tokens of the main loss.",
         met="mtp_num_layers with calculate_per_token_loss.",
         when=all_of(given("mtp_num_layers"), switched("calculate_per_token_loss")),
         sites=(
@@ -49,24 +45,19 @@ DEFECTS = (
         upstream=("NVIDIA/Megatron-LM#3159",),
         fixed="0.17.0",
     ),
-    _defect(
+    _silent(
         id="megatron.instances-stream",
-        summary="The reduction of gradients waits for the default stream and not for the one that computes "
-        "them: it may read gradients that are not there yet. Nobody notices.",
-        harm="silent-wrong",
-        met="num_distributed_optimizer_instances above 1 with overlap_grad_reduce, and work on another "
-        "stream.",
+        summary="Gradients are reduced without waiting for the stream that computes them.",
+        met="num_distributed_optimizer_instances above 1, overlap_grad_reduce, and another stream.",
         when=all_of(above("num_distributed_optimizer_instances", 1), switched("overlap_grad_reduce")),
         sites=(_SYNC,),
         upstream=("NVIDIA/Megatron-LM#3693",),
         fixed="0.17.0",
         way_out="leave overlap_grad_reduce off",
     ),
-    _defect(
+    _crash(
         id="megatron.main-params-by-substring",
-        summary="Master weights are looked up in a checkpoint by a part of their names: a name within "
-        "another ends the job in an AssertionError.",
-        harm="crash",
+        summary="A parameter's name within another's ends the load of master weights in an AssertionError.",
         met="--load-main-params-from-ckpt, with a parameter whose name is part of another's.",
         when=all_of(switched("load_main_params_from_ckpt"), beyond("a name is part of another")),
         sites=(_NAMES,),
@@ -74,12 +65,11 @@ DEFECTS = (
         fixed="0.17.0",
         way_out="leave --load-main-params-from-ckpt out",
     ),
-    _defect(
+    _silent(
         id="megatron.global-aux-loss-scale",
         summary="The gradient of global_aux_loss is too small by the number of data parallel ranks. With a "
-        "padding mask and a loss per token it is not, and from 0.19 on too large by TP times CP. "
-        "Nobody notices: the report is right.",
-        harm="silent-wrong",
+        "padding mask and a loss per token it is not, and from 0.19 on too large by TP times CP. Nobody "
+        "notices: the report is right.",
         met="global_aux_loss with data parallelism, or with a padding mask.",
         when=all_of(
             _AUX,
@@ -94,11 +84,10 @@ DEFECTS = (
         "parallel size, and pack sequences instead of padding them",
         tried="tests/real/test_advice.py::test_a_coefficient_of_all_ranks_is_right",
     ),
-    _defect(
+    _silent(
         id="megatron.padded-z-loss-report",
         summary="With a padding mask what is logged of a router's z-loss is a mean of means of ranks, which "
-        "have different numbers of tokens; before 0.19 it is the mean of one rank. Nobody notices.",
-        harm="silent-wrong",
+        "have different numbers of tokens; before 0.19 it is the mean of one rank.",
         met="moe_z_loss_coeff with a padding mask, on several ranks.",
         when=all_of(
             above("moe_z_loss_coeff", 0),
@@ -107,14 +96,11 @@ DEFECTS = (
         ),
         sites=(_COUNT,),
         shown="tests/real/test_megatron_ranks.py::test_what_upstream_alone_weighs_wrongly_since_0_19",
-        way_out="from 0.19 on, pack sequences instead of padding them; before, do so with "
-        "megatron.moe-aux-scale",
+        way_out="pack sequences instead of padding them; before 0.19 with megatron.moe-aux-scale",
     ),
-    _defect(
+    _silent(
         id="megatron.masked-loss-before-0-14",
-        summary="A masked loss is divided by the tokens of a rank's own slices; one without any makes the "
-        "loss NaN. Else nobody notices.",
-        harm="silent-wrong",
+        summary="A masked loss is divided by the tokens of a rank's own slices; one without any is NaN.",
         met="Context parallelism without calculate_per_token_loss, and a loss function that returns a number "
         "of tokens.",
         when=all_of(
@@ -128,11 +114,10 @@ DEFECTS = (
         way_out="--calculate-per-token-loss; or move to 0.14, where megatron.masked-loss-cp mends it",
         tried="tests/real/test_advice.py::test_a_loss_per_token_is_right_in_0_13",
     ),
-    _defect(
+    _silent(
         id="megatron.cross-attention-group",
         summary="Cross attention that is given a tensor parallel group of its own makes its projections with "
-        "that of Megatron's state: its gradients are summed over the wrong ranks. Nobody notices.",
-        harm="silent-wrong",
+        "that of Megatron's state: its gradients are summed over the wrong ranks.",
         met="Cross attention with a tensor parallel group of its own (pg_collection).",
         when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
         sites=(_CROSS,),
@@ -141,13 +126,11 @@ DEFECTS = (
         "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
         way_out="give the layer the groups of Megatron's state",
     ),
-    _defect(
+    _silent(
         id="megatron.mtp-recompute-group",
         summary="Recomputed in FP8, multi-token prediction splits what it saves over the tensor parallel "
-        "group of Megatron's state, not its own, and puts it together from the wrong ranks. Nobody notices.",
-        harm="silent-wrong",
-        met="mtp_num_layers in FP8 with full recomputation, distribute_saved_activations and process groups "
-        "of its own (pg_collection).",
+        "group of Megatron's state, not its own, and puts it together from the wrong ranks.",
+        met="mtp_num_layers in FP8, distribute_saved_activations and a pg_collection of its own.",
         when=all_of(
             _TP,
             given("mtp_num_layers"),
@@ -160,11 +143,9 @@ DEFECTS = (
         "::test_layers_with_a_group_of_their_own_use_that_of_the_state",
         way_out="leave distribute_saved_activations off",
     ),
-    _defect(
+    _crash(
         id="megatron.reshardable-without-fused-adam",
-        summary="A fully reshardable checkpoint (before 0.15: one sharded over the model's space) cannot be "
-        "loaded into torch's own Adam: KeyError: 'step'.",
-        harm="crash",
+        summary="A fully reshardable checkpoint does not load into torch's own Adam: KeyError: 'step'.",
         met="A resume with dist_ckpt_optim_fully_reshardable (before 0.15 with optimizer states of the type "
         "fully_sharded_model_space), where neither Transformer Engine nor Apex is installed.",
         when=all_of(
@@ -177,13 +158,10 @@ DEFECTS = (
         sites=(_LOAD,),
         way_out="install Transformer Engine or Apex",
     ),
-    _defect(
+    _silent(
         id="megatron.mxfp8-offsets-unaligned",
-        summary="Weights in MXFP8 are copied from their buffer at offsets that leave out its alignment: "
-        "behind a size that is no multiple of 64 each is shifted. Nobody notices.",
-        harm="silent-wrong",
-        met="reuse_grad_buf_for_mxfp8_param_ag with the distributed optimizer, and parameters whose sizes "
-        "are no multiples of 64.",
+        summary="Weights in MXFP8 are shifted behind one whose size is no multiple of 64.",
+        met="reuse_grad_buf_for_mxfp8_param_ag, and parameters of sizes that are no multiples of 64.",
         when=all_of(
             switched("reuse_grad_buf_for_mxfp8_param_ag"),
             beyond("the size of a parameter is no multiple of 64"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from overlay.compat.projects import SLIME
-from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patches._defects._short_forms import all_of, one_of
+from overlay.defect import above, among, beyond, given, other, switched
+from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
 _PPO = among("advantage_estimator", "ppo")
 _CP = above("context_parallel_size", 1)
@@ -24,46 +22,36 @@ _INNER = "slime.backends.megatron_utils.model_provider:_get_model_provider_func"
 _BRIDGED = "slime.utils.megatron_bridge_utils"
 _GDN = beyond("the model is Qwen3-Next or Qwen3.5, with slime's own layer")
 
-_defect = partial(Defect, project=SLIME)
+_silent, _hang, _oom, _crash, _slow = by_harm(SLIME)
 
 DEFECTS = (
-    _defect(
+    _silent(
         id="slime.allgather-cp-scrambled",
-        summary="--allgather-cp is accepted for models whose layers expect zigzag pieces: they attend to the "
-        "wrong tokens. Nobody notices but by a reward that does not rise.",
-        harm="silent-wrong",
+        summary="--allgather-cp is accepted for models whose layers then attend to the wrong tokens.",
         when=all_of(switched("allgather_cp"), _CP, beyond("the model has no sparse attention")),
         patch="slime.allgather-cp-models",
     ),
-    _defect(
+    _silent(
         id="slime.async-groups-dropped",
-        summary="Fully asynchronous rollouts throw finished groups away, those of late prompts first. Nobody "
-        "notices: their prompts count as used.",
-        harm="silent-wrong",
+        summary="Fully asynchronous rollouts throw finished groups away, those of late prompts first.",
         when=all_of(among("rollout_function_path", "*fully_async_rollout*")),
         patch="slime.async-groups",
     ),
-    _defect(
+    _oom(
         id="slime.bridge-recompute-lost",
-        summary="In bridge mode --recompute-granularity does not reach the model. One notices by running out "
-        "of memory.",
-        harm="out-of-memory",
+        summary="In bridge mode --recompute-granularity does not reach the model.",
         when=all_of(among("megatron_to_hf_mode", "bridge"), given("recompute_granularity")),
         patch="slime.bridge-flags",
     ),
-    _defect(
+    _silent(
         id="slime.bridge-per-token-loss-lost",
-        summary="In bridge mode --calculate-per-token-loss reaches the loss and not the model: the gradient "
-        "is a mean of means over micro-batches. Nobody notices.",
-        harm="silent-wrong",
+        summary="In bridge mode --calculate-per-token-loss reaches the loss and not the model.",
         when=all_of(among("megatron_to_hf_mode", "bridge"), switched("calculate_per_token_loss")),
         patch="slime.bridge-flags",
     ),
-    _defect(
+    _silent(
         id="slime.bridge-context-parallel-lost",
-        summary="In bridge mode --context-parallel-size does not reach the model: each rank attends to its "
-        "own tokens alone. Nobody notices but by a reward that does not rise.",
-        harm="silent-wrong",
+        summary="In bridge mode --context-parallel-size is lost: each rank attends to its own tokens alone.",
         when=all_of(among("megatron_to_hf_mode", "bridge"), _CP),
         sites=(
             _PROVIDER,
@@ -73,39 +61,33 @@ DEFECTS = (
         fixed="0.2.4",
         patch="slime.bridge-flags",
     ),
-    _defect(
+    _oom(
         id="slime.budget-exceeded",
-        summary="Micro-batches are balanced without regard to max_tokens_per_gpu, and some exceed it. One "
-        "notices by running out of memory some steps into a run.",
-        harm="out-of-memory",
+        summary="Micro-batches are balanced without regard to max_tokens_per_gpu, and some exceed it.",
         when=all_of(switched("use_dynamic_batch_size")),
         only=("0.1-0.2",),
         patch="slime.capped-partitions",
     ),
-    _defect(
+    _crash(
         id="slime.long-sample-refused",
         summary="A sample longer than max_tokens_per_gpu ends the job in AssertionError: This should never "
         "happen. Before and after this commit it gets a micro-batch of its own.",
-        harm="crash",
         met="--use-dynamic-batch-size, and a sample longer than --max-tokens-per-gpu.",
         when=all_of(switched("use_dynamic_batch_size"), beyond("a sample is longer than max_tokens_per_gpu")),
         only=("286750aa3",),
         patch="slime.capped-partitions",
     ),
-    _defect(
+    _oom(
         id="slime.budget-exceeded-by-flops",
-        summary="With --balance-by-flops micro-batches exceed max_tokens_per_gpu. One notices by running out "
-        "of memory some steps into a run.",
-        harm="out-of-memory",
+        summary="With --balance-by-flops micro-batches exceed max_tokens_per_gpu.",
         when=all_of(switched("use_dynamic_batch_size"), switched("balance_by_flops")),
         only=("0.3.1",),
         patch="slime.capped-partitions",
     ),
-    _defect(
+    _silent(
         id="slime.model-of-another-step",
         summary="slime loads the teacher and the old actor from the step that was named for the reference's "
         "checkpoint. If their checkpoints lack that step, the job stops.",
-        harm="silent-wrong",
         when=(
             (
                 given("ref_ckpt_step"),
@@ -118,19 +100,16 @@ DEFECTS = (
         ),
         patch="slime.checkpoint-step",
     ),
-    _defect(
+    _silent(
         id="slime.eps-clip-c-ignored",
-        summary="--eps-clip-c is parsed and never reaches the policy loss: dual clipping is off. Nobody "
-        "notices.",
-        harm="silent-wrong",
+        summary="--eps-clip-c is parsed and never reaches the policy loss: dual clipping is off.",
         when=all_of(given("eps_clip_c"), among("train_backend", "megatron")),
         patch="slime.eps-clip-c",
     ),
-    _defect(
+    _slow(
         id="slime.partitioner-slow",
         summary="The partitioner takes time that grows with samples times parts, up to half a minute of each "
         "step, while the device waits. One notices by idle devices between rollout and training.",
-        harm="slow",
         when=(
             (switched("balance_data"),),
             (switched("balance_by_flops"),),
@@ -140,59 +119,50 @@ DEFECTS = (
         ),
         patch="slime.fast-partitioner",
     ),
-    _defect(
+    _silent(
         id="slime.group-baseline-lost",
         summary="Unless each prompt has n_samples_per_prompt samples, slime compares rewards with the mean "
         "of the whole batch: a prompt that is always solved gets a positive advantage.",
-        harm="silent-wrong",
         when=(
             (*_GROUPED, switched("use_dynamic_global_batch_size")),
             (*_GROUPED, beyond("samples are trimmed, or a rollout has several")),
         ),
         patch="slime.group-baseline",
     ),
-    _defect(
+    _crash(
         id="slime.group-timeout-lost",
         summary="After the first offload process groups have torch's timeout of 10 minutes and no NCCL "
         "options. One notices when the watchdog stops a job in a long step or save.",
-        harm="crash",
         when=all_of(
             switched("offload_train"),
             one_of(other("distributed_timeout_minutes", 10), given("nccl_communicator_config_path")),
         ),
         patch="slime.group-timeouts",
     ),
-    _defect(
+    _silent(
         id="slime.gdn-gradient-under-cp",
         summary="Below Gated DeltaNet layers the gradient lacks what tokens on other context parallel ranks "
         "give back. Nobody notices: losses are right, and the gradient is too small.",
-        harm="silent-wrong",
         when=all_of(_CP, _GDN),
         only=("0.2.4",),
         patch="slime.hf-attention-gradient",
     ),
-    _defect(
+    _silent(
         id="slime.gdn-gradient-under-tp",
-        summary="Each Gated DeltaNet layer multiplies the gradient below it by the tensor parallel size. One "
-        "may notice a gradient norm that grows with it.",
-        harm="silent-wrong",
+        summary="Each Gated DeltaNet layer multiplies the gradient below it by the tensor parallel size.",
         when=all_of(_TP, switched("sequence_parallel"), _GDN),
         only=("0.2",),
         patch="slime.hf-attention-gradient",
     ),
-    _defect(
+    _oom(
         id="slime.loss-copies-logits",
-        summary="Log-probabilities and entropy hold two to four times the logits at once. One notices by "
-        "running out of memory in the loss.",
-        harm="out-of-memory",
+        summary="Log-probabilities and entropy hold two to four times the logits at once.",
         when=all_of(among("loss_type", "policy_loss", "sft_loss"), among("train_backend", "megatron")),
         patch="slime.loss-memory",
     ),
-    _defect(
+    _silent(
         id="slime.gae-through-masked",
-        summary="PPO's advantages run through the tokens of tools: their values, which no loss has trained, "
-        "and their KL count for the tokens before them.",
-        harm="silent-wrong",
+        summary="PPO's advantages run through the tokens of tools, whose values no loss has trained.",
         met="PPO with masked tokens in the responses, and lambda or gamma below 1 or a --kl-coef.",
         when=all_of(
             _PPO,
@@ -202,19 +172,16 @@ DEFECTS = (
         ),
         patch="slime.masked-gae",
     ),
-    _defect(
+    _silent(
         id="slime.ppo-reward-misplaced",
         summary="Under context parallelism PPO's reward goes to the last token of the first rank: an "
         "IndexError where it has none of the response, and else, unnoticed, the wrong token.",
-        harm="silent-wrong",
         when=all_of(_PPO, _CP),
         patch="slime.masked-gae",
     ),
-    _defect(
+    _crash(
         id="slime.no-log-probs-of-rollout",
-        summary="A rollout of one training step without log-probabilities of its own ends in TypeError: "
-        "'NoneType' object is not iterable.",
-        harm="crash",
+        summary="A rollout of one step without log-probabilities of its own ends in TypeError.",
         when=all_of(
             among("loss_type", "policy_loss"),
             among("kl_coef", 0),
@@ -223,19 +190,15 @@ DEFECTS = (
         ),
         patch="slime.one-step-log-probs",
     ),
-    _defect(
+    _silent(
         id="slime.partial-rollout-overlong",
-        summary="A response that is resumed gets the whole token budget again, and may be several times too "
-        "long. One notices by lengths above --rollout-max-response-len.",
-        harm="silent-wrong",
+        summary="A response that is resumed gets the whole token budget again, and may be far too long.",
         when=all_of(switched("partial_rollout")),
         patch="slime.partial-rollout-budget",
     ),
-    _defect(
+    _silent(
         id="slime.schedule-advanced-twice",
-        summary="A resumed run's learning rate schedule is advanced a second time, past warm-up and towards "
-        "its end. One notices only in the curve of the learning rate.",
-        harm="silent-wrong",
+        summary="A resumed run's learning rate schedule is advanced a second time, past warm-up.",
         when=all_of(
             one_of(
                 other("lr_decay_style", "constant"),
@@ -248,11 +211,9 @@ DEFECTS = (
         ),
         patch="slime.resumed-schedule",
     ),
-    _defect(
+    _silent(
         id="slime.qwen3-tool-results-split",
-        summary="SFT with --loss-mask-type qwen3 gives each of several tool results a turn of its own, which "
-        "the model's template never does. Nobody notices.",
-        harm="silent-wrong",
+        summary="SFT with --loss-mask-type qwen3 gives each of several tool results a turn of its own.",
         when=all_of(
             among("loss_type", "sft_loss"),
             among("loss_mask_type", "qwen3"),
@@ -260,19 +221,16 @@ DEFECTS = (
         ),
         patch="slime.tool-turn-mask",
     ),
-    _defect(
+    _silent(
         id="slime.values-divided",
-        summary="The critic's values are divided by --rollout-temperature. Nobody notices but in a value "
-        "loss that depends on the temperature.",
-        harm="silent-wrong",
+        summary="The critic's values are divided by --rollout-temperature.",
         when=all_of(_PPO, other("rollout_temperature", 1)),
         patch="slime.value-temperature",
     ),
-    _defect(
+    _oom(
         id="slime.vpp-rounds-down",
         summary="With virtual pipeline stages the number of micro-batches is rounded down: they exceed the "
         "budget. One notices by running out of memory, or by Megatron refusing a single one.",
-        harm="out-of-memory",
         when=all_of(
             switched("use_dynamic_batch_size"),
             one_of(
@@ -283,27 +241,21 @@ DEFECTS = (
         ),
         patch="slime.vpp-ceiling",
     ),
-    _defect(
+    _silent(
         id="slime.whitening-by-slice",
-        summary="Under context parallelism each rank normalises advantages by its own slices: tokens of one "
-        "sample get different means and deviations. Nobody notices.",
-        harm="silent-wrong",
+        summary="Each context parallel rank normalises advantages by the statistics of its own slices.",
         when=all_of(_WHITENED, _CP),
         patch="slime.whiten-over-cp",
     ),
-    _defect(
+    _hang(
         id="slime.whitening-waits",
-        summary="A rank whose slices hold no response token leaves out the collective of the normalisation, "
-        "and the others wait until they time out.",
-        harm="hang",
+        summary="A rank whose slices hold no response token leaves out a collective, and the others wait.",
         when=all_of(_WHITENED, _CP, beyond("some rank has no token of a response")),
         patch="slime.whiten-over-cp",
     ),
-    _defect(
+    _crash(
         id="slime.whitening-cancels",
-        summary="The variance of advantages that are large against it is lost in float32: NaN, at which "
-        "Megatron stops.",
-        harm="crash",
+        summary="The variance of large advantages is lost in float32: NaN, at which Megatron stops.",
         when=all_of(_WHITENED, beyond("advantages are far from 0, as with rewards in the thousands")),
         patch="slime.whiten-over-cp",
     ),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from overlay.compat.projects import SLIME
-from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patches._defects._short_forms import all_of
+from overlay.defect import above, among, beyond, given, other, switched
+from overlay.patches._defects._short_forms import all_of, by_harm
 
 _FSDP = "slime.backends.fsdp_utils.actor:FSDPTrainRayActor._train_step"
 _QWEN = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen"
@@ -16,13 +14,12 @@ _TRAIN = "slime.backends.megatron_utils.model:train"
 _REWARD = "slime.rollout.on_policy_distillation:reward_func"
 _LOG = "slime.backends.megatron_utils.data:log_rollout_data"
 
-_defect = partial(Defect, project=SLIME)
+_silent, _hang, _oom, _crash, _slow = by_harm(SLIME)
 
 DEFECTS = (
-    _defect(
+    _silent(
         id="slime.eps-clip-c-ignored-by-fsdp",
-        summary="FSDP's trainer parses --eps-clip-c and never uses it: dual clipping is off. Nobody notices.",
-        harm="silent-wrong",
+        summary="FSDP's trainer parses --eps-clip-c and never uses it: dual clipping is off.",
         met="--eps-clip-c with the FSDP backend.",
         when=all_of(given("eps_clip_c"), among("train_backend", "fsdp")),
         sites=(_FSDP,),
@@ -30,11 +27,9 @@ DEFECTS = (
         way_out="train on Megatron, with slime.eps-clip-c",
         tried="tests/real/test_contracts.py::test_with_the_patch_the_contract_holds",
     ),
-    _defect(
+    _silent(
         id="slime.qwen-tool-results-split",
-        summary="SFT with --loss-mask-type qwen gives each of several tool results a turn of its own, which "
-        "the model's template never does. Nobody notices.",
-        harm="silent-wrong",
+        summary="SFT with --loss-mask-type qwen gives each of several tool results a turn of its own.",
         met="SFT with --loss-mask-type qwen on conversations in which results of tools follow each other.",
         when=all_of(
             among("loss_type", "sft_loss"),
@@ -47,11 +42,9 @@ DEFECTS = (
         "--loss-mask-type qwen3 with slime.tool-turn-mask; 0.1.0 has neither",
         tried="tests/real/test_advice.py::test_slimes_other_masks_keep_the_results_of_tools_in_one_turn",
     ),
-    _defect(
+    _crash(
         id="slime.grad-norm-unbound",
-        summary="A step that is skipped for an infinite gradient ends the job in UnboundLocalError, instead "
-        "of being skipped.",
-        harm="crash",
+        summary="A step that is to be skipped for an infinite gradient ends in UnboundLocalError.",
         met="--fp16, or --no-check-for-nan-in-loss-and-grad with --loss-scale, and gradients that overflow.",
         when=(
             # Megatron leaves the check out itself where the scale of the loss is dynamic.
@@ -67,21 +60,17 @@ DEFECTS = (
         fixed="0.3.0",
         way_out="train in bfloat16, without --loss-scale",
     ),
-    _defect(
+    _silent(
         id="slime.kl-metric-overwritten",
-        summary="PPO makes its rewards in the tensors of the KL: the metric rollout/kl shows rewards. "
-        "Training is right; whoever steers by the metric is misled.",
-        harm="silent-wrong",
+        summary="PPO's metric rollout/kl shows rewards, which misleads whoever steers by it.",
         met="PPO.",
         when=all_of(among("advantage_estimator", "ppo")),
         sites=(_ADVANTAGES,),
         upstream=("THUDM/slime#2114",),
     ),
-    _defect(
+    _silent(
         id="slime.correct-samples-mispaired",
-        summary="--log-correct-samples pairs the rewards of the whole batch with the samples of one rank: "
-        "its metrics are of other samples. Training is right.",
-        harm="silent-wrong",
+        summary="--log-correct-samples pairs a rank's samples with the whole batch's rewards in metrics.",
         met="--log-correct-samples with a data parallel size above 1.",
         when=all_of(switched("log_correct_samples"), beyond("there are several data parallel ranks")),
         sites=(
@@ -91,22 +80,19 @@ DEFECTS = (
         upstream=("THUDM/slime#2234",),
         way_out="leave --log-correct-samples out",
     ),
-    _defect(
+    _crash(
         id="slime.mtp-heads-not-logged",
-        summary="Training with several layers of multi-token prediction ends in RuntimeError: a Tensor with "
-        "2 elements cannot be converted to Scalar.",
-        harm="crash",
+        summary="Training with several layers of multi-token prediction ends in RuntimeError.",
         met="--enable-mtp-training with --mtp-num-layers above 1.",
         when=all_of(switched("enable_mtp_training"), above("mtp_num_layers", 1)),
         sites=(_TRAIN,),
         upstream=("THUDM/slime#2132",),
         way_out="--mtp-num-layers 1",
     ),
-    _defect(
+    _silent(
         id="slime.teacher-at-temperature-1",
         summary="On-policy distillation compares the student at --rollout-temperature with an SGLang teacher "
-        "at 1: SGLang scores the tokens of a request at 1, whatever temperature it asks for. Nobody notices.",
-        harm="silent-wrong",
+        "at 1: SGLang scores the tokens of a request at 1, whatever temperature it asks for.",
         met="On-policy distillation with a teacher on SGLang, at a --rollout-temperature other than 1.",
         when=all_of(among("opd_type", "sglang"), other("rollout_temperature", 1)),
         sites=(_REWARD,),

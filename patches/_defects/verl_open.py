@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from overlay.compat.projects import VERL
-from overlay.defect import Defect, above, among, beyond, given, other, switched
-from overlay.patches._defects._short_forms import all_of, one_of
+from overlay.defect import above, among, beyond, given, other, switched
+from overlay.patches._defects._short_forms import all_of, by_harm, one_of
 
 _MOONCAKE = "verl.checkpoint_engine.mooncake_checkpoint_engine:MooncakeCheckpointEngine"
 _ACTOR = "verl.workers.actor.megatron_actor:MegatronPPOActor.forward_backward_batch"
@@ -19,25 +17,23 @@ _RESOLVE = "verl.workers.engine.megatron.transformer_impl:MegatronEngine._resolv
 _SFT = "verl.trainer.sft_trainer_ray:SFTTrainer.fit"
 _V1 = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
 
-_defect = partial(Defect, project=VERL)
+_silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 
 DEFECTS = (
-    _defect(
+    _silent(
         id="verl.mooncake-mark-left",
-        summary="After a transfer marks of completion are left over: the next one takes them for its "
-        "own, and may write over a bucket that is still being read. Nobody notices.",
-        harm="silent-wrong",
+        summary="After a transfer marks of completion are left over: the next one takes them for its own, "
+        "and may write over a bucket that is still being read.",
         met="The checkpoint engine mooncake, from the second transfer on.",
         when=all_of(among("checkpoint_engine.backend", "mooncake")),
         sites=(f"{_MOONCAKE}.receive_weights",),
         fixed="0.9.1",
         shown="tests/real/test_verl_left.py::test_verl_0_9_0_leaves_marks_to_the_next_transfer",
     ),
-    _defect(
+    _silent(
         id="verl.rejected-tokens-counted",
         summary="Under rejection sampling verl divides the critic's loss by all tokens of the rollout, "
         "rejected ones included: the more it rejects, the smaller the gradient.",
-        harm="silent-wrong",
         met="A critic under trainer.use_v1=True with algorithm.rollout_correction.rollout_rs, without "
         "bypass_mode, and loss_agg_mode=token-mean.",
         when=all_of(
@@ -57,11 +53,10 @@ DEFECTS = (
         way_out="trainer.use_v1=False, which verl has deprecated",
         tried="tests/real/test_advice.py::test_the_legacy_trainer_counts_no_rejected_token",
     ),
-    _defect(
+    _silent(
         id="verl.legacy-workers-weigh-by-samples",
         summary="The legacy workers weigh a micro-batch by its samples, and on Megatron all micro-batches "
-        "alike: under token-mean a token in a short response counts for more. Nobody notices.",
-        harm="silent-wrong",
+        "alike: under token-mean a token in a short response counts for more.",
         met="The legacy workers: trainer.use_legacy_worker_impl other than disable.",
         when=all_of(other("trainer.use_legacy_worker_impl", "disable")),
         sites=(_ACTOR,),
@@ -71,22 +66,18 @@ DEFECTS = (
         "actor.strategy=fsdp2; but it refuses a critic that is not on fsdp, and one that is needs "
         "verl.critic-loss-scale",
     ),
-    _defect(
+    _crash(
         id="verl.distillation-of-nothing",
-        summary="A distillation of a micro-batch without any token that counts ends in RuntimeError: min(): "
-        "Expected reduction dim.",
-        harm="crash",
+        summary="A distillation of a micro-batch without any token that counts ends in RuntimeError.",
         met="distillation.enabled=True, and a micro-batch whose tokens are all masked.",
         when=all_of(switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),
         sites=(_RANGE,),
         way_out="drop samples without a token that counts",
         tried="tests/real/test_advice.py::test_a_distillation_of_one_token_is_measured",
     ),
-    _defect(
+    _silent(
         id="verl.resume-repeats-order",
-        summary="After a resume at the end of an epoch the next epoch has the order of the first. Each "
-        "prompt is still seen as often.",
-        harm="silent-wrong",
+        summary="After a resume at the end of an epoch the next epoch has the order of the first.",
         met="A resume of RL from a checkpoint of the last step of an epoch, with data.shuffle; in 0.9 with "
         "trainer.use_v1=False.",
         when=all_of(
@@ -100,11 +91,9 @@ DEFECTS = (
         way_out="save within an epoch, not at its end",
         tried="tests/real/test_advice.py::test_a_job_that_was_saved_within_an_epoch_goes_on",
     ),
-    _defect(
+    _silent(
         id="verl.reward-on-observation-dropped",
-        summary="REINFORCE++ drops a reward that stands on a token of an observation: a rollout that ends "
-        "with one gets none. Nobody notices.",
-        harm="silent-wrong",
+        summary="REINFORCE++ drops a reward that stands on a token of an observation.",
         met="algorithm.adv_estimator=reinforce_plus_plus, and rollouts that end with an observation.",
         when=all_of(
             among("algorithm.adv_estimator", "reinforce_plus_plus"),
@@ -115,11 +104,9 @@ DEFECTS = (
         way_out="let rollouts end with a turn of the policy",
         tried="tests/real/test_advice.py::test_a_reward_on_a_token_of_the_policy_is_credited",
     ),
-    _defect(
+    _crash(
         id="verl.sft-odd-batch",
-        summary="SFT on Ray ends in an AssertionError where the data parallel ranks do not divide the batch "
-        "size.",
-        harm="crash",
+        summary="SFT on Ray ends in an AssertionError where the ranks do not divide the batch size.",
         met="SFT on Ray with a data.train_batch_size that is no multiple of the data parallel size.",
         when=all_of(
             given("data.train_batch_size"), beyond("it is SFT on Ray, and the ranks do not divide the batch")
@@ -129,11 +116,10 @@ DEFECTS = (
         way_out="make the batch size a multiple of the ranks",
         tried="tests/real/test_sft_balance_ray.py::test_it_is_the_release_that_runs",
     ),
-    _defect(
+    _silent(
         id="verl.lora-of-stacked-projections",
         summary="vLLM 0.25 and later are handed LoRA adapters with a mapper of stacked projections, by which "
         "tensors are taken for others. Nobody notices but by odd rollouts.",
-        harm="silent-wrong",
         met="LoRA that is not merged, with vLLM 0.25 or later.",
         when=all_of(
             one_of(above("lora_rank", 0), above("lora.rank", 0)),
@@ -146,11 +132,9 @@ DEFECTS = (
         way_out="a vLLM before 0.25; or lora.merge=True, on Megatron from 0.7.1 on and on FSDP from 0.9 on, "
         "where 0.7.1 and 0.8.0 send unmerged weights by it",
     ),
-    _defect(
+    _silent(
         id="verl.bridge-gradients-in-bf16",
-        summary="With Megatron-Bridge the gradients of a model in bfloat16 are added up and reduced in "
-        "bfloat16, where everywhere else verl asks for float32. Nobody notices.",
-        harm="silent-wrong",
+        summary="With Megatron-Bridge the gradients of a bfloat16 model are added up in bfloat16.",
         met="Megatron with vanilla_mbridge=False, and no grad_reduce_in_fp32 in override_ddp_config.",
         when=all_of(
             among("strategy", "megatron"),

@@ -3,12 +3,19 @@
 Such a loss is a sum of terms, one for each sequence, times `dp_size` and divided by what the whole batch has:
 tokens, sequences, a constant. Nothing else may be taken for one. A mean over the sequences at hand, a choice
 of the tokens that stand out among them, or a width that they happen to be padded to is another number in each
-subgroup, and ignores the scale. So a loss counts as a sum if its very source is known to be one.
+subgroup, and ignores the scale. So a loss counts as a sum if its very source is known to be one:
+`losses.tested.json` has the digests of sources by the names of their functions.
+
+    python -m overlay.patches._dynamic_cp.losses
+
+adds those of the verl that is installed, once somebody has read that they are sums.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+from pkgutil import get_data
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,21 +26,11 @@ if TYPE_CHECKING:
 BY_WIDTH = "seq-mean-token-sum-norm"
 #: The modes in which `agg_loss` is known to be a sum.
 _MODES = frozenset({"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", BY_WIDTH})
-_AGGREGATIONS = frozenset({("agg_loss", "dc73e40d0484"), ("agg_loss", "c86948656b84")})
-#: Losses as they are given to the engine, by name and digest of their source.
-_SFT, _PPO = ("sft_loss", "5a5291000f01"), ("ppo_loss", "68bfbb68b97b")
-#: The policy losses of verl's registry that are sums. What they, `ppo_loss` included, add up is `agg_loss`.
-_POLICY_SUMS = frozenset(
-    {
-        ("compute_policy_loss_vanilla", "c516af31abe7"),
-        ("compute_policy_loss_dppo_tv", "5924d27a6d88"),
-        ("compute_policy_loss_dppo_kl", "ab76c56f3504"),
-        ("compute_policy_loss_gspo", "a4bdfcc4583c"),
-        ("compute_policy_loss_sapo", "fc67fc4d2302"),
-        ("compute_policy_loss_gpg", "40200610e386"),
-        ("compute_policy_loss_cispo", "45c586c18f83"),
-    }
-)
+_TABLE = "losses.tested.json"
+#: Digests of the sources of losses, of the policy losses of verl's registry and of what adds them up.
+_SUMS: dict[str, list[str]] = json.loads(get_data(__package__ or "", _TABLE) or b"")
+#: Losses as they are given to the engine, and the name of what they, and policy losses, add up by.
+_SFT, _PPO, _ADDS_UP = "sft_loss", "ppo_loss", "agg_loss"
 
 
 def is_sum(loss_function: Any) -> bool:
@@ -44,22 +41,22 @@ def is_sum(loss_function: Any) -> bool:
 
     """
     function, config = opened(loss_function)
-    source = _source_of(function)
-    if source == _SFT:
+    name = _known(function)
+    if name == _SFT:
         return True
-    if source != _PPO or not _adds_up(function) or config is None:
+    if name != _PPO or not _adds_up(function) or config is None:
         return False
     mode = getattr(config, "loss_agg_mode", None)
     if mode not in _MODES or (mode == BY_WIDTH and getattr(config, "loss_scale_factor", None) is None):
         return False
     policy_loss = _policy_loss(function, config)
-    return _source_of(policy_loss) in _POLICY_SUMS and _adds_up(policy_loss)
+    return _known(policy_loss) not in ("", _SFT, _PPO, _ADDS_UP) and _adds_up(policy_loss)
 
 
 def name_of(loss_function: Any) -> str:
     """Return a name by which the user knows a loss."""
     function, config = opened(loss_function)
-    if _source_of(function) == _PPO and config is not None:
+    if _known(function) == _PPO and config is not None:
         return f"loss_mode={_mode_of(config)}"
     # An object's address would be another on each rank.
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -117,16 +114,16 @@ def _policy_loss(ppo_loss: Any, config: Any) -> Any:
 
 def _adds_up(function: Any) -> bool:
     """Return whether the `agg_loss` that a function calls is one that was written for."""
-    return _source_of(function.__globals__.get("agg_loss")) in _AGGREGATIONS
+    return _known(function.__globals__.get(_ADDS_UP)) == _ADDS_UP
 
 
-def _source_of(function: Any) -> tuple[str, str]:
-    """Return the name and the digest of a function's source, two empty strings if it has none."""
+def _known(function: Any) -> str:
+    """Return the name of a function whose source is known to be a sum, empty for any other."""
     from types import FunctionType
 
     # Never what `__wrapped__` says: around it may be anything.
     code = function.__code__ if type(function) is FunctionType else None
-    return ("", "") if code is None else (code.co_name, _digest_of(code))
+    return code.co_name if code is not None and _digest_of(code) in _SUMS.get(code.co_name, ()) else ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -141,3 +138,22 @@ def _digest_of(code: CodeType) -> str:
         return digest(ast.parse(textwrap.dedent(inspect.getsource(code))).body[:1])
     except (OSError, SyntaxError, TypeError):
         return ""
+
+
+def main() -> None:
+    """Add what the functions of these names are in the verl that is installed."""
+    from pathlib import Path
+
+    from verl.trainer.ppo import core_algos
+    from verl.workers.utils import losses
+
+    for name, digests in _SUMS.items():
+        function = getattr(losses, name, None) or getattr(core_algos, name, None)
+        if function is not None:
+            digests[:] = sorted({*digests, _digest_of(function.__code__)})
+    text = json.dumps(_SUMS, indent=2, sort_keys=True)
+    Path(__file__).with_name(_TABLE).write_text(f"{text}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -35,23 +35,16 @@ def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
         logits: Any,
         args: Any,
         with_entropy: bool,
-        unconcat_tokens: Sequence[Any],
+        *,
         total_lengths: Sequence[int],
         response_lengths: Sequence[int],
-        **more: Any,
+        **batch: Any,
     ) -> Lists:
         args = true_arguments(args)
         mpu = module.mpu
         contiguous = is_contiguous(args, mpu)
-        runs, targets = response_rows(
-            logits,
-            args,
-            module,
-            unconcat_tokens=unconcat_tokens,
-            total_lengths=total_lengths,
-            response_lengths=response_lengths,
-            **more,
-        )
+        lengths = {"total_lengths": total_lengths, "response_lengths": response_lengths}
+        runs, targets = response_rows(logits, args, module, **lengths, **batch)
         rows = Rows(
             [span for sample in runs for span in sample],
             group=mpu.get_tensor_model_parallel_group(),
@@ -70,7 +63,7 @@ def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
         values = [log_prob, entropy] if with_entropy else [log_prob]
         if contiguous:
             first = mpu.get_context_parallel_rank() * logits.size(1)
-            lists = spread_over_zigzag(values, runs, first, module, total_lengths, response_lengths)
+            lists = spread_over_zigzag(values, runs, first, module, **lengths)
         else:
             counts = [len(tokens) for tokens in targets]
             lists = [list(value.split(counts)) for value in values]

@@ -5,16 +5,15 @@ operations, which sees the tokens of the samples, and the split by that count, w
 the other.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import ModuleType, SimpleNamespace
+from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import MILES
 from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._partition.aligned import aligned
 
 _BALANCING = "miles.utils.seqlen_balancing"
 _SCHEDULE = "miles.utils.dp_schedule"
@@ -25,74 +24,53 @@ EFFECT = effect(
     Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
     then="without it {over} micro-batches over the budget, the fullest {fullest} times",
 )
-
-
 #: While a rollout is scheduled by FLOPs: `cap`, the tokens that a micro-batch may hold; `align`, the number
 #: of which the micro-batches of a step must be a multiple; and of the step, `lengths` and `workloads`.
 _step: ContextVar[SimpleNamespace | None] = ContextVar("overlay_miles_step", default=None)
 
 
-def make_schedule(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build `build_dp_schedule`: the original, whose packing is told the budget and the alignment."""
+def make_schedule(original: Any, _module: Any) -> Any:
+    """Wrap `build_dp_schedule`, whose packing is told the budget and the alignment."""
 
-    def build_dp_schedule(
-        args: Any,
-        train_parallel_config: dict[str, Any],
-        total_lengths: list[int],
-        *,
-        global_batch_size: int,
-        rollout_indices: list[int],
-    ) -> Any:
+    def build_dp_schedule(args: Any, train_parallel_config: Any, *given: Any, **named: Any) -> Any:
         step = None
         limited = args.use_dynamic_batch_size and args.max_tokens_per_gpu is not None
         if limited and getattr(args, "balance_by_flops", False):
             group = 1
             if (train_parallel_config["vpp_size"] or 1) > 1:
                 group = train_parallel_config["microbatch_group_size_per_vp_stage"]
-            step = SimpleNamespace(
-                cap=args.max_tokens_per_gpu * train_parallel_config["cp_size"],
-                align=train_parallel_config["dp_size"] * group,
-                lengths=None,
-                workloads=None,
-            )
+            cap = args.max_tokens_per_gpu * train_parallel_config["cp_size"]
+            align = train_parallel_config["dp_size"] * group
+            step = SimpleNamespace(cap=cap, align=align, lengths=None, workloads=None)
         token = _step.set(step)
         try:
-            return original(
-                args,
-                train_parallel_config,
-                total_lengths,
-                global_batch_size=global_batch_size,
-                rollout_indices=rollout_indices,
-            )
+            return original(args, train_parallel_config, *given, **named)
         finally:
             _step.reset(token)
 
-    return build_dp_schedule
+    return wraps(original)(build_dp_schedule)
 
 
-def make_workloads(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build `_calculate_workloads`: the original, which remembers the samples of the step."""
+def make_workloads(original: Any, _module: Any) -> Any:
+    """Wrap `_calculate_workloads`, which remembers the samples of the step."""
 
-    def _calculate_workloads(step_lengths: list[int], args: Any) -> Any:
-        workloads = original(step_lengths, args)
+    def _calculate_workloads(step_lengths: Any, *given: Any, **named: Any) -> Any:
+        workloads = original(step_lengths, *given, **named)
         if (step := _step.get()) is not None:
             step.lengths, step.workloads = step_lengths, workloads
         return workloads
 
-    return _calculate_workloads
+    return wraps(original)(_calculate_workloads)
 
 
-def make_split(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_split(original: Any, module: Any) -> Any:
     """Build the `get_seqlen_balanced_partitions` of the schedule: the original, or one under the budget.
 
     Micro-batches are dealt out to ranks by the same name, with their own workloads: that is the original's.
     """
-    from overlay.patches._partition.aligned import aligned
 
-    def get_seqlen_balanced_partitions(
-        seqlen_list: Sequence[Any], k_partitions: int, equal_size: bool
-    ) -> list[list[int]]:
-        packed: list[list[int]] = original(seqlen_list, k_partitions, equal_size)
+    def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
+        packed = original(seqlen_list, k_partitions, equal_size)
         step = _step.get()
         if step is None or equal_size or seqlen_list is not step.workloads:
             return packed
@@ -110,21 +88,16 @@ def make_split(original: Callable[..., Any], module: ModuleType) -> Callable[...
 PATCH = Patch(
     id="miles.capped-partitions",
     summary="No micro-batch over max_tokens_per_gpu with --balance-by-flops, and all of them balanced",
-    why=(
-        "With --balance-by-flops, miles balances samples over micro-batches by their operations and "
-        "without regard to max_tokens_per_gpu: a micro-batch may exceed the budget, which is out of memory "
-        "some steps into a run. With the patch every micro-batch holds the budget, but for a single sample "
-        "that is longer or a step of too few samples for the number that Megatron asks for, none is empty, "
-        "and they are balanced by FLOPs as far as the budget allows. Where miles' own result holds the "
-        "budget, it is kept."
-    ),
+    why="With --balance-by-flops, miles balances samples over micro-batches by their operations and without "
+    "regard to max_tokens_per_gpu: a micro-batch over the budget runs out of memory some steps into a run. "
+    "With the patch every micro-batch holds the budget, is balanced by FLOPs as far as that allows, and none "
+    "is empty, but for a single longer sample or a step of too few samples for the number that Megatron asks "
+    "for. Where miles' own result holds the budget, it is kept.",
     changes=("memory", "numbers"),
     met="--use-dynamic-batch-size with --balance-by-flops. Sums over other micro-batches round otherwise.",
     upstream=("THUDM/slime#1951",),
-    evidence=(
-        "miles' own packing without --balance-by-flops keeps max_tokens_per_gpu, beyond which memory runs "
-        "out. Sums over micro-batches are the same up to rounding."
-    ),
+    evidence="miles' own packing without --balance-by-flops keeps max_tokens_per_gpu, beyond which memory "
+    "runs out. Sums over micro-batches are the same up to rounding.",
     targets=one_target(
         MILES,
         variant(

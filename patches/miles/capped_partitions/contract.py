@@ -1,15 +1,12 @@
 """Balanced by FLOPs, no micro-batch of more than one sample exceeds the budget."""
 
-from __future__ import annotations
-
 import importlib
 
-from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.compat.contracts.slime import contract
 
 
 def wrong(seed: str) -> str:
-    """Return what is wrong with a schedule of miles' own `build_dp_schedule`, empty if nothing is."""
+    """Return what is wrong with a schedule of miles' own `build_dp_schedule`."""
     from overlay.compat.slime_on_cpu import schedules, stand_in
 
     stand_in("miles")
@@ -18,6 +15,4 @@ def wrong(seed: str) -> str:
     return schedules.wrong(module, given)
 
 
-CONTRACT = Contract(
-    check=with_patches(wrong, "miles.capped-partitions"), before=("megatron.core", "ray", "tensordict")
-)
+CONTRACT = contract(wrong, "miles.capped-partitions")

@@ -1,14 +1,10 @@
 """`miles.loss-memory`: log-probabilities and entropy whose only tensor of full size is the gradient.
 
-The computation is that of `slime.loss-memory`; what differs is where miles keeps its ranks, and that it says
-whether the entropy is part of the loss. Logits that are not float32, as FSDP has them, and the mode that
-repeats the rollout engine bit by bit are left to the original.
+The computation is that of `slime.loss-memory`. Logits that are not float32, as FSDP has them, and the mode
+that repeats the rollout engine bit by bit are left to the original.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import MILES
@@ -37,14 +33,10 @@ EFFECT = effect(
 )
 
 
-Lists = dict[str, list[Any]]
-
-
 class _AsSlime:
     """miles' module of logits, with the names by which slime's loss is asked."""
 
-    def __init__(self, module: ModuleType) -> None:
-        """Remember the module, in which names are looked up when they are asked for."""
+    def __init__(self, module: Any) -> None:
         self.module = module
         self.mpu = self
 
@@ -71,7 +63,7 @@ class _AsSlime:
         return int(self.module.get_parallel_state().cp.size)
 
 
-def make_log_probs(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_log_probs(original: Any, module: Any) -> Any:
     """Build `get_log_probs_and_entropy`."""
     compute = make_compute(_AsSlime(module), EFFECT)
 
@@ -79,51 +71,31 @@ def make_log_probs(original: Callable[..., Any], module: ModuleType) -> Callable
         logits: Any,
         *,
         args: Any,
-        unconcat_tokens: Sequence[Any],
-        total_lengths: Sequence[int],
-        response_lengths: Sequence[int],
-        with_entropy: bool = False,
         entropy_requires_grad: bool = True,
         non_loss_data: bool = True,
-        max_seq_lens: Sequence[int] | None = None,
-    ) -> Lists:
+        **given: Any,
+    ) -> Any:
         if not non_loss_data or not _ours(args, logits):
-            theirs: Lists = original(
-                logits,
-                args=true_arguments(args),
-                unconcat_tokens=unconcat_tokens,
-                total_lengths=total_lengths,
-                response_lengths=response_lengths,
-                with_entropy=with_entropy,
-                entropy_requires_grad=entropy_requires_grad,
-                non_loss_data=non_loss_data,
-                max_seq_lens=max_seq_lens,
-            )
-            return theirs
-        more = {"max_seq_lens": max_seq_lens}
-        lists = compute(logits, args, with_entropy, unconcat_tokens, total_lengths, response_lengths, **more)
-        if with_entropy and not entropy_requires_grad:
+            given |= {"entropy_requires_grad": entropy_requires_grad, "non_loss_data": non_loss_data}
+            return original(logits, args=true_arguments(args), **given)
+        lists = compute(logits, args, given.pop("with_entropy", False), **given)
+        if "entropy" in lists and not entropy_requires_grad:
             lists["entropy"] = [value.detach() for value in lists["entropy"]]
         return lists
 
-    return get_log_probs_and_entropy
+    return wraps(original)(get_log_probs_and_entropy)
 
 
-def make_loss(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+def make_loss(original: Any, _module: Any) -> Any:
     """Build `loss_function`, without the zero that miles attaches to all logits under allgather CP."""
 
     def loss_function(
-        args: Any,
-        batch: Any,
-        num_microbatches: int,
-        logits: Any,
-        apply_megatron_loss_scaling: bool = False,
-        num_rollouts: int | None = None,
+        args: Any, batch: Any, num_microbatches: int, logits: Any, *given: Any, **named: Any
     ) -> Any:
-        given = unattached(args) if _ours(args, logits) else args
-        return original(given, batch, num_microbatches, logits, apply_megatron_loss_scaling, num_rollouts)
+        plain = unattached(args) if _ours(args, logits) else args
+        return original(plain, batch, num_microbatches, logits, *given, **named)
 
-    return loss_function
+    return wraps(original)(loss_function)
 
 
 def _ours(args: Any, logits: Any) -> bool:
@@ -137,23 +109,17 @@ def _ours(args: Any, logits: Any) -> bool:
 PATCH = Patch(
     id="miles.loss-memory",
     summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
-    why=(
-        "miles copies the logits of every response for the log-probabilities and again for the entropy, and "
-        "keeps a softmax for the backward: up to three times the logits on top of them with the entropy in "
-        "the loss. With the patch the forward keeps a few numbers for each row, the backward computes the "
-        "rest again in the gradient itself, and all ranks enter the same collectives whether or not they "
-        "have a response token. Logits that are not float32 and --true-on-policy-mode are left to miles."
-    ),
+    why="miles copies the logits of every response for the log-probabilities and again for the entropy, and "
+    "keeps a softmax for the backward: up to three times the logits on top of them. With the patch the "
+    "forward keeps a few numbers for each row, the backward computes the rest again in the gradient itself, "
+    "and all ranks enter the same collectives whether or not they have a response token. Logits that are not "
+    "float32 and --true-on-policy-mode are left to miles.",
     changes=("memory",),
-    met=(
-        "The policy and SFT losses on float32 logits, without --true-on-policy-mode. "
-        "Numbers change by rounding."
-    ),
+    met="The policy and SFT losses on float32 logits, without --true-on-policy-mode. Numbers change by "
+    "rounding.",
     upstream=("THUDM/slime#1788", "THUDM/slime#2123"),
-    evidence=(
-        "Log-probabilities, entropy, losses and gradients are those of one process in float64 "
-        "(tests/real/test_loss_memory_ranks.py)."
-    ),
+    evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64 "
+    "(tests/real/test_loss_memory_ranks.py).",
     targets=one_target(
         MILES,
         variant(

@@ -1,47 +1,36 @@
 """`--allgather-cp` is refused for a model that it would scramble the tokens of, and for no other."""
 
-from __future__ import annotations
-
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.compat.contracts.slime import contract, on_megatron
 
-_IN_ORDER = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"}
-_ZIGZAG = {"Qwen3ForCausalLM", "Glm4MoeForCausalLM"}
+_IN_ORDER, _ZIGZAG = (
+    ("DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"),
+    ("Qwen3ForCausalLM", "Glm4MoeForCausalLM"),
+)
 
 
-def wrong(_seed: str) -> str:
-    """Return what is refused and should not be, or is not and should be; empty if nothing."""
-    from overlay.compat.megatron_on_cpu import megatron
-
-    with megatron():
-        from overlay.compat.slime_on_cpu import import_slime
-
-        module: Any = import_slime("arguments")[0]
-        module._set_default_megatron_args = lambda args: args
-        for name in _IN_ORDER | _ZIGZAG:
-            for size in (1, 2):
-                for chosen in (False, True):
-                    args = SimpleNamespace(allgather_cp=chosen, context_parallel_size=size, hf_checkpoint="h")
-                    args.critic_train_only, args.actor_num_nodes, args.actor_num_gpus_per_node = False, 1, 1
-                    config = SimpleNamespace(architectures=[name])
-                    module._megatron_parse_args = lambda args=args, **_: args
-                    module.AutoConfig = SimpleNamespace(from_pretrained=lambda *_, c=config, **__: c)
-                    try:
-                        module.megatron_parse_args(None)
-                        refused = ""
-                    except ValueError as error:
-                        refused = str(error)
-                    scrambled = chosen and size > 1 and name in _ZIGZAG
-                    if scrambled != ("allgather-cp" in refused):
-                        what = "refused" if refused else "not refused"
-                        return f"{name} with context_parallel_size={size}, allgather_cp={chosen} is {what}"
+@on_megatron("arguments")
+def wrong(_seed: str, module: Any) -> str:
+    """Return what is refused and should not be, or is not and should be."""
+    module._set_default_megatron_args = lambda args: args
+    for name, size, chosen in itertools.product(_IN_ORDER + _ZIGZAG, (1, 2), (False, True)):
+        args = SimpleNamespace(allgather_cp=chosen, context_parallel_size=size, hf_checkpoint="h")
+        args.critic_train_only, args.actor_num_nodes, args.actor_num_gpus_per_node = False, 1, 1
+        config = SimpleNamespace(architectures=[name])
+        module._megatron_parse_args = lambda args=args, **_: args
+        module.AutoConfig = SimpleNamespace(from_pretrained=lambda *_, c=config, **__: c)
+        try:
+            module.megatron_parse_args(None)
+            refused = False
+        except ValueError as error:
+            refused = "allgather-cp" in str(error)
+        if refused != (chosen and size > 1 and name in _ZIGZAG):
+            what = "refused" if refused else "not refused"
+            return f"{name} with context_parallel_size={size}, allgather_cp={chosen} is {what}"
     return ""
 
 
-CONTRACT = Contract(
-    check=with_patches(wrong, "slime.allgather-cp-models"),
-    before=("megatron.core", "ray", "tensordict", "transformers"),
-)
+CONTRACT = contract(wrong, "slime.allgather-cp-models")

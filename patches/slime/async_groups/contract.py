@@ -1,7 +1,5 @@
 """Each group that is generated is trained on, and the worker runs ahead by no more than it may."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading
@@ -38,9 +36,7 @@ def wrong(seed: str) -> str:
         if trained != wanted:
             return f"rollout {turn} of groups done in the order {done} gets {trained} and not {wanted}"
         if worker.queue_size() != len(done) - batch * (turn + 1):
-            return (
-                f"{worker.queue_size()} of {len(done)} groups are left after {turn + 1} rollouts of {batch}"
-            )
+            return f"{worker.queue_size()} of {len(done)} groups are left after {turn + 1} times {batch}"
 
     # A queue with a bound stops the thread that generates.
     worker = module.AsyncRolloutWorker(args, None, concurrency=4)
@@ -68,9 +64,7 @@ async def _wrong_ages(module: Any, args: Any, batch: int, concurrency: int) -> s
     if trained != list(range(len(trained))) or given - len(trained) > 2 * concurrency:
         return f"of {given} groups at a concurrency of {concurrency}, {trained} are trained on"
     if max(ages) > 2 * concurrency // batch:
-        return (
-            f"groups are up to {max(ages)} updates old at a concurrency of {concurrency}, {batch} a rollout"
-        )
+        return f"groups are up to {max(ages)} updates old at a concurrency of {concurrency}, by {batch}"
     return ""
 
 

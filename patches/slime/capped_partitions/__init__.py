@@ -6,18 +6,143 @@ returned; else the samples are split anew under the budget. Splitting is arithme
 that all ranks have agreed on: nothing here is a collective.
 """
 
-from __future__ import annotations
+from collections.abc import Sequence
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any
 
+from overlay import log
 from overlay.compat.projects import SLIME
+from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches._slime_step import DATA
-from overlay.patches.slime.capped_partitions.fix import (
-    make_capped,
-    make_iterator,
-    make_pack,
-    make_schedule,
-    make_split,
+from overlay.patches._partition import capped_partitions, holds
+from overlay.patches._partition.aligned import aligned
+from overlay.patches._partition.counted import count_split
+from overlay.patches._slime_step import DATA, current, read
+
+EFFECT = effect(
+    __name__,
+    "step",
+    Figure(name="over", says="micro-batches over the budget that slime's own split has"),
+    Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
+    then="without it {over} micro-batches over the budget, the fullest {fullest} times",
 )
+#: While slime 0.3 schedules a rollout: the number of which the micro-batches of a step, over all data
+#: parallel ranks, must be a multiple.
+_align: ContextVar[int] = ContextVar("overlay_slime_align", default=1)
+
+
+def make_iterator(original: Any, module: Any) -> Any:
+    """Build `get_data_iterator`: the original, whose split is told the budget, unless sizes are static."""
+    from megatron.core.utils import get_model_config
+
+    def get_data_iterator(args: Any, model: Any, rollout_data: Any) -> Any:
+        if not args.use_dynamic_batch_size or args.max_tokens_per_gpu is None:
+            return original(args, model, rollout_data)
+        token = current.set(read(args, model, module.mpu, get_model_config))
+        try:
+            return original(args, model, rollout_data)
+        finally:
+            current.reset(token)
+
+    return get_data_iterator
+
+
+def make_split(original: Any, _module: Any) -> Any:
+    """Build the `get_seqlen_balanced_partitions` of the training side: the original, or one under the budget.
+
+    A call from anywhere but `get_data_iterator` gets the original.
+    """
+
+    def get_seqlen_balanced_partitions(
+        seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
+    ) -> list[list[int]]:
+        if (step := current.get()) is None:
+            return original(seqlen_list, k_partitions, equal_size)  # type: ignore[no-any-return]
+        budget, group = step
+        if group > 1 and k_partitions > len(seqlen_list):
+            # Every rank has this number, and as many samples: all of them raise this.
+            raise ValueError(_impossible(len(seqlen_list), k_partitions, group))
+        balanced: list[list[int]] = original(seqlen_list, k_partitions, equal_size)
+        EFFECT.calls += 1
+        if holds(balanced, seqlen_list, budget):
+            return balanced
+        try:
+            capped = capped_partitions(seqlen_list, k_partitions, budget)
+        except ValueError as error:
+            # slime has rounded the number down, which `slime.vpp-ceiling` prevents where there are samples
+            # enough. An error would be that of this rank alone, for which all others would wait.
+            log.warning(
+                "a micro-batch will exceed its budget, as it does in slime alone, because "
+                "slime.vpp-ceiling is not applied, or a step has too few samples to round its micro-batches "
+                f"up: {error}"
+            )
+            return balanced
+        count_split(EFFECT, balanced, seqlen_list, budget)
+        return capped
+
+    return get_seqlen_balanced_partitions
+
+
+def make_capped(_original: Any, _module: Any) -> Any:
+    """Build the `_get_capped_partitions` of commit 286750aa3, whose own is not balanced and may fail."""
+
+    def _get_capped_partitions(
+        seqlen_list: Sequence[int], num_partitions: int, max_tokens: int
+    ) -> list[list[int]]:
+        # What its own would have been is not computed: it may raise.
+        EFFECT.calls += 1
+        EFFECT.changed += 1
+        return capped_partitions(seqlen_list, num_partitions, max_tokens)
+
+    return _get_capped_partitions
+
+
+def make_schedule(original: Any, _module: Any) -> Any:
+    """Wrap the `build_dp_schedule` of slime 0.3, whose packing is told the alignment."""
+
+    def build_dp_schedule(args: Any, train_parallel_config: Any, *given: Any, **named: Any) -> Any:
+        group = 1
+        if train_parallel_config["vpp_size"] > 1:
+            group = train_parallel_config["microbatch_group_size_per_vp_stage"]
+        token = _align.set(train_parallel_config["dp_size"] * group)
+        try:
+            return original(args, train_parallel_config, *given, **named)
+        finally:
+            _align.reset(token)
+
+    return wraps(original)(build_dp_schedule)
+
+
+def make_pack(original: Any, module: Any) -> Any:
+    """Build the `_pack_step_into_mbs` of slime 0.3.1: balanced by FLOPs, and under the budget."""
+
+    def _pack_step_into_mbs(
+        step_lengths: list[int], *, args: Any, max_per_bin: int | None, **given: Any
+    ) -> list[list[int]]:
+        packed: list[list[int]] = original(step_lengths, args=args, max_per_bin=max_per_bin, **given)
+        if not given["use_dynamic_batch_size"] or not given.get("balance_by_flops") or max_per_bin is None:
+            return packed
+
+        def flops() -> list[int]:
+            # A count of operations is a whole number; as a float its sums would depend on their order.
+            counts = module._calculate_workloads(step_lengths, args)  # noqa: SLF001 -- how slime counts them
+            return [int(count) for count in counts]
+
+        expand = module.expand_bins_by_splitting
+        return aligned(packed, step_lengths, max_per_bin, flops, _align.get(), expand, EFFECT)
+
+    return wraps(original)(_pack_step_into_mbs)
+
+
+def _impossible(samples: int, parts: int, group: int) -> str:
+    return (
+        f"a step of {samples} samples per data parallel rank cannot be split into {parts} micro-batches, and "
+        f"Megatron takes a multiple of {group} alone (microbatch_group_size_per_vp_stage). Raise "
+        f"global_batch_size for more samples in a step, or lower "
+        f"--microbatch-group-size-per-virtual-pipeline-stage, or do without virtual pipeline stages."
+    )
+
 
 _BALANCING = "slime.utils.seqlen_balancing"
 _SCHEDULE = "slime.utils.dp_schedule"
@@ -32,20 +157,15 @@ _BALANCED = (
 PATCH = Patch(
     id="slime.capped-partitions",
     summary="No micro-batch over max_tokens_per_gpu, and all of them balanced",
-    why=(
-        "With use_dynamic_batch_size, slime balances samples over micro-batches without regard to "
-        "max_tokens_per_gpu, and a micro-batch may exceed the budget: out of memory, some steps into a run. "
-        "Upstream's cure (slime#1823) fails on a sample longer than the budget, leaves micro-batches empty "
-        "and was reverted; slime 0.3.1 has the defect again with --balance-by-flops. With the patch every "
-        "micro-batch holds the budget, but for a single sample that is longer or a step of too few samples "
-        "for the number that Megatron asks for, none is empty, and they are "
-        "balanced as far as the budget allows. Where slime's own result holds the budget, it is kept."
-    ),
+    why="With use_dynamic_batch_size, slime balances samples over micro-batches without regard to "
+    "max_tokens_per_gpu, and a micro-batch over the budget runs out of memory some steps into a run. "
+    "Upstream's cure (slime#1823) fails on a sample longer than the budget and was reverted; slime 0.3.1 has "
+    "the defect again with --balance-by-flops. With the patch every micro-batch holds the budget, is "
+    "balanced as far as that allows, and none is empty, but for a single longer sample or a step of too few "
+    "samples for the number that Megatron asks for. Where slime's own result holds the budget, it is kept.",
     changes=("memory", "numbers"),
-    met=(
-        "--use-dynamic-batch-size; in 0.3.1 with --balance-by-flops only. "
-        "Sums over other micro-batches round otherwise."
-    ),
+    met="--use-dynamic-batch-size; in 0.3.1 with --balance-by-flops only. Sums over other micro-batches "
+    "round otherwise.",
     upstream=(
         "THUDM/slime#1823",
         "THUDM/slime#1838",
@@ -53,11 +173,9 @@ PATCH = Patch(
         "THUDM/slime#1848",
         "THUDM/slime#1951",
     ),
-    evidence=(
-        "slime's quick start calls max_tokens_per_gpu the maximum per GPU, which only a single longer "
-        "sample exceeds, and its commit 286750a (#1823) split under it. Sums over micro-batches are the "
-        "same up to rounding."
-    ),
+    evidence="slime's quick start calls max_tokens_per_gpu the maximum per GPU, which only a single longer "
+    "sample exceeds, and its commit 286750a (#1823) split under it. Sums over micro-batches are the same up "
+    "to rounding.",
     targets=one_target(
         SLIME,
         variant(

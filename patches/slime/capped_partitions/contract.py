@@ -1,13 +1,10 @@
 """No micro-batch of more than one sample exceeds the budget, and each sample is in one of them."""
 
-from __future__ import annotations
-
-import functools
 import importlib
+from functools import partial
 from importlib.util import find_spec
 
-from overlay.patch import Contract
-from overlay.testing import with_patches
+from overlay.compat.contracts.slime import contract
 
 
 def wrong(seed: str, look: str = "wrong") -> str:
@@ -45,8 +42,4 @@ def _splits(seed: str, look: str) -> str:
         return str(getattr(splits, look)(data, given))
 
 
-CONTRACT = Contract(
-    check=with_patches(wrong, "slime.capped-partitions"),
-    alike=functools.partial(wrong, look="alike"),
-    before=("megatron.core", "ray", "tensordict"),
-)
+CONTRACT = contract(wrong, "slime.capped-partitions", alike=partial(wrong, look="alike"))

@@ -1,57 +1,80 @@
 """`slime.group-baseline`: a reward is compared with those of the same prompt, however many samples there are.
 
-The rollout manager is a Ray actor: the class at its name is not the one that Ray sends to the actor, and its
-methods are in no module. But slime has an option for just this, `--custom-reward-post-process-path`, which
-the actor loads in its own process. So the function that starts the actor passes it the path of a function of
-this patch, unless the user has given one.
-
-Each sample counts, as in slime's own function by `group_index`, and the deviation is that of the same samples
-whose differences it divides.
+The rollout manager is a Ray actor, whose class is not the one at its name. So the function that starts the
+actor passes it a function of this patch by slime's own option, `--custom-reward-post-process-path`, unless
+the user has given one.
 """
 
-from __future__ import annotations
+from functools import wraps
+from typing import Any
 
+from overlay import log
 from overlay.compat.projects import SLIME
+from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.slime.group_baseline.fix import make_manager
+from overlay.patches.slime.group_baseline.rewards import NORMALISED, by_prompt
 
-_MANAGER = "slime.ray.placement_group:create_rollout_manager"
-_REWARDS = "slime.ray.rollout:RolloutManager._post_process_rewards"
+EFFECT = effect(
+    __name__,
+    "rollout",
+    Figure(name="rewards", says="rewards that slime would have normalised otherwise"),
+    Figure(name="off", says="the most by which one would have been off", combine="max"),
+    then="without it {rewards} rewards off, by up to {off}",
+)
+#: As `--custom-reward-post-process-path` takes it.
+PATH = f"{by_prompt.__module__}.{by_prompt.__name__}"
+
+
+def make_manager(original: Any, _module: Any) -> Any:
+    """Wrap the start of the actor, which gets its arguments with the function as an option.
+
+    Once it has been started the arguments are as they were. With one rollout for each prompt there is nothing
+    to compare it with: slime's rule stays.
+    """
+
+    def create_rollout_manager(args: Any, *given: Any, **named: Any) -> Any:
+        normalised = args.advantage_estimator in NORMALISED and args.rewards_normalization
+        if args.custom_reward_post_process_path is not None or not normalised:
+            return original(args, *given, **named)
+        if args.n_samples_per_prompt == 1:
+            log.warning(
+                "slime.group-baseline does nothing with --n-samples-per-prompt 1: no prompt has two rollouts"
+            )
+            return original(args, *given, **named)
+        args.custom_reward_post_process_path = PATH
+        try:
+            return original(args, *given, **named)
+        finally:
+            args.custom_reward_post_process_path = None
+
+    return wraps(original)(create_rollout_manager)
+
 
 PATCH = Patch(
     id="slime.group-baseline",
     revision=2,
     summary="Rewards are normalised by prompt, also where samples were trimmed or a rollout has several",
-    why=(
-        "slime takes the rewards of a step for groups of --n-samples-per-prompt if that is how many there "
-        "are, and for one group if not: with samples trimmed to a multiple of the global batch size, a "
-        "dynamic batch size or rollouts of several samples, each reward is compared with the mean of the "
-        "whole batch, without a word. A prompt that is always solved gets a positive advantage, and a hard "
-        "one a negative. With the patch the group is the prompt (Sample.group_index), and each of its "
-        "samples counts, as in slime's grpo_normalize_by_group_index (0.3.0). It has no number for a sample "
-        "that is alone, which gets 0 here. Where slime's groups are the prompts, its numbers stay, but that "
-        "rewards which are all equal are not divided by 1e-6. It is one reading of two: miles counts a "
-        "rollout once, however many samples it has. A function given by --custom-reward-post-process-path "
-        "goes before the patch, which does nothing with --n-samples-per-prompt 1."
-    ),
+    why="slime takes the rewards of a step for groups of --n-samples-per-prompt if that is how many there "
+    "are, and for one group if not: with samples trimmed to a multiple of the global batch size, a dynamic "
+    "batch size or rollouts of several samples, each reward is compared with the mean of the whole batch. A "
+    "prompt that is always solved gets a positive advantage, a hard one a negative. With the patch the group "
+    "is the prompt (Sample.group_index), and each of its samples counts, as in slime's "
+    "grpo_normalize_by_group_index (0.3.0); one that is alone gets 0, and rewards that are all equal are not "
+    "divided by 1e-6. A function given by --custom-reward-post-process-path goes before the patch, which "
+    "does nothing with --n-samples-per-prompt 1.",
     changes=("numbers",),
     opt_in=True,
-    met=(
-        "GRPO, GSPO, CISPO or REINFORCE++-baseline with rewards normalised, in steps whose samples are not "
-        "--n-samples-per-prompt for each of --rollout-batch-size prompts, or not in the order of their "
-        "prompts."
-    ),
+    met="GRPO, GSPO, CISPO or REINFORCE++-baseline with rewards normalised, in steps whose samples are not "
+    "--n-samples-per-prompt for each of --rollout-batch-size prompts, or not in the order of their prompts.",
     upstream=("THUDM/slime#1930", "THUDM/slime#1933"),
-    evidence=(
-        "It takes one of two readings: each sample counts, as in grpo_normalize_by_group_index, which "
-        "slime's tests of several samples put in place of the default. miles counts a rollout once."
-    ),
+    evidence="It takes one of two readings: each sample counts, as in grpo_normalize_by_group_index, which "
+    "slime's tests of several samples put in place of the default. miles counts a rollout once.",
     targets=one_target(
         SLIME,
         variant(
             "0.2",
-            replaced(_MANAGER, make_manager),
-            _REWARDS,
+            replaced("slime.ray.placement_group:create_rollout_manager", make_manager),
+            "slime.ray.rollout:RolloutManager._post_process_rewards",
         ),
     ),
 )

@@ -1,7 +1,5 @@
 """Rewards less the mean of their prompt: the function that slime's rollout manager loads."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -29,20 +27,16 @@ def by_prompt(args: Any, samples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     scaled = args.advantage_estimator in SCALED and args.grpo_std_normalization
     prompts, theirs = _prompts(args, samples), _in_a_row(args, len(samples))
     found = _normalised(raw, prompts, scaled=scaled)
-    _count(found, _normalised(raw, theirs, scaled=scaled))
-    return raw, found
-
-
-def _count(found: list[float], theirs: list[float]) -> None:
-    """Count the rewards that differ from those as slime normalises them."""
-    from overlay.patches.slime.group_baseline.effect import EFFECT
-
+    pairs = zip(found, _normalised(raw, theirs, scaled=scaled), strict=True)
     # Far above what float32 loses.
-    away = [far for one, other in zip(found, theirs, strict=True) if (far := abs(one - other)) > 1e-4]  # noqa: PLR2004
+    away = [far for one, other in pairs if (far := abs(one - other)) > 1e-4]  # noqa: PLR2004
+    from overlay.patches.slime.group_baseline import EFFECT
+
     EFFECT.calls += 1
     EFFECT.changed += bool(away)
     EFFECT.rewards += len(away)
     EFFECT.off = max([EFFECT.off, *away])
+    return raw, found
 
 
 def _normalised(raw: list[Any], prompts: Sequence[Hashable], *, scaled: bool) -> list[float]:

@@ -1,14 +1,11 @@
 """`slime.group-timeouts`: process groups have their timeout after an offload too.
 
-slime destroys its process groups with each offload and makes them anew from their ranks alone. The function
-by which slime gives torch such groups is wrapped, so that each keeps what it was made with, and the one that
-makes them anew: what a group has kept comes first, and slime does the rest.
+slime destroys its process groups with each offload and makes them anew from their ranks alone. Here each
+group keeps what it was made with, and is made anew with that before slime does the rest.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from types import ModuleType
+import os
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
@@ -16,15 +13,12 @@ from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
 
 _GROUPS = "slime.utils.reloadable_process_group"
-_CLASS = f"{_GROUPS}:ReloadableProcessGroup"
 EFFECT = effect(__name__, "group", did="made anew", always=True)
-
-
 #: Where a group keeps what it was made with.
 _MADE_WITH = "overlay_made_with"
 
 
-def make_monkey_patch(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_monkey_patch(original: Any, module: Any) -> Any:
     """Wrap what gives torch slime's groups: each keeps the arguments that it was made with."""
 
     def monkey_patch_torch_dist() -> None:
@@ -42,12 +36,11 @@ def make_monkey_patch(original: Callable[..., Any], module: ModuleType) -> Calla
 
         module.dist.new_group = new_group
 
-    return monkey_patch_torch_dist
+    return wraps(original)(monkey_patch_torch_dist)
 
 
-def make_reload(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_reload(original: Any, module: Any) -> Any:
     """Wrap what makes groups anew: those that kept their arguments are made with them, in slime's order."""
-    import os
 
     def reload_process_groups() -> None:
         pid = os.getpid()
@@ -58,36 +51,29 @@ def make_reload(original: Callable[..., Any], module: ModuleType) -> Callable[..
                 group.group = module.old_new_group_dict[pid](*args, **kwargs)
         original()
 
-    return reload_process_groups
+    return wraps(original)(reload_process_groups)
 
 
 PATCH = Patch(
     id="slime.group-timeouts",
     summary="Process groups have their timeout and options after an offload too",
-    why=(
-        "Where training and rollout share GPUs, slime destroys its process groups with each offload and "
-        "makes them anew from their ranks alone. From the second rollout on, timeout and NCCL options of "
-        "Megatron's groups are torch's own: --distributed-timeout-minutes is lost, and the watchdog stops a "
-        "job in which a rank waits for more than 10 minutes, for a checkpoint or a long step. With the patch "
-        "each group is made as it was at first, as in slime 0.3.1."
-    ),
+    why="Where training and rollout share GPUs, slime destroys its process groups with each offload and "
+    "makes them anew from their ranks alone. From the second rollout on, --distributed-timeout-minutes and "
+    "NCCL options are lost, and the watchdog stops a job in which a rank waits for more than torch's 10 "
+    "minutes, for a checkpoint or a long step. With the patch each group is made as it was at first.",
     changes=("crashes",),
-    met=(
-        "Offloaded training (--offload-train, --colocate) with a --distributed-timeout-minutes other than "
-        "10, or NCCL options."
-    ),
+    met="Offloaded training (--offload-train, --colocate) with a --distributed-timeout-minutes other than "
+    "10, or NCCL options.",
     upstream=("radixark/miles#1594",),
-    evidence=(
-        "slime's commit fb42ae4 (#2208, in 0.3.1) makes each group anew with the arguments that it had at "
-        "first."
-    ),
+    evidence="slime's commit fb42ae4 (#2208, in 0.3.1) makes each group anew with the arguments that it had "
+    "at first.",
     targets=one_target(
         SLIME,
         variant(
             "0.2",
             replaced(f"{_GROUPS}:monkey_patch_torch_dist", make_monkey_patch),
             replaced(f"{_GROUPS}:reload_process_groups", make_reload),
-            f"{_CLASS}.reload_process_groups",
+            f"{_GROUPS}:ReloadableProcessGroup.reload_process_groups",
         ),
         tells=(_GROUPS,),
     ),

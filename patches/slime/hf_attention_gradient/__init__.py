@@ -1,18 +1,12 @@
 """`slime.hf-attention-gradient`: a layer that every rank runs on all tokens gets the gradient of all tokens.
 
 slime runs Gated DeltaNet layers whole on every rank: the ranks gather the tokens, and keep their own of the
-output. What a rank gives back to the tokens of another is a part of their gradient under context parallelism,
-where the ranks keep different tokens, and a copy under tensor parallelism, where they get the same gradient.
-So the backward of a gather is a sum in the one, and none in the other. slime 0.2.4 dropped both sums, and the
-releases before it had both: here each of them gets the one that it lacks, in the backward of the gather, and
-the division that undoes the other, around the layer's `forward`, which is what both can be reached by.
+output. Under context parallelism what a rank gives back to the tokens of another is a part of their gradient,
+under tensor parallelism a copy: the backward of a gather is a sum in the one, and none in the other. slime
+0.2.4 dropped both sums, and the releases before it had both.
 """
 
-from __future__ import annotations
-
-import inspect
-from collections.abc import Callable
-from types import ModuleType
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
@@ -29,13 +23,11 @@ EFFECT = effect(
     always=True,
     then="without it {times} times the gradient",
 )
-
-
 #: In how many parts the gradient of all tokens is sent: one of them is held besides it.
 _PARTS = 8
 
 
-def make_backward(_original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+def make_backward(_original: Any, _module: Any) -> Any:
     """Build the backward of the gather over context parallel ranks: the sum of what all ranks give back.
 
     Each of them ran the layer on all tokens, and returned the output at its own: its gradient is that of its
@@ -56,7 +48,7 @@ def make_backward(_original: Callable[..., Any], _module: ModuleType) -> Callabl
     return backward
 
 
-def make_forward(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_forward(original: Any, module: Any) -> Any:
     """Build the `forward` of the layer of slime 0.2.0 to 0.2.3, with the gradient of its input divided.
 
     Under sequence parallelism it gathers its input in a way whose backward adds up the gradients of all
@@ -81,44 +73,28 @@ def make_forward(original: Callable[..., Any], module: ModuleType) -> Callable[.
         states = Divided.apply(hidden_states, ranks) if ranks > 1 else hidden_states
         return original(self, states, *args, **kwargs)
 
-    # The releases differ in names that go through as they are.
-    vars(forward)["__signature__"] = inspect.signature(original)
-    return forward
+    return wraps(original)(forward)
 
 
 PATCH = Patch(
     id="slime.hf-attention-gradient",
     revision=2,
     summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
-    why=(
-        "slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps "
-        "the output at its own tokens. Since 0.2.4 the backward keeps of the gradient what a rank gives back "
-        "to its own tokens, and drops what it gives back to those of the other context parallel ranks: "
-        "everything below such a layer is trained with a wrong gradient, without an error. From 0.2.0 to "
-        "0.2.3 it is the gradient times the tensor parallel size under sequence parallelism, once more with "
-        "each such layer. With the patch it is that of one process in both."
-    ),
+    why="slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps "
+    "the output at its own tokens. Since 0.2.4 the backward drops the gradient that a rank gives back to the "
+    "tokens of other context parallel ranks: everything below such a layer trains on a wrong gradient, "
+    "without an error. From 0.2.0 to 0.2.3 each such layer multiplies it by the tensor parallel size under "
+    "sequence parallelism. With the patch it is that of one process in both.",
     changes=("numbers",),
-    met=(
-        "Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
-        "it tensor parallelism with --sequence-parallel."
-    ),
+    met="Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
+    "it tensor parallelism with --sequence-parallel.",
     upstream=("THUDM/slime#1748",),
-    evidence=(
-        "The gradient is that of one process in float64 with the same layer on all tokens, on ranks of "
-        "context, tensor and sequence parallelism (tests/real/test_hf_attention.py)."
-    ),
+    evidence="The gradient is that of one process in float64 with the same layer on all tokens, on ranks of "
+    "context, tensor and sequence parallelism (tests/real/test_hf_attention.py).",
     targets=one_target(
         SLIME,
-        variant(
-            "0.2",
-            replaced(f"{_LAYER}:HuggingfaceAttention.forward", make_forward),
-        ),
-        variant(
-            "0.2.4",
-            replaced(f"{_GATHER}.backward", make_backward),
-            f"{_GATHER}.forward",
-        ),
+        variant("0.2", replaced(f"{_LAYER}:HuggingfaceAttention.forward", make_forward)),
+        variant("0.2.4", replaced(f"{_GATHER}.backward", make_backward), f"{_GATHER}.forward"),
         tells=(_LAYER,),
     ),
 )

@@ -1,7 +1,5 @@
 """The gradient of a layer's input is that of one process, on two ranks of each kind, in little memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
-    """Return what is wrong with slime's layer with a causal mixing in it, empty if nothing is."""
+    """Return what is wrong with slime's layer with a causal mixing in it."""
     from overlay.compat.slime_on_cpu import TRAINING, stand_in
 
     stand_in()

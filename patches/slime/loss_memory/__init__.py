@@ -4,75 +4,130 @@ The original is replaced as a whole: cutting the logits apart, a copy for each u
 backward are what it consists of. Which rows belong to which sample is asked of slime's own `get_responses`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
+from overlay.effect import Figure, effect
 from overlay.patch import Calls, Patch, Variant, one_target, replaced, variant
-from overlay.patches.slime.loss_memory.fix import (
-    make_loss,
-    make_packed,
-    make_packed_pair,
-    make_padded,
-    make_paired,
-    make_step_loss,
-    make_step_loss_with_top_p,
-    make_values,
-    make_with_top_p,
-)
+from overlay.patches._packed_loss.attachment import true_arguments, unattached
+from overlay.patches._packed_loss.compute import is_contiguous, make_compute
 
 _LOSS = "slime.backends.megatron_utils.loss"
 _CP = "slime.backends.megatron_utils.cp_utils"
-_SITE = f"{_LOSS}:get_log_probs_and_entropy"
-_LOSS_FUNCTION = f"{_LOSS}:loss_function"
-_VALUES = f"{_LOSS}:get_values"
+EFFECT = effect(
+    __name__,
+    "micro-batch",
+    Figure(
+        name="kept_out",
+        says="the logits of response rows, most at once, of which slime keeps a copy",
+        unit="bytes",
+        combine="max",
+    ),
+    did="took the loss of",
+    always=True,
+    then="at least {kept_out} less at the peak",
+)
+
+
+def make_lists(original: Any, module: Any) -> Any:
+    """Build `get_log_probs_and_entropy` of slime 0.2.0 to 0.2.2, which returns lists by name."""
+    compute = make_compute(module, EFFECT)
+
+    def get_log_probs_and_entropy(
+        logits: Any, *, args: Any, with_entropy: bool = False, non_loss_data: bool = True, **batch: Any
+    ) -> Any:
+        import torch
+
+        # As upstream; shapes are refused by `get_responses`.
+        if not non_loss_data or logits.dtype != torch.float32:
+            raise AssertionError(
+                f"logits must be float32, and non_loss_data true: {logits.dtype}, {non_loss_data}"
+            )
+        return compute(logits, args, with_entropy, **batch)
+
+    return wraps(original)(get_log_probs_and_entropy)
+
+
+def make_pair(original: Any, module: Any) -> Any:
+    """Build it for slime from 0.2.3 on, which returns an empty tensor first.
+
+    With the top-p sets of a rollout, which 0.3.1 takes, it is upstream's own.
+    """
+    lists = make_lists(original, module)
+
+    def get_log_probs_and_entropy(
+        logits: Any, *, top_p_token_ids: Any = None, top_p_token_offsets: Any = None, **given: Any
+    ) -> Any:
+        if top_p_token_ids is None or top_p_token_offsets is None:
+            return logits.new_empty(0), lists(logits, **given)
+        given |= {"top_p_token_ids": top_p_token_ids, "top_p_token_offsets": top_p_token_offsets}
+        return original(logits, **{**given, "args": true_arguments(given["args"])})
+
+    return wraps(original)(get_log_probs_and_entropy)
+
+
+def make_values(original: Any, module: Any) -> Any:
+    """Wrap `get_values` of slime 0.2.3 to 0.3.0: the critic's values have no other rows than log-probs."""
+
+    def get_values(logits: Any, *, args: Any, **given: Any) -> Any:
+        is_contiguous(args, module.mpu)
+        return original(logits, args=args, **given)
+
+    return wraps(original)(get_values)
+
+
+def make_loss(original: Any, _module: Any) -> Any:
+    """Wrap `loss_function` of slime 0.2.3 to 0.3.0."""
+
+    def loss_function(args: Any, *given: Any, **named: Any) -> Any:
+        return original(unattached(args), *given, **named)
+
+    return wraps(original)(loss_function)
+
+
+def make_loss_with_top_p(original: Any, _module: Any) -> Any:
+    """Wrap `loss_function` of slime 0.3.1: with top-p sets the log-probabilities are upstream's own."""
+
+    def loss_function(args: Any, *given: Any, **named: Any) -> Any:
+        return original(unattached(args) if args.rollout_top_p == 1 else args, *given, **named)
+
+    return wraps(original)(loss_function)
 
 
 def _variant(
-    name: str,
-    make: Callable[..., Any],
-    *,
-    slices: bool = False,
-    loss: Callable[..., Any] | None = None,
-    values: bool = False,
+    name: str, make: Callable[..., Any], *parts: Any, loss: Callable[..., Any] | None = None
 ) -> Variant:
     """Return a variant by its factories, and by what says which rows are whose.
 
     Of the latter all is relied on: a change anywhere in it gives other rows.
     """
-    parts: list[Any] = [
-        replaced(_SITE, make),
-        f"{_LOSS}:get_responses",
-        f"{_CP}:get_logits_and_tokens_offset_with_cp",
-    ]
-    if slices:
-        parts.append(f"{_CP}:slice_log_prob_with_cp")
     losses = ["policy_loss_function"]
     if loss is not None:
         # It loses its zero too, so every rank has to get there.
         losses.append("sft_loss_function")
-        parts.append(replaced(_LOSS_FUNCTION, loss))
-    if values:
-        parts.append(replaced(_VALUES, make_values))
-    # Whatever else they compute, it is from here that they have their log-probabilities.
-    parts += [Calls(site=f"{_LOSS}:{one}", callee="get_log_probs_and_entropy") for one in losses]
-    return variant(name, *parts)
+        parts = (f"{_CP}:slice_log_prob_with_cp", replaced(f"{_LOSS}:loss_function", loss), *parts)
+    return variant(
+        name,
+        replaced(f"{_LOSS}:get_log_probs_and_entropy", make),
+        f"{_LOSS}:get_responses",
+        f"{_CP}:get_logits_and_tokens_offset_with_cp",
+        *parts,
+        # Whatever else they compute, it is from here that they have their log-probabilities.
+        *(Calls(site=f"{_LOSS}:{one}", callee="get_log_probs_and_entropy") for one in losses),
+    )
 
 
+_VALUES = replaced(f"{_LOSS}:get_values", make_values)
 PATCH = Patch(
     id="slime.loss-memory",
     summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
-    why=(
-        "slime's loss copies the logits of every response for the log-probabilities and again for the "
-        "entropy, and keeps a softmax for each: three to four times the logits on top of them, which is "
-        "where runs on slime 0.2 end for lack of memory. The first cure (slime#1788) stopped the jobs that "
-        "use allgather context parallelism and was half taken back, and 0.3.1 still needs two to three times "
-        "the logits. With the patch the forward keeps a few numbers for each row, the backward computes the "
-        "rest again in the gradient itself, and all ranks enter the same collectives whether or not they "
-        "have a response token."
-    ),
+    why="slime's loss copies the logits of every response for the log-probabilities and again for the "
+    "entropy, and keeps a softmax for each: three to four times the logits on top of them in 0.2, two to "
+    "three times in 0.3.1. With the patch the forward keeps a few numbers for each row, the backward "
+    "computes the rest again in the gradient itself, and all ranks enter the same collectives whether or not "
+    "they have a response token.",
     changes=("memory",),
     met="Every job that trains with slime's policy or SFT loss. Numbers change by rounding.",
     upstream=(
@@ -82,18 +137,16 @@ PATCH = Patch(
         "THUDM/slime#2144",
         "THUDM/slime#1951",
     ),
-    evidence=(
-        "Log-probabilities, entropy, losses and gradients are those of one process in float64, on ranks of "
-        "tensor and context parallelism (tests/real/test_loss_memory_ranks.py)."
-    ),
+    evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64, on ranks "
+    "of tensor and context parallelism (tests/real/test_loss_memory_ranks.py).",
     targets=one_target(
         SLIME,
-        _variant("0.2.0", make_packed),
-        _variant("0.2.2", make_padded),
-        _variant("after 0.2.2", make_paired),
-        _variant("0.2.3", make_paired, slices=True, loss=make_loss, values=True),
-        _variant("before 0.3.0", make_paired, slices=True, loss=make_step_loss, values=True),
-        _variant("after 0.3.0", make_packed_pair, slices=True, loss=make_step_loss),
-        _variant("0.3.1", make_with_top_p, slices=True, loss=make_step_loss_with_top_p),
+        _variant("0.2.0", make_lists),
+        _variant("0.2.2", make_lists),
+        _variant("after 0.2.2", make_pair),
+        _variant("0.2.3", make_pair, _VALUES, loss=make_loss),
+        _variant("before 0.3.0", make_pair, _VALUES, loss=make_loss),
+        _variant("after 0.3.0", make_pair, loss=make_loss),
+        _variant("0.3.1", make_pair, loss=make_loss_with_top_p),
     ),
 )

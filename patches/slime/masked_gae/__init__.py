@@ -1,59 +1,139 @@
 """`slime.masked-gae`: PPO's advantages are those of a response without the tokens that nobody trains.
 
-slime estimates advantages over all tokens of a response, those of tools and observations too, whose values
-nobody trains, as the loss of the critic leaves them out. Here the estimator, by its name in the loss, takes
-the trained tokens alone, runs slime's own recursion on them and puts the result back. The masks and rewards
-that it is not passed come from `slime.whiten-over-cp`, which stands around the caller
-(`patches/_slime_advantages.py`): there the rewards are withheld from slime, which would add them to a token
-of the first context parallel rank, whether or not the last token of the response is there, or any.
+The estimator, by its name in the loss, takes the trained tokens alone, runs slime's own recursion on them and
+puts the result back. The masks and rewards that it is not passed come from `slime.whiten-over-cp`, which
+stands around the caller (`patches/_slime_advantages.py`). There the rewards are withheld from slime, which
+would add them to a token of the first context parallel rank, wherever the response ends.
 """
 
-from __future__ import annotations
+from contextvars import ContextVar
+from typing import Any
 
 from overlay.compat.projects import SLIME
+from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.slime.masked_gae.fix import make_batch
+from overlay.patches._slime_advantages import RUN
+from overlay.patches.slime.masked_gae.layout import Layout
 
 _LOSS = "slime.backends.megatron_utils.loss"
 _BATCH = "get_advantages_and_returns_batch"
-_CONTEXT = "slime.backends.megatron_utils.cp_utils"
 _UTILS = "slime.utils.ppo_utils"
-
-#: What is called, and not replaced.
-_SHARED = (
-    f"{_CONTEXT}:slice_log_prob_with_cp",
-    f"{_UTILS}:vanilla_gae",
-    f"{_UTILS}:chunked_gae",
-    f"{_UTILS}:compute_approx_kl",
-    # What the import stands for, and so what is replaced in truth.
-    f"{_UTILS}:{_BATCH}",
+EFFECT = effect(
+    __name__,
+    "rollout",
+    Figure(name="masked", says="tokens in it that are not trained", unit="tokens"),
+    then="without it {masked} in the sums that are not trained",
 )
+
+
+class _Step:
+    """What the estimator is not passed: slime's arguments, what is known of the samples, their rewards."""
+
+    def __init__(self, args: Any, given: Any, rewards: Any) -> None:
+        self.args = args
+        self.given = given
+        self.rewards = rewards
+
+    def penalties(self, module: Any) -> list[Any]:
+        """Return the KL of this rank's tokens of each sample, none if it has no part in the rewards."""
+        args, given = self.args, self.given
+        own = given.get("rollout_log_probs" if args.use_rollout_logprobs else "log_probs")
+        if args.kl_coef == 0 or not own:
+            return []
+        pairs = zip(own, given["ref_log_probs"], strict=True)
+        return [module.compute_approx_kl(*pair, kl_loss_type=args.kl_loss_type) for pair in pairs]
+
+
+#: While slime computes advantages by PPO.
+_current: ContextVar[_Step | None] = ContextVar("overlay_slime_gae", default=None)
+
+
+def _run(original: Any, args: Any, rollout_data: Any) -> Any:
+    """Run slime's computation without rewards: it would put them on some token of the first rank."""
+    custom = getattr(args, "custom_advantage_function_path", None)
+    if args.advantage_estimator != "ppo" or custom is not None:
+        return original(args, rollout_data)
+    given = {**rollout_data, "rewards": []}
+    token = _current.set(_Step(args, given, rollout_data.get("rewards")))
+    try:
+        return original(args, given)
+    finally:
+        _current.reset(token)
+        rollout_data.update({name: value for name, value in given.items() if name != "rewards"})
+
+
+def make_batch(original: Any, module: Any) -> Any:
+    """Build `get_advantages_and_returns_batch`: over the trained tokens, as if there were no others.
+
+    The reward of a sample is that of the last of them. The others get the advantage 0, and their value for a
+    return.
+    """
+    import torch
+    from slime.utils import ppo_utils
+
+    def get_advantages_and_returns_batch(
+        total_lengths: Any,
+        response_lengths: Any,
+        values_list: Any,
+        rewards_list: Any,
+        gamma: Any,
+        lambd: Any,
+        chunked: bool = True,
+    ) -> Any:
+        step = _current.get()
+        if step is None:
+            return original(total_lengths, response_lengths, values_list, rewards_list, gamma, lambd, chunked)
+        layout = Layout(total_lengths, response_lengths, step.given.get("max_seq_lens"))
+        with torch.no_grad():
+            values = layout.whole(values_list)
+            kl = layout.whole(step.penalties(module)) or [0.0] * len(values)
+            masks = zip(step.given["loss_masks"], values, strict=True)
+            trained = [mask.to(value.device) != 0 for mask, value in masks]
+            # At least one column: of a step in which nothing is trained as well.
+            shape = len(values), max([1, *(int(mask.sum()) for mask in trained)])
+            table, rewards = values[0].new_zeros(2, *shape)
+            rows = zip(step.rewards, values, kl, trained, strict=True)
+            masked = 0
+            for row, (reward, value, penalty, mask) in enumerate(rows):
+                count = int(mask.sum())
+                masked += len(mask) - count
+                if count == 0:
+                    continue
+                table[row, :count] = value[mask]
+                rewards[row, :count] = (-step.args.kl_coef * penalty + torch.zeros_like(value))[mask]
+                rewards[row, count - 1] += reward
+            EFFECT.calls += 1
+            EFFECT.changed += masked > 0
+            EFFECT.masked += masked
+            estimate = ppo_utils.chunked_gae if chunked else ppo_utils.vanilla_gae
+            found, _ = estimate(rewards=rewards, values=table, gamma=gamma, lambd=lambd)
+            advantages = []
+            for row, (value, mask) in enumerate(zip(values, trained, strict=True)):
+                advantages.append(torch.zeros_like(value))
+                advantages[-1][mask] = found[row, : int(mask.sum())]
+            returns = [one + value for one, value in zip(advantages, values, strict=True)]
+        return layout.mine(advantages), layout.mine(returns)
+
+    vars(get_advantages_and_returns_batch)[RUN] = _run
+    return get_advantages_and_returns_batch
+
 
 PATCH = Patch(
     id="slime.masked-gae",
     summary="PPO's advantages over trained tokens alone, with the reward on the last of them",
-    why=(
-        "In PPO slime runs the advantage estimation through tokens that are not trained, of tools and "
-        "observations: with lambda below 1 their values, which no loss has ever touched, enter the "
-        "advantages of the tokens before them, and the reward may sit on one of them. Under context "
-        "parallelism the reward goes to the last token that the first rank has, which is rarely that of the "
-        "response, or to none: IndexError. With the patch the advantages are those of the response without "
-        "these tokens, gamma and lambda count trained tokens, and the reward is that of the last of them, "
-        "wherever it is. This is one reading of two: the other, slime's, takes observations for steps of the "
-        "episode that are discounted too. slime's own REINFORCE++ puts the reward on the last trained token, "
-        "and its PPO has been as it is since it came, so the patch is selected by its name only."
-    ),
+    why="In PPO slime estimates advantages through tokens that are not trained, of tools and observations: "
+    "with lambda below 1 their values, which no loss has ever touched, enter the advantages before them, and "
+    "the reward may sit on one of them. Under context parallelism the reward goes to the last token of the "
+    "first rank, rarely that of the response, or to none: IndexError. With the patch advantages are those of "
+    "the response without these tokens, gamma and lambda count trained tokens, and the reward is on the last "
+    "of them.",
     changes=("numbers", "crashes"),
-    met=(
-        "PPO with masked tokens in the responses and lambda or gamma below 1, or a reward on a masked token, "
-        "or with a context parallel size above 1."
-    ),
+    met="PPO with masked tokens in the responses and lambda or gamma below 1, or a reward on a masked token, "
+    "or with a context parallel size above 1.",
     opt_in=True,
     upstream=("THUDM/slime#2205", "radixark/miles#1827", "radixark/miles#1720"),
-    evidence=(
-        "It takes one of two readings: tokens that are not trained are no steps of an episode. slime's PPO "
-        "counts them, and its REINFORCE++ rewards the last trained token."
-    ),
+    evidence="It takes one of two readings: tokens that are not trained are no steps of an episode. slime's "
+    "PPO counts them, and its REINFORCE++ rewards the last trained token.",
     requires=("slime.whiten-over-cp",),
     targets=one_target(
         SLIME,
@@ -61,7 +141,8 @@ PATCH = Patch(
             "0.2",
             replaced(f"{_LOSS}:{_BATCH}", make_batch),
             f"{_LOSS}:compute_approx_kl",
-            *_SHARED,
+            "slime.backends.megatron_utils.cp_utils:slice_log_prob_with_cp",
+            *(f"{_UTILS}:{name}" for name in ("vanilla_gae", "chunked_gae", "compute_approx_kl", _BATCH)),
         ),
     ),
 )

@@ -1,7 +1,5 @@
 """Which of a sample's response tokens a context parallel rank has, and all of them from all ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""The contract of `slime.metrics`: what slime logs reaches wandb as it is, and the figures with it."""
-
-from __future__ import annotations
+"""What slime logs reaches wandb as it is, and the figures of the patches with it."""
 
 import random
 from types import SimpleNamespace
@@ -11,7 +9,7 @@ from overlay.testing import with_patches
 
 
 def wrong(seed: str) -> str:
-    """Return what is wrong in what wandb is given, empty if nothing is."""
+    """Return what is wrong in what wandb is given."""
     places = ("observability.logging_utils", "utils.tracking_utils", "utils.logging_utils")
     module = next(filter(None, map(_found, places)))
     logged: list[dict[str, float]] = []
@@ -19,8 +17,8 @@ def wrong(seed: str) -> str:
     args = SimpleNamespace(use_wandb=True, use_tensorboard=False)
     draw = random.Random(seed)
     for number in range(1, draw.randint(2, 5)):
-        given = {"train/loss": draw.random(), "train/step": number}
-        before = dict(given)
+        before = {"train/loss": draw.random(), "train/step": number}
+        given = dict(before)
         module.log(args, given, step_key="train/step")
         found = logged[-1]
         if given != before or {name: found.get(name) for name in before} != before:

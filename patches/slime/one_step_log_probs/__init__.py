@@ -1,34 +1,29 @@
 """`slime.one-step-log-probs`: a rollout of one step is trained on without log-probabilities of its own.
 
-Where a rollout is one step, slime leaves log-probabilities to the loss, and so has none when it computes the
-advantages, for which it wants their lengths alone. The training of a rollout runs as it is over the names of
-its module, of which the computation of advantages is handed the masks of the responses in that case.
+slime's own training runs with a computation of advantages that gets the masks of the responses where slime
+has nothing else to take their lengths from.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Iterator
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._rebound import rebound
 
 _ACTOR = "slime.backends.megatron_utils.actor"
 _TRAIN = f"{_ACTOR}:MegatronTrainRayActor.train_actor"
 _SLICE = "slime.backends.megatron_utils.cp_utils:slice_log_prob_with_cp"
 _ADVANTAGES = "slime.backends.megatron_utils.loss:compute_advantages_and_returns"
 EFFECT = effect(__name__, "rollout", did="supplied the lengths of", always=True)
-
-
 #: What slime takes the lengths from.
 _SOURCES = ("log_probs", "rollout_log_probs", "values")
 
 
-def make_train_actor(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_train_actor(original: Any, module: Any) -> Any:
     """Build the training of a rollout: slime's own, with advantages for want of log-probabilities too."""
-    from overlay.patches._rebound import rebound
 
     def masks(rollout_data: Any) -> Iterator[Any]:
         """Give this rank's part of the mask of each response, as slime gives that of its log-probabilities.
@@ -56,34 +51,27 @@ def make_train_actor(original: Callable[..., Any], module: ModuleType) -> Callab
             # On a stage before the last, slime does not look at them.
             rollout_data.pop("values", None)
 
-    def train_actor(self: Any, rollout_id: Any, rollout_data: Any, external_data: Any = None) -> Any:
+    def train_actor(*given: Any, **named: Any) -> Any:
         own = rebound(original, module, compute_advantages_and_returns=compute_advantages_and_returns)
-        return own(self, rollout_id, rollout_data, external_data)
+        return own(*given, **named)
 
-    return train_actor
+    return wraps(original)(train_actor)
 
 
 PATCH = Patch(
     id="slime.one-step-log-probs",
     summary="A rollout of one step is trained on without log-probabilities of its own",
-    why=(
-        "Where a rollout is one training step, slime does not compute log-probabilities beforehand, as the "
-        "loss has them at hand: the weights are the same. The advantages take their lengths from those of "
-        "the rollout, and if a generate function of one's own brings none, the job ends: TypeError: "
-        "'NoneType' object is not iterable. With the patch the lengths are those of the loss masks, and the "
-        "rest is as slime means it: the old log-probabilities are those of the step itself, so the ratio is "
-        "1, and there is no further forward pass. slime 0.2 computed them beforehand, with the same weights."
-    ),
+    why="Where a rollout is one training step, slime 0.3 leaves log-probabilities to the loss, as the "
+    "weights are the same. The advantages take their lengths from those of the rollout, and if a generate "
+    "function of one's own brings none, the job ends in TypeError: 'NoneType' object is not iterable. With "
+    "the patch the lengths are those of the loss masks, the old log-probabilities are those of the step "
+    "itself, and there is no further forward pass.",
     changes=("crashes",),
-    met=(
-        "One training step per rollout with a policy loss and no KL in the rewards, and a generate function "
-        "that brings no rollout_log_probs."
-    ),
+    met="One training step per rollout with a policy loss and no KL in the rewards, and a generate function "
+    "that brings no rollout_log_probs.",
     upstream=("THUDM/slime#1976", "THUDM/slime#1897"),
-    evidence=(
-        "slime ends in TypeError without it. The advantages are those that the same rollout has with log- "
-        "probabilities, of which slime 0.3 reads the lengths alone there."
-    ),
+    evidence="The advantages are those that the same rollout has with log-probabilities, of which slime 0.3 "
+    "reads the lengths alone there.",
     targets=one_target(
         SLIME,
         variant(

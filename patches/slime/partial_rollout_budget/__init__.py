@@ -1,14 +1,10 @@
 """`slime.partial-rollout-budget`: a response that is resumed gets the tokens that it has left, and no more.
 
-The functions that generate a sample are wrapped, that of the streaming rollout too. Where slime itself calls
-them, they get its parameters with fewer new tokens. A generate function of a user's that calls them keeps its
+The functions that generate a sample are wrapped. A generate function of a user's that calls them keeps its
 own budget.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from types import ModuleType
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
@@ -20,11 +16,7 @@ _STREAMING = "slime.rollout.sglang_streaming_rollout"
 EFFECT = effect(
     __name__,
     "request",
-    Figure(
-        name="over",
-        says="tokens that these responses had already, and could have had once more",
-        unit="tokens",
-    ),
+    Figure(name="over", says="tokens that these responses could have had once more", unit="tokens"),
     did="shortened",
     then="without it up to {over} over the limit",
 )
@@ -39,14 +31,11 @@ def left(sample: Any, sampling_params: Any) -> Any:
     return {**sampling_params, "max_new_tokens": most}
 
 
-def make_generate(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Wrap the generation of one sample, whose answer comes at once or in pieces.
-
-    Where slime calls it for a rollout that may be resumed, it is given the budget of the whole response. Any
-    other caller, such as a generate function of several turns, keeps a budget of its own, and gets slime's.
-    """
+def make_generate(original: Any, module: Any) -> Any:
+    """Wrap the generation of one sample: where slime calls it, it is given the whole response's budget."""
     own = f"{module.__name__}.{original.__name__}"
 
+    @wraps(original)
     async def generate(args: Any, sample: Any, sampling_params: Any) -> Any:
         called = getattr(sample, "generate_function_path", None) or args.custom_generate_function_path or own
         if args.partial_rollout and called == own:
@@ -60,28 +49,19 @@ PATCH = Patch(
     id="slime.partial-rollout-budget",
     revision=2,
     summary="A resumed partial rollout gets the tokens it has left, not the whole budget again",
-    why=(
-        "With --partial-rollout slime aborts responses that are not done and resumes them in the next "
-        "rollout. slime 0.3 asks for --rollout-max-response-len new tokens each time, so that a response "
-        "that is resumed twice may be three times as long as it may be, which then has to fit into a "
-        "micro-batch. With the patch it gets what it has left, as in slime 0.2 and after 0.3.1; one that has "
-        "nothing left, or is too long already, ends as truncated. A generate function of one's own that "
-        "calls slime's gets what it asks for, as without the patch."
-    ),
+    why="With --partial-rollout slime aborts responses that are not done and resumes them in the next "
+    "rollout. slime 0.3 asks for --rollout-max-response-len new tokens each time, so a response that is "
+    "resumed twice may be three times as long as allowed, and still has to fit into a micro-batch. With the "
+    "patch it gets what it has left; one that has nothing left ends as truncated. A generate function of "
+    "one's own that calls slime's gets what it asks for.",
     changes=("numbers", "memory"),
     met="--partial-rollout with slime's own generate function, or its streaming one.",
     upstream=("THUDM/slime#2261",),
-    evidence=(
-        "slime's commit 26e859a (#2261, after 0.3.1) takes the response that there is off the budget, as "
-        "0.2 did."
-    ),
+    evidence="slime's commit 26e859a (after 0.3.1) takes the response that there is off the budget, as 0.2 "
+    "did.",
     targets=one_target(
         SLIME,
-        variant(
-            "286750aa3",
-            replaced(_GENERATE, make_generate),
-            Absent(site=_STREAMING),
-        ),
+        variant("286750aa3", replaced(_GENERATE, make_generate), Absent(site=_STREAMING)),
         variant(
             "0.3",
             replaced(_GENERATE, make_generate),

@@ -1,7 +1,5 @@
 """A response that slime resumes is asked for the tokens that it has left, and ends where there are none."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools
@@ -12,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from overlay.patch import Contract
-from overlay.testing import with_patches, without
+from overlay.testing import as_without, with_patches
 
 
 class _Sent(Exception):  # noqa: N818 -- what is sent is no error
@@ -71,7 +69,7 @@ def _asked(module: Any, path: str, used: int, budget: int, *, partial: bool = Tr
 
 
 def wrong(seed: str, *, longer: bool = False) -> str:
-    """Return which response is asked for more or fewer tokens than it has left, empty if none is.
+    """Return which response is asked for more or fewer tokens than it has left.
 
     With `longer` there is a response that is too long already, which slime after 0.3.1 stops at.
     """
@@ -112,8 +110,7 @@ def alike(seed: str) -> str:
         for path in paths:
             yield _asked(module, path, used, 100, partial=False)
 
-    ours, theirs = without(lambda: list(each()))
-    return "" if ours == theirs else f"{ours}, and without the patch {theirs}"
+    return as_without(lambda: list(each()))()
 
 
 CONTRACT = Contract(

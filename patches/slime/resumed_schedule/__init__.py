@@ -1,40 +1,31 @@
 """`slime.resumed-schedule`: a resumed run's learning rate goes on from where the checkpoint had it.
 
-Megatron's checkpoint brings the schedule with it, and slime 0.2.2 and 0.2.3 advance it once more. The
-function that does so runs as it is, with a loader that notes where the schedule stands, and the schedule is
-put back there. A checkpoint without a schedule is left to slime.
+slime's own function runs with a loader that notes where the schedule stands, and it is put back there.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from types import ModuleType
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._rebound import rebound
 
 _INITIALIZE = "slime.backends.megatron_utils.model:initialize_model_and_optimizer"
+_OFF = "the most samples that the schedule would have been off"
 EFFECT = effect(
     __name__,
     "load",
-    Figure(
-        name="off",
-        says="the most samples that the schedule would have been off",
-        unit="samples",
-        combine="max",
-    ),
+    Figure(name="off", says=_OFF, unit="samples", combine="max"),
     did="put the schedule back after",
     then="without it {off} off",
 )
 
 
-def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_initialize(original: Any, module: Any) -> Any:
     """Build what makes model and optimizer and loads them: slime's own, and the schedule put back."""
-    from overlay.patches._rebound import rebound
 
-    def initialize_model_and_optimizer(args: Any, role: str = "actor") -> Any:
+    def initialize_model_and_optimizer(*given: Any, **named: Any) -> Any:
         restored: list[int] = []
 
         def load_checkpoint(model: Any, optimizer: Any, scheduler: Any, *rest: Any, **options: Any) -> Any:
@@ -44,7 +35,7 @@ def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callabl
             return loaded
 
         own = rebound(original, module, load_checkpoint=load_checkpoint)
-        model, optimizer, scheduler, iteration = own(args, role)
+        model, optimizer, scheduler, iteration = own(*given, **named)
         EFFECT.calls += len(restored)
         # Where the checkpoint says nothing of the schedule, it starts where slime says.
         if restored and restored[-1] > 0 and scheduler.num_steps != restored[-1]:
@@ -54,28 +45,20 @@ def make_initialize(original: Callable[..., Any], module: ModuleType) -> Callabl
             scheduler.step(increment=0)
         return model, optimizer, scheduler, iteration
 
-    return initialize_model_and_optimizer
+    return wraps(original)(initialize_model_and_optimizer)
 
 
 PATCH = Patch(
     id="slime.resumed-schedule",
     summary="A resumed run's learning rate goes on from where the checkpoint had it",
-    why=(
-        "After it has loaded a checkpoint, schedule included, slime 0.2.2 and 0.2.3 advance the schedule by "
-        "iteration * global_batch_size samples a second time: with decay, a run that resumes half-way goes "
-        "on with the learning rate of its end, and warm-up is skipped. With the patch the schedule stays "
-        "where the checkpoint had it, as in slime 0.2.4. Where the checkpoint's schedule is not loaded "
-        "(--no-load-optim), it stands where slime puts it."
-    ),
+    why="After it has loaded a checkpoint, schedule included, slime 0.2.2 and 0.2.3 advance the schedule by "
+    "iteration * global_batch_size samples a second time: with decay a run that resumes half-way goes on "
+    "with the learning rate of its end, and warm-up is skipped. With the patch the schedule stays where the "
+    "checkpoint had it; one that was not loaded (--no-load-optim) stands where slime puts it.",
     changes=("numbers",),
-    met=(
-        "A run that resumes from a checkpoint with its optimizer, with a learning rate or weight decay that "
-        "changes."
-    ),
+    met="A run that resumes from a checkpoint with its optimizer, with a learning rate or weight decay that "
+    "changes.",
     upstream=("THUDM/slime#1775",),
-    evidence="slime's commit f9f7b56 (#1775, in 0.2.4) takes the second advance out.",
-    targets=one_target(
-        SLIME,
-        variant("0.2.2", replaced(_INITIALIZE, make_initialize)),
-    ),
+    evidence="slime's commit f9f7b56 (in 0.2.4) takes the second advance out.",
+    targets=one_target(SLIME, variant("0.2.2", replaced(_INITIALIZE, make_initialize))),
 )

@@ -1,16 +1,9 @@
-"""`slime.tool-turn-mask`: results of tools that follow each other are one turn, as in the chat template.
+"""`slime.tool-turn-mask`: results of tools that follow each other are one turn, as in the chat template."""
 
-slime tokenises a conversation message by message. The method that does so for Qwen3 is wrapped: it gets such
-results as one message, and a tokenizer that takes that apart again.
-"""
-
-from __future__ import annotations
-
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
+from functools import wraps
 from itertools import groupby
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import SLIME
@@ -64,19 +57,14 @@ def turns(messages: Sequence[Any]) -> list[Any]:
     return found
 
 
-def by_turns(generator: Any) -> Any:
-    """Return slime's generator of masks, whose tokenizer knows turns."""
-    made = copy(generator)
-    made.tokenizer = _Tokenizer(generator.tokenizer)
-    return made
+def make_mask(original: Any, _module: Any) -> Any:
+    """Wrap what tokenises a conversation for Qwen3: it gets turns, and a tokenizer that knows them."""
 
-
-def make_mask(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap what tokenises a conversation for Qwen3. From slime 0.2.2 on it is told which tools there are."""
-
-    @functools.wraps(original)
+    @wraps(original)
     def gen_multi_turn_loss_mask_qwen3(self: Any, messages: Any, *tools: Any, **named: Any) -> Any:
-        return original(by_turns(self), turns(messages), *tools, **named)
+        by_turns = copy(self)
+        by_turns.tokenizer = _Tokenizer(self.tokenizer)
+        return original(by_turns, turns(messages), *tools, **named)
 
     return gen_multi_turn_loss_mask_qwen3
 
@@ -84,26 +72,17 @@ def make_mask(original: Callable[..., Any], _module: ModuleType) -> Callable[...
 PATCH = Patch(
     id="slime.tool-turn-mask",
     summary="Qwen3 SFT: results of tools that follow each other are one turn",
-    why=(
-        "For SFT with --loss-mask-type qwen3, slime tokenises a conversation message by message. Qwen3's "
-        "template puts the results of tools that follow each other into one user turn, and slime gives each "
-        "a turn of its own: after parallel tool calls the model is trained on a conversation that it never "
-        "sees at inference. With the patch the tokens are those of the template, as in slime after 0.3.1. "
-        "--loss-mask-type qwen, which has the same habit there too, is not changed."
-    ),
+    why="For SFT with --loss-mask-type qwen3, slime tokenises a conversation message by message, and gives "
+    "each of several tool results a turn of its own. Qwen3's template puts them into one user turn: after "
+    "parallel tool calls the model is trained on a conversation that it never sees at inference. With the "
+    "patch the tokens are those of the template. --loss-mask-type qwen is not changed.",
     changes=("numbers",),
     met="SFT with --loss-mask-type qwen3 on conversations in which results of tools follow each other.",
     upstream=("THUDM/slime#2264", "THUDM/slime#2263"),
-    evidence=(
-        "slime's commit f033ebf (#2264, after 0.3.1) renders results of tools that follow each other in "
-        "one call of the chat template."
-    ),
+    evidence="slime's commit f033ebf (after 0.3.1) renders such results in one call of the chat template.",
     targets=one_target(
         SLIME,
-        variant(
-            "0.2.0",
-            replaced(_MASK, make_mask),
-        ),
+        variant("0.2.0", replaced(_MASK, make_mask)),
         variant("0.2.2", replaced(_MASK, make_mask)),
     ),
 )

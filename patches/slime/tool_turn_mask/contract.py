@@ -1,7 +1,5 @@
 """A conversation has the tokens of its chat template, and the mask of what the assistant says."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from collections.abc import Sequence
@@ -20,18 +18,10 @@ class _Tokenizer:
     def __call__(self, text: str, **_options: Any) -> dict[str, list[int]]:
         return {"input_ids": [ord(letter) for letter in text]}
 
-    def apply_chat_template(
-        self,
-        messages: Sequence[Any],
-        *,
-        tokenize: bool = True,
-        add_generation_prompt: bool = False,
-        tools: Any = None,
-        **_options: Any,
-    ) -> Any:
+    def apply_chat_template(self, messages: Sequence[Any], *, tools: Any = None, **options: Any) -> Any:
         text = "".join(part for part, _ in rendered(messages, tools))
-        text += "<s>assistant\n" if add_generation_prompt else ""
-        return self(text)["input_ids"] if tokenize else text
+        text += "<s>assistant\n" if options.get("add_generation_prompt") else ""
+        return self(text)["input_ids"] if options.get("tokenize", True) else text
 
 
 def rendered(messages: Sequence[Any], tools: Any = None) -> list[tuple[str, int]]:
@@ -51,7 +41,7 @@ def rendered(messages: Sequence[Any], tools: Any = None) -> list[tuple[str, int]
 
 
 def wrong(seed: str) -> str:
-    """Return which conversation has other tokens or another mask, empty if none has."""
+    """Return which conversation has other tokens or another mask."""
     from overlay.compat.slime_on_cpu import imported
 
     module = imported("slime.utils.mask_utils")

@@ -1,16 +1,11 @@
 """`slime.value-temperature`: the critic's values are not divided by the rollout's temperature.
 
 slime takes the rows of the responses out of logits and of values with one function, which divides both. It is
-wrapped, since `get_values` may be another patch's: what has one entry a row is a value, and is taken out at a
-temperature of 1.
+wrapped, since `get_values` may be another patch's.
 """
 
-from __future__ import annotations
-
-import functools
-from collections.abc import Callable
 from copy import copy
-from types import ModuleType
+from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
@@ -32,7 +27,6 @@ def at_own_temperature(logits: Any, args: Any) -> Any:
     """Return slime's arguments, with a temperature of 1 for values [1, T, 1]: logits have a vocabulary."""
     if logits.size(-1) != 1 or args.rollout_temperature == 1.0:
         return args
-
     EFFECT.changed += 1
     EFFECT.temperature = args.rollout_temperature
     plain = copy(args)
@@ -40,10 +34,10 @@ def at_own_temperature(logits: Any, args: Any) -> Any:
     return plain
 
 
-def make_responses(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+def make_responses(original: Any, _module: Any) -> Any:
     """Wrap the rows of each response; from slime 0.2.2 on it is told what sequences are padded to."""
 
-    @functools.wraps(original)
+    @wraps(original)
     def get_responses(logits: Any, *, args: Any, **given: Any) -> Any:
         yield from original(logits, args=at_own_temperature(logits, args), **given)
 
@@ -53,31 +47,20 @@ def make_responses(original: Callable[..., Any], _module: ModuleType) -> Callabl
 PATCH = Patch(
     id="slime.value-temperature",
     summary="The critic's values are not divided by the rollout's temperature",
-    why=(
-        "slime 0.2 divides the output of the critic's head by --rollout-temperature, as if values were "
-        "logits, in the rollout and in the value loss. At 0.5 the head has to learn half the return, with "
-        "twice the gradient, and a critic that was trained elsewhere is read as twice what it says. With the "
-        "patch a value is what the head puts out, as in slime 0.3. A critic that has been trained under "
-        "slime 0.2 at another temperature than 1 has learnt the divided value: for a job that resumes from "
-        "it, values jump by that factor. Such a job leaves the patch out."
-    ),
+    why="slime 0.2 divides the critic's output by --rollout-temperature, as if values were logits, in the "
+    "rollout and in the value loss: at 0.5 the head learns half the return with twice the gradient, and a "
+    "critic trained elsewhere is read as twice what it says. With the patch a value is what the head puts "
+    "out. A critic that slime 0.2 has trained at another temperature than 1 has learnt the divided value; a "
+    "job that resumes from it leaves the patch out.",
     changes=("numbers",),
     met="PPO's critic (--advantage-estimator ppo) with a --rollout-temperature other than 1.",
     upstream=("THUDM/slime#1928",),
-    evidence=(
-        "slime's commit d9d149d (#1928, in 0.3.0) leaves the temperature out for values, and says so in a "
-        "docstring."
-    ),
+    evidence="slime's commit d9d149d (in 0.3.0) leaves the temperature out for values, and says so in a "
+    "docstring.",
     targets=one_target(
         SLIME,
-        variant(
-            "0.2.0",
-            replaced(_ROWS, make_responses),
-        ),
-        variant(
-            "0.2.2",
-            replaced(_ROWS, make_responses),
-        ),
+        variant("0.2.0", replaced(_ROWS, make_responses)),
+        variant("0.2.2", replaced(_ROWS, make_responses)),
         tells=("slime.backends.megatron_utils.loss:get_values",),
     ),
 )

@@ -1,29 +1,27 @@
 """`slime.vpp-ceiling`: the number of micro-batches is rounded up for virtual pipeline stages, not down.
 
-slime takes the greatest of the ranks' numbers and rounds it down to a multiple of the group size: in groups
-of 4, a step that needs 7 micro-batches gets 4. Here every rank rounds its own number before they are
-compared. The greatest of multiples is a multiple, and rounding that does nothing. A rank that has fewer
-samples than a group says so with a number greater than that of its samples. All ranks have as many samples,
-get that number, and raise the same error (in `slime.capped-partitions`): none is left waiting for another.
+slime takes the greatest of the ranks' numbers and rounds it down to a multiple of the group size. Here every
+rank rounds its own number first: the greatest of multiples is a multiple. A rank that has fewer samples than
+a group says so with a number greater than that of its samples. All ranks have as many, get that number, and
+raise the same error (in `slime.capped-partitions`): none is left waiting for another.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from types import ModuleType, SimpleNamespace
+from collections.abc import Sequence
+from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._partition import capped_partitions
 from overlay.patches._slime_step import DATA, current
 
-# The digests of `get_data_iterator` stay, though it is only relied on: that the greatest number is taken once
-# it has been counted, and which way it is rounded then, decides what the count has to be. They cost nothing:
-# `slime.capped-partitions`, without which this patch is not applied, replaces that function.
 _COUNT = f"{DATA}:get_minimum_num_micro_batch_size"
-#: What the import of it stands for, and so what is replaced in truth. v0.2.0; v0.2.1 to v0.2.4
+#: What the import of it stands for, and so what is replaced in truth.
 _COUNTED = "slime.utils.data:get_minimum_num_micro_batch_size"
+#: When the greatest number is taken, and which way it is rounded, decides what the count has to be.
+_ITERATOR = f"{DATA}:get_data_iterator"
 EFFECT = effect(
     __name__,
     "step",
@@ -41,15 +39,13 @@ def rounded(lengths: Sequence[int], count: int) -> int:
         count: Micro-batches that first fit needs.
 
     Returns:
-        slime's own number, which is `count` rounded down, if the samples can be split into that many under
-        the budget; else `count` rounded up. If that is more than there are samples, no multiple holds the
-        budget: it is slime's own number, or where that is no multiple either, one that all ranks refuse.
+        `count` rounded down, as slime has it, if that many hold the budget; else rounded up. If that is more
+        than there are samples, `count` rounded down, or where that is 0 a number that all ranks refuse.
         Outside of `get_data_iterator`, `count`.
 
     """
     if (step := current.get()) is None:
         return count
-
     EFFECT.calls += 1
     budget, group = step
     lower = count // group * group
@@ -78,8 +74,6 @@ def rounded_up(lengths: Sequence[int], count: int) -> int:
 
 def _splits(lengths: Sequence[int], parts: int, budget: int) -> bool:
     """Tell whether `slime.capped-partitions` can split the samples into that many parts."""
-    from overlay.patches._partition import capped_partitions
-
     try:
         capped_partitions(lengths, parts, budget)
     except ValueError:
@@ -87,37 +81,26 @@ def _splits(lengths: Sequence[int], parts: int, budget: int) -> bool:
     return True
 
 
-def make_count(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build the `get_minimum_num_micro_batch_size` of slime 0.2: what first fit needs, rounded."""
+def make_count(original: Any, _module: Any) -> Any:
+    """Wrap `get_minimum_num_micro_batch_size` of slime 0.1 and 0.2: what first fit needs, rounded."""
 
-    def get_minimum_num_micro_batch_size(total_lengths: Sequence[int], max_tokens_per_gpu: int) -> int:
-        return rounded(total_lengths, original(total_lengths, max_tokens_per_gpu))
+    def get_minimum_num_micro_batch_size(total_lengths: Sequence[int], *given: Any, **named: Any) -> int:
+        return rounded(total_lengths, original(total_lengths, *given, **named))
 
-    return get_minimum_num_micro_batch_size
-
-
-def make_count_286(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build the same for commit 286750aa3, which rounds up by itself, but past the samples there are."""
-
-    def get_minimum_num_micro_batch_size(total_lengths: Sequence[int], max_tokens_per_gpu: int) -> int:
-        return rounded_up(total_lengths, original(total_lengths, max_tokens_per_gpu))
-
-    return get_minimum_num_micro_batch_size
+    return wraps(original)(get_minimum_num_micro_batch_size)
 
 
-def make_count_0_1(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build the same for slime 0.1, where it is given the context parallel size."""
+def make_count_286(original: Any, _module: Any) -> Any:
+    """Wrap the same of commit 286750aa3, which rounds up by itself, but past the samples there are."""
 
-    def get_minimum_num_micro_batch_size(
-        total_lengths: Sequence[int], max_tokens_per_gpu: int, cp_size: int
-    ) -> int:
-        return rounded(total_lengths, original(total_lengths, max_tokens_per_gpu, cp_size))
+    def get_minimum_num_micro_batch_size(total_lengths: Sequence[int], *given: Any, **named: Any) -> int:
+        return rounded_up(total_lengths, original(total_lengths, *given, **named))
 
-    return get_minimum_num_micro_batch_size
+    return wraps(original)(get_minimum_num_micro_batch_size)
 
 
-def make_config(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build the `get_model_config` of slime 0.1, which aligns without virtual pipeline stages too.
+def make_config(original: Any, _module: Any) -> Any:
+    """Wrap the `get_model_config` of slime 0.1, which aligns without virtual pipeline stages too.
 
     Megatron sets the group size to the pipeline parallel size where there are no virtual stages, and then
     needs no alignment. The group size is all that `get_data_iterator` reads of the configuration.
@@ -129,49 +112,35 @@ def make_config(original: Callable[..., Any], _module: ModuleType) -> Callable[.
             return original(model)
         return SimpleNamespace(microbatch_group_size_per_vp_stage=None)
 
-    return get_model_config
+    return wraps(original)(get_model_config)
 
 
 PATCH = Patch(
     id="slime.vpp-ceiling",
     summary="Round the number of micro-batches up, not down, for virtual pipeline stages",
-    why=(
-        "With virtual pipeline stages the number of micro-batches must be a multiple of a group size. slime "
-        "rounds it down: in groups of 4, a step that needs 7 micro-batches for its budget gets 4, which hold "
-        "almost twice as many tokens, and one that needs 3 gets 1, which Megatron refuses. With the patch "
-        "the number is rounded up on every rank, before the ranks agree on the greatest. If a step has too "
-        "few samples for that, slime's own number stays, with a warning; if it has fewer than a group, all "
-        "ranks raise one error that says what to change."
-    ),
+    why="With virtual pipeline stages the number of micro-batches must be a multiple of a group size, and "
+    "slime rounds it down: in groups of 4, a step that needs 7 micro-batches gets 4, which hold almost twice "
+    "as many tokens as their budget, and one that needs 3 gets 1, which Megatron refuses. With the patch it "
+    "is rounded up on every rank, before the ranks agree on the greatest. A step with too few samples for "
+    "that keeps slime's number, with a warning; with fewer than a group, all ranks raise one error that says "
+    "what to change.",
     changes=("memory", "crashes"),
     met="--use-dynamic-batch-size with virtual pipeline stages.",
     upstream=("THUDM/slime#1823", "THUDM/slime#1848", "THUDM/slime#1951"),
-    evidence=(
-        "Megatron refuses a number that is no multiple of the group size. slime's commit 286750a (#1823) "
-        "rounds up, and so does its schedule since 0.3.0."
-    ),
+    evidence="Megatron refuses a number that is no multiple of the group size. slime's commit 286750a "
+    "(#1823) rounds up, and so does its schedule since 0.3.0.",
     requires=("slime.capped-partitions",),
     targets=one_target(
         SLIME,
         variant(
             "0.1",
-            f"{DATA}:get_data_iterator",
-            replaced(_COUNT, make_count_0_1),
+            _ITERATOR,
+            replaced(_COUNT, make_count),
             "slime.backends.utils.data:get_minimum_num_micro_batch_size",
             replaced(f"{DATA}:get_model_config", make_config),
         ),
-        variant(
-            "0.2",
-            f"{DATA}:get_data_iterator",
-            replaced(_COUNT, make_count),
-            _COUNTED,
-        ),
-        variant(
-            "286750aa3",
-            f"{DATA}:get_data_iterator",
-            replaced(_COUNT, make_count_286),
-            _COUNTED,
-        ),
+        variant("0.2", _ITERATOR, replaced(_COUNT, make_count), _COUNTED),
+        variant("286750aa3", _ITERATOR, replaced(_COUNT, make_count_286), _COUNTED),
         tells=("slime.utils.dp_schedule:build_dp_schedule",),
     ),
 )

@@ -1,16 +1,12 @@
 """The number of micro-batches is a multiple for virtual stages, and none of them exceeds the budget."""
 
-from __future__ import annotations
+from functools import partial
 
-import functools
-
-from overlay.patch import Contract
-from overlay.patches.slime.vpp_ceiling import PATCH
-from overlay.testing import with_patches
+from overlay.compat.contracts.slime import contract
 
 
 def wrong(seed: str, look: str = "wrong") -> str:
-    """Return what is wrong with splits of rollouts, with virtual stages and without, empty if nothing is.
+    """Return what is wrong with splits of rollouts, with virtual stages and without.
 
     `alike` looks at those that slime splits well.
     """
@@ -24,8 +20,4 @@ def wrong(seed: str, look: str = "wrong") -> str:
         return str(getattr(splits, look)(data, given))
 
 
-CONTRACT = Contract(
-    check=with_patches(wrong, *PATCH.requires, PATCH.id),
-    alike=functools.partial(wrong, look="alike"),
-    before=("megatron.core", "ray", "tensordict"),
-)
+CONTRACT = contract(wrong, "slime.capped-partitions", "slime.vpp-ceiling", alike=partial(wrong, look="alike"))

@@ -1,54 +1,29 @@
 """`slime.whiten-over-cp`: advantages are whitened over all ranks that have a part of them.
 
-Under context parallelism a rank has some of the tokens of each sample, and slime asks the data parallel group
-for statistics, in which the ranks all have the same part. So the name by which slime whitens is replaced, and
-asks the group that includes context parallelism. A rank that has no token at all never gets there: it enters
-the collective when slime is done, which has none behind it.
+Under context parallelism a rank has some of the tokens of each sample, and slime takes statistics over the
+ranks that all have the same part. The whitening is replaced by one over all of them. A rank without any token
+never gets there: it enters the collective when slime is done, which has none behind it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from contextvars import ContextVar
-from types import ModuleType
+from functools import wraps
 from typing import Any
 
+import overlay.patches._whitening as whitening
 from overlay.compat.projects import SLIME
-from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patches._slime_advantages import compute
 
 _LOSS = "slime.backends.megatron_utils.loss"
 _ADVANTAGES = f"{_LOSS}:compute_advantages_and_returns"
-EFFECT = effect(
-    __name__,
-    "normalisation",
-    Figure(
-        name="mean_off",
-        says="distance of a mean that slime takes from that of all tokens, in deviations",
-        combine="max",
-    ),
-    Figure(
-        name="deviation_off",
-        says="how far a deviation that slime takes is from that of all tokens, as a part of it",
-        combine="max",
-    ),
-    Figure(
-        name="empty",
-        says="of them, those in which this rank had no token, so that the others would have waited for it",
-    ),
-    then="without it a mean up to {mean_off} deviations off, a deviation up to {deviation_off} of itself",
-)
-
-
+EFFECT = whitening.effect_of(__name__, "slime")
 #: While advantages are computed: whether this rank has entered the collective.
 _entered: ContextVar[bool] = ContextVar("overlay_slime_whitened", default=False)
 
 
-def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_whiten(_original: Any, module: Any) -> Any:
     """Replace the whitening by its name in the loss: another group, and sums in float64."""
     import torch.distributed as dist
-
-    from overlay.patches._whitening import whitened
 
     def distributed_masked_whiten(
         values: Any, mask: Any, process_group: Any = None, shift_mean: bool = True, epsilon: float = 1e-8
@@ -61,16 +36,16 @@ def make_whiten(_original: Callable[..., Any], module: ModuleType) -> Callable[.
             dist.all_reduce(sums, group=group)
 
         place = module.mpu.get_context_parallel_rank(), module.mpu.get_context_parallel_world_size()
-        return whitened(values, mask, all_reduce, place, EFFECT, shift_mean=shift_mean, epsilon=epsilon)
+        return whitening.whitened(
+            values, mask, all_reduce, place, EFFECT, shift_mean=shift_mean, epsilon=epsilon
+        )
 
     return distributed_masked_whiten
 
 
-def make_advantages(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
+def make_advantages(original: Any, module: Any) -> Any:
     """Wrap the computation of advantages: every rank of the last stage enters the collective."""
     import torch
-
-    from overlay.patches._slime_advantages import compute
 
     def compute_advantages_and_returns(args: Any, rollout_data: Any) -> Any:
         token = _entered.set(False)
@@ -87,28 +62,23 @@ def make_advantages(original: Callable[..., Any], module: ModuleType) -> Callabl
         finally:
             _entered.reset(token)
 
-    return compute_advantages_and_returns
+    return wraps(original)(compute_advantages_and_returns)
 
 
 PATCH = Patch(
     id="slime.whiten-over-cp",
     revision=2,
     summary="Advantages normalised with one mean and deviation for all ranks",
-    why=(
-        "With --normalize-advantages and context parallelism, slime's ranks whiten their slices of a sample "
-        "each with the statistics of its own slices over the data parallel ranks: tokens of one sample get "
-        "different means and deviations. A rank whose slices have no response token leaves the collective "
-        "out, and the others wait for it until they time out. With the patch all ranks that have a part of "
-        "the batch are asked together, whether or not they have a token. Sums are taken in float64: in "
-        "float32 they lose the variance of advantages that are large against it."
-    ),
+    why="With --normalize-advantages and context parallelism, each rank of slime whitens its slices with the "
+    "statistics of the same slices over the data parallel ranks: tokens of one sample get different means "
+    "and deviations, and a rank whose slices have no response token leaves the others waiting until they "
+    "time out. With the patch all ranks that have a part of the batch are asked together, and sums are taken "
+    "in float64: in float32 they lose the variance of advantages that are large against it.",
     changes=("numbers", "hangs"),
     met="--normalize-advantages with a context parallel size above 1, or with advantages far from 0.",
     upstream=("THUDM/slime#2235",),
-    evidence=(
-        "slime's commit dd7f037 (#2235, after 0.3.1) asks the same group on every rank; the result is that "
-        "of one process in float64."
-    ),
+    evidence="slime's commit dd7f037 (after 0.3.1) asks the same group on every rank; the result is that of "
+    "one process in float64.",
     targets=one_target(
         SLIME,
         variant(

@@ -71,7 +71,8 @@ def test_loss_memory(patch: str, draw: random.Random) -> None:
     for gradient in (False, True):
         logits = torch.rand(1, sum(totals), 16, requires_grad=gradient)
         tokens = [torch.zeros(total, dtype=torch.long) for total in totals]
-        compute(logits, args, False, tokens, totals, responses)
+        lengths = {"total_lengths": totals, "response_lengths": responses}
+        compute(logits, args, False, unconcat_tokens=tokens, **lengths)
     assert counts.read() == {"changed": 1, "kept_out": sum(responses) * 16 * 4}
 
 

@@ -5,7 +5,6 @@ Against real releases: tests/real/test_loss_memory_ranks.py.
 
 from __future__ import annotations
 
-import inspect
 from argparse import Namespace
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import pytest
 
 from overlay.patches._packed_loss.attachment import true_arguments
 from overlay.patches._packed_loss.compute import IN_PLACE
-from overlay.patches.slime.loss_memory import fix
+from overlay.patches.slime import loss_memory as fix
 
 torch: Any = pytest.importorskip("torch")
 
@@ -54,6 +53,7 @@ def arguments(**changed: Any) -> Namespace:
         "entropy_coef": 0.0,
         "loss_type": "policy_loss",
         "allgather_cp": False,
+        "rollout_top_p": 1.0,
     }
     return Namespace(**{**known, **changed})
 
@@ -69,7 +69,7 @@ def logits() -> Any:
 
 
 def test_lists_shapes_and_values(module: Any) -> None:
-    function, x, given = fix.make_packed(lambda: None, module), logits(), batch()
+    function, x, given = fix.make_lists(lambda: None, module), logits(), batch()
     found = function(x, **given)
     assert {key: [tuple(value.shape) for value in values] for key, values in found.items()} == {
         "log_probs": [(4,), (0,), (5,)],
@@ -88,7 +88,7 @@ def test_lists_shapes_and_values(module: Any) -> None:
 @pytest.mark.parametrize("changed", [{}, {"entropy_coef": 0.1}, {"loss_type": "custom_loss"}])
 def test_the_entropy_is_part_of_the_graph_whatever_a_loss_does_with_it(module: Any, changed: Any) -> None:
     """With a coefficient of zero too: a loss may have another use for it, and its gradient is right."""
-    function = fix.make_packed(lambda: None, module)
+    function = fix.make_lists(lambda: None, module)
     x = logits()
     found = function(x, **batch(args=arguments(**changed)))
     assert all(value.requires_grad for values in found.values() for value in values)
@@ -101,7 +101,7 @@ def test_the_entropy_is_part_of_the_graph_whatever_a_loss_does_with_it(module: A
 
 
 def test_float32_only(module: Any) -> None:
-    function = fix.make_packed(lambda: None, module)
+    function = fix.make_lists(lambda: None, module)
     for wrong in (logits().double(), logits().bfloat16()):
         with pytest.raises(AssertionError, match="float32"):
             function(wrong, **batch())
@@ -111,7 +111,7 @@ def test_float32_only(module: Any) -> None:
 
 def test_allgather_of_anything_but_packed_sequences_is_refused(module: Any) -> None:
     module.ranks = 2
-    function = fix.make_paired(lambda: None, module)
+    function = fix.make_pair(lambda: None, module)
     with pytest.raises(ValueError, match="qkv_format is 'bshd'"):
         function(logits(), **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
 
@@ -125,7 +125,7 @@ def test_so_is_it_for_the_values_of_a_critic_which_else_are_those_of_slime(modul
     for settings in ({"allgather_cp": True, "qkv_format": "thd"}, {"qkv_format": "bshd"}, {}):
         given = batch(args=arguments(**settings), max_seq_lens=[4])
         function("logits", **given)
-        assert seen.pop() == {"logits": "logits", "with_entropy": False, "non_loss_data": True, **given}
+        assert seen.pop() == {"logits": "logits", **given}
     module.ranks = 1
     function("logits", **batch(args=arguments(allgather_cp=True, qkv_format="bshd")))
     assert len(seen) == 1
@@ -136,11 +136,11 @@ def test_rows_and_tokens_that_do_not_fit_are_an_error(module: Any) -> None:
         (part[:-1], tokens) for part, tokens in get_responses(rows, **more)
     )
     with pytest.raises(ValueError, match="4 response tokens, and 3 rows"):
-        fix.make_packed(lambda: None, module)(logits(), **batch())
+        fix.make_lists(lambda: None, module)(logits(), **batch())
 
 
 def test_the_gradient_takes_the_place_of_the_logits_if_slime_is_told_so(module: Any) -> None:
-    function = fix.make_packed(lambda: None, module)
+    function = fix.make_lists(lambda: None, module)
     leaf = logits()
     for told in (False, True):
         x = leaf.clone()
@@ -154,9 +154,9 @@ def test_the_gradient_takes_the_place_of_the_logits_if_slime_is_told_so(module: 
 
 def test_releases_differ_in_what_they_return_and_take(module: Any) -> None:
     x, given = logits(), batch()
-    padded = fix.make_padded(lambda: None, module)
+    padded = fix.make_lists(lambda: None, module)
     assert set(padded(x, max_seq_lens=None, **given)) == {"log_probs", "entropy"}
-    empty, lists = fix.make_paired(lambda: None, module)(x, max_seq_lens=None, **given)
+    empty, lists = fix.make_pair(lambda: None, module)(x, max_seq_lens=None, **given)
     assert empty.shape == (0,)
     assert set(lists) == {"log_probs", "entropy"}
     asked: list[dict[str, Any]] = []
@@ -165,15 +165,15 @@ def test_releases_differ_in_what_they_return_and_take(module: Any) -> None:
         asked.append(more)
         return "upstream's"
 
-    with_sets = fix.make_with_top_p(original, module)
+    with_sets = fix.make_pair(original, module)
     assert set(with_sets(x, **given)[1]) == {"log_probs", "entropy"}
     assert not asked
     sets = {"top_p_token_ids": [[1]], "top_p_token_offsets": [[0, 1]]}
     assert with_sets(x, **given, **sets) == "upstream's"
-    assert asked == [{**given, **sets, "non_loss_data": True}]
+    assert asked == [{**given, **sets}]
 
 
-@pytest.mark.parametrize("make", [fix.make_loss, fix.make_step_loss])
+@pytest.mark.parametrize("make", [fix.make_loss, fix.make_loss_with_top_p])
 def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
     seen: list[Any] = []
 
@@ -181,7 +181,7 @@ def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
         seen.append((args, more))
 
     function = make(original, ModuleType("loss"))
-    more = list(range(len(inspect.signature(function).parameters) - 1))
+    more = list(range(4))
     given = arguments(allgather_cp=True)
     function(given, *more)
     args, passed = seen.pop()
@@ -197,7 +197,7 @@ def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
 
 def test_with_top_p_sets_upstream_attaches_as_it_does() -> None:
     seen: list[Any] = []
-    function = fix.make_step_loss_with_top_p(lambda args, *_: seen.append(args), ModuleType("loss"))
+    function = fix.make_loss_with_top_p(lambda args, *_: seen.append(args), ModuleType("loss"))
     for share, attached in ((1.0, False), (0.9, True)):
         function(arguments(allgather_cp=True, rollout_top_p=share), {}, 1, 1, None)
         assert seen.pop().allgather_cp is attached

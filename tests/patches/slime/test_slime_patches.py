@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from overlay import log
 from overlay.patches._partition import first_fit_count, holds
 from overlay.patches._slime_step import current
-from overlay.patches.slime.capped_partitions.fix import (
+from overlay.patches.slime.capped_partitions import (
     make_capped,
     make_iterator,
     make_pack,
@@ -26,7 +26,6 @@ from overlay.patches.slime.fast_partitioner import make_karmarkar_karp
 from overlay.patches.slime.vpp_ceiling import (
     make_config,
     make_count,
-    make_count_0_1,
     make_count_286,
     rounded,
     rounded_up,
@@ -198,7 +197,7 @@ def test_rounding(lengths: list[int], count: int, group: int, down: int, up: int
 
 
 def test_slime_0_1_is_told_the_context_parallel_size_and_aligns_virtual_stages_only() -> None:
-    count = make_count_0_1(lambda lengths, most, size: first_fit_count(lengths, most * size), NO_MODULE)
+    count = make_count(lambda lengths, most, size: first_fit_count(lengths, most * size), NO_MODULE)
     config = make_config(lambda model: model.config, NO_MODULE)
     model = SimpleNamespace(config=SimpleNamespace(microbatch_group_size_per_vp_stage=4))
     assert count([60] * 3, 50, 2) == 3
