@@ -133,6 +133,25 @@ def variant(name: str, *parts: Replacement | Fact | str) -> Variant:
     return Variant(name=name, same=same, facts=facts, replacements=replacements)
 
 
+def around(function: Callable[..., Any]) -> Factory:
+    """Return a factory of replacements that call `function` with the original before what they are given.
+
+    So `function(original, *args, **kwargs)` names the parameters that it reads and hands on the rest. The
+    replacement has the signature of the original. Use it as a decorator.
+    """
+    from functools import wraps
+
+    @wraps(function)
+    def make(original: Any, _module: ModuleType) -> Callable[..., Any]:
+        @wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        return replacement
+
+    return make
+
+
 class Target(Record):
     """One project that a patch touches, with the variants known of it."""
 

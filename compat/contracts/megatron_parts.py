@@ -19,10 +19,11 @@ def relative_error(found: Any, right: Any) -> float:
     return float((found.double() - right).abs().max() / right.abs().max())
 
 
-def small_transformer(**settings: Any) -> Any:
+def small_transformer(kind: Any = None, /, **settings: Any) -> Any:
     """Return Megatron's configuration of one small layer without dropout, made on the CPU.
 
     Args:
+        kind: Its class, `TransformerConfig` unless it is given.
         settings: What the contract is about, by Megatron's names, and what it wants otherwise.
 
     """
@@ -37,7 +38,15 @@ def small_transformer(**settings: Any) -> Any:
         "use_cpu_initialization": True,
         "gradient_accumulation_fusion": False,
     }
-    return TransformerConfig(**plain | settings)
+    return (kind or TransformerConfig)(**plain | settings)
+
+
+def layout() -> dict[str, int]:
+    """Return over how many ranks Megatron has laid out what, by the names of its configuration."""
+    from megatron.core import parallel_state
+
+    names = ("tensor_model_parallel", "context_parallel", "expert_model_parallel")
+    return {f"{name}_size": getattr(parallel_state, f"get_{name}_world_size")() for name in names}
 
 
 def chunk(config: Any, forward: Callable[..., Any]) -> Any:
@@ -45,7 +54,7 @@ def chunk(config: Any, forward: Callable[..., Any]) -> Any:
 
     Args:
         config: Megatron's configuration.
-        forward: What it computes. It gets the chunk first.
+        forward: What it computes. It gets the chunk first, whose `entry` is what the stage before sent.
 
     """
     from megatron.core.enums import ModelType
@@ -55,12 +64,13 @@ def chunk(config: Any, forward: Callable[..., Any]) -> Any:
         def __init__(self) -> None:
             super().__init__(config)
             self.model_type = ModelType.encoder_or_decoder
+            self.entry: Any = None
 
         def forward(self, *given: Any) -> Any:
             return forward(self, *given)
 
-        def set_input_tensor(self, _tensor: object) -> None:
-            pass
+        def set_input_tensor(self, tensor: Any) -> None:
+            self.entry = tensor[0] if isinstance(tensor, list) else tensor
 
     return Chunk()
 

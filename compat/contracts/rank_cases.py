@@ -1,7 +1,7 @@
 """Contracts whose cases are run by ranks that are started for them, with Megatron alone.
 
-The cases are in `cases.py` of the patch's folder, as `overlay.compat.ranks.megatron_main` runs them. What a
-rank returns of one are figures by their names.
+The module of the contract has them as `cases`, which `overlay.compat.ranks.megatron_main` runs. What a rank
+returns of one are figures by their names.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from overlay.source.registry import PACK
 
 #: What a rank found in a case.
 Row = dict[str, Any]
+#: Cases as `cases(world)` returns them: name, sizes of the layout, and what each rank runs.
+Cases = list[tuple[str, dict[str, int], Callable[[], Row]]]
 
 
 def within(tolerance: float) -> Callable[[Row], list[str]]:
@@ -78,7 +80,7 @@ class RankCases:
 
         found = megatron_ranks(
             seed,
-            f"{PACK}.{self.patch.replace('-', '_')}.cases",
+            f"{PACK}.{self.patch.replace('-', '_')}.contract",
             self.patch if patched else "",
             release=release,
             te=self.te if te is None else te,

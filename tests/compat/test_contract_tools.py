@@ -120,7 +120,7 @@ def test_ranks_run_the_cases_of_the_patch_with_it_or_without(ranks: list[Any], t
     cases = RankCases("megatron.some-patch", "off", within(1.0), te="2.15.0")
     cases.wrong("5")
     cases.wrong("5", "2.12.0", patched=False, release=tmp_path, ranks=4)
-    module = f"{PACK}.megatron.some_patch.cases"
+    module = f"{PACK}.megatron.some_patch.contract"
     assert ranks == [
         (("5", module, "megatron.some-patch"), {"release": None, "te": "2.15.0", "ranks": 2}),
         (("5", module, ""), {"release": tmp_path, "te": "2.12.0", "ranks": 4}),

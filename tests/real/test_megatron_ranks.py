@@ -75,7 +75,7 @@ def test_one_selection_mends_both_defects_of_multi_token_prediction(
     folder: Path, release: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, of_verl: bool
 ) -> None:
     """As `overlay audit` and docs/patches.md print it, with Megatron's model and verl's postprocess."""
-    module: Path | str = "overlay.patches.megatron.mtp_loss_scale.cases"
+    module: Path | str = "overlay.patches.megatron.mtp_loss_scale.contract"
     if of_verl:
         monkeypatch.setenv("VERL_FOLDER", str(release("verl==0.8.0")))
         module = UPSTREAMS / "verl_mtp_cases.py"

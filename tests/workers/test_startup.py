@@ -273,7 +273,7 @@ def test_every_kind_of_installation_has_the_same_content(tmp_path: Path, worksit
     assert editable.run("-c", code).stdout == digest
     # A patch has a digest of its own; whatever else changes is in this one.
     sources = tmp_path / "checkout" / "sources"
-    with (sources / "patches/megatron/recompute/fix.py").open("a") as file:
+    with (sources / "patches/megatron/recompute/__init__.py").open("a") as file:
         file.write("\n# changed\n")
     assert editable.run("-c", code).stdout == digest
     with (sources / "compat/projects.py").open("a") as file:

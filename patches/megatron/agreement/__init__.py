@@ -1,55 +1,47 @@
-"""`megatron.agreement`: ranks compare their patches as soon as Megatron's process groups exist.
-
-It mends nothing. It is there so that a job in which some ranks are patched and others are not, or on other
-sources, ends when it starts.
-"""
+"""`megatron.agreement`: ranks compare their patches as soon as Megatron's process groups exist."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
+from typing import Any
 
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
-from overlay.patch import Calls, Patch, one_target, replaced, variant
+from overlay.patch import Calls, Patch, around, one_target, replaced, variant
 
 _STATE = "megatron.core.parallel_state"
+_LAST_STEP = "_set_global_memory_buffer"
 EFFECT = effect(__name__, "comparison", did="made", always=True)
 
 
-def make_memory_buffer(original: Callable[[], None], module: ModuleType) -> Callable[[], None]:
-    """Make the last step of `initialize_model_parallel` compare the ranks.
+@around
+def compare(original: Any) -> None:
+    """Compare the ranks in the last step of `initialize_model_parallel`.
 
-    Contract: the original runs first and its result is returned. Raises `AgreementError` on every rank if the
-    ranks differ.
+    Raises `AgreementError` on every rank if the ranks differ.
     """
+    original()
+    from overlay.compat.agreement import is_distributed
 
-    def _set_global_memory_buffer() -> None:
-        original()
-        from overlay.compat.agreement import is_distributed
+    if is_distributed():
+        import overlay
 
-        if is_distributed():
-            import overlay
-
-            overlay.agree()
-            EFFECT.changed += 1
-
-    return _set_global_memory_buffer
+        overlay.agree()
+        EFFECT.changed += 1
 
 
 PATCH = Patch(
     id="megatron.agreement",
     summary="Compare the patches of all ranks when the model parallel state has been initialised",
     why=(
-        "A job whose ranks run different patches, or the same patches on different sources, trains on "
-        "without a word: upstream knows nothing of patches. When Megatron has made its process groups, all "
-        "ranks compare what is patched and on which sources, and every one of them raises if they differ."
+        "Ranks that run different patches, or the same ones on different sources, train on without a word. "
+        "When Megatron has made its process groups, all ranks compare what is patched and on which sources, "
+        "and all of them raise if they differ."
     ),
     changes=("safety",),
     met="Any job of more than one rank. It changes no number: ranks that differ stop before they train.",
     evidence=(
-        "It replaces nothing that computes. Jobs of drawn import orders, delays and faults show that healthy "
-        "ranks go on and differing ones are named (tests/overlay/records/test_drawn_jobs.py)."
+        "It replaces nothing that computes. In drawn jobs healthy ranks go on, and differing ones are named "
+        "(tests/overlay/records/test_drawn_jobs.py)."
     ),
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,
@@ -58,8 +50,8 @@ PATCH = Patch(
         MEGATRON,
         variant(
             "0.12",
-            replaced(f"{_STATE}:_set_global_memory_buffer", make_memory_buffer),
-            Calls(site=f"{_STATE}:initialize_model_parallel", callee="_set_global_memory_buffer", last=True),
+            replaced(f"{_STATE}:{_LAST_STEP}", compare),
+            Calls(site=f"{_STATE}:initialize_model_parallel", callee=_LAST_STEP, last=True),
         ),
     ),
 )

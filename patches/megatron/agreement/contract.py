@@ -1,40 +1,32 @@
-"""The contract of `megatron.agreement`: ranks are compared once, when all of the parallel state is there."""
+"""Ranks are compared once, when all of the parallel state is there."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from overlay.patch import Contract
+from overlay.testing import with_patches
 
 
-def check(seed: str) -> str:
-    """Compare as the model parallel state is initialised, on one rank that passes for one of several."""
+def wrong(seed: str) -> str:
+    """Initialise the model parallel state on one rank that passes for one of several."""
     import torch.distributed as dist
 
     import overlay.compat.megatron_on_cpu  # before Megatron
+    from overlay.compat import agreement
     from overlay.compat.cuda_on_cpu import cuda_on_cpu
     from overlay.compat.no_triton import no_triton
-    from overlay.testing import assert_applied, enable
 
-    enable("megatron.agreement")
     compared: list[dict[str, int]] = []
     with cuda_on_cpu(), no_triton():
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         from megatron.core import parallel_state
 
-        assert_applied("megatron.agreement")
-        import overlay.compat.agreement as ours
-
         def state() -> dict[str, int]:
             found = vars(parallel_state).items()
             return {name: id(value) for name, value in found if name.startswith("_")}
 
-        def agree(*_: Any) -> None:
-            compared.append(state())
-
-        ours.is_distributed = lambda: True
-        overlay.agree = agree  # type: ignore[assignment]
+        agreement.is_distributed = lambda: True
+        overlay.agree = lambda *_: compared.append(state())
         parallel_state.initialize_model_parallel()
     if len(compared) != 1:
         return f"compared {len(compared)} times"
@@ -43,4 +35,4 @@ def check(seed: str) -> str:
     return f"compared before there was {', '.join(late)}" if late else ""
 
 
-CONTRACT = Contract(check=check, before=("torch",))
+CONTRACT = Contract(check=with_patches(wrong, "megatron.agreement"), before=("torch",))

@@ -35,12 +35,8 @@ def wrong(seed: str) -> str:
 
         queue = async_utils.AsyncCallsQueue()
         finished = list[int]()
-        request = async_utils.AsyncRequest(
-            write,
-            ("plan", None, float(drawn[0, 0])),
-            [lambda *_: finished.append(1)],
-            preload_fn=stage,
-        )
+        arguments, done_with = ("plan", None, float(drawn[0, 0])), [lambda *_: finished.append(1)]
+        request = async_utils.AsyncRequest(write, arguments, done_with, preload_fn=stage)
         first = queue.schedule_async_request(request)
         process = queue.async_calls[-1].async_caller.process
         gc.collect()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
 from typing import Any
 
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
@@ -20,30 +20,24 @@ def wrong(seed: str) -> str:
 
     with megatron():
         draw = random.Random(seed)
-        built = _builder(draw)
         for _ in range(4):
             types = [draw.choice(TYPES) for _ in range(LAYERS)]
-            if (found := built(types, 2)) != types:
+            if (found := _built(draw, types, 2)) != types:
                 return f"of the types {types} the layers have {found}"
-            if built("a2a", 2) != ["a2a"] * LAYERS or built(None, 2) != [None] * LAYERS:
+            if _built(draw, "a2a", 2) != ["a2a"] * LAYERS or _built(draw, None, 2) != [None] * LAYERS:
                 return "one type for all layers is not what each of them has"
-            if built(types, 1) != [None] * LAYERS:
+            if _built(draw, types, 1) != [None] * LAYERS:
                 return "without context parallelism a layer has a type"
     return ""
 
 
-def _builder(draw: random.Random) -> Callable[[Any, int], list[Any]]:
-    """Return the function that builds all layers, and says what types they were given.
-
-    It takes the types of the configuration and the context parallel size.
-    """
+def _built(draw: random.Random, types: Any, ranks: int) -> list[Any]:
+    """Return the types that layers ask for, which are built by the types of the configuration."""
     import torch
-    from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.spec_utils import ModuleSpec
     from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
 
-    given = list[Any]()
-    copied = list[Any]()
+    given, seen = list[Any](), list[Any]()
 
     class Attention(torch.nn.Module):
         """Notes what the layer asks for."""
@@ -51,35 +45,22 @@ def _builder(draw: random.Random) -> Callable[[Any, int], list[Any]]:
         def __init__(self, config: Any, cp_comm_type: Any = None, **_options: Any) -> None:
             super().__init__()
             given.append(cp_comm_type)
-            copied.append(copy.deepcopy(config).cp_comm_type)
-
-    spec = TransformerLayerSubmodules(self_attention=ModuleSpec(module=Attention))
+            seen.append(copy.deepcopy(config).cp_comm_type)
 
     class Own(TransformerLayer):  # type: ignore[misc, unused-ignore]
         """A layer that somebody has derived."""
 
-    def built(types: Any, ranks: int) -> list[Any]:
-        config = TransformerConfig(
-            num_layers=LAYERS,
-            hidden_size=8,
-            num_attention_heads=2,
-            context_parallel_size=ranks,
-            cp_comm_type=types,
-        )
-        given.clear()
-        copied.clear()
-        for number in range(1, LAYERS + 1):
-            try:
-                layer = draw.choice((TransformerLayer, Own))(config, spec, layer_number=number)
-            except IndexError:
-                return [*given, "IndexError"]
-            if type(layer.config.cp_comm_type) is not type(types) or layer.config.cp_comm_type != types:
-                return ["another list afterwards"]
-        if any(type(one) is not type(types) or one != types for one in copied):
-            return ["another list in a copy of the configuration"]
-        return list(given)
-
-    return built
+    spec = TransformerLayerSubmodules(self_attention=ModuleSpec(module=Attention))
+    config = parts.small_transformer(num_layers=LAYERS, context_parallel_size=ranks, cp_comm_type=types)
+    for number in range(1, LAYERS + 1):
+        try:
+            layer = draw.choice((TransformerLayer, Own))(config, spec, layer_number=number)
+        except IndexError:
+            return [*given, "IndexError"]
+        seen.append(layer.config.cp_comm_type)
+    if any(type(one) is not type(types) or one != types for one in seen):
+        return ["another list afterwards, or in a copy of the configuration"]
+    return given
 
 
 CONTRACT = Contract(check=with_patches(wrong, "megatron.cp-comm-type-by-layer"), before=("torch",))

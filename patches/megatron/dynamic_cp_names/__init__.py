@@ -1,8 +1,6 @@
 """`megatron.dynamic-cp-names`: dynamic context parallelism on a released Megatron-Core.
 
-Megatron-Core 0.16 to 0.19 has it under the name of hybrid context parallelism, and not all of it. What verl
-asks of Megatron's development branch is made of that: the keyword and the groups here, what attention needs
-in `overlay.patches._dynamic_cp.attention`.
+The keyword and the groups are here, what attention needs in `overlay.patches._dynamic_cp.attention`.
 """
 
 from __future__ import annotations
@@ -125,19 +123,17 @@ PATCH = Patch(
     id="megatron.dynamic-cp-names",
     summary="Dynamic context parallelism for verl on a released Megatron-Core",
     why=(
-        "verl 0.8 asks Megatron for dynamic context parallelism by names that only its development branch "
-        "has. Megatron-Core 0.16 to 0.19 has the groups under another name, without those of one rank, does "
-        "not warm them up or forget them, computes a micro-batch's rotary positions in the static group, "
-        "which fails or is silently wrong with fused kernels, and leaves Transformer Engine's attention in "
-        "the group of the last micro-batch. With the patch the keyword, the getter and the groups are there, "
-        "and attention works in the group of its micro-batch and in no other."
+        "verl 0.8 asks Megatron for dynamic context parallelism by names of its development branch. "
+        "Megatron-Core 0.16 to 0.19 has it as hybrid context parallelism, and not all of it: a micro-batch's "
+        "rotary positions are computed in the static group, which fails or is silently wrong with fused "
+        "kernels, and Transformer Engine's attention stays in the group of the last micro-batch. With the "
+        "patch keyword, getter and groups are there, and attention works in the group of its micro-batch."
     ),
     changes=("numbers", "crashes"),
     met="verl's dynamic_context_parallel=True on a released Megatron-Core.",
     evidence=(
-        "The gradients of a step on ranks are compared with those of one process. Without the patch "
-        "verl's dynamic_context_parallel=True raises on these releases, so that no job that runs is "
-        "changed."
+        "The gradients of a step on ranks are compared with those of one process. Without the patch verl's "
+        "dynamic_context_parallel=True raises on these releases."
     ),
     upstream=("verl-project/verl#5057", "NVIDIA/Megatron-LM#3405"),
     targets=(
@@ -173,10 +169,7 @@ PATCH = Patch(
                     "verl.workers.engine.megatron.transformer_impl:MegatronEngine._build_tf_config",
                 ),
             ),
-            tells=(
-                "verl.utils.dynamic_cp_scheduler",
-                "verl.utils.megatron_utils:dynamic_cp_split_batch",
-            ),
+            tells=("verl.utils.dynamic_cp_scheduler", "verl.utils.megatron_utils:dynamic_cp_split_batch"),
         ),
     ),
 )

@@ -1,19 +1,14 @@
-"""`megatron.gated-norm-over-tp`: the norm of a gated delta net has its whole gradient on each rank.
-
-The function that sums gradients of replicated parameters over the tensor parallel ranks is wrapped, and
-called once more for these norms, which it leaves out.
-"""
+"""`megatron.gated-norm-over-tp`: the norm of a gated delta net has its whole gradient on each rank."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
-from overlay.patch import Absent, Calls, Patch, Present, one_target, replaced, variant
+from overlay.patch import Absent, Calls, Patch, Present, around, one_target, replaced, variant
 
 _FINALIZE = "megatron.core.distributed.finalize_model_grads:finalize_model_grads"
 _NAME = "_allreduce_non_tensor_model_parallel_grads"
@@ -22,6 +17,7 @@ _LAYER = "megatron.core.ssm.gated_delta_net"
 #: From 0.3.0 on slime puts a function of its own there as it starts, which leaves these norms out as well.
 #: Wrapped is slime's then: a job without slime, where slime is installed, keeps Megatron's as it is.
 _SLIMES = "slime.backends.megatron_utils.megatron_patch.megatron_chunked_grad_coalesce_patch"
+_FACTS = (Calls(site=_FINALIZE, callee=_NAME), Present(site=_LAYER))
 EFFECT = effect(__name__, "gradient of a norm", did="summed over tensor parallel ranks", always=True)
 
 
@@ -30,32 +26,25 @@ def _norms(chunk: Any) -> list[tuple[str, Any]]:
     found = [
         (f"{number}.k_layernorm", parameter)
         for number, layer in enumerate(chunk.modules())
-        if any(one.__module__.startswith("megatron.core.ssm.gated_delta_net") for one in type(layer).__mro__)
+        if any(one.__module__.startswith(_LAYER) for one in type(layer).__mro__)
         for parameter in layer.out_norm.parameters()
     ]
     EFFECT.changed += len(found)
     return found
 
 
-def make_allreduce(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build the function that sums gradients over tensor parallel ranks.
-
-    By upstream's own means, which know of every kind of gradient: it is shown nothing but these norms.
-    """
-
-    @functools.wraps(original)
-    def _allreduce_non_tensor_model_parallel_grads(model: Any, config: Any, tp_group: Any = None) -> None:
-        original(model, config, tp_group)
-        # With sequence parallelism they are marked, and have been summed.
-        if config.sequence_parallel:
-            return
-        shown = [
-            SimpleNamespace(ddp_config=chunk.ddp_config, named_parameters=functools.partial(_norms, chunk))
-            for chunk in model
-        ]
-        original(shown, SimpleNamespace(sequence_parallel=False, qk_layernorm=True), tp_group)
-
-    return _allreduce_non_tensor_model_parallel_grads
+@around
+def allreduce(original: Any, model: Any, config: Any, *group: Any, **named: Any) -> None:
+    """Sum gradients over tensor parallel ranks, and then those of these norms, by upstream's own means."""
+    original(model, config, *group, **named)
+    # With sequence parallelism they are marked, and have been summed.
+    if config.sequence_parallel:
+        return
+    shown = [
+        SimpleNamespace(ddp_config=chunk.ddp_config, named_parameters=functools.partial(_norms, chunk))
+        for chunk in model
+    ]
+    original(shown, SimpleNamespace(sequence_parallel=False, qk_layernorm=True), *group, **named)
 
 
 PATCH = Patch(
@@ -64,10 +53,9 @@ PATCH = Patch(
     summary="The norm of a gated delta net has its whole gradient without sequence parallelism too",
     why=(
         "Each tensor parallel rank has its own heads of a gated delta net, and a copy of the norm behind "
-        "them, which all heads share. So a rank's gradient of that norm is a part, of its heads. Megatron "
-        "sums the parts only if sequence parallelism is on. Without it each rank takes a step by its own "
-        "part alone, and the copies drift apart, of which a checkpoint keeps one. With the patch the parts "
-        "are summed."
+        "them. Its gradient of that norm is the part of its heads. Megatron sums the parts only if sequence "
+        "parallelism is on: without it the copies drift apart, of which a checkpoint keeps one. With the "
+        "patch the parts are summed."
     ),
     changes=("numbers",),
     met=(
@@ -81,20 +69,8 @@ PATCH = Patch(
     upstream=("NVIDIA/Megatron-LM#7452",),
     targets=one_target(
         MEGATRON,
-        variant(
-            "slime's own",
-            replaced(f"{_SLIMES}:{_NAME}", make_allreduce),
-            _ALLREDUCE,
-            Calls(site=_FINALIZE, callee=_NAME),
-            Present(site=_LAYER),
-        ),
-        variant(
-            "0.16",
-            replaced(_ALLREDUCE, make_allreduce),
-            Calls(site=_FINALIZE, callee=_NAME),
-            Present(site=_LAYER),
-            Absent(site=_SLIMES),
-        ),
+        variant("slime's own", replaced(f"{_SLIMES}:{_NAME}", allreduce), _ALLREDUCE, *_FACTS),
+        variant("0.16", replaced(_ALLREDUCE, allreduce), *_FACTS, Absent(site=_SLIMES)),
         tells=(_LAYER,),
     ),
 )

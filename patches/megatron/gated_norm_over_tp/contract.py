@@ -40,18 +40,15 @@ def _stand_in() -> None:
     def l2norm(x: Any) -> Any:
         return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
-    names: dict[str, dict[str, Any]] = {
-        "fla": {},
-        "fla.modules": {},
-        "fla.modules.convolution": {"causal_conv1d": None},
-        "fla.modules.l2norm": {"l2norm": l2norm},
-        "fla.ops": {},
-        "fla.ops.cp": {"build_cp_context": None},
-        "fla.ops.gated_delta_rule": {"chunk_gated_delta_rule": None},
+    names: dict[str, Any] = {
+        "modules.convolution": {"causal_conv1d": None},
+        "modules.l2norm": {"l2norm": l2norm},
+        "ops.cp": {"build_cp_context": None},
+        "ops.gated_delta_rule": {"chunk_gated_delta_rule": None},
     }
-    for name, contents in names.items():
-        sys.modules[name] = ModuleType(name)
-        vars(sys.modules[name]).update(contents)
+    for name in ("", ".modules", ".ops", *(f".{name}" for name in names)):
+        sys.modules[f"fla{name}"] = ModuleType(f"fla{name}")
+        vars(sys.modules[f"fla{name}"]).update(names.get(name[1:], {}))
 
 
 def _rank(seed: str) -> Iterator[str]:

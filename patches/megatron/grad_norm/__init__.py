@@ -1,42 +1,133 @@
 """`megatron.grad-norm`: each element of the model counts once in the norm of the gradient.
 
-Megatron leaves out of the norm what another tensor parallel rank has too, and tells by a mark of Transformer
-Engine's, which was dropped for grouped experts in 2.13, is set where a weight is not split, and is missing on
-attention sinks. Every optimizer begins with one of two functions. There the modules of the model are known by
-the names of their classes, and the marks are put right before optimizers copy them to their shards.
+Megatron tells by a mark of Transformer Engine's whether another tensor parallel rank has the same elements.
+Every optimizer begins with one of two functions. There the marks are put right by the names of the modules'
+classes, before optimizers copy them to their shards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import MEGATRON
+from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.megatron.grad_norm.fix import make_marked
 
 _GROUPS = "megatron.core.optimizer:_get_param_groups"
 #: All optimizers but Muon begin with this one. It calls the other, which ms-swift replaces at times.
 _BUFFERS = f"{_GROUPS}_and_buffers"
+EFFECT = effect(
+    __name__,
+    "parameter",
+    Figure(name="elements", says="elements of these parameters on this rank"),
+    did="marked otherwise",
+    then="{elements} elements",
+    always=True,
+)
+#: The attribute that tells Megatron whether other ranks have the same elements.
+_MARK = "tensor_model_parallel"
+
+
+def mark(module: Any) -> None:
+    """Mark the parameters of one module: whether another rank of the norm's group has the same elements.
+
+    A mark says that the rank's part is its own. What has none counts on the first tensor parallel rank alone.
+    Megatron-FSDP's parameters are left as they are: it reads the marks for its own purposes.
+    """
+    names = {one.__name__ for one in type(module).__mro__}
+    own = {
+        name: parameter
+        for name, parameter in module.named_parameters(recurse=False)
+        if not getattr(parameter, "__fsdp_param__", False)
+    }
+    if "TEGroupedLinear" in names:
+        _mark_experts(own, row="TERowParallelGroupedLinear" in names, size=_expert_tensor_size(module.config))
+    elif _undivided(module, names):
+        for parameter in own.values():
+            if getattr(parameter, "allreduce", True):
+                parameter.tensor_model_parallel = False
+    if "softmax_offset" in own:  # one for each head, of which a rank has its own
+        _mark_split(own["softmax_offset"], 0)
+
+
+def _mark_split(parameter: Any, dim: int) -> None:
+    """Mark a parameter as split along a dimension: others join the parts of all ranks along it.
+
+    What is marked already keeps its dimension.
+    """
+    if not getattr(parameter, _MARK, False):
+        parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dim, 1
+
+
+def _undivided(module: Any, names: set[str]) -> bool:
+    """Tell whether a linear layer has its whole weight on each rank: Transformer Engine marks it anyway."""
+    return (
+        "TELinear" in names
+        and not names & {"TEColumnParallelLinear", "TERowParallelLinear"}
+        and module.parallel_mode is None
+    )
+
+
+def _expert_tensor_size(config: Any) -> int:
+    """Return over how many ranks each expert is split."""
+    size = config.expert_tensor_parallel_size
+    return int(config.tensor_model_parallel_size if size is None else size)
+
+
+def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:
+    """Mark weights and biases of experts that are each split over `size` ranks, by row or by column."""
+    for name, parameter in own.items():
+        kind = name.rstrip("0123456789")
+        if kind not in ("weight", "bias"):
+            continue
+        split = size > 1 and not (row and kind == "bias")
+        # Whole experts, in groups of their own: no two ranks of the norm's group have the same one.
+        whole = size == 1 and not getattr(parameter, "allreduce", True)
+        if split or whole:
+            _mark_split(parameter, 1 if row and kind == "weight" else 0)
+
+
+def make_marked(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Wrap a function with which an optimizer begins, given the chunks of a model: it finds them marked."""
+
+    @wraps(original)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        chunks: Iterable[Any] = kwargs["model_chunks"] if "model_chunks" in kwargs else args[0]
+        for chunk in chunks:
+            for module in chunk.modules():
+                before = [(one, getattr(one, _MARK, False)) for one in module.parameters(recurse=False)]
+                mark(module)
+                changed = [one for one, was in before if bool(getattr(one, _MARK, False)) != bool(was)]
+                EFFECT.changed += len(changed)
+                EFFECT.elements += sum(one.numel() for one in changed)
+        return original(*args, **kwargs)
+
+    return marked
+
 
 PATCH = Patch(
     id="megatron.grad-norm",
     revision=2,
     summary="Experts, undivided weights and attention sinks count once in the gradient norm",
     why=(
-        "With tensor parallelism Megatron counts a parameter without a mark on the first tensor parallel "
-        "rank only, and one with a mark on all. Transformer Engine 2.13 stopped marking grouped expert "
-        "weights: of all experts (TP-1)/TP is missing from the norm, so that it is reported too small and "
-        "clipped too weakly. Weights that are not split, as of the down projections of multi-latent "
-        "attention, are marked and count TP times, up to Megatron 0.16. Learnable attention sinks have "
-        "never been marked. With the patch the marks are right before an optimizer is built. The norm of a "
-        "running job changes with them, and the size of an update that is clipped."
+        "With tensor parallelism Megatron counts a parameter without a mark on the first rank only, and one "
+        "with a mark on all. Since Transformer Engine 2.13 grouped experts have none: (TP-1)/TP of them is "
+        "missing from the norm, and gradients are clipped too weakly. Up to Megatron 0.16 weights that are "
+        "not split, as the down projections of multi-latent attention, count TP times. Learnable attention "
+        "sinks have never been marked. With the patch the marks are right; the norm of a running job "
+        "changes, and the size of an update that is clipped."
     ),
     changes=("numbers",),
     met=(
-        "Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before 0.19),"
-        " multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any)."
+        "Tensor parallelism, with grouped experts on Transformer Engine 2.13 or later (Megatron before "
+        "0.19), multi-latent attention (Megatron before 0.17) or softmax_type=learnable (any)."
     ),
     evidence=(
-        "megatron-core 0.19 marks experts so, and 0.17 leaves weights that are not split unmarked. For "
-        "attention sinks too, norm and update are compared with the whole model's in float64."
+        "megatron-core 0.19 marks experts so, and 0.17 leaves weights that are not split unmarked. Norm and "
+        "update are compared with the whole model's in float64, those of attention sinks too."
     ),
     upstream=(
         "NVIDIA/Megatron-LM#5916",
@@ -45,11 +136,6 @@ PATCH = Patch(
         "NVIDIA/Megatron-LM#7452",
     ),
     targets=one_target(
-        MEGATRON,
-        variant(
-            "0.12",
-            replaced(_GROUPS, make_marked),
-            replaced(_BUFFERS, make_marked),
-        ),
+        MEGATRON, variant("0.12", replaced(_GROUPS, make_marked), replaced(_BUFFERS, make_marked))
     ),
 )

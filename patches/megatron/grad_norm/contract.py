@@ -2,8 +2,271 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import math
+from collections.abc import Callable
+from typing import Any
+
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import RankCases, within
 from overlay.patch import Contract
+
+#: Of a parameter, the shape over all ranks, what takes this rank's part of it, and the dimension of the
+#: split, `None` if every rank has it whole.
+Split = tuple[tuple[int, ...], Callable[[Any], Any], "int | None"]
+
+#: Experts of the whole model, and sizes of theirs. Heads of attention.
+EXPERTS, WIDE, NARROW, HEADS = 4, 8, 4, 4
+#: A bound that every gradient drawn here exceeds, and the rate of a step.
+CLIP, RATE = 0.5, 0.25
+#: By number of ranks, how they share experts: as parts of each, or whole ones, or parts of some.
+LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
+    2: {
+        "parts of experts": {"tensor": 2, "expert_tensor": 2},
+        "whole experts": {"tensor": 2, "expert": 2, "expert_tensor": 1},
+    },
+    4: {
+        "parts of experts": {"tensor": 4, "expert_tensor": 4},
+        "whole experts": {"tensor": 4, "expert": 4, "expert_tensor": 1},
+        "parts of some": {"tensor": 2, "expert": 2, "expert_tensor": 2},
+        "some on each pair": {"tensor": 2, "expert": 2, "expert_tensor": 1},
+    },
+}
+KINDS = ("experts", "biased experts", "undivided", "sinks", "all")
+
+
+def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+    """Return a case for each layout and kind of layer, by SGD and by the distributed optimizer.
+
+    And one in which another project has replaced `_get_param_groups`, as ms-swift does for rates of its own.
+    """
+    found: list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]] = []
+    for layout, sizes in LAYOUTS[world].items():
+        for kind in KINDS:
+            for name, distributed in (("plain", False), ("distributed", True)):
+                case = functools.partial(_step, kind, distributed=distributed)
+                found.append((f"{kind}, {layout}, {name}", sizes, case))
+        found.append((f"all, {layout}, other groups", sizes, functools.partial(_with_other_groups, "all")))
+    return found
+
+
+def _with_other_groups(kind: str) -> dict[str, float]:
+    """Take a step with parameter groups that are not made by what stands at `_get_param_groups`."""
+    import inspect
+
+    from megatron.core import optimizer
+
+    from overlay.compat.cuda_on_cpu import replaced
+
+    upstreams = inspect.unwrap(vars(optimizer)["_get_param_groups"])
+    with replaced(optimizer, "_get_param_groups", upstreams):
+        return _step(kind, distributed=False)
+
+
+def _step(kind: str, *, distributed: bool) -> dict[str, float]:
+    """Take a step, and return how far norm, update and joined parts are off from the whole model.
+
+    `kept` is the number of optimizers and states that outlive the last reference, without the collector.
+    """
+    import torch
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.tensor_parallel import set_defaults_if_not_set_tensor_model_parallel_attributes
+
+    model, splits = _model(kind)
+    for parameter in model.parameters():  # as Megatron's training does with every model
+        set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    dims = {name: one.partition_dim for name, one in model.named_parameters()}
+    config = model.config
+    settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed, overlap_grad_reduce=False)
+    parallel = DistributedDataParallel(config, settings, model)
+    optimizer = get_megatron_optimizer(
+        OptimizerConfig(
+            optimizer="adam" if distributed else "sgd", lr=RATE, clip_grad=CLIP, weight_decay=0.0,
+            sgd_momentum=0.0, use_distributed_optimizer=distributed, bf16=False, fp16=False,
+        ),
+        [parallel],
+        **_no_gloo(get_megatron_optimizer),
+    )  # fmt: skip
+    draw = parts.generator()
+    squares, wanted = 0.0, {}
+    for name, (shape, part, _) in splits.items():
+        whole = torch.randn(shape, generator=draw, dtype=torch.float64)
+        squares += float(whole.square().sum())
+        wanted[name] = part(whole)
+    parameters = dict(model.named_parameters())
+    before = {name: one.detach().double().clone() for name, one in parameters.items()}
+    for name, one in parameters.items():
+        one.main_grad.copy_(wanted[name])
+    _, norm, _ = optimizer.step()
+    right = math.sqrt(squares)
+    off = 0.0
+    if not distributed:  # Adam's first step is the same for gradients of any size
+        for name, one in parameters.items():
+            step = before[name] - one.detach().double()
+            clipped = wanted[name] * RATE * CLIP / right
+            off = max(off, parts.relative_error(step, clipped))
+    witnesses = _witnesses(optimizer)
+    gc.disable()
+    del optimizer
+    kept = sum(one() is not None for one in witnesses)
+    gc.enable()
+    return {
+        "norm": abs(float(norm) / right - 1),
+        "update": off,
+        # Transformer Engine itself says 0 of all experts where Megatron does not tell it how they are split.
+        "joined": float(
+            sum(_badly_joined(parameters[name], splits[name][2]) for name in splits if dims[name] < 0)
+        ),
+        "kept": float(kept),
+    }
+
+
+def _badly_joined(parameter: Any, dim: int | None) -> bool:
+    """Return whether parts along a dimension make another whole, joined as the parameter says."""
+    import torch
+
+    if not parameter.tensor_model_parallel or dim is None:
+        return False
+    shape = [2 * size if place == dim else size for place, size in enumerate(parameter.shape)]
+    whole = torch.arange(2 * parameter.numel()).view(shape)
+    joined = torch.cat(whole.chunk(2, dim), parameter.partition_dim)
+    return not torch.equal(joined, whole) or parameter.partition_stride != 1
+
+
+def _witnesses(optimizer: Any) -> list[Any]:
+    """Return weak references to an optimizer and its states."""
+    import weakref
+
+    own = [one.optimizer for one in optimizer.chained_optimizers if one.optimizer is not None]
+    states = [state for one in own for state in one.state.values()]
+    tensors = [value for state in states for value in state.values() if hasattr(value, "untyped_storage")]
+    return [weakref.ref(one) for one in (optimizer, *tensors)]
+
+
+def _no_gloo(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the setting, where there is one, by which no groups for checkpoints are asked for."""
+    name = "use_gloo_process_groups"
+    return {name: False} if parts.knows(function, name) else {}
+
+
+def _model(kind: str) -> tuple[Any, dict[str, Split]]:
+    """Return a model, and how each of its parameters is split."""
+    import torch
+    from megatron.core import parallel_state
+    from megatron.core.extensions.transformer_engine import TELinear
+    from megatron.core.transformer.module import MegatronModule
+
+    expert = parallel_state.get_expert_model_parallel_world_size()
+    config = parts.small_transformer(
+        num_attention_heads=HEADS,
+        num_moe_experts=EXPERTS,
+        tensor_model_parallel_size=_size(),
+        expert_model_parallel_size=expert,
+        expert_tensor_parallel_size=parallel_state.get_expert_tensor_parallel_world_size(),
+        sequence_parallel=expert > 1,  # some releases insist
+        add_bias_linear=False,
+    )
+    model = MegatronModule(config)
+    splits: dict[str, Split] = {}
+    if kind in ("experts", "biased experts", "all"):
+        splits.update(_add_experts(model, biased=kind == "biased experts"))
+    if kind in ("undivided", "all"):
+        model.down = TELinear(
+            6, 4, parallel_mode="duplicated", config=config, init_method=_ones, bias=False,
+            skip_bias_add=False, skip_weight_param_allocation=False,
+        )  # fmt: skip
+        splits["down.weight"] = ((4, 6), _whole, None)
+    if kind in ("sinks", "all"):
+        attention = torch.nn.Module()
+        # As Megatron's and Transformer Engine's attention register it, without a mark.
+        attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(HEADS // _size())))
+        model.attention = attention
+        heads = functools.partial(_part, rank=_rank(), size=_size())
+        splits["attention.softmax_offset"] = ((HEADS,), heads, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()  # a step is all there is then, and none of it is rounded away
+    _without_kernels()
+    return model, splits
+
+
+def _add_experts(model: Any, *, biased: bool) -> dict[str, Split]:
+    """Give a model this rank's experts, and return how each of their parameters is split."""
+    from megatron.core import parallel_state
+    from megatron.core.extensions import transformer_engine as te
+
+    expert = parallel_state.get_expert_model_parallel_world_size()
+    splits: dict[str, Split] = {}
+    for layer, made, sizes in (
+        ("fc1", te.TEColumnParallelGroupedLinear, (NARROW, WIDE)),
+        ("fc2", te.TERowParallelGroupedLinear, (WIDE, NARROW)),
+    ):
+        module = made(
+            EXPERTS // expert, *sizes, config=model.config, init_method=_ones, bias=biased,
+            skip_bias_add=biased, is_expert=True, tp_comm_buffer_name=None,
+        )  # fmt: skip
+        setattr(model, layer, module)
+        for name, _ in module.named_parameters():
+            bias = name.startswith("bias")
+            shape = sizes[1:] if bias else sizes[::-1]
+            dim = 0 if layer == "fc1" else None if bias else 1
+            # Other experts on the other ranks.
+            splits[f"{layer}.{name}"] = ((expert, *shape), functools.partial(_experts_part, dim=dim), dim)
+    return splits
+
+
+def _rank() -> int:
+    from megatron.core import parallel_state
+
+    return int(parallel_state.get_tensor_model_parallel_rank())
+
+
+def _size() -> int:
+    from megatron.core import parallel_state
+
+    return int(parallel_state.get_tensor_model_parallel_world_size())
+
+
+def _part(whole: Any, rank: int, size: int, dim: int = 0) -> Any:
+    return whole.chunk(size, dim)[rank]
+
+
+def _experts_part(whole: Any, dim: int | None) -> Any:
+    """Return what a rank has of experts, one for each expert parallel rank, that are split along `dim`."""
+    from megatron.core import parallel_state
+
+    mine = whole[parallel_state.get_expert_model_parallel_rank()]
+    if dim is None:
+        return mine
+    rank = parallel_state.get_expert_tensor_parallel_rank()
+    return _part(mine, rank, parallel_state.get_expert_tensor_parallel_world_size(), dim)
+
+
+def _whole(whole: Any) -> Any:
+    return whole
+
+
+def _ones(tensor: Any) -> Any:
+    return tensor.fill_(1.0)
+
+
+def _without_kernels() -> None:
+    """Let Megatron use torch's optimizers and its own norms, which Transformer Engine stands in front of."""
+    import torch
+    from megatron.core import optimizer, utils
+    from megatron.core.optimizer import clip_grads, distrib_optimizer
+
+    vars(optimizer).update(SGD=torch.optim.SGD, Adam=torch.optim.AdamW, USING_PYTORCH_OPTIMIZER=True)
+    vars(distrib_optimizer).update(Adam=torch.optim.AdamW)
+    vars(clip_grads).update(
+        multi_tensor_applier=utils.local_multi_tensor_applier,
+        l2_norm_impl=utils.local_multi_tensor_l2_norm,
+        multi_tensor_scale_impl=utils.local_multi_tensor_scale,
+        multi_tensor_scale_tensor_impl=None,
+    )
+
 
 #: The last Transformer Engine that marks the weights of grouped experts, and one that does not.
 MARKED, UNMARKED = "2.12.0", "2.15.0"

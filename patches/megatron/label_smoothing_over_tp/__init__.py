@@ -1,8 +1,4 @@
-"""`megatron.label-smoothing-over-tp`: labels are smoothed over the vocabulary of all ranks.
-
-The function that computes the loss is wrapped. With smoothing and more than one rank it gives way to a
-function of its own; without, it is as it was.
-"""
+"""`megatron.label-smoothing-over-tp`: labels are smoothed over the vocabulary of all ranks."""
 
 from __future__ import annotations
 
@@ -17,39 +13,27 @@ from overlay.patch import Patch, one_target, replaced, variant
 
 _MODULE = "megatron.core.tensor_parallel.cross_entropy"
 _LOSS = f"{_MODULE}:vocab_parallel_cross_entropy"
-#: Its digest says that the vocabulary is a rank's own: what is mended.
+#: Takes the vocabulary of a rank for all of it: what is mended.
 _FORWARD = f"{_MODULE}:_VocabParallelCrossEntropy.forward"
 EFFECT = effect(__name__, "micro-batch", did="smoothed the labels of", always=True)
 
 
 def make_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build the function of 0.12 to 0.18."""
+    """Build the loss, which is upstream's without smoothing, and on one rank. 0.19 may be given the group."""
     smoothed = _make_smoothed()
 
-    def vocab_parallel_cross_entropy(
-        vocab_parallel_logits: Any, target: Any, label_smoothing: float = 0.0
-    ) -> Any:
-        group = module.get_tensor_model_parallel_group()
-        if not label_smoothing > 0 or group.size() == 1:
-            return original(vocab_parallel_logits, target, label_smoothing)
-        return smoothed(vocab_parallel_logits, target, label_smoothing, group)
-
-    return functools.wraps(original)(vocab_parallel_cross_entropy)
-
-
-def make_grouped_loss(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build the function of 0.19, which may be given the group."""
-    smoothed = _make_smoothed()
-
+    @functools.wraps(original)
     def vocab_parallel_cross_entropy(
         vocab_parallel_logits: Any, target: Any, label_smoothing: float = 0.0, tp_group: Any = None
     ) -> Any:
         group = module.get_tensor_model_parallel_group() if tp_group is None else tp_group
-        if not label_smoothing > 0 or group.size() == 1:
-            return original(vocab_parallel_logits, target, label_smoothing, tp_group)
-        return smoothed(vocab_parallel_logits, target, label_smoothing, group)
+        if label_smoothing > 0 and group.size() > 1:
+            return smoothed(vocab_parallel_logits, target, label_smoothing, group)
+        return original(
+            vocab_parallel_logits, target, label_smoothing, *(() if tp_group is None else (tp_group,))
+        )
 
-    return functools.wraps(original)(vocab_parallel_cross_entropy)
+    return vocab_parallel_cross_entropy
 
 
 def _make_smoothed() -> Callable[..., Any]:
@@ -109,29 +93,15 @@ PATCH = Patch(
     revision=2,
     summary="Labels are smoothed over the whole vocabulary, not over a rank's part of it",
     why=(
-        "With tensor parallelism each rank has a part of the vocabulary, and Megatron's cross entropy with "
-        "label smoothing takes the mean of the log-probabilities over that part, as if it were all: every "
-        "rank has another loss, and a gradient that is not that of the loss of any. With the patch the sum "
-        "of the logits is taken over all ranks, and loss and gradient are those of one process."
+        "With tensor parallelism Megatron's cross entropy smooths labels over a rank's part of the "
+        "vocabulary, as if it were all: every rank has another loss, and a gradient that is not that of any. "
+        "With the patch loss and gradient are those of one process."
     ),
     changes=("numbers",),
     met="label_smoothing above 0 in vocab_parallel_cross_entropy, with a tensor parallel size above 1.",
-    evidence=(
-        "Loss and gradient are those of torch's cross entropy over the whole vocabulary, in float64 on "
-        "one process."
-    ),
+    evidence="Loss and gradient are those of torch's cross entropy over the whole vocabulary, in float64.",
     upstream=("NVIDIA/Megatron-LM#7452",),
     targets=one_target(
-        MEGATRON,
-        variant(
-            "0.12",
-            replaced(_LOSS, make_loss),
-            _FORWARD,
-        ),
-        variant(
-            "0.19",
-            replaced(_LOSS, make_grouped_loss),
-            _FORWARD,
-        ),
+        MEGATRON, *(variant(name, replaced(_LOSS, make_loss), _FORWARD) for name in ("0.12", "0.19"))
     ),
 )

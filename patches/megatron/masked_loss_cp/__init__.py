@@ -1,29 +1,82 @@
-"""`megatron.masked-loss-cp`: a masked loss is divided by the tokens of all context parallel ranks.
-
-Megatron divides the sum of each rank by the tokens of that rank, and averages over the ranks. The function
-that does so is given the loss function, which is wrapped: its sum comes out as much larger as the divisor is
-too small. Of the function itself nothing is copied.
-"""
+"""`megatron.masked-loss-cp`: a masked loss is divided by the tokens of all context parallel ranks."""
 
 from __future__ import annotations
 
-from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.megatron.masked_loss_cp.fix import make_calc_loss
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
 
-_CALC = "megatron.core.pipeline_parallel.schedules:forward_step_calc_loss"
+from overlay.compat.projects import MEGATRON
+from overlay.effect import Figure, effect
+from overlay.patch import Patch, around, one_target, replaced, variant
+
+EFFECT = effect(
+    __name__,
+    "micro-batch",
+    Figure(name="weight", says="what the last of them weighs, in what Megatron gives it", combine="max"),
+    did="weighed the loss of",
+    always=True,
+    then="the last by {weight}",
+)
+#: What a loss function returns that leaves the division to Megatron: a sum, a number of tokens, a report.
+PARTS = 3
+#: Settings by which sequences get context parallel groups of their own.
+CHANGING = ("hybrid_context_parallel", "dynamic_context_parallel")
+
+
+@around
+def calc_loss(original: Any, *args: Any, **kwargs: Any) -> Any:
+    """Hand on a loss that is as much larger as its divisor is too small."""
+    given = signature(original).bind(*args, **kwargs)
+    given.apply_defaults()
+    arguments = given.arguments
+    config = arguments["config"]
+    # Groups that change from one micro-batch to the next: not all ranks of the static one are in a step.
+    changing = any(getattr(config, name, False) for name in CHANGING)
+    if not (changing or config.calculate_per_token_loss or arguments["loss_func"] is None):
+        arguments["loss_func"] = _over_all_ranks(arguments["loss_func"], arguments["cp_group_size"])
+    return original(*given.args, **given.kwargs)
+
+
+def _over_all_ranks(loss_func: Callable[..., Any], size: int | None) -> Callable[..., Any]:
+    """Wrap a loss function. What is no sum with a number of tokens is returned as it is.
+
+    Upstream divides the sum by this rank's tokens, at least one, and averages over the ranks. For the sum of
+    all ranks over the tokens of all, a rank's part has to weigh as much as it has of the tokens.
+    """
+
+    def loss(*args: Any, **kwargs: Any) -> Any:
+        import torch
+        from megatron.core import parallel_state
+
+        outputs = loss_func(*args, **kwargs)
+        ranks = parallel_state.get_context_parallel_world_size()
+        # Groups of one's own, of another size, cannot be asked for from here.
+        other = kwargs.get("non_loss_data") or not isinstance(outputs, tuple) or len(outputs) != PARTS
+        if ranks == 1 or size not in (None, ranks) or other:
+            return outputs
+        EFFECT.changed += 1
+        summed, tokens, reduced = outputs
+        divisor = torch.as_tensor(tokens, device=summed.device).detach()
+        total = divisor.clone().to(torch.float64)
+        torch.distributed.all_reduce(total, group=parallel_state.get_context_parallel_group())
+        divisor = divisor.clamp(min=1)  # 0.14 divides by none
+        share = divisor * ranks / total.clamp(min=1)
+        EFFECT.weight = share  # as it is: it is fetched when somebody asks
+        return summed * share.to(summed.dtype), divisor, reduced
+
+    return loss
+
 
 PATCH = Patch(
     id="megatron.masked-loss-cp",
     summary="A masked loss under context parallelism is divided by the tokens of all its ranks",
     why=(
-        "Without calculate_per_token_loss, Megatron divides a sum that a loss function returns with its "
-        "number of tokens by the tokens of its own context parallel rank, and averages over the ranks. If a "
-        "prompt is masked, the ranks have different numbers: a token that has few others beside it on its "
-        "rank weighs more, and where a rank has none, the loss of the others is halved, or is NaN in 0.14. "
-        "With the patch the sum of all ranks is divided by the tokens of all, in one more all-reduce of one "
-        "number for each micro-batch. Data parallel ranks still divide by their own. Upstream has not "
-        "decided yet, so it is selected by name alone."
+        "Without calculate_per_token_loss, Megatron divides the sum of a loss by the tokens of its own "
+        "context parallel rank, and averages over the ranks. If a prompt is masked they have different "
+        "numbers: a token with few others on its rank weighs more, and where a rank has none, the loss of "
+        "the others is halved, or is NaN in 0.14. With the patch the sum of all ranks is divided by the "
+        "tokens of all, in one more all-reduce of one number. Data parallel ranks still divide by their own."
     ),
     changes=("numbers",),
     met=(
@@ -32,15 +85,14 @@ PATCH = Patch(
     ),
     opt_in=True,
     evidence=(
-        "Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's "
-        "mean of ranks' means is open in NVIDIA/Megatron-LM#7513."
+        "Takes the mean over the tokens of all context parallel ranks, as one process does. Upstream's mean "
+        "of ranks' means is open in NVIDIA/Megatron-LM#7513."
     ),
     upstream=("NVIDIA/Megatron-LM#7513", "NVIDIA/Megatron-LM#7452", "NVIDIA/Megatron-LM#1764"),
     targets=one_target(
         MEGATRON,
         variant(
-            "0.14",
-            replaced(_CALC, make_calc_loss),
+            "0.14", replaced("megatron.core.pipeline_parallel.schedules:forward_step_calc_loss", calc_loss)
         ),
     ),
 )

@@ -1,52 +1,36 @@
-"""`megatron.mla-rotary-key-over-tp`: the key that all heads of multi-latent attention share has its gradient.
-
-The method that makes queries, keys and values is wrapped. Its keys are handed on as they are; on the way back
-the gradient of their rotary part, which a rank has of its own heads only, is summed over the ranks.
-"""
+"""`megatron.mla-rotary-key-over-tp`: the rotary key that all heads share has the gradient of all ranks."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
-# Its digests say that the last part of each head's key is the rotary one, and that nothing sums its gradient.
+# They say that the last part of each head's key is the rotary one, and that nothing sums its gradient.
 _TENSORS = "megatron.core.transformer.multi_latent_attention:MLASelfAttention.get_query_key_value_tensors"
 EFFECT = effect(__name__, "layer's rotary key", did="given the gradient of all ranks", always=True)
 
 
-def make_tensors(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the method that returns queries, keys and values, and in later releases more."""
-    whole = _make_whole()
+@around
+def tensors(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return queries, keys and values, and in later releases more, with keys whose gradient is summed."""
+    made = original(self, *args, **kwargs)
+    key, width = made[1], self.config.qk_pos_emb_head_dim
+    # Of a cache for generation the keys have no heads, and no gradient.
+    if not key.requires_grad or key.size(-1) != self.config.qk_head_dim + width:
+        return made
+    group = getattr(getattr(self, "pg_collection", None), "tp", None)
+    if group is None:
+        from megatron.core import parallel_state
 
-    @functools.wraps(original)
-    def get_query_key_value_tensors(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made = original(self, *args, **kwargs)
-        key, config = made[1], self.config
-        # Of a cache for generation the keys have no heads, and no gradient.
-        if not key.requires_grad or key.size(-1) != config.qk_head_dim + config.qk_pos_emb_head_dim:
-            return made
-        group = _group(self)
-        if group.size() == 1 or _is_summed(self):
-            return made
-        return type(made)((made[0], whole(key, config.qk_pos_emb_head_dim, group), *made[2:]))
-
-    return get_query_key_value_tensors
-
-
-def _group(layer: Any) -> Any:
-    """Return the layer's tensor parallel group, or Megatron's where it has none of its own."""
-    group = getattr(getattr(layer, "pg_collection", None), "tp", None)
-    if group is not None:
-        return group
-    from megatron.core import parallel_state
-
-    return parallel_state.get_tensor_model_parallel_group()
+        group = parallel_state.get_tensor_model_parallel_group()
+    if group.size() == 1 or _is_summed(self):
+        return made
+    EFFECT.changed += 1
+    return type(made)((made[0], _whole().apply(key, width, group), *made[2:]))
 
 
 def _is_summed(layer: Any) -> bool:
@@ -61,7 +45,9 @@ def _is_summed(layer: Any) -> bool:
     return bool(config.sequence_parallel) and len(matrix) == rows
 
 
-def _make_whole() -> Callable[..., Any]:
+@functools.cache
+def _whole() -> Any:
+    """Return what sums the gradient of the rotary part of keys."""
     import torch
 
     class Whole(torch.autograd.Function):
@@ -83,24 +69,19 @@ def _make_whole() -> Callable[..., Any]:
             shared[..., 0, :] = total
             return grad, None, None
 
-    def whole(key: Any, width: int, group: Any) -> Any:
-        EFFECT.changed += 1
-        return Whole.apply(key, width, group)
-
-    return whole
+    return Whole
 
 
 PATCH = Patch(
     id="megatron.mla-rotary-key-over-tp",
     summary="The rotary key of multi-latent attention has the gradient of all heads, not of one rank's",
     why=(
-        "All heads of multi-latent attention share one rotary key, and each tensor parallel rank has its own "
-        "heads. Megatron hands back the gradient of that key from a rank's heads alone, but for one case: "
-        "sequence parallelism with a down projection that every rank has whole, as Transformer Engine's "
-        "layers have it from 0.14 on. In all others the gradient of that projection's last rows, of the "
-        "input and so of every layer before is too small, and without sequence parallelism differs between "
-        "ranks, whose copies drift apart. With the patch the parts are summed: one all-reduce of that key "
-        "for each layer in the backward pass."
+        "All heads of multi-latent attention share one rotary key, and each tensor parallel rank hands back "
+        "its gradient from its own heads alone. That is right only with sequence parallelism and a down "
+        "projection that every rank has whole, as Transformer Engine's layers from 0.14 on. In all other "
+        "cases the gradient of that projection's last rows and of every layer before is too small, and "
+        "without sequence parallelism the ranks' copies drift apart. With the patch the parts are summed: "
+        "one all-reduce of that key for each layer in the backward pass."
     ),
     changes=("numbers",),
     met=(
@@ -108,15 +89,9 @@ PATCH = Patch(
         "Transformer Engine, or with mla_down_proj_fusion."
     ),
     evidence=(
-        "One process of Megatron's own layer has the same gradients, and so does Megatron where a whole "
-        "down projection meets sequence parallelism."
+        "One process of Megatron's own layer has the same gradients, and so does Megatron where a whole down "
+        "projection meets sequence parallelism."
     ),
     upstream=("NVIDIA/Megatron-LM#6839",),
-    targets=one_target(
-        MEGATRON,
-        variant(
-            "0.12",
-            replaced(_TENSORS, make_tensors),
-        ),
-    ),
+    targets=one_target(MEGATRON, variant("0.12", replaced(_TENSORS, tensors))),
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.forked import wrong_on_ranks
 from overlay.patch import Contract
 from overlay.testing import with_patches
@@ -113,8 +114,8 @@ def _layer(kind: str, *, parallel: bool) -> Any:
             out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             return out.permute(2, 0, 1, 3).flatten(2)
 
-    config = MLATransformerConfig(
-        num_layers=1,
+    config = parts.small_transformer(
+        MLATransformerConfig,
         hidden_size=HIDDEN,
         num_attention_heads=HEADS,
         q_lora_rank=None,
@@ -123,14 +124,10 @@ def _layer(kind: str, *, parallel: bool) -> Any:
         qk_pos_emb_head_dim=ROTARY,
         v_head_dim=VALUE,
         rope_type="rope",
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
         add_bias_linear=False,
-        use_cpu_initialization=True,
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
         sequence_parallel=parallel,
         apply_rope_fusion=False,
-        gradient_accumulation_fusion=False,
     )
     down: Any = ColumnParallelLinear
     if kind == "whole":
@@ -139,7 +136,7 @@ def _layer(kind: str, *, parallel: bool) -> Any:
         # The stand-in has no kernel.
         down = TELinear
         down.forward = lambda self, states: (states @ self.weight.T, None)
-    parts = MLASelfAttentionSubmodules(
+    submodules = MLASelfAttentionSubmodules(
         linear_q_proj=ColumnParallelLinear,
         linear_kv_down_proj=down,
         linear_kv_up_proj=ColumnParallelLinear,
@@ -148,7 +145,7 @@ def _layer(kind: str, *, parallel: bool) -> Any:
         q_layernorm=IdentityOp,
         kv_layernorm=IdentityOp,
     )
-    return MLASelfAttention(config, parts, layer_number=1, attn_mask_type=AttnMaskType.causal)
+    return MLASelfAttention(config, submodules, layer_number=1, attn_mask_type=AttnMaskType.causal)
 
 
 CONTRACT = Contract(check=with_patches(wrong, "megatron.mla-rotary-key-over-tp"), before=("torch",))

@@ -25,7 +25,7 @@ def _factor(router: Any, *, context: bool) -> int:
     context parallel ranks, each of which has its part of it: the schedule makes up for that from 0.16 on, and
     before with `context`.
     """
-    from overlay.patches.megatron.moe_aux_scale.effect import EFFECT
+    from overlay.patches.megatron.moe_aux_scale import EFFECT
 
     factor = 1
     if router.calculate_per_token_loss:

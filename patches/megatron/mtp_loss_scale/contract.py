@@ -2,8 +2,171 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.compat.contracts.rank_cases import RankCases, within
 from overlay.patch import Contract
+
+#: Tokens of a sequence, sequences of a micro-batch, micro-batches, tokens predicted beside the next one.
+TOKENS, SEQUENCES, BATCHES, DEPTHS = 8, 2, 2, 2
+HIDDEN, VOCABULARY = 8, 12
+#: The tokens of a sequence that count. Of two ranks, the first has tokens 0, 1, 6 and 7.
+MASKS: dict[str, tuple[int, ...]] = {
+    "all": tuple(range(TOKENS)),
+    "a response": (4, 5, 6, 7),
+    "targets on one rank": (2, 3, 4, 5),
+    "none left on one rank": (0, 1),
+}
+#: A mask for a model that is given tokens alone, and makes labels of them where it knows how.
+UNLABELLED = "a response without labels"
+#: What a case's name ends in whose sequences lie in one row, and are held to those that do not.
+PACKED = ", packed"
+
+#: By mask and way to divide, what one process found.
+_whole: dict[tuple[str, bool], tuple[Any, Any]] = {}
+
+
+def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+    """Return a case for each mask and way to divide: first on one process, which is what all are held to."""
+    return [
+        (
+            f"{name}, {'per token' if per_token else 'per batch'}{of_one}",
+            {"context": context},
+            functools.partial(_step, name, context, per_token=per_token),
+        )
+        for context, of_one in ((1, ", one process"), (world, ""))
+        for per_token in (False, True)
+        for name in (*MASKS, UNLABELLED, *_packed())
+    ]
+
+
+def _packed() -> list[str]:
+    """Return the names of cases with packed sequences, where this Megatron's losses know these."""
+    from megatron.core.transformer.multi_token_prediction import roll_tensor
+
+    return [name + PACKED for name in MASKS] if parts.knows(roll_tensor, "packed_seq_params") else []
+
+
+def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
+    """Take a step, and return how far gradient and reported losses are from those of one process."""
+    import torch
+    import torch.distributed as dist
+    from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+
+    draw = parts.generator()
+    model = _model(context, draw, per_token=per_token)
+    name, packed, _ = name.partition(PACKED)
+    unlabelled = name == UNLABELLED and _makes_labels()
+    parallel = parts.data_parallel(model)
+    tokens = torch.randint(1, VOCABULARY, (BATCHES, SEQUENCES, TOKENS + 1), generator=draw)
+    counted = MASKS["a response" if name == UNLABELLED else name]
+    mask = torch.zeros(SEQUENCES, TOKENS)
+    mask[:, list(counted)] = 1
+    mask[0, counted[0]] = 0  # sequences that differ
+    # Data parallel ranks have the same data: together they are one process.
+    mine = _part(context, dist.get_rank())
+    MTPLossLoggingHelper.tracker.clear()
+
+    def forward_step(data: Any, chunk: Any) -> Any:
+        batch = next(data)
+        kept = mask[:, mine]
+        labels = None if unlabelled else batch[:, 1:][:, mine]
+        rows: tuple[Any, ...] = batch[:, :-1][:, mine], mine.expand(SEQUENCES, -1), labels, kept.clone()
+        if packed:
+            rows = tuple(one.reshape(1, -1) for one in rows)
+        ids, positions, labels, counting = rows
+        out = chunk(ids, positions, None, labels=labels, loss_mask=counting,
+                    packed_seq_params=_bounds() if packed else None, **_slimes(model, labels))  # fmt: skip
+        loss = out.sum() * 0
+        return loss, lambda _: (loss, kept.sum().int(), {}) if per_token else (loss, {})
+
+    parts.run_schedule(
+        [parallel], forward_step, iter(tokens), batches=BATCHES, tokens=TOKENS, sequences=SEQUENCES
+    )
+    found = torch.cat([one.main_grad.double().flatten() for one in model.parameters()])
+    # What is logged is averaged over data and context parallel ranks, which are all.
+    tracker = MTPLossLoggingHelper.tracker
+    reported = tracker["loss_values" if "loss_values" in tracker else "values"].double()
+    dist.all_reduce(reported)
+    reported /= dist.get_world_size()
+    if context == 1 and not packed:
+        _whole[name, per_token] = found, reported
+    right, logged = _whole[name, per_token]
+    return {
+        # In slime's models no token may be left.
+        "error": float((found - right).abs().max()) / (float(right.abs().max()) or 1.0),
+        "reported": float((reported - logged).abs().max() / logged.abs().max().clamp(min=1)),
+    }
+
+
+def _bounds() -> Any:
+    """Return where each sequence of a row begins."""
+    import torch
+    from megatron.core.packed_seq_params import PackedSeqParams
+
+    starts = torch.arange(SEQUENCES + 1, dtype=torch.int32) * TOKENS
+    return PackedSeqParams(
+        qkv_format="thd", cu_seqlens_q=starts, cu_seqlens_kv=starts, max_seqlen_q=TOKENS, max_seqlen_kv=TOKENS
+    )
+
+
+def _part(context: int, rank: int) -> Any:
+    """Return the positions that a rank has: one chunk from the front and one from the back."""
+    import torch
+
+    chunks = torch.arange(TOKENS).chunk(2 * context)
+    rank %= context
+    return torch.cat([chunks[rank], chunks[-1 - rank]])
+
+
+def _makes_labels() -> bool:
+    """Return whether this Megatron computes the losses without labels."""
+    from megatron.core.transformer import multi_token_prediction
+
+    losses = getattr(multi_token_prediction, "process_mtp_loss", None)
+    return losses is not None and parts.knows(losses, "input_ids")
+
+
+def _slimes(model: Any, labels: Any) -> dict[str, Any]:
+    """Return the labels for the models of slime's images, which take those of these losses apart."""
+    return {"mtp_kwargs": {"mtp_labels": labels}} if parts.knows(model.forward, "mtp_kwargs") else {}
+
+
+def _model(context: int, draw: Any, *, per_token: bool) -> Any:
+    """Return Megatron's GPT model without attention, of which the local one knows no context parallelism."""
+    import torch
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
+    from megatron.core.transformer.enums import AttnMaskType
+    from megatron.core.transformer.spec_utils import ModuleSpec
+
+    class NoAttention(torch.nn.Module):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__()
+
+        def forward(self, hidden: Any, *_: object, **__: object) -> tuple[Any, None]:
+            return hidden, None
+
+    config = parts.small_transformer(
+        hidden_size=HIDDEN, num_attention_heads=1, context_parallel_size=context,
+        calculate_per_token_loss=per_token, mtp_num_layers=DEPTHS, mtp_loss_scaling_factor=0.3,
+    )  # fmt: skip
+    spec = get_gpt_layer_local_spec()
+    spec.submodules.self_attention = ModuleSpec(
+        module=NoAttention, params={"attn_mask_type": AttnMaskType.causal}
+    )
+    extra = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+    model = GPTModel(
+        config, spec, VOCABULARY, TOKENS, mtp_block_spec=extra, position_embedding_type="learned_absolute"
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=draw, dtype=torch.float64))
+    return model
+
 
 CASES = RankCases(
     "megatron.mtp-loss-scale",

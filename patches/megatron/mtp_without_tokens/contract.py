@@ -16,57 +16,61 @@ def wrong(seed: str) -> str:
     """Return what is not finite, or not what the tokens of the mask say; empty if nothing is."""
     import torch
 
-    from overlay.compat.megatron_on_cpu import TOKENS, VOCABULARY, causal_mask, megatron
+    from overlay.compat.megatron_on_cpu import TOKENS, megatron
 
     with megatron():
-        from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
-
         torch.manual_seed(int(seed) % 2**31)
         model = _model()
-        words = torch.randint(VOCABULARY, (COUNT, TOKENS))
-        places = torch.arange(TOKENS).expand(COUNT, -1)
-        # slime's Megatron is given labels that are its tokens, and shifts them and the mask once more.
-        of_slime = parts.knows(model.forward, "mtp_kwargs")
-        options = {"mtp_kwargs": {"mtp_labels": words}} if of_slime else {}
-        shift = 2 if of_slime else 1
-
-        def asked(mask: Any, *, per_token: bool = False) -> tuple[float, dict[str, Any]]:
-            """Return the loss that is logged, and the gradient of that loss alone."""
-            model.config.calculate_per_token_loss = per_token
-            model.zero_grad()
-            tracker = MTPLossLoggingHelper.tracker
-            tracker.clear()
-            out = model(words, places, causal_mask(), labels=words, loss_mask=mask.clone(), **options)
-            # The main loss counts for nothing: what is left is that of multi-token prediction.
-            (0.0 * out).sum().backward()
-            grads = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
-            logged = tracker["values"] if "values" in tracker else tracker["loss_values"]  # from 0.19 on
-            return float(logged.sum()), grads
-
+        asked = _asking(model)
         some = (torch.rand(COUNT, TOKENS) < 0.5).float()
         some[:, 2] = 1.0
         first = torch.zeros_like(some)
         first[:, 0] = 1.0
-        for name, mask in (("no", torch.zeros_like(some)), ("only the first", first)):
-            for per_token in (False, True):
-                logged, grads = asked(mask, per_token=per_token)
-                if logged != 0:
-                    return f"with {name} token in the mask the logged loss is {logged}"
-                if off := [one for one, grad in grads.items() if bool(grad.count_nonzero())]:
-                    return f"with {name} token in the mask {len(off)} gradients are not zero, as of {off[0]}"
+        for per_token in (True, False):
+            model.config.calculate_per_token_loss = per_token
+            for name, mask in (("no", torch.zeros_like(some)), ("only the first", first)):
+                logged, grads = asked(mask)
+                if logged != 0 or any(bool(grad.count_nonzero()) for grad in grads.values()):
+                    return f"with {name} token in the mask {logged} is logged, or a gradient is not zero"
         # As a mean over the tokens that are left: those of one sequence and of the other, weighed by them.
         halves = [some * torch.tensor([[1.0], [0.0]]), some * torch.tensor([[0.0], [1.0]])]
-        counts = [float(part[:, shift:].sum()) for part in halves]
+        shift = 2 if parts.knows(model.forward, "mtp_kwargs") else 1
+        shares = [float(part[:, shift:].sum() / some[:, shift:].sum()) for part in halves]
         whole, by = asked(some)
         said = [asked(part) for part in halves]
-        shares = [count / sum(counts) for count in counts]
-        if abs(whole - sum(share * one[0] for share, one in zip(shares, said, strict=True))) > 1e-4:
+        if not abs(whole - sum(share * one for share, (one, _) in zip(shares, said, strict=True))) < 1e-4:
             return "the logged loss is no mean over tokens"
-        for one, grad in by.items():
-            wanted = sum(share * part[1][one] for share, part in zip(shares, said, strict=True))
+        for name, grad in by.items():
+            wanted = sum(share * grads[name] for share, (_, grads) in zip(shares, said, strict=True))
             if not torch.allclose(grad, wanted, rtol=1e-3, atol=1e-6):
-                return f"the gradient of {one} is no mean over tokens"
+                return f"the gradient of {name} is no mean over tokens"
     return ""
+
+
+def _asking(model: Any) -> Any:
+    """Return what computes for a mask the loss that is logged, and the gradient of that loss alone."""
+    import torch
+    from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+
+    from overlay.compat.megatron_on_cpu import TOKENS, VOCABULARY, causal_mask
+
+    words = torch.randint(VOCABULARY, (COUNT, TOKENS))
+    places = torch.arange(TOKENS).expand(COUNT, -1)
+    # slime's Megatron is given labels that are its tokens, and shifts them and the mask once more.
+    options = {"mtp_kwargs": {"mtp_labels": words}} if parts.knows(model.forward, "mtp_kwargs") else {}
+
+    def asked(mask: Any) -> tuple[float, dict[str, Any]]:
+        model.zero_grad()
+        tracker = MTPLossLoggingHelper.tracker
+        tracker.clear()
+        out = model(words, places, causal_mask(), labels=words, loss_mask=mask.clone(), **options)
+        # The main loss counts for nothing: what is left is that of multi-token prediction.
+        (0.0 * out).sum().backward()
+        grads = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+        logged = tracker["values"] if "values" in tracker else tracker["loss_values"]  # from 0.19 on
+        return float(logged.sum()), grads
+
+    return asked
 
 
 def _model() -> Any:

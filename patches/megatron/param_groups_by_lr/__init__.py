@@ -1,7 +1,7 @@
 """`megatron.param-groups-by-lr`: parameter groups that differ by their learning rate alone are resumed apart.
 
-Two methods pair an optimizer's groups with those of a checkpoint. One is answered for where identifiers tie.
-The other is part of a long one: what calls that is wrapped, and the groups that it got wrong are put right.
+Two methods pair an optimizer's groups with those of a checkpoint. The first is answered for where identifiers
+tie. The second is part of a long one: what calls that is wrapped, and puts right what it got wrong.
 """
 
 from __future__ import annotations
@@ -118,12 +118,11 @@ PATCH = Patch(
     id="megatron.param-groups-by-lr",
     summary="A resumed job keeps the learning rate of each parameter group",
     why=(
-        "Megatron pairs the parameter groups of an optimizer with those of a checkpoint by four identifiers "
-        "that do not include the learning rate. Since 0.16 groups may differ by that alone: with "
-        "decoupled_lr, the embedding and the output layer from all other weights. Then all of them get what "
-        "was saved of the last. The distributed optimizer goes on, without a word, and trains the whole "
-        "model at the rate of the embedding or the other way round. Others refuse to load, or lose their "
-        "moments. With the patch each group gets what was saved of it."
+        "Megatron pairs the parameter groups of an optimizer with those of a checkpoint without regard to "
+        "the learning rate, by which alone they may differ since 0.16, as with decoupled_lr. Then all get "
+        "what was saved of the last. The distributed optimizer trains the whole model at the rate of the "
+        "embedding or the other way round, without a word. Others refuse to load, or lose their moments. "
+        "With the patch each group gets what was saved of it."
     ),
     changes=("numbers", "crashes"),
     met=(
@@ -131,8 +130,8 @@ PATCH = Patch(
         "differ in max_lr, min_lr, start_wd or end_wd alone."
     ),
     evidence=(
-        "megatron-core 0.19 pairs groups by their rates as well (NVIDIA/Megatron-LM#4705). What is loaded "
-        "is compared with what was saved."
+        "megatron-core 0.19 pairs groups by their rates as well (NVIDIA/Megatron-LM#4705). What is loaded is "
+        "compared with what was saved."
     ),
     upstream=("NVIDIA/Megatron-LM#4705",),
     targets=one_target(

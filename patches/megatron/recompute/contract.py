@@ -1,7 +1,4 @@
-"""The contract of `megatron.recompute`: the stock gradients, nothing retained, and no alias touched.
-
-What is asked of one Megatron here is asked of each release by the patch's tests too.
-"""
+"""The stock gradients and flags, nothing retained, and no alias touched."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from inspect import signature
 from typing import Any
 
 from overlay.patch import Contract
+from overlay.testing import assert_applied, enable, without
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,22 +15,17 @@ if TYPE_CHECKING:
 
 
 def check(seed: str) -> str:
-    """Run checkpoints of small functions under the patch, and with the stock backward."""
-    import overlay
+    """Return what is retained, touched, or other than with the stock backward; empty if nothing is."""
     from overlay.compat.megatron_on_cpu import megatron
-    from overlay.testing import assert_applied, enable
 
     enable("megatron.recompute")
     with megatron():
         assert_applied("megatron.recompute")
-        ours = [*_recomputed(seed), flags(), without_output_inside()]
-        retained, unchanged = retained_bytes(), alias_run()["unchanged"]
-        overlay.disable()
-        theirs = [*_recomputed(seed), flags(), without_output_inside()]
-        if retained:
+        if retained := retained_bytes():
             return f"{retained} bytes of the input are retained"
-        if not unchanged:
+        if not alias_run()["unchanged"]:
             return "an alias of the input was touched"
+        ours, theirs = without(lambda: [*_recomputed(seed), flags(), without_output_inside()])
         return "" if ours == theirs else "other gradients or flags than without the patch"
 
 

@@ -1,26 +1,33 @@
-"""`megatron.reduce-contiguous`: sums over tensor parallel ranks of tensors of any strides.
-
-`_reduce` adds up a contiguous copy of what it is given, and returns what it was given. So it is given the
-copy. A contiguous tensor takes the way it has always taken, in place and without a copy.
-"""
+"""`megatron.reduce-contiguous`: tensors of any strides are summed over tensor parallel ranks."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from overlay.compat.projects import MEGATRON
-from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.megatron.reduce_contiguous.fix import make_reduce, make_reduce_0_12
+from overlay.effect import effect
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _REDUCE = "megatron.core.tensor_parallel.mappings:_reduce"
+EFFECT = effect(__name__, "sum", did="corrected", always=True)
+
+
+@around
+def reduce(original: Any, input_: Any, *args: Any, **kwargs: Any) -> Any:
+    """Sum a contiguous copy of what is not contiguous: upstream reduces a copy too, and returns the input."""
+    given = input_.contiguous()
+    EFFECT.changed += given is not input_
+    return original(given, *args, **kwargs)
+
 
 PATCH = Patch(
     id="megatron.reduce-contiguous",
     summary="Sums over tensor parallel ranks of tensors that are not contiguous",
     why=(
-        "Megatron's all-reduce over tensor parallel ranks adds up a contiguous copy of a tensor and returns "
-        "the tensor, without the sum, if that is not contiguous. Each rank then goes on with its own part: "
-        "of the gradient at the entry of a column parallel layer, of the output of a row parallel one. "
-        "Megatron's own layers hand in contiguous tensors; an adapter, a head of one's own or a fused "
-        "output layer may hand in a transposed or expanded one. With the patch the sum is returned."
+        "Megatron's all-reduce over tensor parallel ranks returns a tensor that is not contiguous without "
+        "the sum: each rank goes on with its own part of a gradient or an output. Megatron's own layers hand "
+        "in contiguous tensors; an adapter, a head of one's own or a fused output layer may not. With the "
+        "patch the sum is returned."
     ),
     changes=("numbers",),
     met=(
@@ -32,9 +39,5 @@ PATCH = Patch(
         "compared with float64 on one process."
     ),
     upstream=("NVIDIA/Megatron-LM#5338",),
-    targets=one_target(
-        MEGATRON,
-        variant("0.12", replaced(_REDUCE, make_reduce_0_12)),
-        variant("0.13", replaced(_REDUCE, make_reduce)),
-    ),
+    targets=one_target(MEGATRON, *(variant(name, replaced(_REDUCE, reduce)) for name in ("0.12", "0.13"))),
 )

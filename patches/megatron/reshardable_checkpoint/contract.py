@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from overlay.compat.contracts import megatron_parts as parts
 from overlay.errors import OverlayError
 from overlay.patch import Contract
 from overlay.testing import with_patches
@@ -61,25 +62,22 @@ def _round_trip(model: Any, optimizer: Any) -> str:
     import torch
 
     whole = optimizer.sharded_param_state_fully_reshardable(keys(model), metadata={})
-    plain = {
-        number: {key: sharded.data.clone() for key, sharded in tensors.items()}
-        for number, tensors in whole.items()
-    }
+    plain = {number: {key: one.data.clone() for key, one in state.items()} for number, state in whole.items()}
     load(optimizer, plain)
     again = optimizer.sharded_param_state_fully_reshardable(keys(model), metadata={})
     for number, tensors in plain.items():
         for key, value in tensors.items():
             if not torch.equal(again[number][key].data, value):
                 return "what is loaded is not what was saved"
-    flat = torch.cat([tensors["param"].flatten() for tensors in plain.values()]).roll(3)
-    first = next(iter(optimizer.buffers[0].param_index_map.values()))[2]
-    sizes = [tensors["param"].shape for tensors in plain.values()]
-    buckets = [entry[2] for entry in optimizer.buffers[0].param_index_map.values()]
+    masters = [tensors["param"] for tensors in plain.values()]
+    rolled = torch.cat([one.flatten() for one in masters]).roll(3).split([one.numel() for one in masters])
+    buckets = [bucket for _, _, bucket in optimizer.buffers[0].param_index_map.values()]
     moved = {
-        number: {**plain[number], "param": part.reshape(shape) if bucket != first else plain[number]["param"]}
-        for number, (part, shape, bucket) in enumerate(
-            zip(flat.split([shape.numel() for shape in sizes]), sizes, buckets, strict=True)
-        )
+        number: {
+            **tensors,
+            "param": tensors["param"] if bucket == buckets[0] else part.view_as(tensors["param"]),
+        }
+        for (number, tensors), part, bucket in zip(plain.items(), rolled, buckets, strict=True)
     }
     with contextlib.suppress(OverlayError):
         load(optimizer, moved)
@@ -94,7 +92,6 @@ def trained(dtype: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
     import torch
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-    from megatron.core.transformer import TransformerConfig
 
     class Model(torch.nn.Module):
         """Parameters of odd sizes, which fill no bucket."""
@@ -107,13 +104,10 @@ def trained(dtype: Any) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
                 value = torch.zeros(size, dtype=dtype) if number % 2 else torch.randn(size, dtype=dtype)
                 self.register_parameter(f"weight{number}", torch.nn.Parameter(value))
 
-    model = DistributedDataParallel(
-        TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=2),
-        DistributedDataParallelConfig(
-            use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=BUCKET
-        ),
-        Model(),
+    settings = DistributedDataParallelConfig(
+        use_distributed_optimizer=True, overlap_grad_reduce=True, bucket_size=BUCKET
     )
+    model = DistributedDataParallel(parts.small_transformer(), settings, Model())
     config = OptimizerConfig(
         optimizer="adam",
         lr=1e-6 if dtype == torch.float16 else 1e-2,
@@ -167,14 +161,9 @@ def load(optimizer: Any, state: dict[int, Any]) -> None:
         setting(parameter, {**optimizer._get_main_param_and_optimizer_states(parameter), **tensors})
 
     optimizer._set_main_param_and_optimizer_states = with_step
+    given = {"param_state": state, "param_state_sharding_type": "fully_reshardable"}
     try:
-        optimizer.load_state_dict(
-            {
-                **optimizer.state_dict(),
-                "param_state": state,
-                "param_state_sharding_type": "fully_reshardable",
-            }
-        )
+        optimizer.load_state_dict({**optimizer.state_dict(), **given})
     finally:
         del optimizer._set_main_param_and_optimizer_states
 

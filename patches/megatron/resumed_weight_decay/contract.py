@@ -25,13 +25,9 @@ def wrong(seed: str) -> str:
         def scheduler(*, saved: bool = True, override: bool = False) -> Any:
             constant = draw.random() < 0.3
             start = draw.uniform(0, 0.1)
+            plain = {"params": [], "lr_mult": 1.0, "is_decoupled_lr": False}
             return OptimizerParamScheduler(
-                SimpleNamespace(
-                    param_groups=[
-                        {"params": [], "wd_mult": mult, "lr_mult": 1.0, "is_decoupled_lr": False}
-                        for mult in (1.0, 0.0, 0.5)
-                    ]
-                ),
+                SimpleNamespace(param_groups=[{**plain, "wd_mult": mult} for mult in (1.0, 0.0, 0.5)]),
                 init_lr=0.0,
                 max_lr=draw.uniform(1e-3, 1e-2),
                 min_lr=1e-5,
@@ -63,11 +59,8 @@ def wrong(seed: str) -> str:
             ours.load_state_dict(state)
             first = seen(ours)
             ours.step(0)
-            if (
-                first != seen(ours)
-                or ours.num_steps != steps
-                or (style == "constant" and ours.end_wd != ours.start_wd)
-            ):
+            grows = style == "constant" and ours.end_wd != ours.start_wd
+            if first != seen(ours) or ours.num_steps != steps or grows:
                 return f"at step {steps} a job with its own settings has {first} and then {seen(ours)}"
     return ""
 

@@ -1,19 +1,12 @@
-"""`megatron.sigmoid-aux-scores`: the balancing loss of a sigmoid router is computed in float32.
-
-The function that makes the scores for that loss is wrapped: it gets logits of float32, as it does from 0.17
-on.
-"""
+"""`megatron.sigmoid-aux-scores`: the balancing loss of a sigmoid router is computed in float32."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
-from overlay.patch import Absent, Patch, one_target, replaced, variant
+from overlay.patch import Absent, Patch, around, one_target, replaced, variant
 
 _METHOD = "megatron.core.transformer.moe.router:TopKRouter.compute_routing_scores_for_aux_loss"
 _SCORES = "megatron.core.transformer.moe.moe_utils:compute_routing_scores_for_aux_loss"
@@ -31,43 +24,35 @@ def _wide(logits: Any) -> Any:
     return wide
 
 
-def make_scores(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build the function of 0.14 to 0.16. Fused, it is a kernel that does as it likes, and stays as it is."""
-
-    def compute_routing_scores_for_aux_loss(
-        logits: Any, topk: int, score_function: str, fused: bool = False, *more: Any, **options: Any
-    ) -> Any:
-        wide = logits if fused or score_function != "sigmoid" else _wide(logits)
-        return original(wide, topk, score_function, fused, *more, **options)
-
-    return functools.wraps(original)(compute_routing_scores_for_aux_loss)
+@around
+def scores(
+    original: Any, logits: Any, topk: int, score_function: str, fused: bool = False, *args: Any, **more: Any
+) -> Any:
+    """Widen the logits of 0.14 to 0.16. Fused, it is a kernel that does as it likes, and stays as it is."""
+    wide = logits if fused or score_function != "sigmoid" else _wide(logits)
+    return original(wide, topk, score_function, fused, *args, **more)
 
 
-def make_method(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build the method of 0.12 and 0.13."""
-
-    def compute_routing_scores_for_aux_loss(self: Any, logits: Any) -> Any:
-        return original(self, _wide(logits) if self.score_function == "sigmoid" else logits)
-
-    return functools.wraps(original)(compute_routing_scores_for_aux_loss)
+@around
+def method(original: Any, self: Any, logits: Any) -> Any:
+    """Widen the logits of 0.12 and 0.13."""
+    return original(self, _wide(logits) if self.score_function == "sigmoid" else logits)
 
 
 PATCH = Patch(
     id="megatron.sigmoid-aux-scores",
     summary="The balancing loss of a sigmoid router is computed in float32",
     why=(
-        "The scores of which a sigmoid router's load balancing loss is made are computed in the type of "
-        "the logits, which is that of the model unless moe_router_dtype says otherwise. In bfloat16 scores "
-        "keep three digits, experts tie that do not, so that which of them count as chosen depends on "
-        "their order, and the gradient of the router is rounded as coarsely. A softmax router, and the "
-        "scores by which tokens are really sent, are computed in float32. With the patch these are too, as "
-        "from 0.17 on."
+        "The scores for a sigmoid router's load balancing loss are computed in the type of the logits. In "
+        "bfloat16 they keep three digits: experts tie that do not, and the gradient of the router is rounded "
+        "as coarsely. A softmax router, and the scores by which tokens are sent, are computed in float32. "
+        "With the patch these are too."
     ),
     changes=("numbers",),
     met=(
         "moe_router_score_function=sigmoid with a load balancing loss (aux_loss, seq_aux_loss, "
-        "global_aux_loss) and a coefficient above 0, with logits below float32: moe_router_dtype unset, "
-        "the router not fused."
+        "global_aux_loss) and a coefficient above 0, with logits below float32: moe_router_dtype unset, the "
+        "router not fused."
     ),
     evidence=(
         "megatron-core 0.17 computes them in float32 (NVIDIA/Megatron-LM#2765). Scores and gradient are "
@@ -76,14 +61,7 @@ PATCH = Patch(
     upstream=("NVIDIA/Megatron-LM#2765",),
     targets=one_target(
         MEGATRON,
-        variant(
-            "0.12",
-            replaced(_METHOD, make_method),
-            Absent(site=_SCORES),
-        ),
-        variant(
-            "0.14",
-            replaced(_SCORES, make_scores),
-        ),
+        variant("0.12", replaced(_METHOD, method), Absent(site=_SCORES)),
+        variant("0.14", replaced(_SCORES, scores)),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,6 @@ TOKENS, EXPERTS, CHOSEN = 96, 24, 4
 
 def wrong(seed: str) -> str:
     """Return what differs from float64, empty if nothing does by more than float32 rounds."""
-    import itertools
-
     import torch
 
     from overlay.compat.megatron_on_cpu import megatron
@@ -24,35 +23,39 @@ def wrong(seed: str) -> str:
         torch.manual_seed(int(seed) % 2**31)
         dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
         # Of a router that begins at zero all logits are equal.
-        for dtype, spread in itertools.product(dtypes, (1.0, 0.0)):
+        for dtype, spread, name in itertools.product(dtypes, (1.0, 0.0), ("sigmoid", "softmax")):
             logits: Any = (spread * torch.randn(TOKENS, EXPERTS)).to(dtype).requires_grad_()
-            weights = torch.randn(TOKENS, EXPERTS, dtype=torch.float64)
-            for name in ("sigmoid", "softmax"):
-                scores, chosen = scored(logits, name)
-                exact = logits.detach().double().requires_grad_()
-                wanted = exact.sigmoid() / exact.sigmoid().sum(-1, keepdim=True)
-                wanted = wanted if name == "sigmoid" else exact.softmax(-1)
-                (by,) = torch.autograd.grad((scores.double() * weights).sum(), logits)
-                (wanted_by,) = torch.autograd.grad((wanted * weights).sum(), exact)
-                off = float(((scores - wanted).abs() / wanted).max())
-                # What float32 allows: a thousand times less than bfloat16 does.
-                if scores.dtype.itemsize < torch.float32.itemsize:
-                    return f"{name} scores of {dtype} logits are {scores.dtype}, off by {off:.1e}"
-                if off > 1e-5:
-                    return f"{name} scores of {dtype} logits are off by {off:.1e}"
-                # The gradient has the type of the logits: rounded once.
-                step = torch.finfo(dtype).eps if dtype != torch.float64 else 1e-5
-                if by.dtype != dtype or float((by - wanted_by).abs().max() / wanted_by.abs().max()) > max(
-                    step, 1e-5
-                ):
-                    return f"the gradient of {name} scores of {dtype} logits is off"
-                if chosen is None:
-                    continue
-                # A chosen expert has no lower score than one that is left out, and equal logits may tie.
-                least = wanted.masked_fill(~chosen, 2.0).min(-1).values
-                most = wanted.masked_fill(chosen, -1.0).max(-1).values
-                if not bool((chosen.sum(-1) == CHOSEN).all()) or bool((least < most * (1 - 1e-6)).any()):
-                    return f"with {name} scores of {dtype} logits other experts count as chosen"
+            if off := _off(logits, name):
+                return f"{name} scores of {dtype} logits: {off}"
+    return ""
+
+
+def _off(logits: Any, name: str) -> str:
+    """Return what is off of the scores of some logits."""
+    import torch
+
+    weights = torch.randn(TOKENS, EXPERTS, dtype=torch.float64)
+    scores, chosen = scored(logits, name)
+    exact = logits.detach().double().requires_grad_()
+    wanted = exact.sigmoid() if name == "sigmoid" else exact.softmax(-1)
+    wanted = wanted / wanted.sum(-1, keepdim=True)
+    (by,) = torch.autograd.grad((scores.double() * weights).sum(), logits)
+    (wanted_by,) = torch.autograd.grad((wanted * weights).sum(), exact)
+    off = float(((scores - wanted).abs() / wanted).max())
+    # What float32 allows: a thousand times less than bfloat16 does.
+    if scores.dtype.itemsize < torch.float32.itemsize or off > 1e-5:
+        return f"they are {scores.dtype}, off by {off:.1e}"
+    # The gradient has the type of the logits: rounded once.
+    step = max(torch.finfo(logits.dtype).eps, 1e-5)
+    if by.dtype != logits.dtype or float((by - wanted_by).abs().max() / wanted_by.abs().max()) > step:
+        return "the gradient is off"
+    if chosen is None:
+        return ""
+    # A chosen expert has no lower score than one that is left out, and equal logits may tie.
+    least = wanted.masked_fill(~chosen, 2.0).min(-1).values
+    most = wanted.masked_fill(chosen, -1.0).max(-1).values
+    if not bool((chosen.sum(-1) == CHOSEN).all()) or bool((least < most * (1 - 1e-6)).any()):
+        return "other experts count as chosen"
     return ""
 
 

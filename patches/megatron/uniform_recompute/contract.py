@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
@@ -18,48 +17,48 @@ def wrong(seed: str) -> str:
 
     from overlay.compat.megatron_on_cpu import megatron
 
-    draw = random.Random(seed)
     with megatron():
-        from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-        from megatron.core.transformer.transformer_block import TransformerBlock
-
-        torch.manual_seed(draw.randrange(2**31))
+        torch.manual_seed(int(seed) % 2**31)
         for layers in (2, 3, 5):
             config = parts.small_transformer(num_layers=layers, hidden_size=HIDDEN)
-            block: Any = TransformerBlock(config, get_gpt_layer_local_spec(), post_layer_norm=False).train()
-            states = torch.randn(TOKENS, 2, HIDDEN)
-            weights = torch.randn(TOKENS, 2, HIDDEN)
-            mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).triu(1)
-
-            def run(
-                block: Any = block, states: Any = states, weights: Any = weights, mask: Any = mask
-            ) -> list[Any]:
-                """Return the output, and the gradients of the input and of all weights."""
-                given = states.clone().requires_grad_()
-                out = block(given, mask)
-                names = [one for one in block.parameters() if one.requires_grad]
-                # Not `grad`, under which recomputation does not work.
-                block.zero_grad()
-                (out * weights).sum().backward()
-                return [out.detach(), given.grad, *(one.grad.clone() for one in names)]
-
+            run = _runner(config)
             wanted = run()
             config.recompute_granularity = "full"
-            for method in ("uniform", "block"):
-                for count in range(1, layers + 2 if method == "uniform" else layers):
-                    config.recompute_method, config.recompute_num_layers = method, count
-                    try:
-                        found = run()
-                    except IndexError as error:
-                        return f"{layers} layers, {count} at a time: IndexError: {error}"
-                    if any(
-                        not torch.allclose(one, other, rtol=1e-4, atol=1e-5)
-                        for one, other in zip(found, wanted, strict=True)
-                    ):
-                        return f"{layers} layers, {method}, {count} at a time: output or gradient is off"
-                    if type(config.recompute_num_layers) is not int or config.recompute_num_layers != count:
-                        return "the configuration is another one afterwards"
+            counts = {"uniform": layers + 1, "block": layers - 1}
+            for method, count in [(one, n) for one, most in counts.items() for n in range(1, most + 1)]:
+                config.recompute_method, config.recompute_num_layers = method, count
+                try:
+                    found = run()
+                except IndexError as error:
+                    return f"{layers} layers, {count} at a time: IndexError: {error}"
+                pairs = zip(found, wanted, strict=True)
+                if not all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs):
+                    return f"{layers} layers, {method}, {count} at a time: output or gradient is off"
+                if type(config.recompute_num_layers) is not int or config.recompute_num_layers != count:
+                    return "the configuration is another one afterwards"
     return ""
+
+
+def _runner(config: Any) -> Any:
+    """Return what runs a block: it returns the output, and the gradients of the input and of all weights."""
+    import torch
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.transformer.transformer_block import TransformerBlock
+
+    block: Any = TransformerBlock(config, get_gpt_layer_local_spec(), post_layer_norm=False).train()
+    states, weights = torch.randn(2, TOKENS, 2, HIDDEN)
+    mask = torch.ones(1, 1, TOKENS, TOKENS, dtype=torch.bool).triu(1)
+
+    def run() -> list[Any]:
+        given = states.clone().requires_grad_()
+        out = block(given, mask)
+        # Not `grad`, under which recomputation does not work.
+        block.zero_grad()
+        (out * weights).sum().backward()
+        grads = [one.grad.clone() for one in block.parameters() if one.requires_grad]
+        return [out.detach(), given.grad, *grads]
+
+    return run
 
 
 CONTRACT = Contract(check=with_patches(wrong, "megatron.uniform-recompute"), before=("torch",))

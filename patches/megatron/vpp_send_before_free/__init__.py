@@ -1,30 +1,49 @@
-"""`megatron.vpp-send-before-free`: an activation keeps its memory as long as it is being sent.
-
-The schedule frees an activation by giving its tensor other data, and torch holds that very tensor while it
-sends. The function that sends is given a second tensor over the same memory, so that torch holds the memory.
-Nothing is waited for, and nothing of the schedule is copied.
-"""
+"""`megatron.vpp-send-before-free`: an activation keeps its memory as long as it is being sent."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
 from overlay.compat.projects import MEGATRON
+from overlay.effect import effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.megatron.vpp_send_before_free.fix import make_p2p_ops
 
 _P2P_OPS = "megatron.core.pipeline_parallel.p2p_communication:_p2p_ops"
 #: Where the fix is. The label 0.18 came to main two weeks before it, and stands on commits of dev without it.
 _SCHEDULE = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelining_with_interleaving"
+EFFECT = effect(__name__, "send", did="kept in memory until it was done", always=True)
+
+
+def make_p2p_ops(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+    """Send a second tensor over the same memory, which the schedule does not empty.
+
+    The schedule frees an activation by giving its tensor other data, and torch holds that very tensor while
+    it sends. torch lets go of the second one when the send has been waited for, or is dropped.
+    """
+
+    @wraps(original)
+    def _p2p_ops(*args: Any, **kwargs: Any) -> Any:
+        sent = kwargs.get("tensor_send_next")
+        if sent is not None:
+            kwargs["tensor_send_next"] = sent.detach()
+            EFFECT.changed += 1
+        return original(*args, **kwargs)
+
+    return _p2p_ops
+
 
 PATCH = Patch(
     id="megatron.vpp-send-before-free",
     summary="The interleaved pipeline keeps an activation's memory until it has been sent",
     why=(
-        "With overlapped communication, Megatron's interleaved pipeline starts to send an activation to the "
-        "next stage and frees its memory before it has waited for the send. What is computed next may be "
-        "written there, and the next stage then goes on with other numbers: gradients are wrong, or NaN, "
-        "and nothing says so. With the patch the send itself holds the memory. At most two activations are "
-        "held at a time, and no stage waits for anything that it did not wait for before, as in 0.18. "
-        "A torch whose NCCL backend records the stream of each send (its source did so until the middle of "
+        "With overlapped communication, Megatron's interleaved pipeline frees the memory of an activation "
+        "before it has waited for the send. What is computed next may be written there, and the next stage "
+        "goes on with other numbers: gradients are wrong, or NaN, without a word. With the patch the send "
+        "holds the memory, of at most two activations at a time, and no stage waits for more than before. A "
+        "torch whose NCCL backend records the stream of each send (its source did so until the middle of "
         "2025 at least, pytorch#155854) keeps the memory by itself: there the patch changes nothing."
     ),
     changes=("numbers", "memory"),
@@ -33,18 +52,14 @@ PATCH = Patch(
         "Megatron's own arguments set with virtual stages."
     ),
     evidence=(
-        "megatron-core 0.18 keeps the activation as well, by a wait before it frees it (NVIDIA/Megatron- "
-        "LM#4047). The contract looks at what is sent when the schedule waits for it."
+        "megatron-core 0.18 waits for the send before it frees the activation (NVIDIA/Megatron-LM#4047). The "
+        "contract looks at what is sent when the schedule waits for it."
     ),
     upstream=("NVIDIA/Megatron-LM#4047",),
     targets=one_target(
         MEGATRON,
         variant("0.12", replaced(_P2P_OPS, make_p2p_ops)),
-        variant(
-            "0.18, before the fix",
-            replaced(_P2P_OPS, make_p2p_ops),
-            _SCHEDULE,
-        ),
+        variant("0.18, before the fix", replaced(_P2P_OPS, make_p2p_ops), _SCHEDULE),
         tells=(_SCHEDULE,),
     ),
 )

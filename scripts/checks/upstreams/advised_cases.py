@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.patches.megatron.masked_loss_cp.cases import COUNTS, ROWS, WIDTH
-from overlay.patches.megatron.moe_aux_scale import cases as of_losses
+from overlay.patches.megatron.masked_loss_cp.contract import COUNTS, ROWS, WIDTH
+from overlay.patches.megatron.moe_aux_scale import contract as of_losses
 
 Case = tuple[str, dict[str, int], Callable[[], dict[str, float]]]
 

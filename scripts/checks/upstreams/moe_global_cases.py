@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from overlay.patches.megatron.moe_aux_scale import cases as of_losses
+from overlay.patches.megatron.moe_aux_scale import contract as of_losses
 
 cases = functools.partial(of_losses.cases, kinds=of_losses.GLOBAL)

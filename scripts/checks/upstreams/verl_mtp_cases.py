@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from overlay.patches.megatron.mtp_loss_scale import cases as own
+from overlay.patches.megatron.mtp_loss_scale import contract as own
 
 if TYPE_CHECKING:
     from collections.abc import Callable

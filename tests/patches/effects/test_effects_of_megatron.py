@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_reduce_contiguous() -> None:
     counts = counts_of("megatron.reduce-contiguous")
-    reduce = fix("megatron.reduce-contiguous").make_reduce(lambda given, _: given, NO_MODULE)
+    reduce = fix("megatron.reduce-contiguous").reduce(lambda given, _: given, NO_MODULE)
     whole = torch.rand(3, 4)
     assert reduce(whole, None) is whole
     assert torch.equal(reduce(whole.T, None), whole.T)
@@ -26,7 +26,7 @@ def test_reduce_contiguous() -> None:
 
 def test_sigmoid_aux_scores() -> None:
     counts = counts_of("megatron.sigmoid-aux-scores")
-    scores = fix("megatron.sigmoid-aux-scores").make_scores(lambda *_: None, NO_MODULE)
+    scores = fix("megatron.sigmoid-aux-scores").scores(lambda *_: None, NO_MODULE)
     for kind in (torch.bfloat16, torch.float32, torch.float64):
         scores(torch.zeros(2, dtype=kind), 1, "sigmoid")
     scores(torch.zeros(2, dtype=torch.bfloat16), 1, "softmax")
@@ -40,7 +40,7 @@ def test_cp_comm_type_by_layer() -> None:
     def init(_self: Any, config: Any, number: int) -> None:
         assert config.cp_comm_type[number] == types[number - 1]
 
-    made = fix("megatron.cp-comm-type-by-layer").make_init(init, NO_MODULE)
+    made = fix("megatron.cp-comm-type-by-layer").init(init, NO_MODULE)
     for number in (1, 2, 3):  # Megatron reads the one after: the same, another, and none
         made(None, SimpleNamespace(cp_comm_type=types), number)
     assert counts.read() == {"calls": 3, "changed": 2}
@@ -56,7 +56,7 @@ def test_resumed_weight_decay(draw: random.Random) -> None:
         def step(self, increment: int) -> None:
             self.optimizer.param_groups[0]["weight_decay"] = after + increment
 
-    load = fix("megatron.resumed-weight-decay").make_load(lambda *_: None, NO_MODULE)
+    load = fix("megatron.resumed-weight-decay").load(lambda *_: None, NO_MODULE)
     load(Scheduler(), {})
     load(Scheduler(), {})
     assert counts.read() == {"calls": 2, "changed": 1, "off": abs(before - after)}
@@ -108,7 +108,7 @@ def test_reshardable_checkpoint(draw: random.Random) -> None:
         def get_parameter_state_dp_zero(self) -> Any:
             return {0: {}, 1: {}}
 
-    save = fix("megatron.reshardable-checkpoint").make_save(
+    save = fix("megatron.reshardable-checkpoint").save(
         lambda self: self.get_parameter_state_dp_zero(), NO_MODULE
     )
     save(Optimizer())
@@ -128,7 +128,7 @@ def test_async_checkpoint_pin() -> None:
         )
         return 0
 
-    schedule = fix("megatron.async-checkpoint-pin").make_schedule(original, NO_MODULE)
+    schedule = fix("megatron.async-checkpoint-pin").schedule(original, NO_MODULE)
     for persistent in (True, False, False):
         schedule(SimpleNamespace(persistent=persistent, async_calls=[]), Request(lambda: "staged"))
     assert counts.read() == {"changed": 2}

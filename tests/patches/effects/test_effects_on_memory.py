@@ -78,7 +78,7 @@ def test_loss_memory(patch: str, draw: random.Random) -> None:
 
 def test_uniform_recompute_counts_the_forwards_that_it_cuts(draw: random.Random) -> None:
     counts = counts_of("megatron.uniform-recompute")
-    forward = fix("megatron.uniform-recompute").make_forward(lambda self: None, NO_MODULE)
+    forward = fix("megatron.uniform-recompute").checkpointed_forward(lambda self: None, NO_MODULE)
     cut = 0
     for _ in range(20):
         method, layers, count = draw.choice(["uniform", "block"]), draw.randint(1, 9), draw.randint(1, 4)
@@ -90,7 +90,7 @@ def test_uniform_recompute_counts_the_forwards_that_it_cuts(draw: random.Random)
 
 def test_the_logits_that_are_begun_anew_are_counted(draw: random.Random) -> None:
     counts = counts_of("megatron.attention-logit-memory")
-    clip = fix("megatron.attention-logit-memory").make_clip(lambda model, log_max_only: 0, NO_MODULE)
+    clip = fix("megatron.attention-logit-memory").clip_qk(lambda model, log_max_only: 0, NO_MODULE)
     kept = [draw.choice([None, torch.rand(4)]) for _ in range(9)]
     layers = [SimpleNamespace(current_max_attn_logits=logits) for logits in kept]
     logged = sum(layer.current_max_attn_logits is not None for layer in layers)

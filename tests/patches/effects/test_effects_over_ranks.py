@@ -37,7 +37,7 @@ def test_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
 
     counts = counts_of("megatron.agreement")
     monkeypatch.setattr(overlay, "agree", lambda: None)
-    make = fix("megatron.agreement").make_memory_buffer(lambda: None, NO_MODULE)
+    make = fix("megatron.agreement").compare(lambda: None, NO_MODULE)
     for distributed in (True, False, True):
         monkeypatch.setattr(agreement, "is_distributed", lambda distributed=distributed: distributed)
         make()
@@ -52,10 +52,10 @@ def test_gated_norm_over_tp(draw: random.Random) -> None:
     chunk = SimpleNamespace(modules=lambda: [layer, object()] * number, ddp_config=None)
     shown: list[Any] = []
 
-    def original(model: Any, config: Any, group: Any) -> None:
+    def original(model: Any, config: Any, group: Any = None) -> None:
         shown.extend(one for part in model if part is not chunk for one in part.named_parameters())
 
-    reduce = fix("megatron.gated-norm-over-tp").make_allreduce(original, NO_MODULE)
+    reduce = fix("megatron.gated-norm-over-tp").allreduce(original, NO_MODULE)
     for parallel in (True, False):
         reduce([chunk], SimpleNamespace(sequence_parallel=parallel))
     assert counts.read() == {"changed": number}
@@ -69,7 +69,7 @@ def test_mla_rotary_key_over_tp() -> None:
     down = torch.nn.Linear(7, 6, bias=False)
     layer = SimpleNamespace(config=config, pg_collection=SimpleNamespace(tp=PAIR), linear_kv_down_proj=down)
     key = torch.rand(5, 4, 5, requires_grad=True)
-    tensors = fix("megatron.mla-rotary-key-over-tp").make_tensors(lambda *_: (None, key, None), NO_MODULE)
+    tensors = fix("megatron.mla-rotary-key-over-tp").tensors(lambda *_: (None, key, None), NO_MODULE)
     made = tensors(layer)[1]
     config.sequence_parallel = True  # with a projection that is whole here, Megatron sums it
     assert tensors(layer)[1] is key
@@ -123,7 +123,7 @@ def test_mtp_loss_scale() -> None:
 
 def test_mtp_without_tokens() -> None:
     counts = counts_of("megatron.mtp-without-tokens")
-    make = fix("megatron.mtp-without-tokens").make_roll_tensor
+    make = fix("megatron.mtp-without-tokens").roll_tensor
     roll = make(lambda tensor: (tensor, tensor.sum()), NO_MODULE)
     for mask in (torch.ones(3), torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16)):
         roll(mask)

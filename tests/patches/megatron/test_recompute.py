@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlay.errors import OverlayError
-from overlay.patches.megatron.recompute.fix import make_backward, make_graphed_backward, make_verl_patch
+from overlay.patches.megatron.recompute import make_backward, make_graphed_backward, verl_patch
 
 torch: Any = pytest.importorskip("torch")
 reductions: Any = pytest.importorskip("torch.multiprocessing.reductions")
@@ -375,7 +375,7 @@ def original_verl_patch() -> None:
 def test_verls_patch_does_nothing_while_ours_is_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     backward = make_backward(STOCK, MODULE)
     fake_megatron(monkeypatch, backward)
-    replacement = make_verl_patch(original_verl_patch, ModuleType("verl.models.mcore.patch"))
+    replacement = verl_patch(original_verl_patch, ModuleType("verl.models.mcore.patch"))
     replacement()
     assert sys.modules[MODULE.__name__].CheckpointFunction.backward is backward
     assert inspect.signature(replacement).parameters == inspect.signature(original_verl_patch).parameters
@@ -383,6 +383,6 @@ def test_verls_patch_does_nothing_while_ours_is_in_place(monkeypatch: pytest.Mon
 
 def test_verls_patch_refuses_a_backward_that_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_megatron(monkeypatch, STOCK)
-    replacement = make_verl_patch(original_verl_patch, ModuleType("verl.models.mcore.patch"))
+    replacement = verl_patch(original_verl_patch, ModuleType("verl.models.mcore.patch"))
     with pytest.raises(OverlayError, match=r"test_recompute\.py:\d+.*OVERLAY_PATCHES=-megatron\.recompute"):
         replacement()
