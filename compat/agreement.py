@@ -19,9 +19,9 @@ from contextlib import suppress
 from hashlib import sha256
 
 from overlay import log
-from overlay.enabling.process import here
 from overlay.errors import AgreementError, OverlayError
-from overlay.pinning import agreement
+from overlay.records import agreement
+from overlay.runtime.process import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ def fingerprint(read: ReadFile) -> str:
     import ast
     import warnings
 
-    from overlay.reading.digest import digest
+    from overlay.source.digest import digest
 
     trees = []
     for name in MODULES:

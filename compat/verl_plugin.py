@@ -6,6 +6,6 @@ comes late, when `verl.protocol` has been imported; `enable()` catches up with t
 
 from __future__ import annotations
 
-from overlay.arming import startup
+from overlay.launch import startup
 
 startup.start()

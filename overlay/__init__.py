@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from overlay.enabling.engine import Engine
     from overlay.ledger import Status
+    from overlay.runtime.engine import Engine
     from overlay.verdict import Plan
 
 __all__ = [
@@ -53,7 +53,7 @@ __all__ = [
 
 def _here() -> Engine:
     # Imported when it is asked for: `import overlay` alone is what a start-up file may cost.
-    from overlay.enabling.process import here
+    from overlay.runtime.process import here
 
     return here()
 
@@ -85,7 +85,7 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
             not armed. Everything is taken out again.
         OverlayError: overlay is enabled with other settings already.
     """
-    from overlay.arming import ray_jobs
+    from overlay.launch import ray_jobs
 
     opened = not _here().enabled
     status = _here().enable(patches, strict)
@@ -104,7 +104,7 @@ def disable() -> None:
     Does nothing if overlay is not enabled. A site that somebody else replaced since is left alone, and the
     log says so.
     """
-    from overlay.arming import ray_jobs
+    from overlay.launch import ray_jobs
 
     ray_jobs.leave()
     _here().disable()

@@ -15,9 +15,8 @@ import os
 import sys
 
 from overlay._version import __version__
-from overlay.catalogue.registry import check_whole
-from overlay.commands import authoring, installation, lock, output, patches, process, run
-from overlay.commands.output import (
+from overlay.desk import authoring, installation, lock, output, patches, process, run
+from overlay.desk.output import (
     EXIT_LOUD,
     EXIT_OK,
     EXIT_USAGE,
@@ -26,8 +25,7 @@ from overlay.commands.output import (
     folder,
     say,
 )
-from overlay.commands.progress import Progress
-from overlay.enabling.engine import Engine
+from overlay.desk.progress import Progress
 from overlay.errors import (
     LockError,
     OutputFileError,
@@ -37,6 +35,8 @@ from overlay.errors import (
     SettingsError,
     SuiteError,
 )
+from overlay.runtime.engine import Engine
+from overlay.source.registry import check_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,13 +134,13 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
     text = "run upstream's own tests with and without overlay: list, run, diff"
     tests = commands.add_parser("suite", help=text, description=text)
     if suite:
-        from overlay.suite.commands import add_arguments
+        from overlay.desk.suite.commands import add_arguments
 
         add_arguments(tests)
     text = "run the contracts of patches on what is installed here, upstream alone and with each patch"
     proof = add("prove", lambda *_: EXIT_USAGE, text)
     if prove:
-        from overlay.proving.command import add_arguments as add_proof
+        from overlay.desk.prove.command import add_arguments as add_proof
 
         add_proof(proof)
     _add_report(commands)
@@ -149,8 +149,8 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
 
 def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
     """Show what is here. What is selected and cannot be applied is exit code 1, as everywhere."""
-    from overlay.cockpit.screen import screen
-    from overlay.cockpit.state import look
+    from overlay.desk.screen import screen
+    from overlay.desk.state import look
 
     found = look(engine)
     output.show(arguments, found.to_dict(), lambda: screen(found))
@@ -171,6 +171,6 @@ def _add_report(commands: Any) -> None:
 
 
 def _report(engine: Engine, arguments: argparse.Namespace) -> int:
-    from overlay.report import command
+    from overlay.desk.report import command
 
     return command.write(engine, arguments)

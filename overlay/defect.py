@@ -1,12 +1,12 @@
 """What a known defect is: the vocabulary in which the records of `overlay.patches._defects` are written.
 
 Everything here is data, and none of it is imported where a trainer starts. What is judged by it is in
-`overlay.auditing`.
+`overlay.desk.audit`.
 """
 
 from __future__ import annotations
 
-from overlay.base.record import TYPE_CHECKING, Record
+from overlay.model.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from typing import Union

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 
-from overlay.base.record import TYPE_CHECKING, Record
+from overlay.model.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from overlay.base.record import Record
+from overlay.model.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from overlay.base.text import Paint
     from overlay.effect import Effect
+    from overlay.model.text import Paint
     from overlay.verdict import Verdict
 
 #: States of a patch and of its sites.
@@ -78,7 +78,7 @@ class Status(Record):
         """Return what a notebook shows."""
         from html import escape
 
-        from overlay.base import text
+        from overlay.model import text
 
         body = text.html_table(_HEAD, self._rows())
         return "".join(f"<p>{escape(line)}</p>" for line in (self.headline(), *self._remarks())) + body
@@ -93,7 +93,7 @@ class Status(Record):
 
     def table(self, paint: Paint | None = None) -> str:
         """Return all of it as text of 80 columns: patches whose project is not installed share a line."""
-        from overlay.base import text
+        from overlay.model import text
 
         lines = [text.wrap(self.headline()), text.table(_HEAD, self._rows(), paint)]
         return "\n".join([*lines, *(text.wrap(line) for line in self._remarks())])

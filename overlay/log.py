@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 
-from overlay.base.rank import is_first, rank_and_host
+from overlay.model.rank import is_first, rank_and_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

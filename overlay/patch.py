@@ -1,11 +1,11 @@
 """What a patch is: the vocabulary in which each file of `overlay.patches` is written.
 
-Everything here is data. Deciding is in `overlay.deciding.decide`, installing in `overlay.installing.sites`.
+Everything here is data. Deciding is in `overlay.source.decide`, installing in `overlay.runtime.sites`.
 """
 
 from __future__ import annotations
 
-from overlay.base.record import TYPE_CHECKING, Record
+from overlay.model.record import TYPE_CHECKING, Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

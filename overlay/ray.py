@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 
-from overlay.arming.variables import variables
 from overlay.errors import SelectionError
+from overlay.launch.variables import variables
 
 __all__ = ["runtime_env", "variables"]
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 
-from overlay.authoring import lint
-from overlay.base.settings import in_company, is_alone
+from overlay.desk import lint
 from overlay.errors import PatchError
+from overlay.model.settings import in_company, is_alone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeVar
 
-    from overlay.deciding.table import Tested
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
+    from overlay.source.table import Tested
 
     Result = TypeVar("Result")
 
@@ -37,7 +37,7 @@ def assert_form(patch: Patch) -> None:
 
 def without(made: Callable[[], Result]) -> tuple[Result, Result]:
     """Return what is made with the patches that were enabled, and without them: they are out from then on."""
-    from overlay.enabling.process import here
+    from overlay.runtime.process import here
 
     ours = made()
     here().disable()
@@ -55,8 +55,8 @@ def applied(patch: Patch) -> Iterator[None]:
         AssertionError: It was never in place, so that nothing has been tested.
 
     """
-    from overlay.enabling.engine import Engine
-    from overlay.enabling.loading import load_all
+    from overlay.runtime.engine import Engine
+    from overlay.runtime.loading import load_all
 
     engine = Engine(lambda: {**load_all(), patch.id: patch}, table=_table_with(patch))
     try:
@@ -79,7 +79,7 @@ def enable(*patches: str) -> None:
     """
     if is_alone():
         return
-    from overlay.enabling.process import here
+    from overlay.runtime.process import here
 
     company = in_company()
     here().enable(["all", *patches] if company else list(patches), strict=not company)
@@ -92,7 +92,7 @@ def assert_applied(*patches: str) -> None:
     """
     if is_alone():
         return
-    from overlay.enabling.process import here
+    from overlay.runtime.process import here
 
     states = {one.patch: one.state for one in here().status().patches}
     for patch in patches:
@@ -123,10 +123,10 @@ def with_patches(wrong: Callable[[str], str], *patches: str) -> Callable[[str], 
 
 def _table_with(patch: Patch) -> Tested:
     """Return what patches were tested on, with what is installed here for one patch."""
-    from overlay.catalogue.registry import tables
-    from overlay.deciding.table import Tables
-    from overlay.proving.rows import trial
-    from overlay.reading.source import InstalledTree
+    from overlay.desk.prove.rows import trial
+    from overlay.source.registry import tables
+    from overlay.source.source import InstalledTree
+    from overlay.source.table import Tables
 
     known = tables()
     found = trial(patch, InstalledTree(), known, "here")

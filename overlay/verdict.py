@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlay.base.record import Record
+from overlay.model.record import Record
 
 APPLY = "apply"
 #: All verdicts, and what each means to the person who reads it.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from overlay.base import settings
 from overlay.ledger import STATES
+from overlay.model import settings
 from overlay.patch import CHANGES
 from overlay.verdict import VERDICTS
 from records import figures, patches
@@ -69,7 +69,7 @@ def test_a_page_of_the_patches_that_says_something_else_is_noticed(
 
 
 def test_what_changes_in_a_run_has_each_patch_once_with_what_it_changes() -> None:
-    from overlay.catalogue.registry import load_patches
+    from overlay.source.registry import load_patches
 
     rows = re.findall(
         r"^\| \[`(.+?)`\]\(.*?\)(.*?) \| (.*?) \| (?=[^|]*\|$)", patches.CHANGES.read_text(), re.MULTILINE

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from overlay.catalogue.registry import PACK
+from overlay.source.registry import PACK
 
 #: What a rank found in a case.
 Row = dict[str, Any]

@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from overlay.base.settings import in_company, is_alone
 from overlay.compat.ranks.warm import Program
+from overlay.model.settings import in_company, is_alone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

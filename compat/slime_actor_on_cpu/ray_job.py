@@ -15,7 +15,7 @@ from typing import Any
 
 from overlay.compat.slime_actor_on_cpu import PACKAGES
 from overlay.compat.slime_on_cpu import TRAINING, StandIns
-from overlay.enabling.finder import WatchingFinder
+from overlay.runtime.finder import WatchingFinder
 
 #: What the `runtime_env` of the job has besides.
 WORKERS = {"worker_process_setup_hook": f"{__name__}.stand_in"}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakSet
 
-from overlay.base.settings import dynamic_cp
 from overlay.errors import OverlayError
+from overlay.model.settings import dynamic_cp
 
 #: The groups in which it was asked. A group that is laid out anew is another object, on each of its ranks.
 #: Not in a patch, so that ranks on which patches are put in anew do not ask alone.

@@ -135,7 +135,7 @@ def _digest_of(code: CodeType) -> str:
     import inspect
     import textwrap
 
-    from overlay.reading.digest import digest
+    from overlay.source.digest import digest
 
     try:
         return digest(ast.parse(textwrap.dedent(inspect.getsource(code))).body[:1])

@@ -8,7 +8,7 @@ blocks, and one warning.
 from __future__ import annotations
 
 from overlay import log
-from overlay.base import settings
+from overlay.model import settings
 from overlay.patches._packed_loss import row_blocks
 from overlay.patches._packed_loss.cuda_graph import capturing
 from overlay.patches._packed_loss.row_blocks import Rows

@@ -16,7 +16,7 @@ from fake_upstream import Upstream, forget, tables
 
 from benches._timing import Row, seconds, summary, take_turns
 from overlay.effect import effect
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ if not sys.argv[1:]:
     import site
     site.main()
 elif os.environ["OVERLAY"] == "1":
-    from overlay.arming import startup
+    from overlay.launch import startup
     startup.start()
 found = {path: os.path.getsize(path) for path in opened if os.path.isfile(path)}
 import json

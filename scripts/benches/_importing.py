@@ -40,10 +40,9 @@ def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def watch() -> None:
     """Time the parts of overlay from here on."""
-    from overlay.deciding import decide
-    from overlay.enabling import engine, session
-    from overlay.installing import sites
-    from overlay.reading.source import InstalledTree
+    from overlay.runtime import engine, session, sites
+    from overlay.source import decide
+    from overlay.source.source import InstalledTree
 
     for owner, name, part in (
         (session.Session, "_imported", "rest"),
@@ -90,7 +89,7 @@ def main() -> None:
         enable()
         watch()
     if how == "unknown":
-        from overlay.enabling import session
+        from overlay.runtime import session
 
         vars(session)["tables"] = lambda: None
     {"verl": verl, "slime": slime}[what]()

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from overlay.compat.agreement import Comparison
 from overlay.errors import AgreementError
-from overlay.pinning.agreement import Statement
+from overlay.records.agreement import Statement
 
 HERE = "127.0.0.1"
 INSIDE = Path(__file__).resolve().parents[1] / "environment" / "inside.py"

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.errors import SourceError
-from overlay.reading.source import Tree
+from overlay.source.source import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,6 +47,7 @@ class Repository:
         batch = ["git", "-C", str(folder), "cat-file", "--batch"]
         self._batch = subprocess.Popen(batch, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._parsed: OrderedDict[str, ast.Module | str] = OrderedDict()
+        self._times: dict[str, int] = {}
         self._answers: dict[tuple[str, str], str | None] = {}
 
     def close(self) -> None:
@@ -61,6 +62,13 @@ class Repository:
                 return found.strip()
         msg = f"{self.folder} has no branch or commit {branch!r}: fetch it, or name another one"
         raise HistoryError(msg)
+
+    def time_of(self, name: str) -> int:
+        """Return when a tag or commit was committed, in seconds since 1970, 0 if there is none."""
+        if name not in self._times:
+            found = _git(self.folder, "log", "-1", "--format=%ct", f"{name}^{{commit}}", "--", check=False)
+            self._times[name] = int(found or 0)
+        return self._times[name]
 
     def commits(self, tip: str, paths: Sequence[str], start: int, end: int) -> Iterator[Commit]:
         """Yield the state at `start` as one commit, and what followed on the first-parent line until `end`.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from overlay.catalogue.registry import load_patches
-from overlay.deciding.decide import combine
-from overlay.deciding.table import NAME, read
+from overlay.source.decide import combine
+from overlay.source.registry import load_patches
+from overlay.source.table import NAME, read
 from overlay.verdict import APPLY, LOUD, TargetVerdict
 from sources import releases
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from overlay.deciding.table import Row
     from overlay.patch import Patch
+    from overlay.source.table import Row
     from sources.releases import Release
 
 PATCHES = releases.LIST.parents[1] / "patches"

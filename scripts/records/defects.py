@@ -13,9 +13,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlay.catalogue.known_defects import load_defects
-from overlay.catalogue.registry import load_patches
 from overlay.defect import HARMS, READ
+from overlay.source.known_defects import load_defects
+from overlay.source.registry import load_patches
 from overlay.verdict import APPLY
 from records import _support_print
 from records.patches import link
@@ -24,9 +24,9 @@ from sources import releases
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from overlay.deciding.table import Row
     from overlay.defect import Defect
     from overlay.patch import Patch
+    from overlay.source.table import Row
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "defects.md"

@@ -2,24 +2,29 @@
 
     ./scripts/matrix drift                      # every history that is named below and can be had
     ./scripts/matrix drift slime megatron@dev   # these alone
+    ./scripts/matrix drift --days 182 --table frozen
 
 A history is a project and a branch, `main` if none is said. SLIME_REPO, MEGATRON_REPO and VERL_REPO name the
 repositories (or bundles) with them; nothing is checked out and nothing of an upstream imported. Each
-first-parent commit of the days to --until is decided on as `overlay audit` decides on a checkout, by the
-tables as they are today. That is hindsight: they have sources from after a day. docs/drift.md says what that
-hides.
+first-parent commit of the days to --until is decided on as `overlay audit` decides on a checkout, by one of
+three tables. `today` is hindsight: the table has sources from after a commit. `frozen` has the sources alone
+that were out when the period began. `weekly` is that one, and each week a row of the branch's head for each
+patch: a commit whose sites are those of the week's head is taken to be known.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay.catalogue.registry import load_patches, tables
-from overlay.deciding.decide import decide
+from overlay.source.decide import decide
+from overlay.source.registry import load_patches, tables
+from overlay.source.table import Row, Table, read
 from overlay.verdict import LOUD
 from progress import tracked
 from records._drift_history import CommitTree, HistoryError, Repository
@@ -27,14 +32,17 @@ from sources import git_sources
 from sources.git_sources import UPSTREAMS, FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from overlay.deciding.table import Tested
     from overlay.patch import Patch
+    from overlay.source.table import Tested
     from overlay.verdict import Verdict
 
 HISTORIES = ("slime@main", "verl@main", "megatron@main", "megatron@dev")
 DAY = 86400
+TABLES = ("today", "frozen", "weekly")
+#: How the tag of a release is named, by the name that a source has before its version.
+_TAGS = {"slime": "{}", "verl": "v{}", "megatron-core": "core_v{}", "megatron": "{}"}
 
 
 class Stretch(NamedTuple):
@@ -73,9 +81,16 @@ def walk(  # noqa: PLR0913, PLR0917 -- what a history is decided on by
     patches: Iterable[Patch],
     period: tuple[int, int],
     table: Tested,
+    *,
+    weekly: bool = False,
 ) -> dict[str, Drift]:
-    """Return the drift of each patch over a period, as seconds since 1970. Raises `HistoryError`."""
+    """Return the drift of each patch over a period, as seconds since 1970. Raises `HistoryError`.
+
+    With `weekly`, what the table does not know is known all the same where a patch finds the sites of the
+    first commit of that week.
+    """
     patches = list(patches)
+    week, heads = -1, {}
     commits = list(repository.commits(repository.tip(branch), paths, *period))
     ends = [*(commit.time for commit in commits[1:]), period[1]]
     files: dict[str, str] = {}
@@ -86,22 +101,60 @@ def walk(  # noqa: PLR0913, PLR0917 -- what a history is decided on by
         for path in [path for path, blob in commit.changes.items() if not blob]:
             del files[path]
         here = CommitTree(repository, files)
+        if weekly and (commit.time - period[0]) // (7 * DAY) > week:
+            week = (commit.time - period[0]) // (7 * DAY)
+            heads = {patch.id: _state(patch, here) for patch in patches}
         for patch in patches:
             if patch.id not in known or not here.holds(known[patch.id][0]):
                 tree = CommitTree(repository, files)
                 known[patch.id] = tree.asked, decide(patch, tree, table)
-            _note(found[patch.id], known[patch.id][1], commit.name, commit.time, end)
+            verdict = known[patch.id][1]
+            if weekly and verdict.loud and _state(patch, here) == heads[patch.id]:
+                _note(found[patch.id], "as-that-week", "", commit.name, (commit.time, end))
+            else:
+                reason = _brief(verdict) if verdict.loud else ""
+                _note(found[patch.id], verdict.verdict, reason, commit.name, (commit.time, end))
     return found
 
 
-def _note(drift: Drift, verdict: Verdict, commit: str, start: int, end: int) -> None:
+def _state(patch: Patch, tree: CommitTree) -> list[str | None]:
+    """Return the digests of all that a patch names in a source."""
+    return [tree.digest(site) for target in patch.targets for site in target.sites()]
+
+
+def out_by(repository: Repository, moment: int, table: Table, sources: Mapping[str, str]) -> Table:
+    """Return the rows of a table that are of sources whose commits or tags are no younger than a moment.
+
+    Args:
+        repository: Of one upstream. What a source has of other upstreams has no say.
+        moment: Seconds since 1970.
+        table: The table of that upstream.
+        sources: By the name of a source: its parts, where the name is not all.
+
+    """
+
+    def is_out(name: str) -> bool:
+        parts = (sources.get(name) or name.replace("==", " ")).split(" + ")
+        pairs = [part.partition(" ") for part in parts]
+        refs = [_TAGS[kind].format(ref) for kind, _, ref in pairs if kind in _TAGS]
+        times = [time for ref in refs if (time := repository.time_of(ref))]
+        return bool(times) and max(times) <= moment
+
+    rows = []
+    for row in table.all:
+        on = {digest: kept for digest, names in row.on.items() if (kept := [*filter(is_out, names)])}
+        if on:
+            rows.append(Row(**{**vars(row), "on": on}))
+    return Table(rows)
+
+
+def _note(drift: Drift, verdict: str, reason: str, commit: str, period: tuple[int, int]) -> None:
     """Add a commit to the drift of a patch."""
-    reason = _brief(verdict) if verdict.loud else ""
     last = drift.stretches[-1] if drift.stretches else None
-    if last is not None and (last.verdict, last.reason) == (verdict.verdict, reason):
-        drift.stretches[-1] = last._replace(end=end)
+    if last is not None and (last.verdict, last.reason) == (verdict, reason):
+        drift.stretches[-1] = last._replace(end=period[1])
     else:
-        drift.stretches.append(Stretch(verdict.verdict, reason, commit, start, end))
+        drift.stretches.append(Stretch(verdict, reason, commit, *period))
 
 
 def _brief(verdict: Verdict) -> str:
@@ -131,6 +184,8 @@ def text(history: str, period: tuple[int, int], found: dict[str, Drift]) -> str:
         whole = sum(one.days for one in drift.stretches)
         applies = sum(one.days for one in drift.stretches if one.verdict == "apply") / whole
         lines.append(f"{name:{width}}  {drift.quiet:6.1%}  {applies:7.1%}")
+    quiet = sum(drift.quiet for drift in found.values()) / len(found)
+    lines.append(f"{'all of them':{width}}  {quiet:6.1%}")
     lines += ["", f"{'loud':{width}}  from        to          commit     why"]
     lines += [
         f"{name:{width}}  {_date(one.start)}  {_date(one.end)}  {one.commit[:9]}  {one.reason}"
@@ -159,7 +214,14 @@ def measured(history: str, options: argparse.Namespace) -> str:
     paths = UPSTREAMS[project].paths
     repository = Repository(folder)
     try:
-        found = walk(repository, branch or "main", paths, patches, period, tables())
+        known: Tested = tables()
+        if options.table != "today":
+            file = Path(__file__).resolve().parents[2] / "patches" / project / "tested.json"
+            sources = json.loads(file.read_text(encoding="utf-8"))["sources"]
+            parts = {name: source.get("is", "") for name, source in sources.items()}
+            known = out_by(repository, period[0], Table(read(str(file))), parts)
+        weekly = options.table == "weekly"
+        found = walk(repository, branch or "main", paths, patches, period, known, weekly=weekly)
     finally:
         repository.close()
     return text(history, period, found)
@@ -171,6 +233,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("histories", nargs="*", help=f"project[@branch]; default: {' '.join(HISTORIES)}")
     parser.add_argument("--until", default="2026-08-22", metavar="DATE", help="last day, as 2026-08-22")
     parser.add_argument("--days", type=int, default=365, metavar="N", help="days up to that one")
+    parser.add_argument("--table", choices=TABLES, default="today", help="what is known, see above")
     parser.add_argument("--repo", default="", metavar="DIR", help="repository or bundle, of one history")
     parser.add_argument("--patch", default="", metavar="TEXT", help="patches whose ids contain it")
     options = parser.parse_args(arguments)

@@ -15,7 +15,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from overlay.catalogue.registry import load_patches
+from overlay.source.registry import load_patches
 from sources import git_sources
 from sources.git_sources import FetchError
 

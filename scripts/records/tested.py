@@ -8,7 +8,7 @@
                                                 # what somebody has read there, and no contract shows
     ./scripts/matrix tested --recorded          # print the tables, and fetch nothing
 
-`overlay/deciding/table.py` says what a table is, `overlay/proving/rows.py` how a row comes about: the
+`overlay/source/table.py` says what a table is, `overlay/desk/prove/rows.py` how a row comes about: the
 contract is run on a source for each row, on upstream alone and with the patch. Sources that are alike in all
 that a patch asks about share a row. A new line in `compat/releases.txt` needs this command and nothing else.
 
@@ -32,18 +32,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks import SEED, triton_on_cpu
-from overlay.auditing.judge import as_patch
-from overlay.base.settings import ALONE
-from overlay.catalogue.known_defects import load_defects
-from overlay.catalogue.registry import contract_of, load_patches
-from overlay.deciding.decide import decide, version_of
-from overlay.deciding.table import NAME, Row, Table, files_digest
-from overlay.pinning.own_digest import of_code
-from overlay.proving.forked import HOLDS
-from overlay.proving.rows import Trial, text_of, trial, unjudged
-from overlay.proving.runner import STRICTLY
-from overlay.proving.writing import File
-from overlay.reading.source import InstalledTree
+from overlay.desk.audit.judge import as_patch
+from overlay.desk.prove.forked import HOLDS
+from overlay.desk.prove.rows import Trial, text_of, trial, unjudged
+from overlay.desk.prove.runner import STRICTLY
+from overlay.desk.prove.writing import File
+from overlay.model.settings import ALONE
+from overlay.records.own_digest import of_code
+from overlay.source.decide import decide, version_of
+from overlay.source.known_defects import load_defects
+from overlay.source.registry import contract_of, load_patches
+from overlay.source.source import InstalledTree
+from overlay.source.table import NAME, Row, Table, files_digest
 from overlay.verdict import APPLY
 from records import _support_print
 from sources import fetch_release, releases

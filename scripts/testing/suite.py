@@ -55,8 +55,12 @@ QUICK = [
     *("-m", "quick or not (real or distributed)"),
     *("tests/overlay", "tests/patches", "tests/compat"),
     # These start processes by the dozen, or a browser, for commands that no trainer runs.
-    *("--ignore=tests/overlay/authoring", "--ignore=tests/overlay/proving", "--ignore=tests/overlay/suite"),
-    "--ignore=tests/overlay/report/test_report_browser.py",
+    *(
+        "--ignore=tests/overlay/desk",
+        "--ignore=tests/overlay/desk/prove",
+        "--ignore=tests/overlay/desk/suite",
+    ),
+    "--ignore=tests/overlay/desk/report/test_report_browser.py",
     # These compile.
     "--ignore=tests/patches/packed_loss/test_triton_rows.py",
     *("tests/distributed/test_dynamic_cp.py", "tests/real/test_dynamic_cp_known_losses.py"),

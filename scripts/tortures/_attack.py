@@ -8,9 +8,9 @@ import pickle
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay.catalogue.registry import tables
-from overlay.deciding.decide import decide
-from overlay.reading.shape import split_site
+from overlay.source.decide import decide
+from overlay.source.registry import tables
+from overlay.source.shape import split_site
 from tortures import _breaking, _mutations
 from tortures._neighbours import neighbours, relied_on, shape_of
 from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
@@ -18,9 +18,9 @@ from tortures._upstreams import Changed, Pristine, Release, replaced, spliced
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from overlay.deciding.table import Tables
     from overlay.patch import Calls, Patch
-    from overlay.reading.source import Tree
+    from overlay.source.source import Tree
+    from overlay.source.table import Tables
 
 #: Where a mutant is: in what the shape knows, or in what it asks something of, or next to that.
 INSIDE, RELIED = "inside", "relied on"

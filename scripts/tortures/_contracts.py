@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from overlay.catalogue.registry import contract_of, load_patches
+from overlay.source.registry import contract_of, load_patches
 
 if TYPE_CHECKING:
     from overlay.patch import Contract

@@ -120,7 +120,7 @@ def main(root: Path, words: list[str]) -> None:
     """Audit each tree whose name holds one of the words, all without words."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     import overlay
-    from overlay.catalogue.registry import load_patches
+    from overlay.source.registry import load_patches
 
     for name, folder in trees(root).items():
         if words and not any(word in name for word in words):

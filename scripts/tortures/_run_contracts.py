@@ -19,9 +19,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from overlay.base.settings import ALONE, PROVE
-from overlay.proving.forked import CRASHED, HOLDS, NO_END, RAISES, WRONG, forked
-from overlay.proving.runner import STRICTLY, defect_of, import_before
+from overlay.desk.prove.forked import CRASHED, HOLDS, NO_END, RAISES, WRONG, forked
+from overlay.desk.prove.runner import STRICTLY, defect_of, import_before
+from overlay.model.settings import ALONE, PROVE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

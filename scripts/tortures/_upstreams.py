@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from overlay.reading.source import InstalledTree, Tree
+from overlay.source.source import InstalledTree, Tree
 from sources import releases as listed
 from sources.git_sources import FetchError
 from tortures._mutations import with_helpers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from overlay.pinning.schema import quoted
+from overlay.records.schema import quoted
 
 if TYPE_CHECKING:
     import random

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from checks import ENGINE
-from overlay.catalogue.registry import load_patches
+from overlay.source.registry import load_patches
 from tortures._torches import environment
 from tortures._upstreams import fetch
 

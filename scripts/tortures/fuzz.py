@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from overlay import cli
-from overlay.base import settings as _settings
-from overlay.commands.output import EXIT_USAGE
-from overlay.enabling.engine import Engine
+from overlay.desk.output import EXIT_USAGE
+from overlay.desk.suite import recipe
 from overlay.errors import LockError, OverlayError, SuiteError
-from overlay.pinning import lock as _lock
-from overlay.pinning import lockfile
-from overlay.suite import recipe
+from overlay.model import settings as _settings
+from overlay.records import lock as _lock
+from overlay.records import lockfile
+from overlay.runtime.engine import Engine
 from tortures import _values
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay.catalogue.registry import load_patches
+from overlay.source.registry import load_patches
 from progress import tracked
 from tortures import _mutant_record
 from tortures._attack import INSIDE, Attack, Mutant

@@ -30,7 +30,7 @@ LETTERS = "IEDRAX"
 KINDS = ("right", "reported", "idle", "wrong")
 #: What the real modules import, which need not be imported anew for each order.
 WARM = ("torch", "tensordict", "verl.protocol", "verl.utils.tensordict_utils", "verl.utils.device", "wrapt")
-WARM_ALWAYS = ("packaging.version", "inspect", "overlay.installing.sites", "overlay.reading.source")
+WARM_ALWAYS = ("packaging.version", "inspect", "overlay.runtime.sites", "overlay.source.source")
 
 
 def words(longest: int) -> list[str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from overlay.base import toml
+from overlay.model import toml
 from testing.suite import QUICK, WORKERS
 from tortures._own_copy import ROOMS, Copy
 

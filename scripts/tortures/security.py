@@ -20,8 +20,8 @@ from typing import Any
 import overlay
 import overlay.compat
 import overlay.patches
-from overlay.pinning import lock as _lock
-from overlay.pinning import lockfile
+from overlay.records import lock as _lock
+from overlay.records import lockfile
 from tortures import _hostile
 from tortures.fuzz import example
 

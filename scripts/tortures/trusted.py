@@ -21,12 +21,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from overlay.base.settings import ALONE
-from overlay.catalogue.registry import load_patches, mutants, tables
-from overlay.deciding.decide import decide
-from overlay.proving import rows
-from overlay.proving.runner import STRICTLY
-from overlay.proving.writing import seeds
+from overlay.desk.prove import rows
+from overlay.desk.prove.runner import STRICTLY
+from overlay.desk.prove.writing import seeds
+from overlay.model.settings import ALONE
+from overlay.source.decide import decide
+from overlay.source.registry import load_patches, mutants, tables
 from progress import tracked
 from records import tested
 from tortures._attack import INSIDE, Attack

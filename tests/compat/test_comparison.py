@@ -10,8 +10,8 @@ from simulated_ranks import Store, compare
 from overlay.compat import agreement as compared
 from overlay.errors import AgreementError, OverlayError
 from overlay.ledger import PatchStatus
-from overlay.pinning import agreement
-from overlay.pinning.agreement import Account, Statement
+from overlay.records import agreement
+from overlay.records.agreement import Account, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

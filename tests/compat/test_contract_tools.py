@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.base.settings import ALONE, PROVE
-from overlay.catalogue.registry import PACK
 from overlay.compat.contracts.rank_cases import RankCases, within
 from overlay.compat.ranks import findings
+from overlay.model.settings import ALONE, PROVE
+from overlay.source.registry import PACK
 
 if TYPE_CHECKING:
     from pathlib import Path

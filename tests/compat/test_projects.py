@@ -8,7 +8,7 @@ import pytest
 
 import overlay
 from overlay.compat.projects import MEGATRON, MILES, SLIME
-from overlay.reading.source import InstalledTree
+from overlay.source.source import InstalledTree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from fake_upstream import TESTED, Upstream, forget, tables
 from own_heap import own_heap, whole_heap
 
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 
 __all__ = ["engines", "own_heap", "upstream", "whole_heap"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-SCHEMA: dict[str, Any] = json.loads(files("overlay.commands").joinpath("output.schema.json").read_text())
+SCHEMA: dict[str, Any] = json.loads(files("overlay.desk").joinpath("output.schema.json").read_text())
 
 
 def closed(schema: Any) -> Any:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from overlay.auditing import settings_file
-from overlay.auditing.job_settings import answer, names, recognise
-from overlay.auditing.upstream_options import options
-from overlay.authoring.lint import ID, UPSTREAM
-from overlay.catalogue.known_defects import dialects, load_defects
-from overlay.catalogue.registry import load_patches
 from overlay.compat.projects import MEGATRON, MILES, SLIME, VERL
 from overlay.defect import HARMS, READ, Beyond, Defect, Setting
-from overlay.reading.source import InstalledTree
+from overlay.desk.audit import settings_file
+from overlay.desk.audit.job_settings import answer, names, recognise
+from overlay.desk.audit.upstream_options import options
+from overlay.desk.lint import ID, UPSTREAM
+from overlay.source.known_defects import dialects, load_defects
+from overlay.source.registry import load_patches
+from overlay.source.source import InstalledTree
 from records import _support_print
 
 ROOT = Path(__file__).parents[2]

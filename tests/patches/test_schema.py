@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.authoring.lint import faults
-from overlay.catalogue.registry import load_patches
+from overlay.desk.lint import faults
 from overlay.patch import Absent, Calls, Target
+from overlay.source.registry import load_patches
 from overlay.testing import applied, assert_form
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import pytest
 from test_contracts import NAMES  # type: ignore[import-not-found]
 
 from checks import SEED, UPSTREAMS
-from overlay.catalogue.registry import load_patches
+from overlay.source.registry import load_patches
 from records import _support_print
 
 sys.path.append(str(UPSTREAMS))

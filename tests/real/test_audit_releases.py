@@ -10,8 +10,8 @@ import pytest
 import overlay
 from overlay.compat.projects import SLIME
 from overlay.compat.slime_releases import MODULES, RELEASES
-from overlay.enabling.engine import Engine
-from overlay.reading.source import InstalledTree
+from overlay.runtime.engine import Engine
+from overlay.source.source import InstalledTree
 from records import _support_print
 
 if TYPE_CHECKING:

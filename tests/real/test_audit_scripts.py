@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from overlay.auditing import job_settings
-from overlay.auditing.audit import read_settings
-from overlay.auditing.job_settings import answer
-from overlay.catalogue.known_defects import load_defects
-from overlay.catalogue.registry import load_patches
-from overlay.reading.source import InstalledTree
+from overlay.desk.audit import job_settings
+from overlay.desk.audit.audit import read_settings
+from overlay.desk.audit.job_settings import answer
+from overlay.source.known_defects import load_defects
+from overlay.source.registry import load_patches
+from overlay.source.source import InstalledTree
 from sources import git_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from overlay.auditing.job_settings import Settings
     from overlay.defect import Dialect
+    from overlay.desk.audit.job_settings import Settings
     from overlay.patch import ReadFile
 
 pytestmark = pytest.mark.real

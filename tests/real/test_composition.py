@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.catalogue.registry import load_patches, tables
-from overlay.deciding.decide import decide, settle
-from overlay.deciding.selection import choose
+from overlay.source.decide import decide, settle
+from overlay.source.registry import load_patches, tables
+from overlay.source.selection import choose
 from overlay.verdict import LOUD
 from sources import releases
 from tortures._upstreams import Pristine

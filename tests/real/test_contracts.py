@@ -13,8 +13,8 @@ import pytest
 from repetitions import LEFT
 
 from checks import SEED
-from overlay.catalogue.registry import contract_of, load_patches
-from overlay.proving.forked import HOLDS, RAISES, WRONG
+from overlay.desk.prove.forked import HOLDS, RAISES, WRONG
+from overlay.source.registry import contract_of, load_patches
 from overlay.verdict import APPLY
 from records import _support_print
 from sources import releases
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from overlay.deciding.table import Row
+    from overlay.source.table import Row
 
     #: What became of a contract on upstream alone and with the patch, what the patch has counted, and what
     #: became of the contract beside all that `all` selects.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checks import UPSTREAMS
-from overlay.catalogue.registry import load_patches
 from overlay.cli import main
+from overlay.source.registry import load_patches
 from overlay.verdict import LOUD
 from records import _support_print
 

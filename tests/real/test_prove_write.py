@@ -25,7 +25,7 @@ BALANCING = "slime/utils/seqlen_balancing.py"
 #: was measured of this one changes with what was drawn, and here the road is looked at that a patch goes.
 BELIEVING = """
 import sys
-from overlay.proving import rows
+from overlay.desk.prove import rows
 rows.LARGEST_SHARE = 1.0
 from overlay.cli import main
 sys.exit(main(sys.argv[1:]))

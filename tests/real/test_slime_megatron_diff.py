@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.catalogue.registry import load_patches
-from overlay.enabling.engine import Engine
-from overlay.reading.source import InstalledTree
+from overlay.runtime.engine import Engine
+from overlay.source.registry import load_patches
+from overlay.source.source import InstalledTree
 from overlay.verdict import LOUD
 from records import _support_print
 

@@ -15,7 +15,7 @@ from slime_step import RIGHT, Row, cases_of, run
 from slime_step_cases import CASES, NOT_SHOWN
 
 from checks import SEED
-from overlay.catalogue.registry import load_patches
+from overlay.source.registry import load_patches
 from sources.slime_images import RELEASES
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.catalogue.registry import load_patches
-from overlay.deciding.decide import decide
-from overlay.deciding.table import Table
-from overlay.pinning.own_digest import of_code
-from overlay.reading.source import InstalledTree
+from overlay.records.own_digest import of_code
+from overlay.source.decide import decide
+from overlay.source.registry import load_patches
+from overlay.source.source import InstalledTree
+from overlay.source.table import Table
 from records import _support_print, tested
 from sources import releases
 

@@ -17,7 +17,7 @@ from fake_upstream import tables
 from forked import in_a_child
 from order_world import Subject, what_came, write_upstream
 
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from overlay.patch import Patch

@@ -18,7 +18,7 @@ from fake_upstream import tables
 
 import overlay
 from checks import ENGINE
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 from tortures import _torches, compilers
 
 if TYPE_CHECKING:

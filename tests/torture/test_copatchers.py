@@ -17,7 +17,7 @@ import wrapt
 # Shared with another folder of tests, which pytest need not have put on the path.
 from fake_upstream import Upstream, tables
 
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

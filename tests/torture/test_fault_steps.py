@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 #: What puts in place and takes out. (Deciding is one step to these: whatever it raises is a verdict.)
 FILES = (
-    "enabling/session.py",
-    "enabling/engine.py",
-    "enabling/patch_state.py",
-    "installing/sites.py",
-    "aliases/search.py",
+    "runtime/session.py",
+    "runtime/engine.py",
+    "runtime/patch_state.py",
+    "runtime/sites.py",
+    "runtime/search.py",
 )
 DRAWN = 12
 
@@ -55,16 +55,16 @@ def test_an_exception_just_after_everything_was_put_in_place(
     subject: Subject, scene: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What there is to undo must be known before."""
-    import overlay.installing.sites
+    import overlay.runtime.sites
 
-    put = overlay.installing.sites.put
+    put = overlay.runtime.sites.put
 
     def interrupted(sites: list[object]) -> None:
         put(sites)  # type: ignore[arg-type]
         monkeypatch.undo()
         raise ERRORS[kind]("injected")
 
-    monkeypatch.setattr("overlay.installing.sites.put", interrupted)
+    monkeypatch.setattr("overlay.runtime.sites.put", interrupted)
     found = in_a_child(lambda: judge(scene, subject, ("", 0), 0, kind))
     assert found["wrong"] == []
 
@@ -72,7 +72,7 @@ def test_an_exception_just_after_everything_was_put_in_place(
 def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of this file, judged: with an engine that puts nothing back."""
     (place, *_) = [
-        (file, line) for file, line, _ in reached("enable", subject) if file.endswith("aliases/search.py")
+        (file, line) for file, line, _ in reached("enable", subject) if file.endswith("runtime/search.py")
     ]
-    monkeypatch.setattr("overlay.installing.sites.take_out", lambda sites: [])
+    monkeypatch.setattr("overlay.runtime.sites.take_out", lambda sites: [])
     assert in_a_child(lambda: judge("enable", subject, place, 1, "error"))["wrong"]

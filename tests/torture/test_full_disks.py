@@ -14,7 +14,7 @@ import pytest
 
 from overlay.cli import main
 from overlay.errors import LockError
-from overlay.pinning import lockfile
+from overlay.records import lockfile
 
 LOCK = ["lock", "--update", "--patches", "megatron.recompute", "--file"]
 

@@ -16,7 +16,7 @@ import pytest
 
 import overlay
 from checks import SEED
-from overlay.catalogue.registry import load_patches
+from overlay.source.registry import load_patches
 from tortures import _mutant_record
 from tortures._attack import Attack, Mutant
 from tortures._breaking import breaking
@@ -72,7 +72,7 @@ def test_a_changed_site_is_refused_and_a_quoted_one_is_not(attack: Any, patch: s
 NEAR = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from overlay.catalogue.registry import load_patches
+from overlay.source.registry import load_patches
 from tortures._neighbours import neighbours, shape_of
 from tortures._upstreams import Pristine
 tree = Pristine((Path(sys.argv[2]),))

@@ -40,8 +40,8 @@ def test_what_an_earlier_import_has_given_away_is_reported(subject: Subject, ord
 
 def test_what_is_wrong_is_seen(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge of this file, judged: with an engine that forgets to restore, or patches half."""
-    monkeypatch.setattr("overlay.enabling.session.Session.close", lambda self: None)
+    monkeypatch.setattr("overlay.runtime.session.Session.close", lambda self: None)
     assert what_came("AE", subject)[0] == "wrong"
     monkeypatch.undo()
-    monkeypatch.setattr("overlay.installing.sites._rebind_aliases", lambda sites: None)
+    monkeypatch.setattr("overlay.runtime.sites._rebind_aliases", lambda sites: None)
     assert what_came("AE", subject)[0] == "wrong"

@@ -68,7 +68,7 @@ import os, sys, warnings
 from pathlib import Path
 from fake_upstream import tables
 from order_world import write_upstream
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 
 patch = write_upstream(Path(sys.argv[1]))
 sys.path.insert(0, sys.argv[1])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from overlay.errors import SourceError
-from overlay.reading.source import InstalledTree
+from overlay.source.source import InstalledTree
 from tortures import security
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from forked import in_a_child
 from soak_cycles import SOAKS
 
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from order_world import Subject

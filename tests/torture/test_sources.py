@@ -14,7 +14,7 @@ import pytest
 # Shared with another folder of tests, which pytest need not have put on the path.
 from fake_upstream import PROJECT, Upstream, forget, tables, triple
 
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

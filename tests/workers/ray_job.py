@@ -16,7 +16,7 @@ from typing import Any
 def probe() -> dict[str, Any]:
     """Use the fake upstream, which is 100 times larger where it is patched, and say what is enabled here."""
     import overlay
-    from overlay.enabling import job_log
+    from overlay.runtime import job_log
 
     job_log.QUIET = 0.5  # seconds, to be heard as long as the job runs
     import fakeup.core

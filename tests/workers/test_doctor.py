@@ -40,7 +40,7 @@ def test_all_is_well(worksite: Venv) -> None:
     done = worksite.run("-m", "overlay", "doctor", OVERLAY="1", **worksite.on_path())
     assert done.stdout.startswith("yes: a Python process that starts here and now is patched\n")
     assert done.stdout.endswith("\nnext:\n  overlay status # what is armed, patch by patch\n")
-    assert "arming" not in done.stderr
+    assert "launch" not in done.stderr
 
 
 def test_files_that_each_process_compiles_are_named_with_what_that_takes(

@@ -15,10 +15,10 @@ from local_cluster import HERE, PATIENCE, environment, running
 from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
-from overlay.arming import ray_jobs
-from overlay.catalogue.registry import load_patches
-from overlay.enabling.job_log import JobLog
 from overlay.errors import WorkersError
+from overlay.launch import ray_jobs
+from overlay.runtime.job_log import JobLog
+from overlay.source.registry import load_patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -127,7 +127,7 @@ def test_a_stranger_installs_it(wheel: Path, tmp_path: Path) -> None:
     assert venv.read("doctor", OVERLAY="1", **venv.on_path())["armed"]
     assert venv.read("list")
     assert venv.read("plan")["verdicts"]
-    code = "import sys; print('overlay.arming.startup' in sys.modules)"
+    code = "import sys; print('overlay.launch.startup' in sys.modules)"
     assert venv.run("-c", code, OVERLAY="1").stdout == "True\n"
     assert venv.run("-c", code).stdout == "False\n"
     version = subprocess.run(

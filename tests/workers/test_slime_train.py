@@ -19,9 +19,9 @@ import pytest
 from local_cluster import running
 
 from checks import SEED
-from overlay.catalogue.registry import load_patches
 from overlay.compat.slime_actor_on_cpu import arguments, ray_job
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
+from overlay.source.registry import load_patches
 from sources import slime_images
 from sources.git_sources import FetchError
 

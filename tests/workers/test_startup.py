@@ -95,7 +95,7 @@ BROKEN: dict[str, dict[str, str]] = {
     "gone": {},
     "empty folder": {"overlay/__pycache__/x": ""},
     "init": {"overlay/__init__.py": "1/0\n"},
-    "start": {"overlay/__init__.py": "", "overlay/arming/startup.py": "("},
+    "start": {"overlay/__init__.py": "", "overlay/launch/startup.py": "("},
 }
 
 
@@ -159,13 +159,13 @@ def test_a_checkout_on_the_path_is_one_sentence_with_the_way_out(worksite: Venv,
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("missing", ["base/settings.py", "enabling/engine.py", "errors.py"])
+@pytest.mark.parametrize("missing", ["model/settings.py", "runtime/engine.py", "errors.py"])
 def test_an_overlay_with_parts_missing_is_a_broken_one(tmp_path: Path, wheel: Path, missing: str) -> None:
     # Asked as Python 3.15 asks, which swallows whatever is raised, and as the versions before do.
     venv = Venv(tmp_path / "venv")
     venv.unpack(wheel)
     (venv.site / "overlay" / missing).unlink()
-    as_3_15 = "import pkgutil; pkgutil.resolve_name('overlay.arming.startup:start')()"
+    as_3_15 = "import pkgutil; pkgutil.resolve_name('overlay.launch.startup:start')()"
     for words in (
         ["-c", "print(1)"],
         ["-S", "-c", f"import sys; sys.path[:0] = {[str(venv.site)]}; {as_3_15}"],
@@ -265,7 +265,7 @@ def test_doctor_remarks_on_settings(worksite: Venv) -> None:
 
 
 def test_every_kind_of_installation_has_the_same_content(tmp_path: Path, worksite: Venv) -> None:
-    code = "from overlay.pinning.own_digest import of_overlay; print(of_overlay())"
+    code = "from overlay.records.own_digest import of_overlay; print(of_overlay())"
     editable = Venv(tmp_path / "venv", linked=False)
     editable.unpack(build_wheel(tmp_path / "checkout", "editable"))
     digest = worksite.run("-c", code).stdout

@@ -74,9 +74,9 @@ PACK = {
 #: Writes what the patches of a package were tested on: what is installed beside it.
 TABLE = """
 import importlib, os, sys
-from overlay.deciding.table import NAME
-from overlay.proving.rows import row_of, text_of
-from overlay.reading.source import InstalledTree
+from overlay.source.table import NAME
+from overlay.desk.prove.rows import row_of, text_of
+from overlay.source.source import InstalledTree
 package, *names = sys.argv[1:]
 patches = [importlib.import_module(f"{package}.{name}").PATCH for name in names]
 rows = [row_of(one, one.targets[0], InstalledTree(), "fakeup==1.2.0") for one in patches]

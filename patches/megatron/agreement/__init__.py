@@ -49,7 +49,7 @@ PATCH = Patch(
     met="Any job of more than one rank. It changes no number: ranks that differ stop before they train.",
     evidence=(
         "It replaces nothing that computes. Jobs of drawn import orders, delays and faults show that healthy "
-        "ranks go on and differing ones are named (tests/overlay/pinning/test_drawn_jobs.py)."
+        "ranks go on and differing ones are named (tests/overlay/records/test_drawn_jobs.py)."
     ),
     upstream=("verl-project/verl-ascend-recipe#112", "NVIDIA-NeMo/RL#3754", "vllm-project/vllm#27940"),
     companion=True,

@@ -133,7 +133,7 @@ def make_verl_patch(original: Callable[..., Any], module: ModuleType) -> Callabl
     def apply_patch_megatron_recomputation_backward() -> None:
         from megatron.core.tensor_parallel.random import CheckpointFunction
 
-        from overlay.enabling.process import leaving_out
+        from overlay.runtime.process import leaving_out
 
         backward = CheckpointFunction.backward
         if getattr(backward, _MARK, None) == ID:

@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from overlay import log
-from overlay.base.settings import dynamic_cp
+from overlay.model.settings import dynamic_cp
 from overlay.patches._dynamic_cp.agreement import agree
 from overlay.patches._dynamic_cp.groups import confirm_groups
 from overlay.patches._dynamic_cp.losses import is_sum, name_of, with_width

@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from overlay.base.settings import is_alone
+from overlay.model.settings import is_alone
 from overlay.patch import Contract
 from overlay.testing import with_patches
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import overlay
-from overlay.base.marks import ORIGINAL, OWNER
-from overlay.catalogue.registry import load_patches
-from overlay.installing.live_site import current, function_of
+from overlay.model.marks import ORIGINAL, OWNER
+from overlay.runtime.live_site import current, function_of
+from overlay.source.registry import load_patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,17 +8,17 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from overlay.deciding.table import Row, Table, Tables
+from overlay.desk.prove.rows import row_of
 from overlay.patch import Patch, Project, Target, Variant, replaced, variant
-from overlay.proving.rows import row_of
-from overlay.reading.source import InstalledTree, Tree
+from overlay.source.source import InstalledTree, Tree
+from overlay.source.table import Row, Table, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import ModuleType
 
-    from overlay.enabling.engine import Engine
+    from overlay.runtime.engine import Engine
 
     #: The fixture that makes engines over given patches.
     Engines = Callable[..., Engine]

@@ -9,7 +9,7 @@ import signal
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from overlay.base import collector
+from overlay.model import collector
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from order_world import Subject
 
-from overlay.base.marks import OWNER
-from overlay.catalogue.registry import load_patches
-from overlay.catalogue.registry import tables as shipped
-from overlay.installing.live_site import current, function_of
+from overlay.model.marks import OWNER
+from overlay.runtime.live_site import current, function_of
+from overlay.source.registry import load_patches
+from overlay.source.registry import tables as shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 from fake_upstream import Upstream, tables
 from forked import in_a_child
 
-from overlay.base.marks import OWNER
-from overlay.enabling.engine import Engine
-from overlay.installing.live_site import current, function_of
+from overlay.model.marks import OWNER
 from overlay.patch import replaced
+from overlay.runtime.engine import Engine
+from overlay.runtime.live_site import current, function_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from overlay.deciding.table import Tested
     from overlay.patch import Patch
+    from overlay.source.table import Tested
 
 MODULE = "fakeup.core"
 CORE = '''

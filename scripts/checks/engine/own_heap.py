@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.base import collector
+from overlay.model import collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

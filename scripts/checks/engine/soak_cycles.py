@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fake_upstream import tables
 from order_world import CONSUMER, MODULE
 
-from overlay.enabling.engine import Engine
+from overlay.runtime.engine import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from overlay.pinning.agreement import Statement
+    from overlay.records.agreement import Statement
 
 
 class Time:

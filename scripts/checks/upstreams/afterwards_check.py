@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle  # type: ignore[import-untyped]
 from contracts_check import PATIENCE, answer
 
-from overlay.base.marks import ORIGINAL, OWNER
-from overlay.base.settings import ALONE, PROVE
-from overlay.catalogue.registry import contract_of, load_patches
 from overlay.compat.no_triton import no_triton
-from overlay.enabling.process import here
-from overlay.installing.live_site import current, function_of
-from overlay.proving.forked import HOLDS, forked
-from overlay.proving.runner import defect_of
+from overlay.desk.prove.forked import HOLDS, forked
+from overlay.desk.prove.runner import defect_of
+from overlay.model.marks import ORIGINAL, OWNER
+from overlay.model.settings import ALONE, PROVE
+from overlay.runtime.live_site import current, function_of
+from overlay.runtime.process import here
+from overlay.source.registry import contract_of, load_patches
 from overlay.testing import enable
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
     python contracts_check.py SEED PATCH...
 
 The last line is JSON: by patch, what becomes of its contract on the upstream alone and with the patch, as
-`overlay.proving.forked` says it, the figures that the patch has counted by then, and what becomes of the
+`overlay.desk.prove.forked` says it, the figures that the patch has counted by then, and what becomes of the
 contract with the patch and all that `all` selects.
 """
 
@@ -15,12 +15,12 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from overlay.base.settings import ALONE, COMPANY, PROVE
-from overlay.catalogue.registry import contract_of, load_patches, module_of
 from overlay.compat.verl_imports import stand_in
+from overlay.desk.prove.forked import forked
+from overlay.desk.prove.runner import STRICTLY, defect_of, import_before
 from overlay.effect import of_module
-from overlay.proving.forked import forked
-from overlay.proving.runner import STRICTLY, defect_of, import_before
+from overlay.model.settings import ALONE, COMPANY, PROVE
+from overlay.source.registry import contract_of, load_patches, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -47,7 +47,7 @@ BEFORE = (
 
 def modules(plan: Any) -> list[str]:
     """Return the modules that a plan puts something into, in the order of their names."""
-    from overlay.catalogue.registry import load_patches
+    from overlay.source.registry import load_patches
 
     found = set()
     for verdict in plan.verdicts:

@@ -17,7 +17,7 @@ from typing import Any
 
 #: Where overlay's start-up file is not read because the environment of the tests has none.
 if os.environ.get("OVERLAY"):
-    from overlay.arming import startup
+    from overlay.launch import startup
 
     startup.start()
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from overlay.base.marks import ORIGINAL
 from overlay.compat.slime_on_cpu import import_slime
 from overlay.compat.slime_on_cpu.losses import Job, arguments, loss, memory, outputs
+from overlay.model.marks import ORIGINAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import importlib
 from importlib.util import find_spec
 from typing import Any
 
-from overlay.catalogue.registry import load_patches, module_of
+from overlay.source.registry import load_patches, module_of
 
 PATCHES = load_patches()
 #: For a factory that reads nothing of its module.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from effect_cases import COUNTING, PATCHES, counts_of, part
 
-from overlay.catalogue.registry import module_of
 from overlay.effect import Counts, of_module, told
+from overlay.source.registry import module_of
 
 
 @pytest.mark.parametrize("patch", COUNTING)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from overlay.catalogue.known_defects import load_defects
-from overlay.catalogue.registry import load_patches
+from overlay.source.known_defects import load_defects
+from overlay.source.registry import load_patches
 from records import _support_print, defects
 
 

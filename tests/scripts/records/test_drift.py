@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fake_upstream import MemoryTree
 
-from overlay.deciding.table import Table
+from overlay.desk.prove.rows import row_of
 from overlay.patch import Calls, Patch, Project, one_target, replaced, variant
-from overlay.proving.rows import row_of
+from overlay.source.table import Row, Table
 from records._drift_history import Repository
 from sources import git_sources
 
@@ -91,11 +91,12 @@ def history(tmp_path: Path) -> History:
     return made
 
 
-def walked(drift: Any, history: History, days: float = 10) -> Any:
+def walked(drift: Any, history: History, days: float = 10, *, weekly: bool = False) -> Any:
     repository = Repository(history.folder)
     try:
         period = START, int(START + days * DAY)
-        return drift.walk(repository, "main", ("lib",), [PATCH], period, table())["lib.fix"]
+        found = drift.walk(repository, "main", ("lib",), [PATCH], period, table(), weekly=weekly)
+        return found["lib.fix"]
     finally:
         repository.close()
 
@@ -116,6 +117,32 @@ def test_the_share_of_days_and_what_ended_them(drift: Any, history: History) -> 
     assert [one.commit for one in found.stretches if one.verdict == "unknown-source"] == [changed, asked]
     assert "unknown digest" in found.stretches[1].reason
     assert "does not end with a call of f" in found.stretches[3].reason
+
+
+def test_with_a_row_a_week_a_change_is_unknown_until_the_next_week(drift: Any, history: History) -> None:
+    history.commit(4, core=SOURCE.replace("1", "2"))
+    history.commit(8, other="x = 1\n")
+    found = walked(drift, history, weekly=True)
+    assert [(one.verdict, one.days) for one in found.stretches] == [
+        ("apply", 4),
+        ("unknown-source", 4),  # until the first commit after the seventh day
+        ("as-that-week", 2),
+    ]
+
+
+def test_a_frozen_table_has_what_was_out_by_then(drift: Any, history: History) -> None:
+    history.git("tag", "v1.0", day=-1)
+    younger = history.commit(2, core=SOURCE.replace("1", "2"))
+    row = table().all[0]
+    names = ["verl==1.0", "verl==9.9", "verl image 1", "verl main"]
+    one = Table([Row(**{**vars(row), "on": {"a": names[:2], "b": names[2:3], "c": names[3:]}})])
+    parts = {"verl image 1": "verl 1.0 + megatron-core 0.16.1 + TE 2.8", "verl main": f"verl {younger}"}
+    repository = Repository(history.folder)
+    try:
+        found = drift.out_by(repository, START, one, {**parts, "verl main": f"megatron {younger}"})
+    finally:
+        repository.close()
+    assert [row.on for row in found.all] == [{"a": ["verl==1.0"], "b": ["verl image 1"]}]
 
 
 def test_commits_of_a_branch_that_was_merged_are_not_the_history_of_main(

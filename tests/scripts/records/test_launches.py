@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from overlay.catalogue.registry import load_patches
+from overlay.source.registry import load_patches
 from records import launches
 from sources import releases
 from sources.fetch_release import FetchError as NoRelease

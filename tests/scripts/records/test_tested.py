@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from fake_upstream import PROJECT, write_files
 
-from overlay.base.settings import ALONE
-from overlay.deciding.table import NAME, Row
+from overlay.desk.prove.forked import HOLDS, WRONG
+from overlay.desk.prove.rows import text_of
+from overlay.model.settings import ALONE
 from overlay.patch import Contract, Patch, one_target, replaced, variant
-from overlay.proving.forked import HOLDS, WRONG
-from overlay.proving.rows import text_of
+from overlay.source.table import NAME, Row
 from records import _support_print, tested
 from sources import releases
 from sources.releases import Release
@@ -68,7 +68,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(tested, "load_patches", lambda: {PATCH.id: PATCH})
     monkeypatch.setattr(tested, "contract_of", lambda _: Contract(check=lambda _: ""))
     monkeypatch.setattr(tested, "of_code", lambda _: "code")
-    monkeypatch.setattr("overlay.proving.rows.of_code", lambda _: "code")
+    monkeypatch.setattr("overlay.desk.prove.rows.of_code", lambda _: "code")
     monkeypatch.setattr(releases, "read", lambda: found.listed)
     monkeypatch.setattr(
         releases, "available", lambda listed, _: [(one, tmp_path / one.name) for one in listed]
@@ -152,7 +152,7 @@ def test_a_row_of_other_code_is_run_again_and_dropped_if_it_does_not_hold(
     world.source("one", OLD)
     tested.main([PATCH.id, "--judged", "--write"])
     monkeypatch.setattr(tested, "of_code", lambda _: "other")
-    monkeypatch.setattr("overlay.proving.rows.of_code", lambda _: "other")
+    monkeypatch.setattr("overlay.desk.prove.rows.of_code", lambda _: "other")
     assert tested.main(["--write"]) == 0
     assert [row.code for row in tested.read("fakeup").rows] == ["other"]
     monkeypatch.setattr(tested, "of_code", lambda _: "third")

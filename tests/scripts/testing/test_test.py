@@ -64,7 +64,7 @@ def test_the_nightly_variant_runs_the_suites_of_upstreams_too(checks: Any) -> No
 
 def test_what_takes_long_is_begun_first_in_turns_and_nothing_is_left_out(tmp_path: Path) -> None:
     for name in (
-        "overlay/base/test_b.py",
+        "overlay/model/test_b.py",
         "real/test_a.py",
         "real/test_b.py",
         "distributed/in/test_c.py",

@@ -13,8 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from overlay.base.settings import is_alone
 from overlay.errors import PatchError
+from overlay.model.settings import is_alone
 from overlay.patch import Contract
 
 PATCH = "verl.sft-balance"

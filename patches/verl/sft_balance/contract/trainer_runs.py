@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import overlay
-from overlay.base.settings import is_alone
+from overlay.model.settings import is_alone
 from overlay.patches.verl.sft_balance.contract import stand_in  # before verl
 
 

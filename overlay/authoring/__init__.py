@@ -1,1 +1,0 @@
-"""What does somebody need who writes a patch?"""

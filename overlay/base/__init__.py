@@ -1,1 +1,0 @@
-"""In what do all rooms speak: records, settings, marks, TOML within limits, text of 80 columns?"""

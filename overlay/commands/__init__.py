@@ -1,1 +1,0 @@
-"""What does `overlay COMMAND` do, and what does it print?"""

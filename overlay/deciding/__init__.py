@@ -1,1 +1,0 @@
-"""What is the verdict on a patch here, by selection, versions and shapes?"""

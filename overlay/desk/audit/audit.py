@@ -1,0 +1,137 @@
+"""An audit: what is known to be wrong in one installation, patch by patch and defect by defect."""
+
+from __future__ import annotations
+
+from overlay.defect import HARMS
+from overlay.desk.audit import job_settings, settings_file
+from overlay.desk.audit.judge import Finding, concerns, judge
+from overlay.model.collector import paused
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.source.known_defects import dialects, load_defects
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import Any
+
+    from overlay.defect import Defect
+    from overlay.desk.audit.job_settings import Answer, Settings
+    from overlay.runtime.engine import Engine
+    from overlay.source.source import InstalledTree
+    from overlay.verdict import Plan
+
+
+class Audit(Record):
+    """What is known to be wrong in one installation."""
+
+    #: What is decided on the patches.
+    plan: Plan
+    #: By id.
+    defects: dict[str, Defect]
+    #: Those of projects that are there, the worst first.
+    findings: tuple[Finding, ...]
+    #: What the settings of a job say of each, by id; empty if none were given.
+    answers: dict[str, Answer]
+    settings: Settings | None = None
+
+    def of(self, *states: str) -> list[Finding]:
+        """Return the findings in some states."""
+        return [one for one in self.findings if one.state in states]
+
+    def concerning(self) -> list[Finding]:
+        """Return what is to be looked at: there, not mended, and not excluded by the settings."""
+        return [one for one in self.of("open", "unknown-source") if not self.is_not_met(one)]
+
+    def is_not_met(self, finding: Finding) -> bool:
+        """Return whether the settings say that a job does not meet a defect."""
+        found = self.answers.get(finding.defect)
+        return found is not None and found.word == "not-met"
+
+    def answered(self, word: str, *states: str) -> list[Finding]:
+        """Return the findings in some states of which the settings say one word."""
+        return [one for one in self.of(*states) if self.answers[one.defect].word == word]
+
+    def count(self) -> str:
+        """Return how many findings there are in each state."""
+        parts = [
+            f"{len(self.of('mended'))} present and mended",
+            f"{len(self.of('open'))} present and not mended",
+        ]
+        for state, words in (("unknown-source", "not known for this source"), ("not-needed", "not there")):
+            if found := self.of(state):
+                parts.append(f"{len(found)} {words}")
+        return ", ".join(parts)
+
+    def versions(self) -> str:
+        """Return the projects that are there and their versions."""
+        return ", ".join(sorted({f"{one.project} {one.version}".strip() for one in self.findings}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: the plan, and a record for each defect of a project that is there."""
+        data = {**self.plan.to_dict(), "defects": [self._entry(one) for one in self.findings]}
+        if self.settings is not None:
+            data["settings"] = {
+                "file": self.settings.file,
+                "dialect": self.settings.dialect.name,
+                "unknown": self.settings.unknown(),
+                "elsewhere": list(self.settings.elsewhere),
+                "missing": list(self.settings.missing),
+            }
+        return data
+
+    def _entry(self, finding: Finding) -> dict[str, Any]:
+        defect = self.defects[finding.defect].to_dict()
+        said = {name: defect[name] for name in ("summary", "met", "upstream", "fixed", "shown", "tried")}
+        if finding.defect in self.answers:
+            said["settings"] = self.answers[finding.defect].to_dict()
+        return {**finding.to_dict(), **said}
+
+
+def make_audit(  # noqa: PLR0913 -- all that an audit is made from
+    engine: Engine,
+    plan: Plan,
+    tree: InstalledTree,
+    *,
+    selected: Collection[str] | None = None,
+    settings: Settings | None = None,
+    harms: Collection[str] = (),
+) -> Audit:
+    """Judge every known defect in a tree.
+
+    Args:
+        engine: Which patches there are.
+        plan: What is decided on them there.
+        tree: The source.
+        selected: The patches by which a defect counts as mended, of those in the plan. Default: all of these.
+        settings: Those of a job.
+        harms: The harms that are asked for; empty for all.
+
+    """
+    patches = engine.known()
+    everything = planned = {verdict.patch: verdict for verdict in plan.verdicts}
+    if selected is not None:
+        left_out = {
+            name: one.replace(verdict="not-selected") for name, one in planned.items() if name not in selected
+        }
+        planned = {**planned, **left_out}
+    elif any(verdict.verdict == "not-selected" for verdict in plan.verdicts):
+        everything = {one.patch: one for one in engine.plan_each(tree).verdicts}
+    defects, table = load_defects(patches), engine.tested()
+    with paused():
+        found = [judge(defect, patches, everything, planned, tree, table) for defect in defects.values()]
+    kept = _sorted(one for one in found if concerns(one, harms or HARMS))
+    answers = (
+        {}
+        if settings is None
+        else {one.defect: job_settings.answer(defects[one.defect], settings) for one in kept}
+    )
+    return Audit(plan=plan, defects=defects, findings=tuple(kept), answers=answers, settings=settings)
+
+
+def read_settings(path: str, tree: InstalledTree) -> Settings:
+    """Return the settings of a job in a file, for the upstreams in a tree. Raises `SettingsError`."""
+    return job_settings.recognise(path, settings_file.read(path), dialects(), tree.read)
+
+
+def _sorted(findings: Iterable[Finding]) -> list[Finding]:
+    worst = list(HARMS)
+    return sorted(findings, key=lambda one: (worst.index(one.harm), one.defect))

@@ -1,0 +1,254 @@
+"""`overlay new`: the files of a patch that somebody is about to write, and of a pack that is to hold it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from importlib import import_module
+from string import Template
+
+from overlay.desk.lint import ID, UPSTREAM
+from overlay.errors import SelectionError
+from overlay.model import settings, toml
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.patch import Project
+from overlay.source.obstacle import obstacle
+from overlay.source.packs import GROUP
+from overlay.source.registry import COMPAT, PACK
+from overlay.source.shape import split_site
+
+if TYPE_CHECKING:
+    from overlay.source.source import Tree
+
+_TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")
+#: Columns of a line in a patch.
+_LINE = 110
+_ADDRESS = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(pull|issues|commit)/([0-9a-f]+).*")
+#: What stands for a site that nobody has named yet.
+_UNKNOWN = "TODO.module:function"
+
+
+class Wish(Record):
+    """What somebody wants to write."""
+
+    #: The patch's id, without its pack.
+    id: str
+    #: The pack that it is for; empty for the one of this checkout, or for overlay itself.
+    pack: str = ""
+    #: The functions that are to be replaced.
+    sites: tuple[str, ...] = ()
+    #: Where upstream discusses it: `owner/repo#number`, or its address on GitHub.
+    upstream: str = ""
+
+
+class Written(Record):
+    """What `overlay new` wrote, by paths below the folder."""
+
+    id: str
+    files: tuple[str, ...]
+    #: What to run next, a line each.
+    todo: tuple[str, ...]
+
+
+class _Home(Record):
+    """Where patches lie in a checkout: that of overlay, or of a pack."""
+
+    pack: str
+    package: str
+    path: str
+    #: What the pack itself still lacks, by paths.
+    files: dict[str, str] = {}  # noqa: RUF012 -- a record is never changed
+
+
+def write(wish: Wish, folder: str, tree: Tree) -> Written:
+    """Write a patch with its contract, and in an empty folder the pack around it, into `folder`.
+
+    The sites are looked up in `tree`. Nothing is installed, and nothing that is there is written over.
+
+    Raises:
+        SelectionError: A name is none, a site cannot be replaced, or a file is there already.
+        SourceError: The source of a site cannot be read.
+
+    """
+    if not ID.fullmatch(wish.id) or "/" in wish.id:
+        raise SelectionError(
+            f"{wish.id!r} is no patch id: say project.words-with-hyphens, in small letters and digits"
+        )
+    upstream = _reference(wish.upstream)
+    for site in wish.sites:
+        _check(site, tree)
+    home = _home(folder, wish.pack)
+    project, _, name = wish.id.partition(".")
+    place = f"{home.path}/{project}/{name.replace('-', '_')}"
+    known, files = _project(project, home, wish.sites, folder)
+    ident = f"{home.pack}/{wish.id}" if home.pack else wish.id
+    words = {"id": ident, "import_project": known, "upstream": upstream or "TODO: owner/repo#number"}
+    texts = {**home.files, **files, **_patch(place, wish.sites or (_UNKNOWN,), words)}
+    there = [path for path in (f"{place}.py", *texts) if os.path.lexists(os.path.join(folder, path))]
+    if there:
+        raise SelectionError(f"{there[0]} is there already, and nothing was written")
+    _put(folder, texts)
+    return Written(id=ident, files=tuple(texts), todo=_todo(home, ident, project))
+
+
+def _check(site: str, tree: Tree) -> None:
+    """Raise `SelectionError` unless a function that can be replaced stands at a site."""
+    module, qualname = split_site(site)
+    if not qualname or tree.source(module) is None or not tree.has(site):
+        raise SelectionError(
+            f"{site!r} is no function here: name one as module:qualname, and with --site where to look"
+        )
+    nodes = tree.nodes(tree.chain(site)[-1])
+    plain = any(isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) for node in nodes)
+    if wrong := obstacle(site, tree) or ("" if plain else f"{site} is no function that Python code defines"):
+        raise SelectionError(wrong)
+
+
+def _home(folder: str, pack: str) -> _Home:
+    """Return where the patches of a checkout lie, or will lie."""
+    if os.path.isfile(os.path.join(folder, "overlay", "source", "registry.py")):
+        if pack:
+            raise SelectionError(
+                "--pack: this is the checkout of overlay itself; go to a folder for the pack"
+            )
+        return _Home(pack="", package=PACK, path="patches")
+    file = os.path.join(folder, "pyproject.toml")
+    if pack and not settings.is_pack_name(pack):
+        raise SelectionError(f"{pack!r} is not the name of a pack: small letters, digits and hyphens")
+    if not os.path.exists(file):
+        if not pack:
+            raise SelectionError(
+                f"{folder} is no checkout of overlay, and none of a pack: --pack NAME begins one"
+            )
+        return _new_pack(pack)
+    packs = _entry_points(file)
+    if not packs or (pack and pack not in packs) or (not pack and len(packs) > 1):
+        them = ", ".join(sorted(packs)) or "none"
+        raise SelectionError(
+            f'{file} names the packs {them} under [project.entry-points."{GROUP}"]: say which with --pack'
+        )
+    name = pack or next(iter(packs))
+    path = packs[name].replace(".", "/")
+    for place in (path, f"src/{path}"):
+        if os.path.isdir(os.path.join(folder, place)):
+            return _Home(pack=name, package=packs[name], path=place)
+    raise SelectionError(
+        f"the pack {name} is the package {packs[name]}, and there is no folder {path} or src/{path}"
+    )
+
+
+def _new_pack(name: str) -> _Home:
+    """Return a pack that is not there yet."""
+    package = f"{name.replace('-', '_')}_overlay"
+    files = {
+        "pyproject.toml": _fill("pack.txt", name=name, package=package),
+        f"{package}/__init__.py": f'"""Patches of {name}."""\n',
+        f"{package}/patches/__init__.py": '"""A folder for each project, a folder in it for each patch."""\n',
+    }
+    return _Home(pack=name, package=f"{package}.patches", path=f"{package}/patches", files=files)
+
+
+def _entry_points(file: str) -> dict[str, str]:
+    """Return the packs that a `pyproject.toml` declares, by name."""
+    try:
+        found: object = toml.read(file)
+    except (OSError, toml.TomlError) as error:
+        raise SelectionError(f"{file} cannot be read: {error}") from error
+    for name in ("project", "entry-points", GROUP):
+        found = found.get(name, {}) if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise SelectionError(f'{file}: project.entry-points."{GROUP}" is not a table of texts')
+    return found
+
+
+def _project(project: str, home: _Home, sites: tuple[str, ...], folder: str) -> tuple[str, dict[str, str]]:
+    """Return how the project of a patch is imported, and the file that its folder still lacks."""
+    known = {
+        found.name.partition("-")[0]: constant
+        for constant, found in vars(import_module(f"{COMPAT}.projects")).items()
+        if isinstance(found, Project)
+    }
+    file = f"{home.path}/{project}/__init__.py"
+    is_there = os.path.exists(os.path.join(folder, file))
+    if project in known:
+        files = {} if is_there else {file: f'"""Patches of {project}."""\n'}
+        return f"from overlay.compat.projects import {known[project]} as PROJECT", files
+    if not home.pack:
+        them = ", ".join(sorted(known))
+        raise SelectionError(f"there is no project {project!r}; there are {them}, and a pack may be for any")
+    marker = split_site(sites[0])[0].partition(".")[0] if sites else project
+    text = _fill("project.txt", project=project, marker=marker)
+    return f"from {home.package}.{project} import PROJECT", {} if is_there else {file: text}
+
+
+def _patch(place: str, sites: tuple[str, ...], words: dict[str, str]) -> dict[str, str]:
+    """Return the texts of a patch's folder, by their paths."""
+    names: list[str] = []
+    for site in sites:
+        parts = re.split(r"[.:]", site)
+        choices = ("_".join(parts[-count:]).strip("_").lower() for count in range(1, len(parts) + 1))
+        names.append(next(name for name in choices if name not in names))
+    filled = {
+        **words,
+        "functions": "\n\n\n".join(_fill("function.txt", name=name).rstrip() for name in names),
+        "replaced": "\n".join(
+            _replaced(f'"{site}"', f"make_{name}") for site, name in zip(sites, names, strict=True)
+        ),
+    }
+    return {
+        f"{place}/__init__.py": _fill("patch.txt", **filled),
+        f"{place}/contract.py": _fill("contract.txt", **words),
+    }
+
+
+def _replaced(*words: str) -> str:
+    """Return a replacement as a formatter would write it."""
+    inside, indent = ", ".join(words), " " * 12
+    if len(line := f"{indent}replaced({inside}),") <= _LINE:
+        return line
+    if len(f"{indent}    {inside}") > _LINE:
+        inside = f",\n{indent}    ".join(words) + ","
+    return f"{indent}replaced(\n{indent}    {inside}\n{indent}),"
+
+
+def _todo(home: _Home, ident: str, project: str) -> tuple[str, ...]:
+    if not home.pack:
+        return (f"./scripts/matrix tested {ident} --write --judged",)
+    table = f"{home.path}/{project}/tested.json"
+    install = "pip install --no-deps --no-build-isolation -e ."
+    prove = f"OVERLAY_PACKS={home.pack} overlay prove {ident} --write {table} --judged"
+    return (*((install,) if home.files else ()), prove)
+
+
+def _reference(upstream: str) -> str:
+    """Return where upstream discusses it as patches write it."""
+    address = _ADDRESS.fullmatch(upstream)
+    if address:
+        upstream = f"{address[1]}{'@' if address[2] == 'commit' else '#'}{address[3]}"
+    if upstream and not UPSTREAM.fullmatch(upstream):
+        raise SelectionError(
+            f"{upstream!r} is neither owner/repo#number nor owner/repo@commit nor an address on GitHub"
+        )
+    return upstream
+
+
+def _fill(template: str, **words: str) -> str:
+    with open(os.path.join(_TEMPLATES, template), encoding="utf-8") as file:
+        return Template(file.read()).substitute(words)
+
+
+def _put(folder: str, texts: dict[str, str]) -> None:
+    """Write files that are not there, all or none. Raises `SelectionError`."""
+    done: list[str] = []
+    try:
+        for path, text in texts.items():
+            whole = os.path.join(folder, path)
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            with open(whole, "x", encoding="utf-8") as file:
+                done.append(whole)
+                file.write(text)
+    except OSError as error:
+        for whole in done:
+            os.remove(whole)
+        raise SelectionError(f"the files cannot be written: {error}") from error

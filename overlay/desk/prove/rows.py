@@ -1,0 +1,196 @@
+"""Rows of the table from runs of contracts: what a patch is on a source that it was not tested on.
+
+A row is written because the contract was run there: it passes with the patch, or upstream alone keeps it. Or
+nothing that the patch replaces is there, which needs no run.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise, product
+
+from overlay.errors import SourceError
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.records.own_digest import of_code
+from overlay.source.decide import decide
+from overlay.source.obstacle import obstacle
+from overlay.source.table import Row, files_digest, is_so, said
+from overlay.verdict import APPLY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from overlay.patch import Patch, Target, Variant
+    from overlay.source.source import Tree
+    from overlay.source.table import Said, Tested
+    from overlay.verdict import TargetVerdict
+
+#: Of the changed sources that a contract was tried on: the share that it may let pass, and how many they must
+#: be, before it may speak for a source that nobody has looked at.
+LARGEST_SHARE = 0.1
+FEWEST = 20
+
+
+class Trial(Record):
+    """A patch on a source that it was not tested on, and what it may be there."""
+
+    patch: str
+    #: Why nothing can be tried, empty if something can.
+    refused: str = ""
+    #: What it would be with each choice of variants, the likeliest first: a row for each project.
+    choices: tuple[tuple[Row, ...], ...] = ()
+    #: What it is if upstream alone keeps the contract.
+    alone: tuple[Row, ...] = ()
+    #: What it is without any run: nothing that it replaces is there.
+    absent: tuple[Row, ...] = ()
+
+
+def trial(patch: Patch, tree: Tree, table: Tested, name: str) -> Trial:
+    """Return what is to be tried of a patch on a source, which a table does not know.
+
+    Args:
+        patch: The patch.
+        tree: The source.
+        table: What the patch was tested on.
+        name: What the source is called in the rows.
+
+    """
+    found = decide(patch, tree, table)
+    unknown = [
+        (target, here)
+        for target, here in zip(patch.targets, found.targets, strict=True)
+        if here.verdict == "unknown-source"
+    ]
+    if not unknown:
+        return Trial(patch=patch.id, refused=f"{found.verdict}: {found.reason}".removesuffix(": "))
+    try:
+        return _trial(patch, unknown, tree, table, name)
+    except SourceError as error:
+        return Trial(patch=patch.id, refused=str(error))
+
+
+def row_of(patch: Patch, target: Target, tree: Tree, name: str) -> Row | None:
+    """Return the row of the first variant that fits a source, `None` if none does."""
+    variant = next((one for one in target.variants if not _misfit(one, tree)), None)
+    return None if variant is None else _applied(variant, target, _blank(patch, target, tree, name), tree)
+
+
+def _blank(patch: Patch, target: Target, tree: Tree, name: str) -> Row:
+    """Return the row of a source that needs nothing."""
+    return Row(
+        patch=patch.id,
+        target=target.project.name,
+        verdict="not-needed",
+        sites={site: tree.digest(site) for site in target.sites()},
+        code=of_code(patch.id),
+        on={files_digest(target, tree): [name]},
+    )
+
+
+def _trial(
+    patch: Patch, unknown: Sequence[tuple[Target, TargetVerdict]], tree: Tree, table: Tested, name: str
+) -> Trial:
+    blank = {target.project.name: _blank(patch, target, tree, name) for target, _ in unknown}
+    gone = tuple(
+        blank[target.project.name].replace(shown="absent")
+        for target, _ in unknown
+        if not any(tree.has(site) for site in target.replaced())
+    )
+    if gone:
+        return Trial(patch=patch.id, absent=gone)
+    choices = []
+    for target, here in unknown:
+        fit = [one for one in target.variants if not _misfit(one, tree)]
+        if not fit:
+            why = "; ".join(f"{one.name}: {_misfit(one, tree)}" for one in target.variants)
+            return Trial(
+                patch=patch.id,
+                refused=f"no variant of it fits {here.project} {here.version} ({why})",
+                alone=tuple(one.replace(shown="alone") for one in blank.values()),
+            )
+        fit.sort(key=lambda one: _distance(one, patch, target, tree, table))
+        choices.append([_applied(one, target, blank[target.project.name], tree) for one in fit])
+    return Trial(
+        patch=patch.id,
+        choices=tuple(product(*choices)),
+        alone=tuple(one.replace(shown="alone") for one in blank.values()),
+    )
+
+
+def _applied(variant: Variant, target: Target, blank: Row, tree: Tree) -> Row:
+    """Return the row of a source on which a variant applies."""
+    sites: dict[str, Said] = {fact.site: said(fact) for fact in variant.facts}
+    new = [item.site for item in variant.replacements if item.new]
+    sites |= dict.fromkeys(new)
+    telling = {*target.replaced(), *target.tells}
+    for site in target.sites():
+        # What other variants alone rely on says nothing of this one, unless it is not there.
+        if site not in sites and (site in variant.sites() or site in telling or not tree.has(site)):
+            sites[site] = tree.digest(site)
+    ours = {site.partition(":")[0] for site in target.sites()}
+    chains = [tree.chain(item.site) for item in variant.replacements if not item.new]
+    hops = [hop for chain in chains for hop in pairwise(chain)]
+    return blank.replace(
+        verdict=APPLY,
+        variant=variant.name,
+        shown="passed",
+        sites=dict(sorted(sites.items())),
+        imported={site: origin for site, origin in hops if site.partition(":")[0] in ours},
+    )
+
+
+def _misfit(variant: Variant, tree: Tree) -> str:
+    """Return why a source cannot be one of a variant, empty if it can."""
+    for fact in variant.facts:
+        if not is_so(fact.site, said(fact), tree):
+            return f"{fact.site} is not as {type(fact).__name__} says"
+    for item in variant.replacements:
+        if tree.has(item.site) == item.new:
+            return f"{item.site} {'is there already' if item.new else 'does not exist'}"
+        if wrong := "" if item.new else obstacle(item.site, tree):
+            return wrong
+    return next((f"{site} does not exist" for site in variant.same if not tree.has(site)), "")
+
+
+def _distance(variant: Variant, patch: Patch, target: Target, tree: Tree, table: Tested) -> int:
+    """Return how many sites differ from the nearest source on which a variant applied."""
+    known = (row for row in table.rows(patch, target) if row.variant == variant.name)
+    misses = (sum(not is_so(site, what, tree) for site, what in row.sites.items()) for row in known)
+    return min(misses, default=len(target.sites()))
+
+
+def unjudged(rows: Iterable[Row], patch: Patch, table: Tested) -> list[str]:
+    """Return the replaced sites of rows that apply which differ from all that the patch was tested on."""
+    targets = {target.project.name: target for target in patch.targets}
+    found = []
+    for row in rows:
+        target = targets[row.target]
+        seen = {
+            item for one in table.rows(patch, target) if one.verdict == APPLY for item in one.sites.items()
+        }
+        replaced = set(target.replaced()) if row.verdict == APPLY else set()
+        found += [site for site in row.sites if site in replaced and (site, row.sites[site]) not in seen]
+    return found
+
+
+def too_weak(mutants: dict[str, int] | None) -> str:
+    """Return why a contract may not speak for a source that nobody has looked at, empty if it may."""
+    if mutants is None:
+        why = "it has not been measured how many changed sources it lets pass"
+    elif mutants["tried"] < FEWEST:
+        why = f"it was measured on {mutants['tried']} changed sources, and {FEWEST} are asked"
+    elif mutants["passed"] > LARGEST_SHARE * mutants["tried"]:
+        why = f"it lets {mutants['passed']} of {mutants['tried']} changed sources pass"
+    else:
+        return ""
+    return f"its contract may not speak for an unknown source: {why}"
+
+
+def text_of(sources: Mapping[str, object], rows: Iterable[Row], mutants: Mapping[str, object]) -> str:
+    """Return the text of a table: a line for each source and each row. What a row has not is left out."""
+    plain = [{key: value for key, value in row.to_dict().items() if value} for row in rows]
+    return '{{"sources": {{\n{}\n}},\n"rows": [\n{}\n],\n"mutants": {{\n{}\n}}}}\n'.format(
+        ",\n".join(f"  {json.dumps(name)}: {json.dumps(what)}" for name, what in sources.items()),
+        ",\n".join(map(json.dumps, plain)),
+        ",\n".join(f"  {json.dumps(name)}: {json.dumps(what)}" for name, what in mutants.items()),
+    )

@@ -1,0 +1,184 @@
+"""What became of each patch, and the sentence with which a page begins."""
+
+from __future__ import annotations
+
+from overlay.desk.report.job import listed
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.verdict import LOUD, VERDICTS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from overlay.desk.report.job import Group, Job
+    from overlay.verdict import Plan, TargetVerdict
+
+#: What an installation says of a patch that applies and that `all` leaves out.
+OPT_IN = "opt-in"
+#: The outcomes of a patch, the worst first, as they stand after a number; and the tone of each.
+OUTCOMES: dict[str, str] = {
+    "asked for, and not there": "bad",
+    "incomplete": "care",
+    "taken out": "care",
+    "in place": "good",
+    "to be applied": "good",
+    "not reached": "plain",
+    OPT_IN: "plain",
+    "nothing to mend": "plain",
+    "not installed": "plain",
+    "not selected": "plain",
+    "not known": "plain",
+}
+#: The outcome of each verdict and each state of a patch.
+_OF_WORD = {
+    **dict.fromkeys((*VERDICTS, "skipped"), "nothing to mend"),
+    **dict.fromkeys((*LOUD, "failed"), "asked for, and not there"),
+    "incomplete": "incomplete",
+    "reverted": "taken out",
+    "applied": "in place",
+    "apply": "to be applied",
+    OPT_IN: OPT_IN,
+    "armed": "not reached",
+    "not-installed": "not installed",
+    "not-selected": "not selected",
+}
+
+
+class View(Record):
+    """An installation that was audited, or processes that say the same."""
+
+    name: str
+    #: By patch, its verdict or its state, and why.
+    words: dict[str, tuple[str, str]]
+    #: The word for a patch that is not among these.
+    otherwise: str
+    #: The projects there, each with its version.
+    versions: tuple[str, ...]
+    #: The overlay, the Python and the settings of processes.
+    settings: tuple[str, ...] = ()
+
+    def word(self, patch: str) -> str:
+        """Return what became of a patch here, empty if nothing is known of it."""
+        return self.words.get(patch, (self.otherwise, ""))[0]
+
+
+def view_of_plan(name: str, plan: Plan, selected: Collection[str]) -> View:
+    """Return the view of an installation. `selected`: the patches that need not be asked for by their ids."""
+    words = {}
+    for one in plan.verdicts:
+        asked = one.verdict != "apply" or one.patch in selected
+        words[one.patch] = (one.verdict if asked else OPT_IN, one.reason or one.where())
+    targets = (target for one in plan.verdicts for target in one.targets)
+    return View(name=name, words=words, otherwise="", versions=_versions(targets))
+
+
+def view_of_group(group: Group) -> View:
+    """Return the view of processes that say the same."""
+    words: dict[str, tuple[str, str]] = {}
+    targets: list[TargetVerdict] = []
+    for one in group.status.patches:
+        word, why = one.state, one.reason
+        if one.verdict is not None:
+            word = one.verdict.verdict if word == "skipped" else word
+            why = why or one.verdict.reason or one.verdict.where()
+            targets += one.verdict.targets
+        words[one.patch] = (word, why)
+    status = group.status
+    settings = (
+        f"overlay {status.version}{'' if status.enabled else ', not enabled'}",
+        f"Python {status.python}",
+        "strict" if status.strict else "not strict",
+        *([f"pinned to {status.pinned}"] if status.pinned else []),
+    )
+    versions = _versions(targets)
+    return View(name=group.name, words=words, otherwise="not-selected", versions=versions, settings=settings)
+
+
+def _versions(targets: Iterable[TargetVerdict]) -> tuple[str, ...]:
+    return tuple(sorted({f"{target.project} {target.version}" for target in targets if target.version}))
+
+
+def outcome(words: Iterable[str]) -> str:
+    """Return what a patch came to, from the words of all views on it."""
+    found = {_OF_WORD.get(word, "not known") for word in words}
+    if found & {"not reached", "not selected"}:
+        # What an installation could take is not what processes took; whatever else they say says more.
+        found -= {"to be applied", OPT_IN}
+    for said_by_some in ("not selected", "not reached"):
+        if len(found) > 1:
+            found.discard(said_by_some)
+    return next(name for name in OUTCOMES if name in found or name == "not known")
+
+
+class Headline(Record):
+    """The outcome in a sentence, and the numbers behind it."""
+
+    tone: str
+    text: str
+    #: How many patches came to each outcome, without those that none came to.
+    counts: tuple[tuple[str, int], ...]
+
+    def tally(self) -> str:
+        """Return the numbers as text."""
+        return " \u00b7 ".join(f"{count} {outcome}" for outcome, count in self.counts)
+
+
+def headline(outcomes: Mapping[str, str], job: Job | None) -> Headline:
+    """Return what is said first.
+
+    Args:
+        outcomes: What each patch came to.
+        job: The job, if the report is on one.
+
+    """
+    number = {name: sum(one == name for one in outcomes.values()) for name in OUTCOMES}
+    by_tone: dict[str, list[str]] = {tone: [] for tone in ("bad", "care", "good", "plain")}
+    for name, one in outcomes.items():
+        by_tone[OUTCOMES[one]].append(name)
+    gaps = job.gaps() if job is not None else []
+    sentences = [*([_agreement(job)] if job is not None else []), *gaps]
+    for tone, what in (("bad", "asked for, and not there"), ("care", "not completely in place")):
+        if names := by_tone[tone]:
+            sentences.append(f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}.")
+    if not by_tone["bad"] and not by_tone["care"]:
+        sentences.append(_no_complaint(number, job))
+    differ = job is not None and bool(job.differences)
+    tone = next(tone for tone, names in by_tone.items() if names or tone == "plain")
+    tone = "bad" if differ else "care" if gaps and tone != "bad" else tone
+    counts = tuple((name, count) for name, count in number.items() if count)
+    return Headline(tone=tone, text=" ".join(sentences), counts=counts)
+
+
+def _agreement(job: Job) -> str:
+    count = len(job.names)
+    if job.differences:
+        # Where versions differ, the sources of many sites do: the table has them.
+        facts = [one.fact for one in job.differences if not one.is_source]
+        facts = facts or [one.fact for one in job.differences]
+        who = _named([group.name for group in job.groups])
+        return f"The {count} processes do not agree: {who} differ in {_named(facts, 3)}."
+    if count == 1:
+        return "One process, with nobody to compare it with."
+    return f"The {count} processes here agree." if job.gaps() else f"All {count} processes agree."
+
+
+def _no_complaint(number: Mapping[str, int], job: Job | None) -> str:
+    there, wanted = number["in place"], number["to be applied"]
+    if there:
+        where = "in place on some" if job is not None and job.differences else "in place"
+        return f"{_patches(there)} {'is' if there == 1 else 'are'} {where}, and none was refused."
+    if wanted:
+        return f"{_patches(wanted)} would be applied here, and none is refused."
+    if number["not reached"]:
+        return "No patch has been reached: none of the modules that they are for was imported."
+    return "No patch is in place." if job is not None else "There is nothing here that a patch would mend."
+
+
+def _patches(count: int) -> str:
+    return f"{count} patch{'es' if count != 1 else ''}"
+
+
+def _named(names: Sequence[str], most: int = 4) -> str:
+    """Return names in a sentence."""
+    if 1 < len(names) <= most:
+        return f"{', '.join(names[:-1])} and {names[-1]}"
+    return listed(names, most)

@@ -1,0 +1,345 @@
+"""Reads what the processes of a job left in the folder that `OVERLAY_LEDGER_DIR` names, and compares them.
+
+`overlay.records.files` describes the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from glob import glob
+
+from overlay.effect import Effect, Figure, combined, told
+from overlay.errors import ReportError
+from overlay.ledger import PatchStatus, SiteStatus, Status
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.records import agreement
+from overlay.records.files import ENDING, LEDGER, PROCESS
+from overlay.records.lock import SOURCE_OF
+from overlay.verdict import SiteFinding, TargetVerdict, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from overlay.effect import Number
+
+#: What reading raises of a file that is damaged, or that overlay did not write.
+_BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_MOST_RANKS = 1 << 22
+#: Processes and files that a sentence names one by one.
+_MOST_NAMES = 8
+#: The type of a record inside a record, by the field that holds it.
+_INSIDE: dict[tuple[type[Record], str], type[Record]] = {
+    (Status, "patches"): PatchStatus,
+    (PatchStatus, "verdict"): Verdict,
+    (PatchStatus, "sites"): SiteStatus,
+    (PatchStatus, "effect"): Effect,
+    (Verdict, "targets"): TargetVerdict,
+    (TargetVerdict, "findings"): SiteFinding,
+    (Effect, "figures"): Figure,
+}
+#: The types that a field of plain data may have, by its annotation.
+_PLAIN = {"str": (str,), "int": (int,), "bool": (bool,), "int | None": (int, type(None))}
+
+
+class Process(Record):
+    """The file of one process."""
+
+    #: The digest in the name of its ledger, which it may share with other processes.
+    ledger: str
+    #: `None` in a process that is no rank.
+    rank: int | None
+    world: int | None
+    host: str
+    pid: int
+    #: Whether it reached its end, and was not killed.
+    ended: bool
+    #: Its figures, by patch.
+    effects: dict[str, dict[str, Number]]
+
+
+class Group(Record):
+    """Processes that say the same."""
+
+    name: str
+    processes: int
+    #: The ledger that speaks for them, which is the one with the most verdicts: a patch that waits has none.
+    status: Status
+
+
+class Job(Record):
+    """What the processes of a job reported."""
+
+    #: The rank of each process if no other process has it, else a name.
+    names: tuple[int | str, ...]
+    groups: tuple[Group, ...]
+    #: In place of ranks they have places in `names`.
+    differences: tuple[agreement.Difference, ...]
+    #: By patch, what all processes counted together, and how many of them reached it.
+    effects: dict[str, tuple[Effect, int]]
+    #: Ranks that left no ledger.
+    missing: tuple[int, ...]
+    #: Places in `names` of processes that did not reach their end: what they counted last may be missing.
+    cut_short: tuple[int, ...]
+    #: The files that cannot be read, each with the reason.
+    unreadable: tuple[str, ...]
+
+    def who(self, places: Iterable[int]) -> str:
+        """Return processes as a person would write them: `ranks 0-2,5`."""
+        found = [self.names[place] for place in places]
+        ranks = [name for name in found if isinstance(name, int)]
+        others = [name for name in found if isinstance(name, str)]
+        return ", ".join(([agreement.spans(ranks)] if ranks else []) + ([listed(others)] if others else []))
+
+    def never(self) -> list[str]:
+        """Return the patches that were in place and that no process reached."""
+        return [name for name, (_, count) in self.effects.items() if not count]
+
+    def gaps(self) -> list[str]:
+        """Return sentences on processes of which something is not known."""
+        found = [f"There is no ledger of {agreement.spans(self.missing)}."] if self.missing else []
+        if self.cut_short:
+            who = self.who(self.cut_short)
+            found.append(f"Killed or still running, so that what came last may be missing: {who}.")
+        if self.unreadable:
+            files = listed(self.unreadable, between="; ")
+            found.append(f"Left out, as these files cannot be read (copy the folder again): {files}.")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data, as `overlay report DIR --json` prints it."""
+        return {
+            "processes": len(self.names),
+            "groups": [
+                {
+                    "name": group.name,
+                    "processes": group.processes,
+                    "patches": {patch.patch: patch.state for patch in group.status.patches},
+                }
+                for group in self.groups
+            ],
+            "differences": [
+                {
+                    "fact": one.fact,
+                    "said": [[self.who(places), noted(value, note)] for value, note, places in one.said],
+                }
+                for one in self.differences
+            ],
+            "effects": {
+                name: {"values": effect.values, "processes": count, "told": told(effect)}
+                for name, (effect, count) in self.effects.items()
+            },
+            "missing": list(self.missing),
+            "cut_short": [self.who([place]) for place in self.cut_short],
+            "unreadable": list(self.unreadable),
+        }
+
+    def table(self) -> str:
+        """Return a summary for a terminal."""
+        said = "which say the same" if len(self.groups) == 1 else f"which say {len(self.groups)} things"
+        lines = [f"{processes(len(self.names))}, {said}"]
+        for group in self.groups:
+            states: dict[str, list[str]] = {}
+            for patch in group.status.patches:
+                states.setdefault(patch.state, []).append(patch.patch)
+            lines += [group.name, *(f"  {state}: {', '.join(names)}" for state, names in states.items())]
+        if self.differences:
+            lines += ["they differ in", *agreement.rows(self.differences, self.who)]
+        lines.append("in this job, over all processes that reached it:")
+        lines += [
+            f"  {name} {told(effect)} ({processes(count)})"
+            for name, (effect, count) in self.effects.items()
+            if count
+        ]
+        lines += [f"  nothing to do for: {', '.join(self.never())}"] if self.never() else []
+        return "\n".join([*lines, *self.gaps()])
+
+
+def read(folder: str) -> Job:
+    """Read the ledgers in a folder. Raises `ReportError` if there is none that can be read."""
+    if not os.path.isdir(folder):
+        raise ReportError(f"{folder!r} is no folder: name the one that was OVERLAY_LEDGER_DIR in the job")
+    found, unreadable = [], []
+    statuses: dict[str, Status] = {}
+    for name in sorted(glob(f"{PROCESS}*{ENDING}", root_dir=folder)):
+        try:
+            process = _process(os.path.join(folder, name))
+            if process.ledger not in statuses:
+                path = os.path.join(folder, f"{LEDGER}{process.ledger}{ENDING}")
+                statuses[process.ledger] = _status(path)
+        except (*_BROKEN, ReportError) as error:
+            unreadable.append(f"{name}: {error}")
+            continue
+        found.append(process)
+    if not found:
+        why = f": {listed(unreadable, between='; ')}" if unreadable else ""
+        raise ReportError(
+            f"no process has left a ledger that can be read in {folder}{why}. "
+            "A job leaves them in the folder that OVERLAY_LEDGER_DIR names."
+        )
+    found.sort(key=lambda one: (one.rank is None, one.rank or 0, one.host, one.pid))
+    worlds: dict[int, set[int]] = {}
+    for one in found:
+        if one.rank is not None:
+            worlds.setdefault(one.world or 0, set()).add(one.rank)
+    missing = {rank for world, ranks in worlds.items() for rank in range(world) if rank not in ranks}
+    job = Job(
+        names=tuple(_names(found)),
+        groups=(),
+        differences=(),
+        effects=_together(found, statuses),
+        missing=tuple(sorted(missing)),
+        cut_short=tuple(place for place, one in enumerate(found) if not one.ended),
+        unreadable=tuple(unreadable),
+    )
+    return _compared(job, [one.ledger for one in found], statuses)
+
+
+def listed(names: Sequence[str], most: int = _MOST_NAMES, between: str = ", ") -> str:
+    """Return names in a row, of very many the first."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
+
+
+def noted(value: str, note: str) -> str:
+    """Return a value with what helps a person with it."""
+    return f"{value} ({note})" if note else value
+
+
+def processes(count: int) -> str:
+    """Return a number of processes in words."""
+    return f"{count} process{'es' if count != 1 else ''}"
+
+
+def _process(path: str) -> Process:
+    """Return the file of a process. Raises one of `_BROKEN` if it is none."""
+    with open(path, encoding="utf-8") as file:
+        own: Process = _record(Process, json.load(file))
+    if not 0 <= (own.rank or 0) < _MOST_RANKS or not 0 <= (own.world or 0) <= _MOST_RANKS:
+        raise ValueError(f"rank {own.rank} of {own.world} ranks")
+    effects = {
+        str(patch): {str(key): value for key, value in values.items() if type(value) in (int, float)}
+        for patch, values in own.effects.items()
+    }
+    return own.replace(effects=effects)
+
+
+def _status(path: str) -> Status:
+    """Return a ledger. Raises `ReportError`."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            status: Status = _record(Status, {"pid": 0, **json.load(file)})
+    except _BROKEN as error:
+        raise ReportError(f"{path} is no ledger: {error}") from error
+    return status
+
+
+def _record(kind: type[Record], data: dict[str, Any]) -> Any:
+    """Return a record of the fields that this overlay knows: a later one may have written more.
+
+    Raises `TypeError` if a field is missing, or has another type.
+    """
+    known = {name: data[name] for name in kind._fields if name in data}
+    for name, value in known.items():
+        said, inside = kind.__annotations__[name], _INSIDE.get((kind, name))
+        if said in _PLAIN and type(value) not in _PLAIN[said]:
+            raise TypeError(f"{name} is {str(value)[:60]!r}")
+        if said.startswith("tuple"):
+            known[name] = tuple(str(item) if inside is None else _record(inside, item) for item in value)
+        elif inside is not None and value is not None:
+            known[name] = _record(inside, value)
+    return kind(**known)
+
+
+def _names(found: Sequence[Process]) -> list[int | str]:
+    """Return what each process is called: in a job of several roles each may have a rank 0."""
+    count = Counter(one.rank for one in found)
+    names: list[int | str] = []
+    for one in found:
+        process = f"process {one.pid} on {one.host}"
+        if one.rank is None:
+            names.append(f"{process} (no rank)")
+        else:
+            names.append(one.rank if count[one.rank] == 1 else f"rank {one.rank} ({process})")
+    return names
+
+
+def _together(found: Sequence[Process], statuses: Mapping[str, Status]) -> dict[str, tuple[Effect, int]]:
+    """Return the figures of all processes as one, by patch, and how many processes have any."""
+    declared: dict[str, Effect] = {}
+    for status in statuses.values():
+        for patch in status.patches:
+            if patch.effect is not None:
+                declared.setdefault(patch.patch, patch.effect)
+    effects = {}
+    for name, effect in declared.items():
+        values: dict[str, Number] = {}
+        reached = [one.effects[name] for one in found if name in one.effects]
+        for figures in reached:
+            values = combined(values, figures, effect)
+        effects[name] = (effect.replace(values=values), len(reached))
+    return effects
+
+
+def _compared(job: Job, ledgers: Sequence[str], statuses: Mapping[str, Status]) -> Job:
+    """Return a job with the groups of processes that say the same, and what these differ in.
+
+    Args:
+        job: The job, without them.
+        ledgers: The digest of each process's ledger.
+        statuses: The ledgers by digest.
+
+    """
+    common = set.intersection(*(set(status.selection) for status in statuses.values()))
+    of_ledger: dict[str, list[int]] = {}
+    for place, ledger in enumerate(ledgers):
+        of_ledger.setdefault(ledger, []).append(place)
+    kinds = [(_statement(statuses[ledger], common), places) for ledger, places in of_ledger.items()]
+    differences = agreement.compare(kinds)
+    said: dict[int, list[tuple[str, str]]] = {place: [] for place in range(len(ledgers))}
+    for one in differences:
+        for value, _, sayers in one.said:
+            for place in sayers:
+                said[place].append((one.fact, value))
+    alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for place, facts in said.items():
+        alike.setdefault(tuple(facts), []).append(place)
+    groups = []
+    for places in alike.values():
+        found = [statuses[ledger] for ledger in dict.fromkeys(ledgers[place] for place in places)]
+        first = max(found, key=lambda status: sum(one.verdict is not None for one in status.patches))
+        groups.append(Group(name=job.who(places), processes=len(places), status=first))
+    return job.replace(groups=tuple(groups), differences=tuple(differences))
+
+
+def _statement(status: Status, common: set[str]) -> agreement.Statement:
+    """Return what a ledger says, as ranks say it to each other. `common`: patches that all have selected.
+
+    A patch that waits for its modules says nothing yet, which is no difference.
+    """
+    if not status.enabled:
+        return agreement.Statement()
+    own = [name for name in status.selection if name not in common]
+    facts = {
+        "overlay": status.version,
+        "Python": status.python,
+        "strict": "yes" if status.strict else "no",
+        "pinned to": status.pinned or "nothing",
+        "selection": ", and ".join([f"{len(common)} that all have", *([", ".join(own)] if own else [])]),
+        **{f"half-patched: {text.partition(' came ')[0]}": "yes" for text in status.half_patched},
+    }
+    outcome, notes = {}, {}
+    for patch in status.patches:
+        begun = patch.state == "armed" and any(site.state == "applied" for site in patch.sites)
+        if begun or patch.state != "armed":
+            outcome[patch.patch] = "applied" if begun else patch.state
+            outcome[f"{patch.patch} revision"] = str(patch.revision)
+            notes[patch.patch] = patch.reason
+        for target in patch.verdict.targets if patch.verdict is not None else ():
+            if target.version:
+                outcome[f"{target.project} version"] = target.version
+            for finding in target.findings:
+                outcome[f"{patch.patch}{SOURCE_OF}{finding.site}"] = finding.digest or "none"
+    return agreement.Statement(facts=facts, outcome=outcome, notes=notes)

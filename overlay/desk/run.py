@@ -1,0 +1,163 @@
+"""`overlay run`: starts a command in which every Python process is armed.
+
+What can be wrong is looked for before anything starts: settings, selection, packs and pin, and whether the
+Python that the command runs in is armed at all.
+"""
+
+from __future__ import annotations
+
+import os
+
+from overlay.desk.output import (
+    EXIT_LOUD,
+    EXIT_NO_COMMAND,
+    EXIT_NOT_FOUND,
+    EXIT_USAGE,
+    SELECTION,
+    say,
+)
+from overlay.errors import OverlayError, SelectionError
+from overlay.model import settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any
+
+    from overlay.runtime.engine import Engine
+
+#: Its own options with a value.
+_WITH_VALUE = ("--patches", "--pin")
+_EPILOG = (
+    "COMMAND and all that follows is started as it is; a -- before it is allowed. Exit codes: that of the "
+    "command; 2 a setting, the selection, a pack or the pin is wrong, 1 the Python of the command is not "
+    "armed (in both cases nothing is started); 126, 127 the command cannot be started, as in a shell."
+)
+
+
+def add(commands: Any) -> None:
+    """Add the command to the commands of a parser. It prints nothing of its own, so there is no `--json`."""
+    text = "arm every Python process of a command: overlay run torchrun ..."
+    run = commands.add_parser(
+        "run",
+        help=text,
+        description=text,
+        epilog=_EPILOG,
+        usage="overlay run [--patches SELECTION] [--strict] [--pin LOCK] COMMAND ...",
+    )
+    run.add_argument("--patches", metavar="SELECTION", help=f"sets OVERLAY_PATCHES: {SELECTION}")
+    run.add_argument("--strict", action="store_true", help="sets OVERLAY_STRICT")
+    what = "sets OVERLAY_PIN, and selects what was locked unless a selection is given"
+    run.add_argument("--pin", metavar="LOCK", help=what)
+    run.set_defaults(command=_run, parser=run)
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the options of `overlay run`, and the command: the first word that is none, and all after it."""
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
+        at += 2 if words[at] in _WITH_VALUE else 1
+    command = at + 1 if words[at : at + 1] == ["--"] else at
+    return list(words[:at]), list(words[command:])
+
+
+def _run(_: Engine, arguments: argparse.Namespace) -> int:
+    """Become the command, with the environment by which start-up files arm."""
+    if not arguments.words:
+        arguments.parser.error("there is no COMMAND: overlay run torchrun --nproc-per-node 8 train.py")
+    try:
+        environ = _environment(arguments)
+    except OverlayError as error:
+        raise SelectionError(f"nothing is started: {error}") from error
+    status = _refused(arguments.words, environ)
+    if status:
+        return status
+    arguments.progress.close()
+    try:
+        os.execvpe(arguments.words[0], arguments.words, environ)  # noqa: S606 -- the command that was asked for
+    except FileNotFoundError:
+        say(f"{arguments.words[0]}: command not found")
+        return EXIT_NOT_FOUND
+    except OSError as error:
+        say(f"{arguments.words[0]} cannot be started: {error}")
+        return EXIT_NO_COMMAND
+
+
+def _environment(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the environment of the command. Raises `SelectionError` and `LockError`."""
+    environ = {**os.environ, "OVERLAY": "1"}
+    if arguments.patches is not None:
+        if not settings.asked(arguments.patches):
+            raise SelectionError("--patches is empty: say 'all', 'none', or name patches")
+        environ["OVERLAY_PATCHES"] = arguments.patches
+    if arguments.strict:
+        environ["OVERLAY_STRICT"] = "1"
+    pin = arguments.pin if arguments.pin is not None else settings.pin(environ)
+    environ["OVERLAY_PIN"] = pin
+    pin = settings.pin(environ)
+    if pin and not pin.startswith(settings.DIGEST_PREFIX):
+        pin = environ["OVERLAY_PIN"] = os.path.abspath(pin)  # workers run in other folders
+        _take_from_lock(pin, environ)
+    if not pin:
+        del environ["OVERLAY_PIN"]
+    if trust := settings.trust(environ):
+        environ["OVERLAY_TRUST"] = os.path.abspath(trust)
+    return environ
+
+
+def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
+    """Select what was locked, unless somebody has selected something. Raises `LockError`."""
+    from overlay.records import lockfile
+    from overlay.records.lock import packs_of, selection_of
+    from overlay.source.registry import load_patches
+
+    lock = lockfile.read(pin)
+    if not environ.get("OVERLAY_PACKS"):
+        environ["OVERLAY_PACKS"] = ",".join(packs_of(lock))  # and none for none
+    if not environ.get("OVERLAY_PATCHES"):
+        # A pack runs no code here: it is compared with the lock first.
+        environ["OVERLAY_PATCHES"] = selection_of(lock, load_patches())
+
+
+def _refused(words: list[str], environ: dict[str, str]) -> int:
+    """Return the exit code with which nothing is started, 0 if all is well. Raises what a setting raises."""
+    from overlay.launch.interpreters import ask, interpreter_of, on_path
+    from overlay.launch.startup_file import refusal
+
+    path = environ.get("PATH")
+    known = interpreter_of(words, path)
+    for interpreter in [known] if known else on_path(path)[:1]:
+        try:
+            answer = ask(interpreter, environ)
+        except OSError as error:
+            say(f"{interpreter.path} cannot be asked whether it is armed: {error}")
+            return EXIT_NO_COMMAND if known else 0
+        if known is None or not answer.other:
+            _check(environ)
+        reason = refusal(interpreter, answer)
+        if reason and known is None:
+            say(f"{words[0]} may start any Python, and the first on the PATH is not armed: {reason}")
+        elif reason:
+            say(f"nothing is started, because it would not be armed: {reason}")
+            return EXIT_USAGE if answer.said else EXIT_LOUD
+    return 0
+
+
+def _check(environ: dict[str, str]) -> None:
+    """Raise `SelectionError` for what a process of this installation would not be enabled with."""
+    from overlay.runtime.engine import Engine
+
+    before = dict(os.environ)
+    try:
+        settings.log_level(environ)
+        # Each process of the command says by itself what is odd about its settings.
+        os.environ.update({**environ, "OVERLAY_LOG": "error"})
+        engine = Engine()
+        engine.enable()
+        engine.disable()
+    except OverlayError as error:
+        raise SelectionError(f"nothing is started: {error}") from error
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

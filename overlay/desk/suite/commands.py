@@ -1,0 +1,93 @@
+"""`overlay suite list | run | diff`."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from overlay.desk.output import EXIT_LOUD, EXIT_OK, show
+from overlay.desk.suite import recipe, report, runner
+from overlay.errors import SuiteError
+from overlay.model.record import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from overlay.runtime.engine import Engine
+
+#: Where results go if nothing else is said.
+OUT = "suite-results"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the commands to the parser of `overlay suite`."""
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.add_argument("--json", action="store_true", help="print JSON instead of text")
+        sub.set_defaults(command=command)
+        return sub
+
+    add("list", _list, "list the recipes that come with overlay")
+    run = add("run", _run, "run the tests of recipes plain and under overlay; exit code 1 if any is lost")
+    run.add_argument("names", nargs="*", metavar="NAME", help="a recipe, or a file *.toml (default: all)")
+    run.add_argument("--quick", action="store_true", help="only the files that a recipe marks as quick")
+    run.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="only files with this in the path"
+    )
+    run.add_argument(
+        "--installed", action="store_true", help="test what is installed, not what the recipe fetches"
+    )
+    run.add_argument("-j", "--jobs", type=int, default=2, help="files at once (default: 2)")
+    run.add_argument("--out", default=OUT, metavar="DIR", help=f"where results go (default: {OUT})")
+    diff = add("diff", _diff, "compare two runs by node id; exit code 1 if anything is lost")
+    for name in ("before", "after"):
+        diff.add_argument(
+            name, metavar=name.upper(), help="JUnit XML of pytest, or the folder of one mode of a run"
+        )
+
+
+def _list(_: Engine, arguments: argparse.Namespace) -> int:
+    found = [recipe.find(name) for name in recipe.shipped()]
+    text = "\n".join(f"{one.name:<24}{one.about}" for one in found)
+    show(arguments, [one.to_dict() for one in found], lambda: text)
+    return EXIT_OK
+
+
+def _run(engine: Engine, arguments: argparse.Namespace) -> int:
+    """Run recipes one after the other. Unless named, one that cannot be fetched is skipped."""
+    arguments.progress.close()  # each file that ends is said
+    # What ends this process shall also end what it has started. Background jobs of a shell ignore SIGINT.
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(sign, signal.default_int_handler)
+    if arguments.jobs < 1:
+        raise SuiteError(f"--jobs {arguments.jobs}: at least one file has to run at a time")
+    engine.chosen()  # an unknown patch is an error now, not after the plain run
+    runs, not_run = [], []
+    for one in [recipe.find(name) for name in arguments.names or recipe.shipped()]:
+        if arguments.quick and not one.quick:
+            not_run.append(f"{one.name}: not run: it has no quick files")
+            continue
+        folder = os.path.join(os.path.abspath(arguments.out), one.name)
+        try:
+            with runner.claimed(folder):
+                runs.append(runner.Run(one, folder, arguments).execute())
+        except KeyboardInterrupt as error:
+            raise SuiteError(
+                f"{one.name}: stopped, with all that it had started; what ended is in {folder}"
+            ) from error
+        except SuiteError as error:
+            if arguments.names or not isinstance(error, recipe.UnavailableError):
+                raise SuiteError(f"{one.name}: {error}") from error
+            not_run.append(f"{one.name}: not run: {error}")
+    said = {"runs": runs, "not_run": not_run}
+    show(arguments, said, lambda: "\n".join([*map(report.section, runs), *not_run]))
+    return EXIT_LOUD if any(run["difference"]["lost"] for run in runs) else EXIT_OK
+
+
+def _diff(_: Engine, arguments: argparse.Namespace) -> int:
+    found = report.compare(report.read(arguments.before), report.read(arguments.after))
+    show(arguments, found, lambda: report.changes(found))
+    return EXIT_LOUD if found["lost"] else EXIT_OK

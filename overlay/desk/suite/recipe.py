@@ -1,0 +1,198 @@
+"""Recipes: where the tests of one release come from and how they are run, as data in a TOML file."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+from overlay.errors import SuiteError
+from overlay.model import toml
+from overlay.model.record import TYPE_CHECKING, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+#: The package whose folder `suites` holds the recipes that come with overlay.
+HOME = "overlay.compat"
+#: Bytes of a recipe, seconds for the package index or a clone, and a number: no recipe needs more.
+LARGEST, PATIENCE, _GREATEST = 1 << 16, 600, 1 << 31
+#: What stands in a command for this interpreter, and for the number of ranks.
+PYTHON, RANKS = "{python}", "{ranks}"
+
+
+class UnavailableError(SuiteError):
+    """What a recipe names cannot be fetched here."""
+
+
+class Recipe(Record):
+    """How the tests of one release are fetched and run."""
+
+    name: str
+    about: str
+    #: The packages under test, by their import names.
+    packages: tuple[str, ...]
+    #: `from`: an sdist `NAME==VERSION`, or a git repository `$VARIABLE@TAG` or `ADDRESS@TAG`, of which the
+    #: first that can be had is taken. The variable has the path of a repository or bundle on this machine.
+    #: `paths`: what to unpack of a repository, if not all.
+    tests: dict[str, tuple[str, ...]]
+    #: Where the packages under test come from, if not from where the tests do.
+    code: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 -- nobody changes it
+    #: Patterns of the test files, where `**` stands for any folders.
+    include: tuple[str, ...]
+    #: Those that `--quick` runs, and by reason those that are never run.
+    quick: tuple[str, ...] = ()
+    exclude: dict[str, tuple[str, ...]] = {}  # noqa: RUF012
+    command: tuple[str, ...] = (PYTHON, "-m", "pytest")
+    #: Further arguments of pytest, and variables.
+    arguments: tuple[str, ...] = ()
+    variables: dict[str, str] = {}  # noqa: RUF012
+    #: How many processes run one file, for commands that start ranks.
+    ranks: int = 1
+    #: Seconds for one file, after which it counts as hung.
+    time_limit: int = 120
+
+
+_STEP = r"(?!\.\.?(?:/|$))[^/\\]+"
+_PATHS = [(rf"(?![~-]){_STEP}(?:/{_STEP})*", "a path inside the tree")]
+_TEXT = (r".+", "a text")
+_ORIGIN = (r"\S+==\S+|\S+@[^-\s]\S*", "NAME==VERSION, $VARIABLE@TAG or ADDRESS@TAG")
+#: What each key holds: a text that matches a pattern (and what to call that), a number, a list of these, or a
+#: table. Keys are patterns too.
+_FORM: dict[str, Any] = {
+    "about": _TEXT,
+    "ranks|time_limit": int,
+    "tests|code": {"from": [_ORIGIN], "paths": _PATHS},
+    "include|quick": _PATHS,
+    "command|arguments": [_TEXT],
+    "packages": [(r"[a-z_][a-z0-9_]*", "an import name")],
+    "exclude": {r"\S.{0,199}": _PATHS},
+    "variables": {r"[A-Za-z_][A-Za-z0-9_]{0,99}": (r".*", "a text")},
+}
+
+
+def shipped() -> dict[str, str]:
+    """Return the paths of the recipes that come with overlay, by name."""
+    from importlib.resources import files
+
+    folder = str(files(HOME).joinpath("suites"))
+    names = sorted(name.removesuffix(".toml") for name in os.listdir(folder) if name.endswith(".toml"))
+    return {name: os.path.join(folder, f"{name}.toml") for name in names}
+
+
+def find(name: str) -> Recipe:
+    """Return the recipe of a name, or that in a file `*.toml`. Raises `SuiteError`."""
+    known = shipped()
+    if name not in known and not name.endswith(".toml"):
+        raise SuiteError(f"there is no recipe {name!r}; there are: {', '.join(known)}")
+    return read(known.get(name, name))
+
+
+def read(path: str) -> Recipe:
+    """Return the recipe in a file. Raises `SuiteError`, which names the file, the key and the value."""
+    try:
+        data = _checked(_FORM, toml.read(path, largest=LARGEST), "")
+    except SuiteError as error:
+        raise SuiteError(f"the recipe {path}: {error}") from error
+    except (OSError, ValueError) as error:  # what is no TOML, and integers of thousands of digits
+        raise SuiteError(f"the recipe {path} cannot be read: {error}") from error
+    needed = {key: data.get(key) for key in ("about", "packages", "tests", "include")}
+    needed |= {f"{key}.from": data[key].get("from") for key in ("tests", "code") if key in data}
+    if lacking := [key for key, value in needed.items() if not value]:
+        raise SuiteError(f"the recipe {path}: {lacking[0]!r} is missing or empty")
+    return Recipe(**data, name=os.path.basename(path).removesuffix(".toml"))
+
+
+def _checked(form: Any, value: Any, key: str) -> Any:
+    """Return a value of a form, with tuples for lists. Raises `SuiteError`, which names key and value."""
+    said = f"{key} = {value!r:.200}"
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            raise SuiteError(f"{said} is not a list")
+        return tuple(_checked(form[0], item, f"{key}[{at}]") for at, item in enumerate(value))
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            raise SuiteError(f"{said} is not a table")
+        found = {}
+        for name, item in value.items():
+            full = f"{key}.{name}" if key else name
+            inside = next((one for pattern, one in form.items() if re.fullmatch(pattern, name)), None)
+            if inside is None or not name.isprintable():
+                keys = ", ".join(form).replace("|", ", ")
+                raise SuiteError(f"unknown key {full!r:.200} = {item!r:.200}; there are: {keys}")
+            found[name] = _checked(inside, item, full)
+        return found
+    if form is int:
+        if type(value) is int and 0 < value < _GREATEST:
+            return value
+        raise SuiteError(f"{said} is not a whole number above 0 and below {_GREATEST}")
+    pattern, words = form
+    if not isinstance(value, str) or not value.isprintable() or not re.fullmatch(pattern, value):
+        raise SuiteError(f"{said} is not {words}")
+    return value
+
+
+def fetch(source: Mapping[str, tuple[str, ...]], into: str) -> str:
+    """Unpack the first of several sources that can be had into a folder.
+
+    Returns:
+        Where it is from: `sdist verl==0.8.0`, or `$VERL_REPO@v0.8.0 (commit 0123456789ab)`.
+
+    Raises:
+        UnavailableError: There is none. It has the error of each.
+
+    """
+    errors = []
+    for text in source["from"]:
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                return _fetch(text, source.get("paths", ()), scratch, into)
+        except SuiteError as error:  # noqa: PERF203 -- the next one may do
+            errors.append(str(error))
+    raise UnavailableError("; ".join(errors))
+
+
+def _fetch(text: str, paths: tuple[str, ...], scratch: str, into: str) -> str:
+    if "==" in text:
+        pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:")
+        _run(text, *pip, "--dest", scratch, "--", text)
+        (name,) = os.listdir(scratch)
+        with tarfile.open(os.path.join(scratch, name)) as archive:
+            archive.extractall(scratch, filter="data")
+        os.remove(os.path.join(scratch, name))
+        shutil.copytree(os.path.join(scratch, *os.listdir(scratch)), into, symlinks=True, dirs_exist_ok=True)
+        return f"sdist {text}"
+    repository, _, tag = text.rpartition("@")
+    if repository.startswith("$"):
+        if not (repository := os.environ.get(repository[1:], "")):
+            raise SuiteError(f"{text}: the variable is not set (a git repository or bundle on this machine)")
+        repository = os.path.abspath(repository)
+    git = ("git", "-C", scratch)
+    _run(text, *git, "init", "--quiet", "--bare")
+    # As a tag, so that a branch of the same name is not taken for it.
+    _run(text, *git, "fetch", "--quiet", "--depth=1", "--", repository, f"refs/tags/{tag}")
+    commit = _run(text, *git, "rev-parse", "FETCH_HEAD^{commit}").decode().strip()
+    data = _run(text, *git, "archive", "--format=tar", commit, *paths)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(into, filter="data")
+    return f"{text} (commit {commit[:12]})"
+
+
+def _run(what: str, *command: str) -> bytes:
+    """Return the output of a command. Raises `SuiteError` with the line of its errors that says most."""
+    environ = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE, env=environ)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SuiteError(f"{what}: {error}") from error
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit {done.returncode}"]
+        errors = [line for line in said if line.startswith(("ERROR", "fatal"))] or said
+        raise SuiteError(f"{what}: {errors[-1][:300]}")
+    return done.stdout

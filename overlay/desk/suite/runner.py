@@ -1,0 +1,210 @@
+"""Runs a recipe: each test file in processes of its own, first plain and then under overlay.
+
+A run has a folder of its own, and writes into it:
+
+    MODE/ATTEMPT/FILE/      what the processes of a test file leave (see `plugin`) and print
+    run.json                what `overlay suite run --json` prints, at the end
+    .running                marks the folder as one of a run: the next run deletes all these
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from glob import glob
+from importlib import metadata
+
+from overlay._version import __version__
+from overlay.desk.suite import recipe as recipes
+from overlay.desk.suite import report
+from overlay.desk.suite.plugin import PLUGIN, VARIABLE
+from overlay.desk.suite.processes import end_all
+from overlay.errors import SuiteError
+from overlay.model.record import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from overlay.desk.suite.recipe import Recipe
+
+MODES = ("plain", "overlay")
+
+
+@contextlib.contextmanager
+def claimed(folder: str) -> Iterator[None]:
+    """Empty the folder of an earlier run, and keep others out of it until this run ends or its process dies.
+
+    Raises:
+        SuiteError: Another run is at it, or no run has made what lies there.
+
+    """
+    os.makedirs(folder, exist_ok=True)
+    mark = os.path.join(folder, ".running")
+    if os.listdir(folder) and not os.path.exists(mark):
+        raise SuiteError(f"{folder} is not empty, and no suite run created it: choose another --out")
+    with open(mark, "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SuiteError(
+                f"another run writes into {folder}: wait for it, or take another --out"
+            ) from error
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, "run.json"))
+        for name in (*MODES, "work"):
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+        try:
+            yield
+        finally:
+            shutil.rmtree(os.path.join(folder, "work"), ignore_errors=True)
+
+
+class Run:
+    """One run of one recipe, in a folder that is claimed."""
+
+    def __init__(self, recipe: Recipe, folder: str, options: argparse.Namespace) -> None:
+        """Make a run with the options of `overlay suite run`."""
+        self._recipe, self._folder, self._options = recipe, folder, options
+        self._stopped = threading.Event()
+
+    def execute(self) -> dict[str, Any]:
+        """Run everything, and return what `run.json` says.
+
+        Raises:
+            SuiteError: The tests cannot be fetched, none passes plain, or overlay was on in the plain run, or
+                off in the other.
+
+        """
+        recipe, options, began = self._recipe, self._options, time.time()
+        tree, other = (os.path.join(self._folder, "work", mode) for mode in MODES)
+        tests = code = recipes.fetch(recipe.tests, tree)
+        if options.installed or recipe.code:
+            for name in recipe.packages:
+                shutil.rmtree(os.path.join(tree, name), ignore_errors=True)
+            # Into the same folder: tests also look for the files of what they test.
+            code = "installed" if options.installed else recipes.fetch(recipe.code, tree)
+        shutil.copytree(tree, other, symlinks=True)  # one for each mode: tests write beside themselves
+
+        found = _expand(tree, recipe.include)
+        groups = [(name, reason) for reason, files in recipe.exclude.items() for name in _expand(tree, files)]
+        excluded = {name: reason for name, reason in reversed(groups) if name in found}
+        wanted = _expand(tree, recipe.quick) if options.quick else found
+        parts = options.only or [""]
+        files = [name for name in wanted if name not in excluded and any(part in name for part in parts)]
+        if not files:
+            raise SuiteError(f"there is no file to run in {tests}")
+
+        plain, overlay = (os.path.join(self._folder, mode) for mode in MODES)
+        self._run("plain", 1, files)
+        results = report.read(plain)
+        if not any(outcome == "passed" for attempts in results.values() for outcome, _ in attempts):
+            reason = next(iter(results.values()))[0][1]
+            raise SuiteError(f"no test passes without overlay, so none can be lost; the first says: {reason}")
+        self._run("overlay", 1, files)
+        difference = report.compare(results, report.read(overlay))
+        # What differs is run again in both modes, to tell what is flaky.
+        differs = [change["id"] for kind in ("lost", "won", "changed") for change in difference[kind]]
+        if suspects := sorted({name.partition("::")[0] for name in differs} & {*files}):
+            for mode in MODES:
+                self._run(mode, 2, suspects)
+            difference = report.compare(report.read(plain), report.read(overlay))
+
+        said = {
+            "recipe": recipe.name,
+            "tests": tests,
+            "code": dict.fromkeys(recipe.packages, code),
+            "quick": options.quick,
+            "only": options.only,
+            "files": files,
+            "excluded": excluded,
+            "python": platform.python_version(),
+            "overlay": __version__,
+            "versions": {one.metadata["Name"]: one.version for one in metadata.distributions()},
+            "began": began,
+            "seconds": round(time.time() - began),
+            "difference": difference,
+            "coverage": report.coverage(os.path.join(overlay, "1")),
+        }
+        with open(os.path.join(self._folder, "run.json"), "w", encoding="utf-8") as file:
+            json.dump(said, file, indent=1)
+        return said
+
+    def _run(self, mode: str, attempt: int, files: Sequence[str]) -> None:
+        with ThreadPoolExecutor(self._options.jobs) as pool:
+            try:
+                done = pool.map(lambda file: self._run_file(mode, attempt, file), files)
+                for number, said in enumerate(done, 1):
+                    sys.stderr.write(f"overlay suite: [{number}/{len(files)}] {mode} {said}\n")
+            except BaseException:
+                self._stopped.set()
+                raise
+
+    def _run_file(self, mode: str, attempt: int, file: str) -> str:
+        """Run a test file until it ends or its time is over, and return what became of it as text."""
+        recipe, tree = self._recipe, os.path.join(self._folder, "work", mode)
+        place = os.path.join(self._folder, mode, str(attempt), file)
+        os.makedirs(place)
+        given = {recipes.PYTHON: sys.executable, recipes.RANKS: str(recipe.ranks)}
+        words = [given.get(word, word) for word in recipe.command]
+        words += [file, f"--rootdir={tree}", "-p", "no:cacheprovider", "-p", PLUGIN, *recipe.arguments]
+        # By its variables the plugin knows a pytest that a test has started.
+        foreign = ("PYTEST_", "OVERLAY") if mode == "plain" else ("PYTEST_",)
+        kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+        environ = {
+            **kept,
+            **recipe.variables,
+            "PYTHONPATH": os.pathsep.join(filter(None, (tree, kept.get("PYTHONPATH")))),
+            # The ids of cases that are made from a set must be those of the other run.
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_PLUGINS": PLUGIN,
+            **({"OVERLAY": "1"} if mode == "overlay" else {}),
+            VARIABLE: f"{mode}:{place}",
+        }
+        log, began = os.path.join(place, "output.txt"), time.monotonic()
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                words, cwd=tree, env=environ, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        while process.poll() is None and time.monotonic() < began + recipe.time_limit:
+            if self._stopped.wait(0.05):
+                break
+        status = process.poll()
+        end_all(process, f"{VARIABLE}={mode}:{place}")
+        if self._stopped.is_set():
+            return f"{file}: stopped"
+
+        if any(one["enabled"] != (mode == "overlay") for one in report.ledgers(place)):
+            what = "on in the plain run" if mode == "plain" else "off under overlay"
+            raise SuiteError(f"overlay was {what} in a process of {file}: the two runs cannot be compared")
+        with open(log, encoding="utf-8", errors="replace") as output:
+            last = ([line.strip() for line in output if line.strip()] or ["no output"])[-1]
+        ended = None
+        if status is None:
+            ended = "hung", f"no end within {recipe.time_limit} s: {last}"
+        elif status not in range(6) or len(glob("*.xml", root_dir=place)) < recipe.ranks:
+            ended = "crashed", f"exit status {status}: {last}"
+        if ended:
+            with open(os.path.join(place, report.ENDED), "w", encoding="utf-8") as written:
+                json.dump(ended, written)
+        became = [outcome for outcome, _ in report.outcomes(place, file).values()]
+        counts = ", ".join(f"{became.count(kind)} {kind}" for kind in report.OUTCOMES if kind in became)
+        return f"{file}: {counts or 'no test'} ({time.monotonic() - began:.0f} s)"
+
+
+def _expand(tree: str, patterns: Sequence[str]) -> list[str]:
+    """Return the files that match a pattern, sorted. `**` stands for any folders, `*` for part of a name."""
+    found = {name for pattern in patterns for name in glob(pattern, root_dir=tree, recursive=True)}
+    return sorted(name for name in found if os.path.isfile(os.path.join(tree, name)))

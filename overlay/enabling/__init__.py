@@ -1,1 +1,0 @@
-"""What happens between `enable()` and `disable()` in this interpreter?"""

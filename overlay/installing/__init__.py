@@ -1,1 +1,0 @@
-"""How does one patch get into one imported module, and out again?"""

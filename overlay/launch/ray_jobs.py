@@ -1,0 +1,366 @@
+"""Ray: where this process is enabled and goes on to start a job, the job's workers are armed as well.
+
+Ray hands the settings of a job on in one call, `connect(..., job_config=...)`, once they are complete: what
+`ray.init` was given, and what hooks made of it. A job that is submitted, by `ray job submit` or from Python,
+goes through `JobSubmissionClient.submit_job(..., runtime_env=...)`. There the variables that arm are added to
+the `env_vars` of the job's `runtime_env`, but for those that somebody has set; no other field is touched.
+
+Where that cannot work, it is said once, and in strict mode it is an error, before anything of the job is
+sent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from overlay import log
+from overlay.errors import OverlayError, WorkersError
+from overlay.launch.variables import says_no, variables
+from overlay.model import settings
+from overlay.runtime.finder import WatchingFinder
+from overlay.runtime.job_log import DRIVER
+from overlay.runtime.process import here
+from overlay.source.selection import choose
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+_WORKER = "ray._private.worker"
+_CLIENT = "ray.util.client_connect"
+_JOBS = "ray.dashboard.modules.job.sdk"
+#: By module the call that sends a job's settings to a cluster, and the parameter that has them: from a driver
+#: in it, from a Ray client, and from whoever submits a job.
+_CALLS = {
+    _WORKER: ("connect", "job_config"),
+    _CLIENT: ("connect", "job_config"),
+    _JOBS: ("JobSubmissionClient.submit_job", "runtime_env"),
+}
+#: Fields of a `runtime_env` by which workers get another Python, in which overlay may not be. (What `pip` and
+#: `uv` make sees the packages of the cluster's Python, its start-up files included.)
+_OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
+#: With what the namespaces begin in which Ray's own processes are drivers, such as those of its dashboard.
+_RAYS_OWN = "_ray_internal_"
+_DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
+#: What decides which patches are in force in a process. Ids mean something once the packs are the same.
+_DECIDING: dict[str, Callable[[Mapping[str, str]], object]] = {
+    "OVERLAY_PACKS": settings.packs,
+    "OVERLAY_PIN": settings.pin,
+    "OVERLAY_TRUST": settings.trust,
+    "OVERLAY_DCP": settings.dynamic_cp,
+    "OVERLAY_LOSS_KERNEL": settings.loss_kernel,
+    "OVERLAY_PATCHES": lambda environ: choose(here().known(), environ=environ).ids,
+}
+_LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
+
+
+class RayJobs:
+    """Stands at the calls by which Ray sends a job's settings out."""
+
+    def __init__(self) -> None:
+        self._finder: WatchingFinder | None = None
+        self._replaced: list[tuple[Any, str, object, object]] = []
+        self._said: set[str] = set()
+
+    def watch(self) -> None:
+        """Stand there, now or as soon as Ray is imported.
+
+        Raises:
+            WorkersError: In strict mode, if this process is the driver of a job already, whose workers are
+                not armed as this process is.
+        """
+        if self._finder is not None:
+            return
+        self._finder = WatchingFinder(frozenset(_CALLS), self._imported, first=False)
+        self._finder.install()
+        for name in _CALLS:
+            module = sys.modules.get(name)
+            if module is not None and self._finder.has_executed(name, module):
+                self._imported(name, module)
+        self._look_at_job()
+
+    def leave(self) -> None:
+        """Restore the originals."""
+        if self._finder is not None:
+            self._finder.remove()
+            self._finder = None
+        while self._replaced:
+            owner, attribute, original, own = self._replaced.pop()
+            if vars(owner).get(attribute) is own:  # somebody else's is left alone
+                setattr(owner, attribute, original)
+        self._said.clear()
+
+    def _imported(self, name: str, module: object) -> None:
+        call, settings_in = _CALLS[name]
+        owner_name, _, attribute = call.rpartition(".")
+        owner = getattr(module, owner_name, None) if owner_name else module
+        original = getattr(owner, attribute, None)
+        if self._finder is None or any(original is own for *_, own in self._replaced):
+            return
+        names = _parameters(original)
+        if settings_in not in names:
+            # In workers that are armed already it does not matter.
+            if says_no(os.environ.get("OVERLAY", "")):
+                self._refuse(
+                    f"{name}.{call} is not as overlay knows it: it cannot arm the workers of jobs by itself",
+                    _LINE,
+                )
+            return
+        change = self._submitted if name == _JOBS else self._connected
+        own = self._standing_in(name, module, original, names.index(settings_in), change)
+        setattr(owner, attribute, own)
+        self._replaced.append((owner, attribute, original, own))
+
+    def _standing_in(self, name: str, module: Any, original: Any, place: int, change: Any) -> Any:
+        """Return what calls the original with settings that arm. They are its parameter number `place`."""
+        names = _parameters(original)
+
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            # Workers connect as well, with settings that they were sent.
+            if name == _WORKER:
+                starts = given.get("mode") == module.SCRIPT_MODE
+            else:
+                starts = name == _JOBS or not _is_client()
+            if self._finder is None or not starts:
+                return original(*args, **kwargs)
+            try:
+                made = change(given)
+            except WorkersError:
+                if name == _WORKER:
+                    module.shutdown()  # of a cluster that `ray.init` has just started for this job
+                raise
+            if len(args) > place:
+                return original(*args[:place], made, *args[place + 1 :], **kwargs)
+            return original(*args, **{**kwargs, names[place]: made})
+
+        from functools import update_wrapper
+
+        return update_wrapper(stand_in, original)
+
+    def _connected(self, given: dict[str, Any]) -> Any:
+        """Return the settings of a job that this process drives, with what arms: a copy, or the very ones.
+
+        Where Ray was started armed, so is its own agent, which starts a job in which those that are submitted
+        run. It writes into a log of Ray's: what it said there would be missing in the log of each of them.
+        """
+        from copy import copy
+
+        config = given.get("job_config")
+        config = sys.modules["ray.job_config"].JobConfig() if config is None else config
+        namespace = given.get("namespace") or getattr(config, "ray_namespace", "")
+        env = config.runtime_env or {}
+        armed = self._armed(env, drives=not str(namespace or "").startswith(_RAYS_OWN))
+        if armed is env:
+            return config
+        made = copy(config)
+        made.set_runtime_env(armed)
+        return made
+
+    def _submitted(self, given: dict[str, Any]) -> Any:
+        """Return the settings of a job that has a driver of its own, which says what it is run with."""
+        env = given.get("runtime_env") or {}
+        return self._armed(env, drives=None)
+
+    def _armed(self, env: Any, *, drives: bool | None) -> Any:
+        """Return a `runtime_env` with what arms: a copy, or the very one.
+
+        `drives`: whether this process drives a job of a user's, or one of Ray's; `None` if another one does.
+        """
+        given = env.get("env_vars") if isinstance(env, dict) else ""
+        if not isinstance(given, (dict, type(None))):
+            return env  # Ray has something to say about that
+        given = given or {}
+        said, place = given.get("OVERLAY"), "its runtime_env"
+        if said is None:  # an empty variable of a process is none
+            said, place = os.environ.get("OVERLAY") or None, "the environment of its driver"
+        if says_no(said):
+            log.info(f"Ray: the workers of this job are not enabled, as OVERLAY={said} in {place} says")
+            return env
+        if "OVERLAY" not in given:  # else somebody vouches for it
+            self._look_at_python(env)
+        added = {
+            name: value
+            for name, value in variables().items()
+            # Who has asked for it has the defaults without a word.
+            if name not in given and not ("OVERLAY" in given and _DEFAULTS.get(name) == value)
+        }
+        understood = drives is not False and self._understood({**given, **added})
+        told = _introduced() if drives else {}
+        if not added and not told:
+            return env
+        if added and understood:
+            shown = " ".join(f"{name}={value}" for name, value in sorted(added.items()))
+            who = "the workers of this job are armed"
+            if drives is None:
+                who = "this job is armed, if overlay is installed where it runs,"
+            log.info(f"Ray: {who} by its runtime_env: {shown}")
+        return {**env, "env_vars": {**given, **added, **told}}
+
+    def _understood(self, sent: dict[str, Any]) -> bool:
+        """Return whether workers will understand what they are sent. Refuse a job in which they will not."""
+        try:
+            _understand({name: value for name, value in sent.items() if isinstance(value, str)})
+        except OverlayError as error:
+            reason = str(error)
+        else:
+            return True
+        self._refuse(
+            f"workers of this job would run without patches: {reason}",
+            "correct that variable in its runtime_env, or leave it out",
+        )
+        return False
+
+    def _look_at_python(self, env: dict[str, Any]) -> None:
+        """Refuse a job whose workers would not read the variables."""
+        for field in _OTHER_PYTHONS:
+            # With `uv run`, Ray lets workers start as the driver did.
+            words = str(env.get(field) or "").split()
+            if words and not (field == "py_executable" and os.path.basename(words[0]) == "uv"):
+                self._refuse(
+                    f"{field!r} in the runtime_env of this job gives its workers another Python: if "
+                    f"overlay is not installed there, they run without patches",
+                    f"once it is, say that workers are armed: {_LINE}",
+                )
+        if not _armed_at_start():
+            reason = _why_unarmed()
+            if reason:
+                self._refuse(
+                    f"workers of this job would run without patches: none is armed at its start, as {reason}",
+                    f"if they are armed where they run, say so: {_LINE}",
+                )
+
+    def _look_at_job(self) -> None:
+        """Refuse a process that has started a job already, whose workers are not armed as it is."""
+        worker = sys.modules.get(_WORKER)
+        driver = getattr(worker, "global_worker", None)
+        if getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
+            sent = _sent(driver)
+            if "OVERLAY" in sent:
+                different = "" if says_no(sent["OVERLAY"]) else _difference(sent)
+                if different:
+                    self._refuse(
+                        f"the workers of this job run with other settings: {different}",
+                        "call ray.shutdown() before overlay.disable(), and ray.init() after overlay.enable()",
+                    )
+                return
+        elif not _is_client():
+            return
+        if says_no(os.environ.get("OVERLAY") or None):
+            return
+        self._refuse(
+            "this job was started before overlay.enable() was called: its workers run without patches",
+            f"call overlay.enable() first, or arm them yourself: {_LINE}",
+        )
+
+    def _refuse(self, reason: str, way_out: str) -> None:
+        """Say it once. Raises `WorkersError` instead in strict mode."""
+        text = f"Ray: {reason}. Way out: {way_out}"
+        if here().strict:
+            raise WorkersError(text)
+        if text not in self._said:
+            self._said.add(text)
+            log.warning(text)
+
+
+def _understand(environ: dict[str, str]) -> None:
+    """Read settings as a worker will. Raises `SelectionError` for one that cannot be understood."""
+    settings.armed(environ)
+    settings.strict(environ=environ)
+    settings.log_level(environ)
+    settings.dynamic_cp(environ)
+    settings.loss_kernel(environ)
+    settings.pin(environ)
+    if settings.packs(environ) == settings.packs():  # else other patches are known there
+        choose(here().known(), environ=environ)
+
+
+def _introduced() -> dict[str, str]:
+    """Say what this job is run with, and return the variable by which its workers know that it was said."""
+    try:
+        here().job_log.say_configuration()
+    except Exception as error:  # noqa: BLE001 -- no job may fail of a line in a log
+        log.warning(f"Ray: what this job is run with cannot be told: {type(error).__name__}: {error}")
+        return {}
+    return {settings.SAID: DRIVER} if log.heard("info") else {}
+
+
+def _armed_at_start() -> bool:
+    """Return whether the start-up file has armed this process, as it would then a worker."""
+    return bool(getattr(sys.modules.get("overlay.launch.startup"), "started", False))
+
+
+def _why_unarmed() -> str:
+    """Return why a new process is not armed, empty if it is."""
+    from overlay.launch.startup_file import diagnose
+
+    try:
+        return diagnose().reason
+    except Exception as error:  # noqa: BLE001 -- no job may fail of a question
+        return f"none can be asked ({error!r})"
+
+
+def knows_source() -> bool:
+    """Return whether the calls of the installed Ray are as overlay knows them. Nothing of it is imported."""
+    import ast
+
+    from overlay.errors import SourceError
+    from overlay.source.source import InstalledTree
+
+    tree = InstalledTree()
+    for module, (call, settings_in) in _CALLS.items():
+        try:
+            nodes = tree.nodes(f"{module}:{call}")
+        except SourceError:
+            return False
+        found = [node.args for node in nodes if isinstance(node, ast.FunctionDef)]
+        if not found or any(
+            settings_in not in [one.arg for one in (*args.args, *args.kwonlyargs)] for args in found
+        ):
+            return False
+    return True
+
+
+def _difference(sent: dict[str, str]) -> str:
+    """Return by which setting workers have other patches in force than this process, empty if by none."""
+    now = variables()
+    for name, read in _DECIDING.items():
+        try:
+            same = read(sent) == read(now)
+        except OverlayError:
+            same = False
+        if not same:
+            return f"{name}={sent.get(name, '')!r} there, {now.get(name, '')!r} here"
+    return ""
+
+
+def _sent(driver: Any) -> dict[str, Any]:
+    """Return the variables that a job was started with, none where that cannot be told."""
+    from json import loads
+
+    try:
+        return dict(loads(driver.runtime_env).get("env_vars") or {})
+    except Exception:  # noqa: BLE001 -- a Ray that says it otherwise
+        return {}
+
+
+def _parameters(function: Any) -> tuple[str, ...]:
+    """Return the names of a function's parameters, under decorators: `inspect` is not worth its time here."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code is not None else ()
+
+
+def _is_client() -> bool:
+    """Return whether this process is a connected Ray client."""
+    api = getattr(sys.modules.get("ray.util.client"), "ray", None)
+    return api is not None and bool(api.is_connected())
+
+
+_jobs = RayJobs()
+#: Called once this process is enabled, and once it is not any more.
+watch: Callable[[], None] = _jobs.watch
+leave: Callable[[], None] = _jobs.leave

@@ -1,0 +1,97 @@
+"""What the start-up file in site-packages calls in every Python process of a job.
+
+It runs before user code and before the path is complete: the folder of the script is not on it yet, nor what
+start-up files with later names add. So nothing of an upstream is looked for here; that waits for its import.
+
+`site` swallows what a start-up file raises. A process that must not go on is therefore ended here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: The exit status of a process that is stopped at its start.
+STOPPED = 1
+
+#: Whether it has run: in a venv, Python reads start-up files twice.
+started = False
+
+#: The variable by which Ray tells a worker what to call before its first task. If that raises, Ray ends the
+#: worker, and the task or the actor that it was started for fails with what was raised.
+_HOOK = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+#: Why this process, a worker of Ray, must not work.
+_refusal = ""
+
+#: What says no in a variable that is yes or no. It is asked here too where what else asks is broken.
+_NO = ("", "0", "false", "no", "off")
+
+
+def start() -> None:
+    """Enable overlay if the environment asks for it.
+
+    An error is one line on standard error, and the end of the process if it is pinned or strict. That holds
+    for an overlay of which parts are missing as well.
+    """
+    global started  # noqa: PLW0603 -- once per interpreter is what it is about
+    if started or _says_no("OVERLAY"):
+        return
+    started = True
+    known: tuple[type[Exception], ...] = ()
+    try:
+        from overlay.errors import OverlayError
+        from overlay.launch import ray_jobs
+        from overlay.model import settings
+        from overlay.runtime.process import here
+
+        known = (OverlayError,)
+        if settings.armed():
+            here().arm()
+            ray_jobs.watch()
+    except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
+        text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"
+        # Somebody who says something else than yes or no to strict mode meant to say something about it.
+        stop = bool(os.environ.get("OVERLAY_PIN", "").strip()) or not _says_no("OVERLAY_STRICT")
+        text = f"overlay: {'this process is stopped' if stop else 'NOT enabled'}: {text}"
+        _say(f"{text}\n")
+        if stop and not _left_to_ray(text):
+            os._exit(STOPPED)
+
+
+def refuse() -> None:
+    """Raise if this worker of Ray was refused at its start. Ray calls it before the first task."""
+    if _refusal:
+        raise RuntimeError(_refusal)
+
+
+def _left_to_ray(text: str) -> bool:
+    """Return whether this is a worker of Ray, which Ray will end by `refuse`.
+
+    A worker that ends at its start is started again for ever, and the driver waits. A Ray whose code does not
+    name that variable would not call it.
+    """
+    global _refusal  # noqa: PLW0603 -- of the process
+    worker = next((word for word in sys.orig_argv if os.path.basename(word) == "default_worker.py"), "")
+    constants = os.path.join(os.path.dirname(os.path.dirname(worker)), "ray_constants.py")
+    try:
+        for file, name in ((worker, "WORKER_PROCESS_SETUP_HOOK_ENV_VAR"), (constants, _HOOK)):
+            with open(file, encoding="utf-8") as stream:
+                if name not in stream.read():
+                    return False
+    except (OSError, ValueError):  # no worker, or no file to be read
+        return False
+    _refusal = text
+    os.environ[_HOOK] = f"{__name__}.refuse"
+    return True
+
+
+def _says_no(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in _NO
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except Exception:  # noqa: BLE001, S110 -- closed, or full: what stops a process must not depend on it
+        pass

@@ -1,1 +1,0 @@
-"""Is this process what a lock says, and are all ranks the same?"""

@@ -1,1 +1,0 @@
-"""What does the source of an upstream say, which is read and never imported?"""

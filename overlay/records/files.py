@@ -1,0 +1,119 @@
+"""The ledger of a process on disk: what it shares with other ranks, once, and beside that what is its own.
+
+The ranks of a job say the same of themselves, but for their numbers. So a folder has one file for each ledger
+that differs, named by its digest, and for each process a small one:
+
+    ledger-DIGEST.json        the ledger, without the process and its figures
+    process-HOST-PID-ID.json  rank, digest of the ledger, and the figures: `changed`, and what is not zero
+
+A file appears under its name when it is complete. Readers take a file by its name alone, so nothing is
+locked, and nothing is ever changed but by the process that wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+
+from overlay import log
+from overlay.model.rank import host, number, rank
+from overlay.model.record import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from overlay.ledger import Status
+
+#: How names begin, and end.
+LEDGER, PROCESS, ENDING = "ledger-", "process-", ".json"
+#: Bytes of a file that is not written any more: something in it has grown out of bounds.
+MOST = {LEDGER: 4 << 20, PROCESS: 64 << 10}
+_DIGITS = 32
+
+
+class LedgerFile:
+    """The files of this process in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        """Name the files. Nothing is written yet."""
+        self.pid = os.getpid()
+        self._folder = os.path.abspath(folder)
+        where = "".join(one if one.isalnum() else "-" for one in host())
+        # On another node, and in another container, there may be the same number, and the same host.
+        self._name = f"{PROCESS}{where}-{self.pid}-{os.urandom(4).hex()}{ENDING}"
+        self._written: dict[str, bytes] = {}
+        self._warned = False
+
+    def write(self, status: Status, *, ended: bool) -> None:
+        """Write what is not there yet. What cannot be written is said once, and raises nothing."""
+        ledger, figures = split(status)
+        shared = _encoded(ledger)
+        digest = digest_of(shared)
+        own = _encoded(
+            {
+                "ledger": digest,
+                "rank": rank(),
+                "world": number("WORLD_SIZE"),
+                "host": host(),
+                "pid": self.pid,
+                "ended": ended,
+                "effects": figures,
+            }
+        )
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            name = f"{LEDGER}{digest}{ENDING}"
+            if not os.path.exists(os.path.join(self._folder, name)):
+                self._put(LEDGER, name, shared)
+            self._put(PROCESS, self._name, own)
+        except OSError as error:
+            if not self._warned:
+                self._warned = True
+                log.warning(f"the ledger cannot be written to {self._folder}: {error}")
+
+    def _put(self, kind: str, name: str, data: bytes) -> None:
+        """Write a file, complete, if it is not what was written there before. Raises `OSError`."""
+        if self._written.get(kind) == data and os.path.exists(os.path.join(self._folder, name)):
+            return
+        if len(data) > MOST[kind]:
+            raise OSError(f"{name} would have {len(data)} bytes, and {MOST[kind]} is the most")
+        draft = os.path.join(self._folder, f".{self._name}.{kind}draft")
+        try:
+            with open(draft, "wb") as file:
+                file.write(data)
+            os.replace(draft, os.path.join(self._folder, name))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(draft)
+            raise
+        self._written[kind] = data
+
+
+def split(status: Status) -> tuple[dict[str, Any], dict[str, dict[str, int | float]]]:
+    """Return the ledger as all ranks have it, and by patch the figures of this one."""
+    figures = {}
+    patches = []
+    for patch in status.patches:
+        if patch.effect is not None:
+            if patch.effect.reached:
+                # Without `changed` nobody knows how many there were: it is on a device, and was not fetched.
+                figures[patch.patch] = {
+                    name: value for name, value in patch.effect.values.items() if value or name == "changed"
+                }
+            patch = patch.replace(effect=patch.effect.replace(values={}))  # noqa: PLW2901 -- without them
+        patches.append(patch)
+    ledger = status.replace(patches=tuple(patches)).to_dict()
+    del ledger["pid"]
+    return ledger, figures
+
+
+def digest_of(data: bytes) -> str:
+    """Return the digits by which a ledger is named."""
+    from hashlib import sha256
+
+    return sha256(data).hexdigest()[:_DIGITS]
+
+
+def _encoded(data: object) -> bytes:
+    return (json.dumps(data, sort_keys=True) + "\n").encode()

@@ -1,0 +1,121 @@
+"""The pin: a lock that this process must reproduce.
+
+What can be told without an upstream is compared at the start. The rest waits for the import of a target: at
+the start the path is not complete, and parsing every target would be paid for by processes that never use
+one.
+"""
+
+from __future__ import annotations
+
+from overlay.errors import PinError
+from overlay.model.settings import DIGEST_PREFIX
+from overlay.records import lock as locks
+from overlay.source.packs import named
+from overlay.verdict import LOUD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from overlay.patch import Patch
+    from overlay.records.lock import Lock
+    from overlay.source.packs import Pack
+    from overlay.source.source import Tree
+    from overlay.verdict import Verdict
+
+_WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
+#: Of patches that are selected and not locked, or the other way round, that many are named.
+_NAMED = 4
+
+
+class Pin:
+    """What this process is held to: a lock, or the digest of one."""
+
+    def __init__(self, wanted: str, patches: Sequence[Patch]) -> None:
+        """Read the lock and compare what can be told now. Raises `LockError` or `PinError`."""
+        self.name = wanted
+        self._patches = patches
+        self._static = locks.static_part(patches, named())
+        self._digest = wanted.removeprefix(DIGEST_PREFIX) if wanted.startswith(DIGEST_PREFIX) else ""
+        #: The lock, as soon as it is known: a digest alone does not tell what it stands for.
+        self._lock: Lock | None = None
+        if self._digest:
+            return
+        from overlay.records.lockfile import read
+
+        self._lock = read(wanted)
+        here = locks.facts(self._static)
+        known = {name: value for name, value in locks.facts(self._lock).items() if _is_static(name, here)}
+        found = locks.differences(known, here)
+        if found:
+            raise PinError(_told(wanted, *_of_selection(self._lock, found)))
+
+    def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:
+        """Return how the verdict on one patch differs from the locked one, empty if it does not."""
+        here = locks.make_lock(self._static, self._patches, verdicts, tree)
+        if self._lock is None:
+            if here["digest"] != self._digest:
+                digests = f"locked {self._digest[:12]}, here {here['digest'][:12]}"
+                return _told(self.name, [f"digest: {digests} (with a path, OVERLAY_PIN says what differs)"])
+            self._lock = here
+        about = f"{verdict.patch}: "
+        environment = {f"{name} version" for name in (*here["environment"], *self._lock["environment"])}
+        found = locks.differences(
+            *(
+                {
+                    name: value
+                    for name, value in locks.facts(lock).items()
+                    if name.startswith(about) or name in environment
+                }
+                for lock in (self._lock, here)
+            )
+        )
+        return _told(self.name, found) if found else ""
+
+    def accepts(self, patch: str, outcome: str) -> bool:
+        """Return whether the lock was made where a patch was left out for this very reason."""
+        locked = {entry["id"]: entry["verdict"] for entry in (self._lock or {}).get("patch", ())}
+        return outcome in LOUD and locked.get(patch) == outcome
+
+
+def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
+    """Compare packs with a lock before their code is loaded. Raises `LockError` or `PinError`.
+
+    A digest stands for the whole lock and cannot be compared so early.
+    """
+    if wanted.startswith(DIGEST_PREFIX):
+        return
+    from overlay.records.lockfile import read
+
+    locked, here = (
+        {name: value for name, value in locks.facts(lock).items() if name.startswith("pack ")}
+        for lock in (read(wanted), locks.static_part((), packs))
+    )
+    found = locks.differences(locked, here)
+    if found:
+        raise PinError(_told(wanted, found))
+
+
+def _told(name: str, found: list[str], way_out: str = _WAY_OUT) -> str:
+    return "\n  ".join([f"this process differs from {name}:", *found, f"({way_out})"])
+
+
+def _of_selection(lock: Lock, found: list[str]) -> tuple[list[str], str]:
+    """Return differences, those of the selection cut short, and the way out of these alone."""
+    chosen = [text for text in found if ": revision: " in text and text.endswith("absent")]
+    chosen += [text for text in found if ": revision: locked absent" in text]
+    others = [text for text in found if text not in chosen]
+    more = [f"and {len(chosen) - _NAMED} more patches"] if len(chosen) > _NAMED else []
+    said = [*others, *chosen[:_NAMED], *more]
+    if others or not chosen:
+        return said, _WAY_OUT
+    from overlay.source.registry import load_patches
+
+    selection = locks.selection_of(lock, load_patches())
+    locked = f"OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run --pin` takes it by itself"
+    return said, f"the selection differs: {locked}; {_WAY_OUT}"
+
+
+def _is_static(name: str, here: dict[str, str]) -> bool:
+    """Return whether a fact of a lock is one that can be told before any upstream is there."""
+    return name in here or name.startswith("pack ") or name.endswith((": revision", ": content"))

@@ -1,0 +1,122 @@
+"""What has come of this run? Some lines say that at its end, and a folder keeps it.
+
+Nothing of it is there before a module was imported that a patch is for. A process that is killed says nothing
+at its end: what it leaves is the ledger as a thread of its own wrote it last, if there is a folder for it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from overlay.model.rank import is_first, rank
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from overlay.ledger import Status
+    from overlay.records.files import LedgerFile
+
+#: Seconds from one look at the figures to the next: each time twice as long, so that of a run that is killed
+#: at most its second half is lost, and never more than the last ten minutes.
+FIRST, LAST = 5.0, 600.0
+
+#: States of a patch that was in place.
+_WAS_IN_PLACE = ("applied", "incomplete", "reverted", "armed")
+
+#: What tells the state of this process, and waits for nothing.
+_status: Callable[[], Status] | None = None
+#: The process that has begun: the child of a fork is another.
+_begun = 0
+_file: LedgerFile | None = None
+#: Where the ledger goes, as it was named when the run began: a job may go to another folder after that.
+_folder = ""
+
+
+def ask(status: Callable[[], Status]) -> None:
+    """Set what is asked for the state of this process."""
+    global _status  # noqa: PLW0603 -- of the process
+    _status = status
+
+
+def begin() -> None:
+    """See to the end of this process. Called when a module was imported that a patch is for."""
+    global _begun, _folder  # noqa: PLW0603 -- of the process
+    if _begun or _status is None:
+        return
+    _begun = os.getpid()
+    import atexit
+
+    atexit.register(end)
+    if os.environ.get("OVERLAY_LEDGER_DIR"):
+        _folder = os.path.abspath(os.environ["OVERLAY_LEDGER_DIR"])
+        import threading
+
+        threading.Thread(target=_watch, name="overlay-ledger", daemon=True).start()
+
+
+def end() -> None:
+    """Say what the patches did, on the first rank, and write the ledger. Raises nothing."""
+    try:
+        status = None if _status is None else _status()
+        if status is None or not status.patches:
+            return
+        reached = any(patch.effect is not None and patch.effect.reached for patch in status.patches)
+        if not reached and os.getpid() != _begun:
+            return  # a child of a fork, in which nothing was done
+        if is_first():
+            from overlay import log
+
+            for line in lines(status):
+                log.info(line)
+        _write(status, ended=True)
+    except Exception as error:  # noqa: BLE001 -- a job that has ended well must not end otherwise
+        from overlay import log
+
+        log.debug(f"the end of the run could not be told: {error!r}")
+
+
+def lines(status: Status) -> list[str]:
+    """Return what this process says of itself at its end: what was changed, line by line, and then the rest.
+
+    Other ranks may have had work for a patch that had none here.
+    """
+    from overlay.effect import told
+
+    counted = [(one.patch, one.effect) for one in status.patches if one.effect and one.state in _WAS_IN_PLACE]
+    reached = [(patch, effect) for patch, effect in counted if effect.reached]
+    reached.sort(key=lambda pair: not pair[1].values.get("changed"))
+    where = "in this process" if rank() is None else f"on rank {rank()}"
+    found = [f"{where}: {patch} {told(effect)}" for patch, effect in reached]
+    never = [patch for patch, effect in counted if not effect.reached]
+    return found + ([f"{where}: nothing to do for: {', '.join(never)}"] if never else [])
+
+
+def _watch() -> None:
+    """Write the ledger again whenever figures may have changed, from a thread that nothing waits for."""
+    import time
+
+    pause = FIRST
+    while True:
+        time.sleep(pause)
+        pause = min(2 * pause, LAST)
+        try:
+            status = None if _status is None else _status()
+            if status is not None:
+                _write(status, ended=False)
+        except Exception as error:  # noqa: BLE001 -- no job may fail of its ledger
+            from overlay import log
+
+            log.debug(f"the ledger could not be written: {error!r}")
+
+
+def _write(status: Status, *, ended: bool) -> None:
+    global _file  # noqa: PLW0603 -- of the process
+    folder = _folder or os.environ.get("OVERLAY_LEDGER_DIR")
+    if not folder:
+        return
+    from overlay.records.files import LedgerFile
+
+    if _file is None or _file.pid != os.getpid():
+        _file = LedgerFile(folder)
+    _file.write(status, ended=ended)

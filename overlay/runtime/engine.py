@@ -1,0 +1,400 @@
+"""The engine of one interpreter: it reads the settings, and opens and closes sessions."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+from _weakref import ref
+
+from overlay import log
+from overlay._version import __version__
+from overlay.errors import OverlayError, PatchError
+from overlay.ledger import Status
+from overlay.model import settings
+from overlay.model.record import TYPE_CHECKING
+from overlay.records import run
+from overlay.runtime.job_log import JobLog
+from overlay.runtime.loading import awaited, load_all
+from overlay.runtime.session import PATIENCE, Session
+from overlay.runtime.unpickled import half_patched
+from overlay.runtime.waiting import Waiting
+from overlay.source.selection import Selection, choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any
+
+    from overlay.ledger import PatchStatus
+    from overlay.patch import Patch
+    from overlay.records.agreement import Account, Statement
+    from overlay.records.lock import Lock
+    from overlay.records.pin import Pin
+    from overlay.source.installed import Installed
+    from overlay.source.source import InstalledTree
+    from overlay.source.table import Tested
+    from overlay.verdict import Plan, Verdict
+
+
+_engines: list[ref[Engine]] = []
+
+
+def _renew_locks() -> None:
+    for reference in _engines[:]:  # it gets shorter as engines are let go of
+        engine = reference()
+        if engine is not None:
+            engine.renew_locks()
+
+
+def _note_fork() -> None:
+    for reference in _engines[:]:
+        engine = reference()
+        if engine is not None and engine.enabled:
+            engine.job_log.forks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_note_fork, after_in_child=_renew_locks)
+
+
+class Engine:
+    """Enables a set of patches in this interpreter. The package has one; tests make their own."""
+
+    def __init__(
+        self,
+        load: Callable[[], dict[str, Patch]] = load_all,
+        progress: Callable[[int, int, str], None] | None = None,
+        *,
+        speaks: bool = False,
+        table: Tested | None = None,
+    ) -> None:
+        """Make an engine.
+
+        `speaks`: it is that of its process, and heard in the log of the job. `table`: what patches were
+        tested on, else what lies beside them says.
+        """
+        self._load = load
+        self._speaks = speaks
+        self._table = table
+        self._progress = progress
+        self._lock = _thread.RLock()
+        self._patches: dict[str, Patch] | None = None
+        self._opened: Session | None = None
+        self._waiting: Waiting | None = None
+        self._last: tuple[PatchStatus, ...] = ()
+        #: What says in the log of a job what this process is and has.
+        self.job_log = JobLog(self.configuration, self.account)
+        _engines.append(ref(self, _engines.remove))
+
+    def renew_locks(self) -> None:
+        """Make new locks in the child of a fork: a thread that held one is not there any more."""
+        self._lock = _thread.RLock()
+        if self._opened is not None:
+            self._opened.renew_locks()
+
+    def arm(self) -> None:
+        """Enable what the environment asks for, as late as the first import of an upstream.
+
+        What it asks for is looked at now. With packs, a pin or a table of its own, nothing can wait.
+        """
+        packages, ids = awaited()
+        now = settings.packs() or settings.pin() or settings.trust() or not packages.isdisjoint(sys.modules)
+        if now or self.enabled:
+            self.enable()
+            return
+        settings.select(ids)
+        self._check_settings()
+        self._waiting = Waiting(packages, self._wake)
+        self._waiting.install()
+
+    def _wake(self) -> None:
+        """Enable what has been waited for. In strict mode an error is one of the import, each time."""
+        with self._lock:
+            if self._waiting is None:
+                return
+            waiting, self._waiting = self._waiting, None
+            try:
+                self._open(at_start=True)
+            except Exception as error:  # an ImportError here would be taken for that of the upstream
+                text = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
+                if settings.strict():
+                    self._waiting = waiting
+                    raise error if isinstance(error, OverlayError) else OverlayError(text) from error
+                log.warning(f"NOT enabled: {text}")
+            waiting.remove()
+
+    def _check_settings(self) -> None:
+        """Look at what the environment says. Raises `SelectionError` for a wrong value."""
+        settings.strict()
+        log.set_level(settings.log_level())
+        settings.options()  # a wrong value is an error now, not in the middle of a job
+        for sentence in settings.unknown():
+            log.warning(sentence)
+
+    @property
+    def _session(self) -> Session | None:
+        """What is enabled. Whoever asks does not wait for an import."""
+        if self._waiting is not None:
+            self._wake()
+        return self._opened
+
+    def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
+        """Arm the selected patches, and apply those whose modules are there already."""
+        if self._waiting is not None:
+            self._wake()
+        self._open(patches, strict)
+        return self.status()
+
+    def _open(
+        self,
+        patches: str | Iterable[str] | None = None,
+        strict: bool | None = None,
+        *,
+        at_start: bool = False,
+    ) -> None:
+        """Do that. `at_start`: what is run has imported nothing yet, and may be a watched module."""
+        if patches is not None and not isinstance(patches, str):
+            patches = settings.terms(patches)
+        known = self.known()
+        with self._lock:
+            if self._opened is not None and self._opened.closed:
+                self.disable()  # which was interrupted
+            session, opened = self._opened, self._opened is None
+            if session is None:
+                selection = choose(known, patches)
+                wanted = settings.strict(strict)
+                if not at_start:  # then they have been looked at
+                    self._check_settings()
+                chosen = [known[name] for name in selection.ids]
+                calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
+                session = self._opened = Session(
+                    chosen,
+                    selection,
+                    strict=wanted,
+                    strict_given=strict is not None,
+                    pin=_pin_on(chosen),
+                    table=self.tested(),
+                    at_start=at_start,
+                    **(calls if self._speaks else {}),
+                )
+                # Processes that this one starts may start in another folder.
+                os.environ.update(settings.absolute_paths())
+            else:
+                _same_again(
+                    session,
+                    None if patches is None else choose(known, patches).ids,
+                    None if strict is None else settings.strict(strict),
+                )
+        try:
+            session.catch_up(0.0 if at_start else PATIENCE)
+        except BaseException:
+            if opened:
+                self.disable()
+            raise
+
+    def disable(self) -> None:
+        """Take everything out again, and disarm. If that is interrupted, the next call goes on with it."""
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.remove()
+                self._waiting = None
+            session = self._opened
+            if session is not None:
+                self.job_log.clear()
+                session.close()
+                self._last = session.status()
+                self._opened = None
+
+    def plan(
+        self,
+        patches: str | Iterable[str] | None = None,
+        site: str | Sequence[str] | InstalledTree | None = None,
+        root: str | None = None,
+    ) -> Plan:
+        """Decide on every patch without importing anything of an upstream."""
+        from overlay.source.plan import make_plan
+        from overlay.source.source import InstalledTree
+
+        chosen = self.chosen(patches)
+        tree = site if isinstance(site, InstalledTree) else InstalledTree(site, root)
+        known = self.known()
+        plan = make_plan(known.values(), chosen.ids, tree, self.tested(), tree.name, self._progress)
+        return plan.replace(companions=chosen.companions)
+
+    def plan_each(self, site: str | Sequence[str] | InstalledTree | None = None) -> Plan:
+        """Decide on all patches, without importing anything of an upstream.
+
+        Those of the default selection are decided on together. An opt-in patch is decided on with what it
+        requires alone: it may stand in for another, with which it would conflict.
+        """
+        from overlay.source.source import InstalledTree
+
+        tree = site if isinstance(site, InstalledTree) else InstalledTree(site)
+        together = self.plan("all", tree)
+        found = {verdict.patch: verdict for verdict in together.verdicts}
+        for name, patch in self.known().items():
+            if patch.opt_in:
+                alone = self.plan([name, *patch.requires], tree).verdicts
+                found[name] = next(verdict for verdict in alone if verdict.patch == name)
+        return together.replace(verdicts=tuple(found.values()))
+
+    def chosen(self, patches: str | Iterable[str] | None = None) -> Selection:
+        """Return what an argument selects, without one what is enabled, or else the environment."""
+        session = self._session
+        if patches is None and session is not None:
+            return session.chosen
+        return choose(self.known(), patches)
+
+    def installed(self, tree: InstalledTree | None = None) -> tuple[Installed, ...]:
+        """Return what is installed of the projects that patches are for, and of what runs beneath them."""
+        from overlay.source.installed import installed
+        from overlay.source.registry import shown_projects
+        from overlay.source.source import InstalledTree
+
+        targets = [target.project for patch in self.known().values() for target in patch.targets]
+        by_name = {project.name: project for project in (*targets, *shown_projects())}
+        return installed(by_name.values(), tree if tree is not None else InstalledTree())
+
+    def lock(self, patches: str | Iterable[str] | None = None) -> Lock:
+        """Return the lock of the selected patches as they are decided on here."""
+        plan = self.plan(patches)
+        return self._lock_of(plan.selection, plan.verdicts)
+
+    def statement(self) -> Statement:
+        """Return what this process says of itself to other ranks."""
+        from overlay.records import agreement
+
+        status, session = self.status(), self._session
+        if session is None:
+            return agreement.Statement()
+        decided = session.decided()
+        lock = self._lock_of(session.chosen.ids, decided)
+        return agreement.statement_of(lock, decided, status, self._account_by(lock, session))
+
+    def account(self) -> Account | None:
+        """Return what is in place in this process, `None` if it is not enabled."""
+        session = self._session
+        return None if session is None else self._account_by(self._session_lock(session), session)
+
+    def _account_by(self, lock: Lock, session: Session) -> Account:
+        from overlay.records.agreement import account_of
+
+        patches = session.status()
+        return account_of(patches, half_patched(patches), str(lock["digest"]))
+
+    def configuration(self) -> dict[str, Any]:
+        """Return what this process is run with, as plain data. Raises `OverlayError` if it is not enabled."""
+        session = self._session
+        if session is None:
+            raise OverlayError("overlay is not enabled")
+        # Before that the path may still change, and what is found on it must not be what the session goes by.
+        lock = self._session_lock(session) if session.has_begun else self.lock()
+        found = [target for patch in lock["patch"] for target in patch["target"]]
+        versions = {**{target["project"]: target["version"] for target in found}, **lock["environment"]}
+        return {
+            "overlay": lock["overlay"]["version"],
+            "python": lock["python"],
+            "versions": {name: version for name, version in sorted(versions.items()) if version},
+            "patches": ",".join(session.chosen.terms) or "all",
+            "selected": len(session.chosen.ids),
+            "strict": session.strict,
+            "pin": session.pinned,
+            "packs": {pack["name"]: pack["version"] for pack in lock["pack"]},
+            "digest": lock["digest"],
+        }
+
+    def _session_lock(self, session: Session) -> Lock:
+        return self._lock_of(session.chosen.ids, session.decided())
+
+    def _lock_of(self, selection: Iterable[str], verdicts: Sequence[Verdict]) -> Lock:
+        """Return the lock of selected patches, by the verdicts on them."""
+        from overlay.records.lock import make_lock, static_part
+        from overlay.source.packs import named
+        from overlay.source.source import InstalledTree
+
+        patches = [self.known()[name] for name in selection]
+        return make_lock(static_part(patches, named()), patches, verdicts, InstalledTree())
+
+    @property
+    def enabled(self) -> bool:
+        """Whether patches are in place, armed or waited for."""
+        return self._opened is not None or self._waiting is not None
+
+    @property
+    def strict(self) -> bool:
+        """Whether there is a session, in strict mode."""
+        return self._session is not None and self._session.strict
+
+    def asked(self) -> dict[str, str]:
+        """Return what this process was asked for, as variables for another one; none if it is not enabled."""
+        session = self._session
+        if session is None:
+            return {}
+        # What is the default here is said as well: elsewhere the environment may say otherwise.
+        terms = ",".join(session.chosen.terms) or "all"
+        return {"OVERLAY_PATCHES": terms, "OVERLAY_STRICT": "1" if session.strict else "0"}
+
+    def status(self) -> Status:
+        """Return the ledger. Modules that slipped past the import hook are caught up with first."""
+        session = self._session
+        if session is not None:
+            try:
+                session.catch_up()
+            except PatchError:
+                log.debug("what was refused stays refused: the ledger says so")
+        return self._status(session.status() if session is not None else self._last)
+
+    def last_words(self) -> Status:
+        """Return the ledger as it stands, for a process that ends: nothing is looked at, nor waited for."""
+        session = self._opened
+        return self._status(session.status(wait=False) if session is not None else self._last)
+
+    def _status(self, patches: tuple[PatchStatus, ...]) -> Status:
+        session = self._opened
+        return Status(
+            enabled=session is not None,
+            strict=session is not None and session.strict,
+            version=__version__,
+            python=".".join(map(str, sys.version_info[:3])),
+            pid=os.getpid(),
+            selection=session.chosen.ids if session is not None else (),
+            companions=session.chosen.companions if session is not None else (),
+            patches=patches,
+            pinned=session.pinned if session is not None else "",
+            half_patched=half_patched(patches),
+        )
+
+    def tested(self) -> Tested:
+        """Return what patches were tested on. Raises `TrustError` for a file that is no table."""
+        if self._table is not None:
+            return self._table
+        from overlay.source.registry import tables
+
+        return tables()
+
+    def known(self) -> dict[str, Patch]:
+        """Return all patches by id."""
+        if self._patches is None:
+            self._patches = self._load()
+        return self._patches
+
+
+def _pin_on(patches: list[Patch]) -> Pin | None:
+    """Return what the environment pins this process to. Raises `PinError` for what differs already."""
+    wanted = settings.pin()
+    if not wanted:
+        return None
+    from overlay.records.pin import Pin
+
+    return Pin(wanted, patches)
+
+
+def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:
+    """Raise if a second `enable()` asks for something else than the first."""
+    if selection in (None, session.chosen.ids) and strict in (None, session.strict):
+        return
+    msg = (
+        f"overlay is already enabled, with patches={','.join(session.chosen.ids) or 'none'!r} and "
+        f"strict={session.strict}: call overlay.disable() first to change that"
+    )
+    raise OverlayError(msg)

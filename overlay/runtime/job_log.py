@@ -1,0 +1,192 @@
+"""What does this process say in the log of a job? Once what the job is run with, and once what is in place.
+
+The first is said where the first module is met that a patch is for, or where a Ray job is started. Before
+that the path is not complete, and a launcher never gets there. It is said by rank 0, or by a process that is
+no rank. Those that it forks, and those that `multiprocessing` or Ray starts for it, do not say it again. Any
+other program that it starts may be a job of its own, and does.
+
+The second is said when ranks have agreed, by the first of them. Where they do not meet, it is said after a
+while or at the end of the process, whichever comes first, and of this process alone.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+
+from overlay import log
+from overlay.model import settings
+from overlay.model.rank import is_first, rank
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from overlay.records.agreement import Account
+
+
+#: Seconds after the first module that a patch is for. As a rule, ranks that will meet have met by then:
+#: process groups are made with the model, which may have to wait until other services are there.
+QUIET = 300.0
+#: What a driver tells its workers: what the job is run with was said, and what is in place was not.
+DRIVER = "driver"
+
+
+class JobLog:
+    """Says it, for one engine."""
+
+    def __init__(
+        self, configuration: Callable[[], dict[str, Any]], account: Callable[[], Account | None]
+    ) -> None:
+        self._configured = configuration
+        self._account = account
+        #: Who had said it when this process said it or left it to them; `None` before that.
+        self._before: str | None = None
+        self._made_in = os.getpid()
+        #: The process that has said it here: a fork has the same number from whom it comes.
+        self._said_in = 0
+        #: A byte that forks share: whether one of them has said it. Before the first fork there is none.
+        self._shared: Any = None
+        #: Who a fork comes from.
+        self._forked_from = ""
+        self._configuration = ""
+        self._agreed = ""
+        self._differ = False
+        #: The process that has still to say what is in place, none if it is 0: a fork owes nothing.
+        self._owes = 0
+        self._turn = 0
+        self._at_exit = False
+
+    def forks(self) -> None:
+        """Note that this process is about to fork."""
+        self._forked_from = _name()
+        if self._shared is None:
+            from mmap import mmap
+
+            self._shared = mmap(-1, 1)
+            self._shared[0] = self._said_in != 0
+
+    def first_module(self) -> None:
+        """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
+        try:
+            self.say_configuration()
+            # Otherwise somebody else speaks: rank 0, or the process that started this one.
+            if not is_first() or self._speaker() == _name() or not log.heard("info"):
+                return
+            self._owes = os.getpid()
+            self._turn += 1
+            if not self._at_exit:
+                self._at_exit = True
+                import atexit
+
+                atexit.register(self.say_alone)
+            if not _is_single_threaded():  # from Python 3.12 on, a fork warns of more than one thread
+                from contextlib import suppress
+
+                with suppress(RuntimeError):  # no more threads, or the interpreter is ending: it is said then
+                    _thread.start_new_thread(self._after_a_while, (QUIET, self._turn))
+        except Exception as error:  # noqa: BLE001 -- no import may fail of a line in a log
+            log.warning(f"what this job is run with cannot be told: {type(error).__name__}: {error}")
+
+    def say_configuration(self) -> None:
+        """Say what the job is run with, if that is this process's to say."""
+        if self._before is None:
+            self._before = _told()
+        mine = is_first() and not self._speaker()
+        if mine and log.heard("info"):
+            self._said_in = os.getpid()
+            if self._shared is not None:  # before it is said, which takes a while: a fork may be as far
+                self._shared[0] = 1
+        if log.heard("info" if mine else "debug"):
+            import json
+
+            text = json.dumps(self._configured())
+            if text != self._configuration:
+                self._configuration = text
+                (log.info if mine else log.debug)(f"configuration: {text}")
+        if is_first() and log.heard("info"):
+            os.environ[settings.SAID] = _name()
+
+    def _speaker(self) -> str:
+        """Return who else has said what the job is run with, empty if nobody has."""
+        if self._said_in == os.getpid():
+            return ""
+        if self._shared is not None and self._shared[0]:
+            # Whom others come from speaks for itself, also if one of them was the first.
+            return "fork" if self._made_in == os.getpid() else self._forked_from
+        return self._before or ""
+
+    def say_agreed(self, sentence: str) -> None:
+        """Say, as the first of some ranks, that they agree: once, as long as the sentence is the same."""
+        again, self._agreed = sentence == self._agreed, sentence
+        self._differ = False
+        self.leave_to_others()
+        log.sum_up(done=True)
+        (log.debug if again else log.info)(sentence)
+
+    def note_disagreement(self) -> None:
+        """Note that ranks do not agree. That is an error on each; who gets over it still says what it has."""
+        self._differ, self._agreed = True, ""
+
+    def leave_to_others(self) -> None:
+        """Note that nothing is left to say of what is in place here."""
+        self._owes = 0
+
+    def clear(self) -> None:
+        """Note that nothing is in place here any more."""
+        self.leave_to_others()
+        self._differ, self._agreed = False, ""
+
+    def say_alone(self) -> None:
+        """Say what is in place in this process, if nobody has. Never raises."""
+        if self._owes != os.getpid():
+            return
+        self._owes = 0
+        if not is_first():  # it was told its rank after it had started
+            return
+        try:
+            account = self._account()
+        except Exception as error:  # noqa: BLE001 -- at the end of a process, or in a thread of its own
+            log.warning(f"what is in place here cannot be told: {type(error).__name__}: {error}")
+            return
+        if account is None:
+            return
+        mine = rank()
+        who = "this process" if mine is None else f"rank {mine}"
+        if self._differ:
+            who = f"the ranks do not agree; {who}"
+        elif mine is not None and os.environ.get("WORLD_SIZE") != "1":
+            who = f"ranks not compared; {who}"
+        log.info(f"{who}: {account.sentence()}")
+        log.sum_up(done=True)
+
+    def _after_a_while(self, seconds: float, turn: int) -> None:
+        from time import sleep
+
+        sleep(seconds)
+        if turn == self._turn:
+            self.say_alone()
+
+
+def _told() -> str:
+    """Return who has said it, if that was the driver of this Ray job, or what this process is a part of."""
+    said = os.environ.get(settings.SAID, "")
+    process = sys.modules.get("multiprocessing.process")
+    is_part = process is not None and process.parent_process() is not None
+    return said if is_part or said == DRIVER else ""
+
+
+def _is_single_threaded() -> bool:
+    """Return whether this process has one thread, as far as the system tells."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def _name() -> str:
+    """Return how this process tells those that it starts that it was the one who spoke."""
+    mine = rank()
+    return "process" if mine is None else f"rank {mine}"

@@ -1,0 +1,195 @@
+"""What the ledger holds of one selected patch, and how that is told."""
+
+from __future__ import annotations
+
+import sys
+
+from overlay import log
+from overlay.effect import of_module
+from overlay.ledger import PatchStatus, SiteStatus
+from overlay.model.record import TYPE_CHECKING
+from overlay.source.registry import module_of
+
+if TYPE_CHECKING:
+    from overlay.patch import Patch, Replacement
+    from overlay.runtime.sites import Installed
+    from overlay.verdict import TargetVerdict, Verdict
+
+#: States from which a patch does not come back within a session.
+ENDED = ("failed", "skipped")
+
+
+class Entry:
+    """One selected patch in this process."""
+
+    def __init__(self, patch: Patch) -> None:
+        self.patch = patch
+        self.verdict: Verdict | None = None
+        self.state = "armed"
+        self.reason = ""
+        #: Every site that was put in place and not taken out, those of earlier lives of a module included.
+        self.installed: list[Installed] = []
+        self._announced: set[str] = set()
+        self._lost: set[str] = set()
+
+    @property
+    def label(self) -> str:
+        """Return the patch as errors name it, and lines that are no warning."""
+        return f"{self.patch.id}@{self.patch.revision}"
+
+    @property
+    def named(self) -> str:
+        """Return the patch as warnings name it.
+
+        The id is a word without a digit: Ray takes lines for the same that differ in words with one.
+        """
+        return f"{self.patch.id} (revision {self.patch.revision})"
+
+    @property
+    def loss(self) -> str:
+        """Return what a warning adds that a companion is not there."""
+        return f"; without it, {self.patch.without}" if self.patch.companion and self.patch.without else ""
+
+    def sites(self) -> list[tuple[TargetVerdict, Replacement]]:
+        """Return what is to be replaced according to the verdict, target by target."""
+        if self.verdict is None or self.verdict.verdict != "apply":
+            return []
+        from overlay.source.decide import variant_of
+
+        found = []
+        for target in self.verdict.targets:
+            variant = variant_of(self.patch, target)
+            found += [
+                (target, replacement) for replacement in (variant.replacements if variant is not None else ())
+            ]
+        return found
+
+    def holds(self, module: object, site: str) -> bool:
+        """Return whether a site of this very module object has our replacement."""
+        parent, raw = _current(module, site)
+        from overlay.runtime.live_site import run_as
+
+        # What a spawned process runs is copied into another module when it has been run.
+        copied = bool(run_as(module))
+        return any(
+            item.after is raw and (item.parent is parent or copied)
+            for item in self.installed
+            if item.site == site
+        )
+
+    def grow_old(self, module: str) -> None:
+        """Note that a module has been executed again: what is not in place any more is history."""
+        for site in self.installed:
+            if site.site.partition(":")[0] == module and not site.in_place:
+                site.past = True
+
+    def revert(self) -> None:
+        """Take out every site, the last one first, and say what could not be."""
+        if not self.installed:
+            return
+        from overlay.runtime.sites import take_out
+
+        left = take_out(self.installed)
+        self.installed = []
+        for text in left:
+            log.warning(f"left behind by {self.named}: {text}")
+
+    def end(self, state: str, reason: str) -> None:
+        """Take everything out, and stay out for this session."""
+        self.revert()
+        self.state, self.reason = state, reason
+
+    def settle(self) -> None:
+        """Set the state from what is in place now, and warn once of a site that was lost."""
+        if self.state in (*ENDED, "reverted") or self.verdict is None:
+            return
+        statuses = self._sites()
+        faults = [f"{status.site} {text}" for status, text in statuses if text]
+        if faults:
+            self.state, self.reason = "incomplete", "; ".join(faults)
+        elif any(status.state == "armed" for status, _ in statuses if not self._optional(status.project)):
+            self.state, self.reason = "armed", ""
+        elif statuses:
+            self.state, self.reason = "applied", ""
+        for status, text in statuses:
+            # Without a stale reference the fault is that somebody else stands there.
+            if text and not status.stale and status.site not in self._lost:
+                self._lost.add(status.site)
+                log.warning(f"lost {self.named}: {status.site} {text}")
+
+    def announce(self) -> None:
+        """Log each target once, when the last of its sites is in place."""
+        states = {status.site: status.state for status, _ in self._sites()}
+        by_target: dict[str, tuple[TargetVerdict, list[str]]] = {}
+        for target, replacement in self.sites():
+            by_target.setdefault(target.project, (target, []))[1].append(replacement.site)
+        for project, (target, sites) in by_target.items():
+            if project not in self._announced and all(states[site] == "applied" for site in sites):
+                self._announced.add(project)
+                count = f"{len(sites)} site{'s' if len(sites) != 1 else ''}"
+                note = f": {target.reason}" if target.reason else ""
+                # What is trusted on proof alone is worth a line of its own.
+                say = log.of_job if target.trusted else log.own
+                say(f"applied {self.label} to {project} {target.version} ({count}){note}")
+
+    def status(self, *, wait: bool = True) -> PatchStatus:
+        """Return this entry as data. Without `wait`, with no figure that has to be fetched from a device."""
+        return PatchStatus(
+            patch=self.patch.id,
+            revision=self.patch.revision,
+            state=self.state,
+            reason=self.reason,
+            verdict=self.verdict,
+            sites=tuple(status for status, _ in self._sites()),
+            effect=of_module(module_of(self.patch.id), wait=wait) if self.installed else None,
+        )
+
+    def _copies(self, site: str) -> list[tuple[object, list[Installed]]]:
+        """Return the modules that have a replaced site, the imported one first, with what was put there."""
+        mine = [item for item in self.installed if item.site == site]
+        if not mine:
+            return []
+        from overlay.runtime.live_site import run_as
+
+        run = [item for item in mine if run_as(item.module) and not item.past]
+        imported = [item for item in mine if not run_as(item.module)]
+        module = sys.modules.get(site.partition(":")[0])
+        found = [(module, imported)] if module is not None and imported else []
+        return [*found, *((item.module, [item]) for item in run)]
+
+    def _optional(self, project: str) -> bool:
+        return any(target.optional for target in self.patch.targets if target.project.name == project)
+
+    def _sites(self) -> list[tuple[SiteStatus, str]]:
+        """Return the state of each site as it is now, with what is wrong with it."""
+        found = []
+        for target, replacement in self.sites():
+            site = replacement.site
+            state, fault = self.state if self.state in (*ENDED, "reverted") else "armed", ""
+            rebound: tuple[str, ...] = ()
+            stale: tuple[str, ...] = ()
+            faults: list[str] = []
+            for module, mine in self._copies(site):
+                parent, raw = _current(module, site)
+                here = next((item for item in mine if item.parent is parent and item.after is raw), None)
+                state = "applied"
+                if here is None:
+                    from overlay.runtime.live_site import describe
+
+                    faults.append(f"was replaced since by {describe(raw)}")
+                    continue
+                rebound += here.rebound
+                stale += here.stale
+                if here.stale:
+                    faults.append(f"is still held by {', '.join(here.stale)}")
+            if faults:
+                state, fault = "incomplete", "; ".join(faults)
+            status = SiteStatus(site=site, project=target.project, state=state, rebound=rebound, stale=stale)
+            found.append((status, fault))
+        return found
+
+
+def _current(module: object, site: str) -> tuple[object, object]:
+    from overlay.runtime.live_site import current
+
+    return current(module, site)

@@ -1,0 +1,29 @@
+"""The one engine of this interpreter."""
+
+from __future__ import annotations
+
+import _thread
+
+from overlay.records import run
+from overlay.runtime import unpickled
+from overlay.runtime.engine import Engine
+
+_engine: Engine | None = None
+_lock = _thread.allocate_lock()
+
+
+def here() -> Engine:
+    """Return the engine of this interpreter, which is made when it is first asked for."""
+    global _engine  # noqa: PLW0603 -- one engine per interpreter is what the package is
+    if _engine is None:
+        with _lock:
+            if _engine is None:
+                _engine = Engine(speaks=True)
+                unpickled.ask(_engine.status)
+                run.ask(_engine.last_words)
+    return _engine
+
+
+def leaving_out(patch: str) -> str:
+    """Return what to set or to call to do without a patch, for the message of one that is in place."""
+    return here().chosen().without([patch])

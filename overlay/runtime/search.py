@@ -1,0 +1,301 @@
+"""Who else holds the function that is being replaced?
+
+`from x import f` before the patch leaves the original in another module, where the patch would silently do
+nothing. Modules, classes, default arguments and partials get the replacement. Anything else is reported.
+
+To take a patch out, the search looks for the replacement. It keeps no list of what was rebound: that may hold
+something else by then, and others may have taken the replacement.
+
+It runs no code of the objects it looks at, such as proxies and modules that load when they are touched.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import sys
+import types
+from _weakref import getweakrefs, ref
+from contextlib import suppress
+from operator import attrgetter
+from types import CellType, FrameType, FunctionType, ModuleType
+
+from overlay.model.collector import thawed
+from overlay.model.marks import ORIGINAL, is_wrapper
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any
+
+_NAMED = 5  # at most: they end up in one line of a log
+_SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+#: Holders that matter by whose they are, and those of them that the owner has in a closure or a dictionary.
+_OWNED = (dict, tuple, FrameType, CellType, staticmethod, classmethod)
+_INSIDE = (CellType, staticmethod, classmethod)
+#: What a function has in common with those that other executions of its module made.
+_source_of = attrgetter("__code__", "__code__.co_filename", "__module__", "__qualname__")
+_qualname = type.__dict__["__qualname__"].__get__
+_partial: Any = functools.partial
+
+
+class Rebinding:
+    """What became of the references to one original."""
+
+    def __init__(self, replacement: Any) -> None:
+        self.replacement = replacement
+        #: Who holds the replacement now, and who still holds the original.
+        self.rebound: list[str] = []
+        self.stale: list[str] = []
+        #: Functions that earlier executions of the original's module made of the same source.
+        self.earlier: list[ref[FunctionType]] = []
+
+
+def rebind(pairs: list[tuple[Any, Any]]) -> list[Rebinding]:
+    """Replace each original by its replacement wherever a reference to it can be rebound.
+
+    `pairs` are (original, replacement), either of which may be ours. One search serves all of them. If it is
+    interrupted, what was rebound stays so, and a search with the pairs turned round takes it back.
+    """
+    search = _Search(pairs)
+    with thawed():
+        search.run()
+    for rebinding in search.rebindings:
+        names = list(dict.fromkeys(rebinding.stale))
+        rebinding.stale = names[:_NAMED] + [f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)
+    return search.rebindings
+
+
+def holders_of(functions: Iterable[ref[FunctionType]]) -> list[str]:
+    """Return who holds one of some functions. They are given the same function, which changes nothing."""
+    pairs = [(item, item) for item in (function() for function in functions) if item is not None]
+    return [name for found in (rebind(pairs) if pairs else ()) for name in (*found.rebound, *found.stale)]
+
+
+def inside(member: Any) -> list[object]:
+    """Return the attributes and the closure cells of a function, and of its module's functions in there.
+
+    What a function of another module has in its closure is an alias that somebody made.
+    """
+    found: list[object] = []
+    todo = [member.__func__ if type(member) in (staticmethod, classmethod) else member]
+    for function in todo:  # it grows by the functions in the closures
+        if type(function) is FunctionType:
+            cells = [cell for cell in function.__closure__ or () if not any(cell is part for part in found)]
+            found += [function.__dict__, *cells]
+            held = [part for cell in cells for part in gc.get_referents(cell) if type(part) is FunctionType]
+            todo += [part for part in held if part.__globals__ is function.__globals__]
+    return found
+
+
+class _Search:
+    """One search for all originals, and the changes that come of it."""
+
+    def __init__(self, pairs: list[tuple[Any, Any]]) -> None:
+        self.rebindings = [Rebinding(replacement) for _, replacement in pairs]
+        self._pairs = pairs
+        self._for = {id(pair[0]): found for pair, found in zip(pairs, self.rebindings, strict=True)}
+        #: Who refers to a holder, by its id.
+        self._owners: dict[int, list[Any]] = {}
+
+    def run(self) -> None:
+        """Find the holders, and deal with each."""
+        wanted = tuple(original for original, _ in self._pairs)
+        holders = self._find_holders(wanted)
+        # Are there more references than those of the holders, `wanted`, the variable here and the argument?
+        known = [id(part) for holder in holders for part in gc.get_referents(holder)]
+        hidden = any(sys.getrefcount(original) > known.count(id(original)) + 3 for original in wanted)
+
+        own = {id(part) for pair in self._pairs for one in pair for part in (pair, one, *inside(one))}
+        holders = [holder for holder in holders if id(holder) not in own]
+        weak = [reference for original in wanted for reference in getweakrefs(original)]
+        owned = [holder for holder in holders if _is_a(holder, _OWNED) and not _is_of_module(holder)]
+        self._find_owners(owned + weak)
+        for holder in holders:
+            try:
+                self._visit(holder, self._owners.get(id(holder), []))
+            except Exception as error:  # noqa: BLE001, PERF203 -- one odd object must not stop the patch
+                what = f"{_a(holder)} that cannot be changed ({type(error).__name__})"
+                self._stale(gc.get_referents(holder), what)
+        for reference in weak:  # a table by functions does not know the replacement
+            if any(_is_a(owner, (dict, set)) for owner in self._owners.get(id(reference), ())):
+                self._stale([reference()], "a weak reference in a dict or a set")
+        if hidden or sys.version_info >= (3, 13):  # before, to look at running calls leaves traces in them
+            for key, what in _local_variables(frozenset(self._for)):
+                self._for[key].stale.append(what)
+        self._stale(_atexit_callbacks(), "atexit")
+
+    def _find_holders(self, wanted: tuple[Any, ...]) -> list[object]:
+        """Return what refers to an original, and note what earlier executions made of the same source."""
+        # By their names, to which functions refer as well: that takes no other look at the heap.
+        names = [item.__name__ for item in wanted if type(item) is FunctionType]
+        asked = (*wanted, *names)  # Python 3.13 takes the arguments of the call for a holder like any other
+        found = [item for item in gc.get_referrers(*asked) if item is not asked and item is not wanted]
+        for other in found:
+            for one in wanted if type(other) is FunctionType and id(other) not in self._for else ():
+                if type(one) is FunctionType and _source_of(other) == _source_of(one):
+                    self._for[id(one)].earlier.append(ref(other))
+        return [item for item in found if any(id(part) in self._for for part in gc.get_referents(item))]
+
+    def _find_owners(self, items: list[Any]) -> None:
+        """Note who refers to these, and to the closures and dictionaries that some are in."""
+        for _ in range(2):  # for all at once: each look at the heap takes its time
+            ids, asked, further = set(map(id, items)), tuple(items), []
+            for owner in gc.get_referrers(*asked) if asked else ():
+                if type(owner) is list or owner is asked:
+                    continue  # of this search, or nothing that could be rebound
+                for part in gc.get_referents(owner):
+                    if id(part) in ids:
+                        self._owners.setdefault(id(part), []).append(owner)
+                        further += [owner] if type(part) in _INSIDE and type(owner) in (tuple, dict) else []
+            items = further
+
+    def _visit(self, holder: Any, owners: list[Any]) -> None:  # noqa: C901, PLR0912 -- a case for each kind
+        """Rebind what a holder has of originals, or note that it has them."""
+        kind, held = type(holder), gc.get_referents(holder)
+        further = [item for owner in owners for item in self._owners.get(id(owner), ())]
+        if any(_is_ours(_namespace(type(item)).get("__module__")) for item in (holder, *owners, *further)):
+            return
+        if issubclass(kind, dict):
+            self._visit_dict(holder, owners)
+        elif issubclass(kind, tuple) and owners:
+            for owner in owners:
+                if type(owner) is FunctionType and owner.__defaults__ is holder:
+                    what = f"a default of {_name_of(owner)}"
+                    owner.__defaults__ = tuple(self._new(value, what) for value in owner.__defaults__)
+                elif _is_a(owner, _partial):
+                    self._visit(owner, [])
+                else:
+                    self._stale(held, _a(holder))
+        elif issubclass(kind, _partial):
+            function, arguments, *others = _partial.__reduce__(holder)[2]
+            arguments = tuple(self._new(value, "an argument of a functools.partial") for value in arguments)
+            after = (self._new(function, "a functools.partial"), arguments, *others)
+            _partial.__setstate__(holder, after)
+            self._stale(gc.get_referents(holder), _a(holder))  # in a slot of a class derived from it
+        elif kind in (staticmethod, classmethod):
+            kind.__init__(holder, self._new(holder.__func__, _a(holder)))
+        elif kind is CellType:
+            users = [item for item in further if type(item) is FunctionType]
+            if not any(map(_is_replacement, users)):
+                self._stale(held, f"the closure of {_name_of(users[0])}" if users else "a variable of a call")
+        elif kind is FrameType or kind in _SUSPENDED:
+            # A call that is over calls nothing any more, and a call of the original holds it in any case.
+            over = kind is FrameType and not any(type(owner) in _SUSPENDED for owner in owners)
+            codes = [original.__code__ for original, _ in self._pairs if type(original) is FunctionType]
+            if not over and not any(part is code for part in held for code in codes):
+                self._stale(held, "a suspended call")
+        elif kind is not FunctionType:  # its defaults, closure and attributes are holders themselves
+            self._stale(held, _a(holder))
+
+    def _visit_dict(self, holder: dict[Any, Any], owners: list[Any]) -> None:  # noqa: C901 -- see above
+        cls: Any = None
+        module = f"{dict.get(holder, '__name__')}:{{}}"
+        where = module if _is_of_module(holder) else ""
+        for owner in owners:
+            kind = type(owner)
+            if issubclass(kind, type) and _namespace(owner) is holder:
+                cls, where = owner, f"{_name_of(owner)}.{{}}"
+            elif issubclass(kind, ModuleType) or (kind is FunctionType and owner.__globals__ is holder):
+                where = module  # that is gone, perhaps
+            elif kind is FunctionType and owner.__kwdefaults__ is holder:
+                where = f"the default of {{}} in {_name_of(owner)}"
+            elif kind is FunctionType and owner.__dict__ is holder and _is_replacement(owner):
+                return
+            elif issubclass(kind, _partial) and _partial.__reduce__(owner)[2][2] is holder:
+                where = "the argument {} of a functools.partial"
+        self._stale(dict.keys(holder), "a key of a dict")
+        over = bool(owners) and all(type(owner) is FrameType for owner in owners)
+        for key, value in [item for item in dict.items(holder) if id(item[1]) in self._for]:
+            if cls is not None:
+                type.__setattr__(cls, key, self._new(value, where.format(key)))  # a metaclass is not asked
+            elif where:
+                dict.__setitem__(holder, key, self._new(value, where.format(key)))
+            elif not over:
+                self._stale([value], _a(next((one for one in owners if not _is_a(one, _OWNED)), holder)))
+
+    def _new(self, value: Any, what: str) -> Any:
+        """Return what takes the place of a value, and note where."""
+        rebinding = self._for.get(id(value))
+        if rebinding is None:
+            return value
+        rebinding.rebound.append(what)
+        return rebinding.replacement
+
+    def _stale(self, values: Iterable[object], what: str) -> None:
+        for key in {id(value) for value in values if id(value) in self._for}:
+            self._for[key].stale.append(what)
+
+
+def _local_variables(ids: frozenset[int]) -> Iterator[tuple[int, str]]:
+    """Yield the local variables of running calls that the collector does not report: `(id of value, words)`.
+
+    Before Python 3.13, reading them fills a dictionary that the frame keeps, and that would keep alive what
+    the call lets go of later. So it is emptied again, unless the call itself has asked for its `locals()`, or
+    a debugger is there, which writes the dictionary back.
+    """
+    tops = sys._current_frames()  # noqa: SLF001 -- there is no other way
+    while tops:  # (frames in a list of one of these frames would never be released)
+        frame: FrameType | None = tops.popitem()[1]
+        while frame is not None:
+            code, module = frame.f_code, frame.f_globals.get("__name__")
+            # The names of a module or a class are in a dictionary that the collector knows.
+            if code.co_flags & 1 and not _is_ours(module):
+                variables = frame.f_locals
+                for name, value in variables.items():
+                    if id(value) in ids and name not in code.co_freevars:
+                        call = f"{module}:{getattr(code, 'co_qualname', code.co_name)}"
+                        yield id(value), f"a local variable {name} of {call}, which is running"
+                traced = any((frame.f_trace, sys.gettrace(), sys.getprofile()))
+                # Three references are the frame, the variable here, and the argument.
+                if type(variables) is dict and not traced and sys.getrefcount(variables) <= 3:  # noqa: PLR2004
+                    variables.clear()
+            frame = frame.f_back
+
+
+def _atexit_callbacks() -> list[object]:
+    """Return the functions that `atexit` will call: it compares each with one that it is asked to forget."""
+    found: list[object] = []
+    unequal: Any = type("Unequal", (), {"__eq__": lambda _, other: found.append(other), "__hash__": None})
+    with suppress(Exception):  # of a callback that refuses to be compared
+        atexit.unregister(unequal())
+    return found
+
+
+def _is_a(item: object, kind: Any) -> bool:
+    """Return whether an object is of a class, whatever it says itself: proxies have a `__class__` to ask."""
+    return issubclass(type(item), kind)
+
+
+def _is_ours(module: object) -> bool:
+    return type(module) is str and module.partition(".")[0] == "overlay"
+
+
+def _is_replacement(function: FunctionType) -> bool:
+    """Return whether a function is one of ours, or one that such a function is made of."""
+    marked = ORIGINAL in function.__dict__ and not is_wrapper(function)
+    return marked or _is_ours(function.__globals__.get("__name__"))
+
+
+def _is_of_module(item: Any) -> bool:
+    """Return whether an object is the dictionary of a module that `sys.modules` has."""
+    name = dict.get(item, "__name__") if _is_a(item, dict) else None
+    module = sys.modules.get(name) if type(name) is str else None
+    return _is_a(module, ModuleType) and any(part is item for part in gc.get_referents(module))
+
+
+def _namespace(cls: type) -> Any:
+    """Return the dictionary of a class itself; its `__dict__` is a view of that."""
+    return gc.get_referents(type.__dict__["__dict__"].__get__(cls))[0]
+
+
+def _name_of(item: Any) -> str:
+    """Return where a class or a function is defined, as `module:name`."""
+    if type(item) is FunctionType:
+        return f"{item.__module__}:{item.__qualname__}"
+    return f"{_namespace(item).get('__module__', '')}:{_qualname(item)}"
+
+
+def _a(item: object) -> str:
+    return f"a {_qualname(type(item))}"

@@ -1,0 +1,86 @@
+"""The code of patches as it lies in files: which files there are, and the digest of what a patch does."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from overlay.source.table import NAME as TESTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What Python imports, and what known sources are decided by. The cache of compiled files is left aside: it
+#: says nothing that its source does not.
+_ENDINGS = (".py", ".pyc", ".so", TESTED)
+
+
+def of_module(name: str) -> str:
+    """Return the digest of what a patch does and of its contract: the code in its folder, without words.
+
+    Its declaration, `PATCH = ...`, is left aside, and so are docstrings, comments, layout and in which of its
+    files a thing stands.
+    """
+    import ast
+
+    from overlay.source.digest import digest
+
+    module = import_module(name)
+    spec = module.__spec__
+    folder = spec is not None and spec.submodule_search_locations is not None
+    inside = files(module.__name__) if folder else {"": str(module.__file__)}
+    statements: set[str] = set()
+    for file_name in sorted(inside):
+        if inside[file_name].endswith(".py"):
+            with open(inside[file_name], encoding="utf-8") as file:
+                tree = ast.parse(file.read())
+            for node in ast.walk(tree):
+                if isinstance(body := getattr(node, "body", None), list):
+                    body[:] = [one for one in body if not _is_wording(one, module.__name__)]
+            statements |= {digest([node]) for node in tree.body}
+    return digest(sorted(statements))
+
+
+def _is_wording(node: object, package: str) -> bool:
+    """Return whether a statement in a patch's module says nothing of what the patch does."""
+    import ast
+
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Constant)  # a docstring
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").startswith((package, "__future__"))
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("PATCH", "TYPE_CHECKING")
+
+
+def files(package: str) -> dict[str, str]:
+    """Return the files of a package by their paths in it. Of an archive there is one, the archive."""
+    from overlay.source.source import InstalledTree
+
+    found: dict[str, str] = {}
+    for folder in InstalledTree().folders(package):
+        if not os.path.isdir(folder):
+            archive = folder
+            while not os.path.exists(archive) and os.path.dirname(archive) != archive:
+                archive = os.path.dirname(archive)
+            found[os.path.basename(archive)] = archive
+            continue
+        for name, path in _below(folder):
+            found.setdefault(name, path)
+    return found
+
+
+def _below(folder: str, inside: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the files of code below a folder, by their paths in it. `os.walk` takes twice as long."""
+    try:
+        entries = [*os.scandir(folder)]
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_dir():
+            if entry.name != "__pycache__" and not entry.is_symlink():
+                yield from _below(entry.path, f"{inside}{entry.name}{os.sep}")
+        elif entry.name.endswith(_ENDINGS):
+            yield f"{inside}{entry.name}", entry.path

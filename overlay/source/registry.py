@@ -1,0 +1,263 @@
+"""Loading the patches that come with overlay.
+
+The id of a patch is its place: the folder `patches/verl/dynamic_cp_loss/` holds `verl.dynamic-cp-loss`, and
+in a pack a file of that name may. What lies there is listed, not declared: adding a patch is adding a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from overlay import log
+from overlay.errors import OverlayError, TrustError
+from overlay.model import settings
+from overlay.patch import Patch, Project
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+    from typing import Any
+
+    from overlay.patch import Contract
+    from overlay.source.table import Row, Table, Tables
+
+#: The package that is searched. The only place where the engine mentions what is built on top of it, and
+#: it does so by name: nothing in the engine imports it when it is imported itself.
+PACK = "overlay.patches"
+#: What is known of upstreams beside the patches, named here for the same reason.
+COMPAT = "overlay.compat"
+
+_CODE = (".py", ".pyc")
+
+#: The module of each patch that was loaded, by its id.
+_modules: dict[str, str] = {}
+#: By the package of a project's patches, the rows of the table that lies there.
+_rows: dict[str, list[Row]] = {}
+
+
+def check_whole() -> None:
+    """Raise `OverlayError` if this overlay is imported from a checkout, where the patches lie beside it."""
+    from importlib.util import find_spec
+
+    if find_spec(PACK) is not None and find_spec(COMPAT) is not None:
+        return
+    folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    raise OverlayError(
+        f"overlay is imported from the checkout {folder}, which has no overlay.patches: `pip install "
+        f"{folder}`, then start from another folder, with this one off PYTHONPATH"
+    )
+
+
+def recorded_projects() -> tuple[Project, ...]:
+    """Return the projects that no patch changes and whose versions a lock keeps all the same."""
+    projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").RECORDED
+    return projects
+
+
+def shown_projects() -> tuple[Project, ...]:
+    """Return the projects that no patch changes and that are shown where it is said what is installed."""
+    projects: tuple[Project, ...] = import_module(f"{COMPAT}.environment").SHOWN
+    return projects
+
+
+def starting_commands() -> dict[str, str]:
+    """Return how jobs of projects are started, by the name of the project, the likeliest first."""
+    commands: dict[str, str] = import_module(f"{COMPAT}.environment").STARTED
+    return commands
+
+
+def module_of(patch: str) -> str:
+    """Return the name of the module that holds a patch, empty if it was not loaded from one."""
+    return _modules.get(patch, "")
+
+
+def contract_of(patch: str) -> Contract | None:
+    """Return the contract in the folder of a patch that was loaded, `None` if it has none there."""
+    name = f"{module_of(patch)}.contract"
+    try:
+        found: Contract = import_module(name).CONTRACT
+    except ModuleNotFoundError as error:
+        if error.name not in (name, name.rpartition(".")[0], name.rpartition(".")[0].rpartition(".")[0]):
+            raise
+        return None
+    return found
+
+
+def tables() -> Tables:
+    """Return what patches were tested on: the table beside them, and that which `OVERLAY_TRUST` names.
+
+    Of the latter are left out, with a warning, rows of a patch whose code is not the one that was tested.
+    Raises `TrustError` if it is no table.
+    """
+    from overlay.source.table import Table, Tables
+
+    added = _added()
+    found: dict[str, Table] = {}
+
+    def of(patch: str) -> Table:
+        place = _place(patch)
+        if place not in found:
+            found[place] = Table(
+                [*_rows_beside(place), *(row for row in added if _place(row.patch) == place)]
+            )
+        return found[place]
+
+    return Tables(of)
+
+
+def _added() -> list[Row]:
+    """Return the rows of the file that `OVERLAY_TRUST` names, of patches whose code is that of the rows."""
+    path = settings.trust()
+    if not path:
+        return []
+    from overlay.source.own_code import of_module
+    from overlay.source.table import read
+
+    try:
+        rows = read(path)
+    except OverlayError as error:
+        raise TrustError(f"OVERLAY_TRUST: {error}; mend it, or unset OVERLAY_TRUST") from error
+    here = {row.patch: of_module(_modules[row.patch]) for row in rows if row.patch in _modules}
+    for patch in sorted({row.patch for row in rows if here.get(row.patch, row.code) != row.code}):
+        log.warning(f"OVERLAY_TRUST: {path} is of another state of {patch}, and is not asked about it")
+    # What is known of a defect rests on no code of ours.
+    return [row for row in rows if here.get(row.patch, "") == row.code]
+
+
+def mutants(patch: str) -> dict[str, int] | None:
+    """Return on how many changed sources the contract of a patch was tried, and how many it let pass."""
+    import json
+
+    data = _beside(_place(patch))[1]
+    found: dict[str, int] | None = None if data is None else json.loads(data)["mutants"].get(patch)
+    return found
+
+
+def _place(patch: str) -> str:
+    """Return the package of the project that a patch, or a defect, is named after."""
+    if patch in _modules:
+        return _modules[patch].rpartition(".")[0]
+    return f"{PACK}.{patch.partition('.')[0]}"
+
+
+def _rows_beside(project: str) -> list[Row]:
+    """Return the rows of the table in the package of a project's patches, none if it has no table."""
+    if project not in _rows:
+        from overlay.source.table import rows_in
+
+        path, data = _beside(project)
+        _rows[project] = [] if data is None else rows_in(data, path)
+    return _rows[project]
+
+
+def _beside(project: str) -> tuple[str, bytes | None]:
+    """Return the path and the content of the table in a package, which need not have one."""
+    from overlay.source.table import NAME
+
+    spec: Any = import_module(project).__spec__
+    path = os.path.join(next(iter(spec.submodule_search_locations), ""), NAME)
+    try:
+        return path, spec.loader.get_data(path)  # it may lie in an archive
+    except OSError:
+        return path, None
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module and return it, as the function of `importlib` does, which is three files to read."""
+    __import__(name)
+    return sys.modules[name]
+
+
+def load_patches(pack: str = PACK, prefix: str = "") -> dict[str, Patch]:
+    """Import every patch file of a pack and return the patches by id, which begins with `prefix`.
+
+    Raises `OverlayError` if there is none, or if a file defines no `PATCH`, or one whose id is not its place.
+    """
+    package = import_module(pack)
+    patches: dict[str, Patch] = {}
+    for folder in package.__path__:
+        for project in _folders(folder):
+            for name in modules_in(os.path.join(folder, project)):
+                patch = _load(f"{pack}.{project}.{name}", f"{prefix}{project}.{name.replace('_', '-')}")
+                patches[patch.id] = patch
+    if not patches:
+        msg = f"{pack} holds no patches ({', '.join(package.__path__)}): it is not installed completely"
+        raise OverlayError(msg)
+    return patches
+
+
+def ids(pack: str = PACK) -> list[str]:
+    """Return the ids of the patches of a pack, by its files. Nothing of them is imported."""
+    package = import_module(pack)
+    return [
+        f"{project}.{name.replace('_', '-')}"
+        for folder in package.__path__
+        for project in _folders(folder)
+        for name in modules_in(os.path.join(folder, project))
+    ]
+
+
+def watched_packages() -> frozenset[str]:
+    """Return the top-level packages that the patches which come with overlay are for."""
+    return frozenset(name for one in _projects() for name in one.packages())
+
+
+def missing_projects() -> list[str]:
+    """Return the projects whose patches are not installed, as after an interrupted installation."""
+    there = {name for folder in import_module(PACK).__path__ for name in _folders(folder)}
+    return sorted({one.name.partition("-")[0] for one in _projects()} - there)
+
+
+def _projects() -> list[Project]:
+    found = vars(import_module(f"{COMPAT}.projects")).values()
+    return [one for one in found if isinstance(one, Project)]
+
+
+def _folders(folder: str) -> list[str]:
+    """Return the names of the packages in a folder or an archive."""
+    try:
+        files = os.listdir(folder)
+    except NotADirectoryError:
+        return _public(name for name, is_package in _in_archive(folder) if is_package)
+    return _public(name for name in files if os.path.isdir(os.path.join(folder, name)))
+
+
+def modules_in(folder: str) -> list[str]:
+    """Return the names of the modules and packages in a folder or an archive."""
+    try:
+        files = os.listdir(folder)
+    except NotADirectoryError:
+        return _public(name for name, _ in _in_archive(folder))
+    found = []
+    for file in files:
+        name, extension = os.path.splitext(file)
+        # An image that was slimmed has the compiled files alone, and a checkout of another branch may leave
+        # a folder with nothing but a cache in it.
+        inside = [os.path.join(folder, file, f"__init__{ending}") for ending in _CODE]
+        if extension in _CODE or (not extension and any(map(os.path.isfile, inside))):
+            found.append(name)
+    return _public(found)
+
+
+def _in_archive(folder: str) -> list[tuple[str, bool]]:
+    # `pkgutil` reads folders too, but takes longer to import than `enable()` may.
+    from pkgutil import iter_modules
+
+    return [(module.name, module.ispkg) for module in iter_modules([folder])]
+
+
+def _public(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in set(names) if name.isidentifier() and not name.startswith("_"))
+
+
+def _load(module: str, expected: str) -> Patch:
+    import_module(module)
+    patch = getattr(sys.modules[module], "PATCH", None)
+    if not isinstance(patch, Patch):
+        raise OverlayError(f"{module} defines no PATCH")
+    if patch.id != expected:
+        raise OverlayError(f"{module} defines the patch {patch.id!r}; its place asks for {expected!r}")
+    _modules[patch.id] = module
+    return patch

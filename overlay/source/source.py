@@ -1,0 +1,465 @@
+"""Finding the source of upstream modules without importing anything.
+
+`importlib.util.find_spec("a.b")` imports `a`, which for Megatron means torch, so parents are walked by
+their specs instead. The same walk serves a running interpreter (its `sys.meta_path`, so editable installs
+are seen) and a folder such as an unpacked wheel, a site-packages or a checkout.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from importlib.machinery import ModuleSpec
+
+from overlay.errors import SourceError
+from overlay.source.bindings import Module, find
+from overlay.source.calls import does_not_call
+from overlay.source.digest import digest
+from overlay.source.editable import Links, module_file
+from overlay.source.fingerprint import inside
+from overlay.source.locate import (
+    ask_finders,
+    ask_path,
+    importable,
+    portions,
+    read_file,
+    source_text,
+    stated_version,
+)
+from overlay.source.shape import bindings, doubt, exists, shape, split_site, star_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from types import CodeType
+    from typing import Any, TypeVar
+
+    from overlay.patch import Project
+
+    T = TypeVar("T")
+
+
+class Tree:
+    """The upstream source that decisions are made from: read on demand, parsed once.
+
+    Subclasses say where text comes from; the questions that shapes ask are answered here.
+    """
+
+    def __init__(self) -> None:
+        self._parsed: dict[str, ast.Module | None] = {}
+        self._walked: dict[str, Module] = {}
+        self._damaged: dict[str, str] = {}
+        self._compiled: dict[str, list[CodeType]] = {}
+        self._asked: dict[tuple[object, ...], Any] = {}
+        self._texts: dict[str, str | None] = {}
+        self._text_digests: dict[str, str] = {}
+        self._chains: dict[str, list[str]] = {}
+        #: What is known of sites without parsing: where each is imported from, empty if it is defined there.
+        self.imported: dict[str, str] = {}
+        #: What was read of the version of a project: in its own files, and in its metadata.
+        self.versions: dict[Project, tuple[str | None, str | None]] = {}
+
+    def source(self, module: str) -> str | None:
+        """Return the source of a module, `None` if there is no such module.
+
+        Raises `SourceError` if the module exists and its source cannot be read.
+        """
+        raise NotImplementedError
+
+    def read(self, path: str) -> str | None:
+        """Return a file of the tree by its path relative to the top-level packages, or `None`.
+
+        What lies beside a package, as `setup.py` does in a checkout, is asked for as `package/../setup.py`.
+        """
+        raise NotImplementedError
+
+    def metadata_version(self, project: Project) -> str | None:
+        """Return the version in the metadata of the project's distribution, or `None`."""
+        raise NotImplementedError
+
+    def is_package(self, module: str) -> bool:
+        """Return whether a module is a package, which decides what its relative imports mean."""
+        raise NotImplementedError
+
+    def has(self, site: str) -> bool:
+        """Return whether a module (`a.b`) or a name in it (`a.b:C.f`) exists. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        return self._text(module) is not None if not qualname else self._answer(site, exists)
+
+    def doubt(self, site: str) -> str:
+        """Return why a site that `has` denies may exist all the same, else nothing. Raises `SourceError`."""
+        return self._answer(site, doubt) if split_site(site)[1] else ""
+
+    def digest(self, site: str) -> str | None:
+        """Return the digest of a site's source, `None` if there is no such site. Raises `SourceError`."""
+        return self._answer(site, _digest) if self.has(split_site(site)[0]) else None
+
+    def star(self, site: str) -> str:
+        """Return the first star import that may bind a site again, empty if none. Raises `SourceError`."""
+        return self._answer(site, _star)
+
+    def decorators(self, site: str) -> list[str]:
+        """Return the decorators of the functions that a site is bound to. Raises `SourceError`."""
+        return self._answer(site, _decorators)
+
+    def no_call(self, site: str, callee: str, *, last: bool) -> str:
+        """Return why a function does not call another in each run, empty if so. Raises `SourceError`.
+
+        With `last`, why it does not do that as its last statement.
+        """
+        return self._answer(site, _no_call, callee, last)
+
+    def _answer(self, site: str, question: Callable[..., T], *more: object) -> T:
+        """Return the answer to a question about a site, of which each is asked by many patches and rows."""
+        asked = (question, site, *more)
+        if asked not in self._asked:
+            module, name = split_site(site)
+            self._asked[asked] = question(self._walk(module) or Module(ast.Module([], [])), name, *more)
+        found: T = self._asked[asked]
+        return found
+
+    def nodes(self, site: str) -> list[ast.AST]:
+        """Return the syntax nodes that bind a site, none if there is no such site. Raises `SourceError`."""
+        module, qualname = split_site(site)
+        tree = self._walk(module)
+        if tree is None:
+            return []
+        return bindings(tree, qualname) if qualname else [tree.tree]
+
+    def fingerprints(self, site: str) -> list[str]:
+        """Return the fingerprints of what the source compiles to at a site that is defined there.
+
+        More than one if the source defines it more than once. Raises `SourceError`.
+        """
+        module, qualname = split_site(site)
+        return inside(self._code(module), qualname)
+
+    def _code(self, module: str) -> list[CodeType]:
+        """Return what all of a module compiles to: how a call is compiled depends on what is imported."""
+        # From the very text that was decided on. The `get_code` of a loader takes a twentieth of the time,
+        # but gives the compiled file that Python runs: a live function would be compared with itself.
+        if module not in self._compiled:
+            text = self._text(module)
+            try:
+                code = [] if text is None else [compile(text, module, "exec", dont_inherit=True)]
+            except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
+                msg = f"the source of {module} does not compile: {str(error) or type(error).__name__}"
+                raise SourceError(msg) from error
+            self._compiled[module] = code
+        return self._compiled[module]
+
+    def chain(self, site: str) -> list[str]:
+        """Return a site and, while it is a `from` import, the site that it is imported from.
+
+        Raises `SourceError`.
+        """
+        if site not in self._chains:
+            chain = [site]
+            while chain[-1]:
+                found = self._imported_from(chain[-1])
+                chain.append("" if found in chain else found)  # two modules may import it from each other
+            self._chains[site] = chain[:-1]
+        return self._chains[site]
+
+    def _imported_from(self, site: str) -> str:
+        """Return the site that a name is imported from, empty if it is not. Raises `SourceError`."""
+        if site not in self.imported:
+            module, name = split_site(site)
+            imported = None
+            if module in self._parsed or _may_import(self._text(module) or "", name):
+                imported = self._answer(site, _imported)
+            self.imported[site] = _imported_from(imported, module, is_package=self.is_package(module))
+        return self.imported[site]
+
+    def _text(self, module: str) -> str | None:
+        """Return the source of a module as it was when it was first asked for. Raises `SourceError`."""
+        if module not in self._texts:
+            self._texts[module] = self.source(module)
+        return self._texts[module]
+
+    def text_digest(self, module: str) -> str:
+        """Return the digest of a source, `none` if there is no such module. Raises `SourceError`."""
+        if module not in self._text_digests:
+            text = self._text(module)
+            self._text_digests[module] = "none" if text is None else text_digest(text)
+        return self._text_digests[module]
+
+    def let_go(self) -> None:
+        """Let go of what was parsed and compiled, a hundred times the size of the source, which is kept."""
+        self._parsed.clear()
+        self._walked.clear()
+        self._compiled.clear()
+
+    def _walk(self, module: str) -> Module | None:
+        """Return a module's tree, walked once for all questions."""
+        tree = self._parse(module)
+        if tree is None:
+            return None
+        found = self._walked.get(module)
+        if found is None or found.tree is not tree:
+            found = self._walked[module] = Module(tree)
+        return found
+
+    def _parse(self, module: str) -> ast.Module | None:
+        if module in self._damaged:
+            raise SourceError(self._damaged[module])
+        if module not in self._parsed:
+            text = self._text(module)
+            try:
+                self._parsed[module] = None if text is None else ast.parse(text)
+            except Exception as error:  # MemoryError, RecursionError and SystemError are among the answers
+                msg = f"the source of {module} does not parse: {str(error) or type(error).__name__}"
+                self._damaged[module] = msg  # every site asks, and to find this out can take seconds
+                raise SourceError(msg) from error
+        return self._parsed[module]
+
+
+class InstalledTree(Tree):
+    """What the running interpreter imports, or with `site` what it would import from those folders alone.
+
+    Args:
+        site: A folder or an archive, or several in the order of Python's path. Editable installs in them are
+            followed: see `overlay.source.editable`.
+        root: The folder that is `/` to what lies in `site`, for an image that is unpacked or mounted.
+    """
+
+    def __init__(self, site: str | Sequence[str] | None = None, root: str | None = None) -> None:
+        super().__init__()
+        given = [site] if isinstance(site, str) else site
+        for one in given or ():
+            if not importable(one):
+                raise SourceError(f"{one!r} is neither a folder nor an archive that Python can import from")
+        self.sites = None if given is None else list(map(os.path.abspath, given))
+        #: What was given, as a plan names it.
+        self.name = os.pathsep.join(given or ())
+        self.links = Links(self.sites or [], os.path.abspath(root) if root else "")
+        self._path = [*(self.sites or ()), *(link.path for link in self.links.folders)]
+        self._specs: dict[str, ModuleSpec | None] = {}
+
+    def source(self, module: str) -> str | None:
+        """Return the source of a module; that of a namespace package is empty. Raises `SourceError`."""
+        spec = self._spec(module)
+        if spec is None:
+            return None
+        if spec.loader is None:
+            return ""  # a namespace package: exists, and has no source
+        try:
+            text = source_text(module, spec)
+        except Exception as error:  # whatever a loader of someone else's raises
+            msg = f"the source of {module} cannot be read: {str(error) or type(error).__name__}"
+            raise SourceError(msg) from error
+        if text is None:
+            raise SourceError(f"{module} is installed without its source ({spec.origin})")
+        return text
+
+    def is_package(self, module: str) -> bool:
+        """Return whether a module is a package, also one without a file."""
+        spec = self._spec(module)
+        return spec is not None and spec.submodule_search_locations is not None
+
+    def read(self, path: str) -> str | None:
+        """Return a file beside or below the packages, also one inside an archive, or `None`."""
+        folder, _, name = path.rpartition("/")
+        while folder.endswith("/.."):
+            folder, name = folder[:-3], f"../{name}"
+        package = folder.replace("/", ".")
+        spec = self._spec(package)
+        for location in self._path_of(package):
+            data = read_file(os.path.join(location, name), spec)
+            if data is not None:
+                return data.decode("utf-8", "replace")
+        return None
+
+    def file(self, module: str) -> str:
+        """Return where a module lies, empty if there is none or it has no file. It is not imported."""
+        spec = self._spec(module)
+        return (spec.origin or "") if spec is not None else ""
+
+    def folders(self, package: str) -> list[str]:
+        """Return where a package lies, nothing if there is none. It is not imported."""
+        return self._path_of(package)
+
+    def remarks(self, markers: Collection[str]) -> list[str]:
+        """Return a sentence for each editable install of a project: followed, or what to do.
+
+        Args:
+            markers: A module of each project.
+        """
+        absent = {marker.partition(".")[0] for marker in markers if self._spec(marker) is None}
+        lines: dict[tuple[str, str], str] = {}
+        for link in self.links.all():
+            top = link.module.partition(".")[0]
+            for marker in sorted(markers):
+                package = marker.partition(".")[0]
+                if package not in absent and (top == package or (not top and _holds(link.path, marker))):
+                    lines.setdefault(
+                        (package, link.file),
+                        f"{package} is an editable install: {link.file} leads to {link.path}",
+                    )
+        found = list(lines.values())
+        found += [
+            f"{link.file} leads to {link.said}, which is not at {link.path}: give the folder that is / to it "
+            "with --root, or the source itself with one more --site"
+            for link in (self.links.missing if absent else ())
+            if not link.module or link.module.partition(".")[0] in absent
+        ]
+        found += [
+            f"{link.file} says that {link.module} is an editable install of {link.path}, and nothing that "
+            "can be followed leads there: give the folder that holds its packages with one more --site"
+            for link in (self.links.unfollowed() if absent else ())
+        ]
+        return list(dict.fromkeys(found))
+
+    def metadata_version(self, project: Project) -> str | None:
+        """Return the version that the first distribution of a project's names states, or `None`."""
+        from importlib.metadata import distributions
+
+        where: dict[str, Any] = {"path": self._path} if self.sites is not None else {}
+        for name in project.distributions:
+            for found in distributions(name=name, **where):
+                version = stated_version(found)
+                if version:
+                    return version
+        return None
+
+    def _spec(self, module: str) -> ModuleSpec | None:
+        if module not in self._specs:
+            self._specs[module] = self._find(module)
+        return self._specs[module]
+
+    def _find(self, module: str) -> ModuleSpec | None:
+        if self.sites is not None:
+            return self._find_in_sites(module)
+        # What has been imported is what runs, wherever another finder would look today.
+        spec: ModuleSpec | None = getattr(sys.modules.get(module), "__spec__", None)
+        if spec is not None:
+            return spec
+        parent = module.rpartition(".")[0]
+        if not parent:
+            return ask_finders(module, None)
+        locations = self._path_of(parent)
+        if not locations:
+            return None
+        return ask_finders(module, locations) or ask_path(module, locations)
+
+    def _find_in_sites(self, module: str) -> ModuleSpec | None:
+        parent = module.rpartition(".")[0]
+        if parent and self._spec(parent) is None:
+            return None
+        # Finders of editable installs come after the path, and add to what namespace packages have on it.
+        # They also know namespaces that have no folder at all, as `megatron` where only its core is.
+        spec = ask_path(module, self._path_of(parent) if parent else self._path)
+        if spec is None or spec.loader is None:
+            spec = self._linked(module) or self._with_portions(module, spec)
+        return spec
+
+    def _linked(self, module: str) -> ModuleSpec | None:
+        from importlib.util import spec_from_file_location
+
+        link = self.links.modules.get(module)
+        if link is None:
+            return None
+        file = module_file(link.path)
+        inside = [link.path] if os.path.isdir(link.path) else None
+        return spec_from_file_location(module, file, submodule_search_locations=inside)
+
+    def _with_portions(self, module: str, spec: ModuleSpec | None) -> ModuleSpec | None:
+        if module not in self.links.portions:
+            return spec
+        found = [link.path for link in self.links.portions[module]]
+        made = ModuleSpec(module, None, is_package=True)
+        known = [] if spec is None else portions(spec.submodule_search_locations)
+        made.submodule_search_locations = list(dict.fromkeys([*known, *found]))
+        return made
+
+    def _path_of(self, package: str) -> list[str]:
+        """Return where the submodules of a package lie."""
+        live = sys.modules.get(package) if self.sites is None else None
+        # A package that has been imported may have added to its path, as `pkgutil.extend_path` does.
+        found = [*portions(getattr(live, "__path__", None))]
+        spec = self._spec(package)
+        found += [] if spec is None else portions(spec.submodule_search_locations)
+        return list(dict.fromkeys(found))
+
+
+def text_digest(text: str) -> str:
+    """Return the digest of a whole source."""
+    from hashlib import sha256
+
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _digest(module: Module, name: str) -> str | None:
+    parts = shape(module, name) if name else [module.tree]
+    return digest(parts) if parts else None
+
+
+def _star(module: Module, name: str) -> str:
+    return star_of(bindings(module, name)) if name else ""
+
+
+def _decorators(module: Module, name: str) -> list[str]:
+    nodes = bindings(module, name) if name else []
+    return [
+        ast.unparse(decorator)
+        for node in nodes
+        if not isinstance(node, ast.ClassDef)
+        for decorator in getattr(node, "decorator_list", ())
+    ]
+
+
+def _no_call(module: Module, name: str, callee: str, last: bool) -> str:
+    return does_not_call(find(module, name), callee, last=last)
+
+
+def _imported(module: Module, name: str) -> tuple[int, str, str] | None:
+    """Return the level, the module and the name of the `from` import that alone binds a name."""
+    nodes = bindings(module, name) if name else []
+    if len(nodes) != 1 or not isinstance(nodes[0], ast.ImportFrom):
+        return None
+    imported = nodes[0]
+    return imported.level, imported.module or "", imported.names[0].name
+
+
+#: What an import statement binds, as text: all in its parentheses, or up to the end of its line. A backslash
+#: joins lines.
+_IMPORTED = r"\bimport\b(?:(?:\s|\\\r?\n)*\((?:#[^\n]*|[^)#])*|(?:\\\r?\n|[^\n])*)"
+
+
+def _may_import(text: str, name: str) -> bool:
+    """Return whether an import statement may bind a name, without parsing: `True` if in doubt.
+
+    What looks like such a statement in a string or a comment costs a parse, and nothing more.
+    """
+    import re
+
+    name = name.partition(".")[0]
+    return any(
+        not said.isascii() or re.search(rf"\b{name}\b|\*", said) for said in re.findall(_IMPORTED, text)
+    )
+
+
+def _imported_from(imported: tuple[int, str, str] | None, module: str, *, is_package: bool) -> str:
+    """Return the site that a name of a module is imported from, empty if it is not, or by more than that.
+
+    Args:
+        imported: The level of the `from` import that alone binds the name, the module in it, and the name.
+        module: The module.
+        is_package: Whether it is a package, which decides on what its relative imports mean.
+    """
+    if imported is None:
+        return ""
+    level, base, name = imported
+    if level:
+        package = module.split(".")
+        if not is_package:
+            package.pop()
+        package = package[: len(package) - level + 1]
+        base = ".".join([*package, base] if base else package)
+    return f"{base}:{name}"
+
+
+def _holds(folder: str, module: str) -> bool:
+    """Return whether a module lies in a folder of the path."""
+    return os.path.isfile(os.path.join(folder, *module.split(".")) + ".py")

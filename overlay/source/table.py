@@ -1,0 +1,312 @@
+"""The table: what each patch was tested on, as a machine wrote it down, and deciding by it.
+
+A table is a JSON file. The patches of one project have theirs beside them, `tested.json`. `OVERLAY_TRUST`
+names another one: a newer table, or what `overlay prove --write` found here. What is read later wins. A table
+has three parts:
+
+- `sources`: what was looked at, by its name (a line of the list of releases): `is`, the parts of an image or
+  the commit of a head; `versions`, by project; `date`, of the first look.
+- `rows`, one a line: see `Row`.
+- `mutants`: by patch, on how many changed sources its contract was tried, and how many of them it let pass.
+
+A row decides on a source in one of two ways:
+
+1. The files are those of `on`. Then nothing is parsed.
+2. Or every one of `sites` is as it says. All rows that fit in this way must say the same. A row that says
+   that nothing is to be done has all sites that the patch names, and one of them at least is there: else an
+   upstream that moved everything would be taken for one that never had the fault.
+
+Else the source is unknown. A row of another state of the patch, one that replaces what the row does not
+have, decides nothing. Rows are of targets: what they mean together, `overlay.source.decide` says.
+"""
+
+from __future__ import annotations
+
+from overlay.errors import OverlayError, SourceError
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.patch import Absent, Calls
+from overlay.verdict import APPLY, LOUD, SiteFinding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from overlay.patch import Fact, Patch, Target
+    from overlay.source.source import Tree
+
+    #: What a row says of a site.
+    Said = str | bool | None
+
+#: The name of the file beside the patches of a project.
+NAME = "tested.json"
+#: Hexadecimal digits of the digest of files.
+LENGTH = 16
+_CALLS = "calls "
+#: What a row rests on, and how that is said.
+SHOWN = {
+    "passed": "its contract passes with the patch",
+    "alone": "upstream alone keeps the contract",
+    "absent": "nothing that the patch replaces is there",
+    "read": "somebody has read the source",
+}
+
+
+class Row(Record):
+    """What one patch is to one of the projects that it touches, on all the sources that are alike for it."""
+
+    patch: str
+    #: The project.
+    target: str
+    #: `apply`, `not-needed`, or `unknown-source` where a contract failed on sites that pass elsewhere.
+    verdict: str
+    #: Which variant of the patch applies.
+    variant: str = ""
+    #: One of `SHOWN`.
+    shown: str = ""
+    #: How it came out, in a sentence, where there is more to say.
+    evidence: str = ""
+    #: What was found at each site that is asked about. A digest: the source there has it. `null`: nothing is
+    #: there. `true`: something is. `"calls f"`, `"calls f last"`: the function there calls `f` in each run.
+    #: A site without a colon is a module.
+    sites: Mapping[str, Said] = {}
+    #: Of names that a module of these sites imports: the site that each is imported from.
+    imported: Mapping[str, str] = {}
+    #: Digest of the patch's code and contract as they were run.
+    code: str = ""
+    date: str = ""
+    #: Digests of all files that the patch names in that project, each with the sources that have them.
+    on: Mapping[str, list[str]] = {}
+    #: Of a row that was proven on a user's machine: with which seeds, and beside what.
+    proven: str = ""
+
+    @property
+    def means(self) -> str:
+        """What is done: `apply` with the variant, or the verdict alone."""
+        return f"{self.verdict} {self.variant}".strip()
+
+    @property
+    def loud(self) -> bool:
+        """Whether it says that the source is unknown after all."""
+        return self.verdict in LOUD
+
+    @property
+    def reason(self) -> str:
+        """Why it is so, in a sentence."""
+        return self.evidence or SHOWN.get(self.shown, "")
+
+    def sources(self) -> list[str]:
+        """Return the names of all its sources."""
+        return [name for names in self.on.values() for name in names]
+
+    def findings(self, tree: Tree | None = None) -> tuple[SiteFinding, ...]:
+        """Return what was asked of the sites, and with a tree whether it holds there."""
+        return tuple(_finding(site, said, tree) for site, said in self.sites.items())
+
+    def fits(self, target: Target, tree: Tree) -> bool:
+        """Return whether a source is, by its sites, one that this row decides on."""
+        if self.loud or not any(self.sites.values()):
+            return False
+        if self.verdict != APPLY and not set(target.sites()) <= set(self.sites):
+            return False
+        return all(is_so(site, said, tree) for site, said in self.sites.items())
+
+    def serves(self, target: Target) -> bool:
+        """Return whether this row is of the patch as it is: it has all that its variant asks about."""
+        if self.verdict != APPLY or not target.variants:  # a defect, which replaces nothing
+            return True
+        variant = next((one for one in target.variants if one.name == self.variant), None)
+        return variant is not None and set(variant.sites()) <= set(self.sites)
+
+
+class Table:
+    """Rows of one or more files."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        #: Of each patch and project: the rows by files, and by sites. What comes later wins.
+        self._by_files: dict[tuple[str, str], dict[str, Row]] = {}
+        self._by_sites: dict[tuple[str, str], dict[frozenset[tuple[str, Said]], Row]] = {}
+        self.all = [*rows]
+        for row in self.all:
+            about = (row.patch, row.target)
+            self._by_files.setdefault(about, {}).update(dict.fromkeys(row.on, row))
+            if not row.loud:  # what a contract failed on counts for its very files alone
+                by_sites = self._by_sites.setdefault(about, {})
+                by_sites.pop(frozenset(row.sites.items()), None)
+                by_sites[frozenset(row.sites.items())] = row
+
+    def plus(self, rows: Iterable[Row]) -> Table:
+        """Return a table with more rows."""
+        return Table([*self.all, *rows])
+
+    def find(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
+        """Return the row that decides on a project of a patch, `None` if its source is unknown.
+
+        What a row knows of imported names, the tree is told. Raises `SourceError` for what cannot be read.
+        """
+        row = self.by_files(patch, target, tree) or self.by_sites(patch, target, tree)
+        if row is not None and row.verdict == APPLY:
+            tree.imported.update({**dict.fromkeys(row.sites, ""), **row.imported})
+        return row
+
+    def by_files(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
+        """Return the row of which the files are those of a source."""
+        row = self._by_files.get((patch.id, target.project.name), {}).get(files_digest(target, tree))
+        return row if row is not None and row.serves(target) else None
+
+    def by_sites(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
+        """Return the row that decides by the sites, whatever else the files have in them."""
+        fit = self.fitting(patch, target, tree)
+        return fit[-1] if len({row.means for row in fit}) == 1 else None
+
+    def fitting(self, patch: Patch, target: Target, tree: Tree) -> list[Row]:
+        """Return all rows whose sites are those of a source."""
+        return [row for row in self.rows(patch, target) if row.fits(target, tree)]
+
+    def rows(self, patch: Patch, target: Target) -> list[Row]:
+        """Return the rows of a patch as it is, for one of its projects."""
+        found = self._by_sites.get((patch.id, target.project.name), {}).values()
+        return [row for row in found if row.serves(target)]
+
+    def first_without(self, patch: str, project: str, only: tuple[str, ...] = ()) -> str | None:
+        """Return the first release free of what a patch, or a defect, is about, `None` if none is known.
+
+        With `only`, of what those variants alone mend.
+        """
+        from packaging.version import InvalidVersion, Version
+
+        has: set[Version] = set()
+        free: set[Version] = set()
+        for row in self._by_files.get((patch, project), {}).values():
+            mends = row.verdict == APPLY and (not only or row.variant in only)
+            for name in row.sources():
+                distribution, _, text = name.partition("==")
+                try:
+                    version = Version(text)
+                except InvalidVersion:  # a commit, an image or a head
+                    continue
+                if distribution == project and (mends or not row.loud):
+                    (has if mends else free).add(version)
+        later = [version for version in free if has and version > max(has)]
+        return str(min(later)) if later else None
+
+    def nearest(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
+        """Return the row of which the fewest sites differ from a source, one that applies if there is any."""
+        rows = self.rows(patch, target)
+        rows = [row for row in rows if row.verdict == APPLY] or rows
+        rows.reverse()  # of two that are as near, the newer one
+        return min(rows, key=lambda row: _misses(row, tree), default=None)
+
+
+class Tables:
+    """The tables of all projects, each read when one of its patches is decided on."""
+
+    def __init__(self, of: Callable[[str], Table]) -> None:
+        """Take what returns the table in which the rows of a patch with some id are."""
+        self.of = of
+
+    def find(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
+        """Return the row that decides on a project of a patch, `None` if its source is unknown."""
+        return self.of(patch.id).find(patch, target, tree)
+
+    def rows(self, patch: Patch, target: Target) -> list[Row]:
+        """Return the rows of a patch as it is, for one of its projects."""
+        return self.of(patch.id).rows(patch, target)
+
+    def first_without(self, patch: str, project: str, only: tuple[str, ...] = ()) -> str | None:
+        """Return the first release that needs a patch no more, `None` if none is known."""
+        return self.of(patch).first_without(patch, project, only)
+
+    def nearest(self, patch: Patch, target: Target, tree: Tree) -> Row | None:
+        """Return the row of which the fewest sites differ from a source."""
+        return self.of(patch.id).nearest(patch, target, tree)
+
+
+if TYPE_CHECKING:
+    #: What patches were tested on, of one project or of all.
+    Tested = Table | Tables
+
+
+def read(path: str) -> list[Row]:
+    """Return the rows of a file. Raises `OverlayError` for what is no table."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise OverlayError(f"{path} cannot be read: {error}") from error
+    return rows_in(data, path)
+
+
+def rows_in(data: bytes, path: str) -> list[Row]:
+    """Return the rows of a file that has been read. Raises `OverlayError` for what is no table."""
+    import json
+
+    try:
+        return [Row(**row) for row in json.loads(data)["rows"]]
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        msg = f"{path} is no table of what patches were tested on: {type(error).__name__}: {error}"
+        raise OverlayError(msg) from error
+
+
+def files_digest(target: Target, tree: Tree) -> str:
+    """Return the digest of all files that a patch names in a project. Raises `SourceError`."""
+    from hashlib import sha256
+
+    modules = sorted({site.partition(":")[0] for site in target.sites()})
+    texts = [f"{module} {tree.text_digest(module)}" for module in modules]
+    return sha256("\n".join(texts).encode()).hexdigest()[:LENGTH]
+
+
+def said(fact: Fact) -> Said:
+    """Return a fact as a row says it."""
+    if isinstance(fact, Calls):
+        return f"{_CALLS}{fact.callee}{' last' if fact.last else ''}"
+    return None if isinstance(fact, Absent) else True
+
+
+def is_so(site: str, said: Said, tree: Tree) -> bool:
+    """Return whether a site is as a row says."""
+    return not _fault(site, said, tree)
+
+
+def _fault(site: str, said: Said, tree: Tree) -> str:  # noqa: PLR0911 -- a kind of answer each
+    """Return what a site is where it is not as a row says, empty if it is."""
+    try:
+        if said is None:
+            return "exists" if tree.has(site) else tree.doubt(site)
+        if said is True:
+            return "" if tree.has(site) else "does not exist"
+        if str(said).startswith(_CALLS):
+            _, callee, *last = str(said).split()
+            return tree.no_call(site, callee, last=bool(last))
+        digest = tree.digest(site)
+        if digest == said:
+            return ""
+        if digest is None:
+            return "does not exist"
+        stars = tree.star(site)
+    except SourceError as error:
+        return f"cannot be checked: {error}"
+    return f"has an unknown digest {digest}" + (f" (`{stars}` below it may bind it again)" if stars else "")
+
+
+def _misses(row: Row, tree: Tree) -> int:
+    return sum(not is_so(site, said, tree) for site, said in row.sites.items())
+
+
+def _digest_of(site: str, tree: Tree) -> str:
+    """Return the digest of what is at a site, empty if there is none."""
+    try:
+        return tree.digest(site) or ""
+    except SourceError:
+        return ""
+
+
+def _finding(site: str, said: Said, tree: Tree | None) -> SiteFinding:
+    found = "" if tree is None else _fault(site, said, tree)
+    expects, asks, digest = "known", "", ""
+    if said is None or said is True:
+        expects = "absent" if said is None else "present"
+    elif str(said).startswith(_CALLS):
+        expects, asks = "calls", str(said)
+    else:
+        digest = str(said) if tree is None or not found else _digest_of(site, tree)
+    return SiteFinding(site=site, expects=expects, holds=not found, digest=digest, asks=asks, found=found)

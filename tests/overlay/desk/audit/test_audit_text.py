@@ -1,0 +1,119 @@
+"""What an audit shows: one screen, and all entries where they are asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from audit_cases import DIALECT, a_defect
+
+from overlay.desk.audit.audit import Audit
+from overlay.desk.audit.job_settings import Answer, Settings
+from overlay.desk.audit.judge import Finding
+from overlay.desk.audit.text import HEIGHT, entries, screen
+from overlay.verdict import Plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HARMS = ("silent-wrong", "crash")
+
+
+def an_audit(
+    folder: Path, counts: dict[str, int], words: dict[str, str] | None = None, **of_all: Any
+) -> Audit:
+    """Return one with some findings of each state; `words` says what settings say of a state."""
+    defect = a_defect()
+    of_all = {"way_out": "fast=False; or lib 2.0 has the fix", **of_all}
+    findings = [
+        Finding(defect=f"lib.{state}-{index}", project="lib", version="1.0", harm=harm, state=state, **of_all)
+        for harm in HARMS
+        for state, count in counts.items()
+        for index in range(count)
+        if HARMS[index % 2] == harm
+    ]
+    answers = {
+        one.defect: Answer(word=words[one.state], why="ranks is 2") for one in findings if words is not None
+    }
+    settings = Settings(file="run.sh", dialect=DIALECT, values={"ranks": 2, "nonesuch": 1})
+    return Audit(
+        plan=Plan(site="/somewhere", selection=(), verdicts=(), digest=""),
+        defects={one.defect: defect.replace(id=one.defect) for one in findings},
+        findings=tuple(findings),
+        answers=answers,
+        settings=settings if words is not None else None,
+    )
+
+
+def test_each_that_is_not_mended_has_a_line_with_the_way_out(tmp_path: Path) -> None:
+    shown = screen(
+        an_audit(tmp_path, {"open": 3, "mended": 2, "unknown-source": 1, "not-needed": 4})
+    ).splitlines()
+    assert shown[1] == ("2 present and mended, 3 present and not mended, 1 not known for this source, 4")
+    start = shown.index("PRESENT AND NOT MENDED (3)")
+    assert shown[start + 2 : start + 4] == ["  lib.open-0 -> fast=False", "  lib.open-2 -> fast=False"]
+    assert shown[start + 4].startswith("crash: ")
+    assert "  silent-wrong: lib.mended-0; crash: lib.mended-1" in shown
+    assert "  silent-wrong: lib.unknown-source-0" in shown
+    assert "lib.not-needed" not in "\n".join(shown)
+    assert shown[-1] == "in /somewhere"
+
+
+@pytest.mark.parametrize(("open_", "mended"), [(13, 36), (0, 36), (20, 200), (1, 1)])
+def test_it_is_one_screen_of_80_columns(open_: int, mended: int, tmp_path: Path) -> None:
+    audit = an_audit(tmp_path, {"open": open_, "mended": mended})
+    shown = screen(audit).splitlines()
+    assert len(shown) <= HEIGHT
+    assert max(map(len, shown)) <= 80
+    named = sum(
+        f"lib.mended-{index}" in "\n".join(shown).replace(";", ",").replace(",", " ").split()
+        for index in range(mended)
+    )
+    # Whoever reads it is told if that is not all.
+    assert ("... and more: --all" in shown) == (named < mended)
+
+
+def test_what_is_not_mended_is_never_cut(tmp_path: Path) -> None:
+    shown = screen(an_audit(tmp_path, {"open": 60, "mended": 9}))
+    assert all(f"  lib.open-{index} -> fast=False\n" in shown for index in range(60))
+    assert "PRESENT AND MENDED (9)\n  silent-wrong: lib.mended-0" in shown
+
+
+def test_what_only_its_id_selects_says_how(tmp_path: Path) -> None:
+    audit = an_audit(tmp_path, {"open": 1}, patch="lib.fix", way_out="OVERLAY_PATCHES=all,lib.fix")
+    assert "  lib.open-0 -> select lib.fix\n" in screen(audit)
+    assert "OVERLAY_PATCHES=all,A,B selects A and B" in screen(audit)
+
+
+def test_where_nothing_can_be_done_it_says_why(tmp_path: Path) -> None:
+    audit = an_audit(tmp_path, {"open": 1}, way_out="", reason="lib.fix is unknown-source: " + "odd " * 40)
+    (line,) = (line for line in screen(audit).splitlines() if "lib.open-0" in line)
+    assert line.startswith("  lib.open-0: lib.fix is unknown-source: odd")
+    assert line.endswith("...")
+    assert len(line) <= 80
+
+
+def test_settings_part_what_is_met_from_the_rest(tmp_path: Path) -> None:
+    words = {"open": "met", "unknown-source": "untold", "mended": "not-met"}
+    counts = {"open": 1, "unknown-source": 1, "mended": 3}
+    # The setting that decides stands beside what nobody mends.
+    shown = screen(an_audit(tmp_path, counts, {**words, "open": "not-met"}))
+    assert "NOT MENDED, NOT MET BY THESE SETTINGS (1)\n  ranks is 2: lib.open-0\n" in shown
+    shown = screen(an_audit(tmp_path, counts, words))
+    assert "NOT MENDED, MET BY THESE SETTINGS (1)\nsilent-wrong" in shown
+    assert "  lib.open-0 -> fast=False\n    ranks is 2\n" in shown
+    assert "  lib.unknown-source-0: not known for this source\n" in shown
+    assert "\nMENDED, NOT MET BY THESE SETTINGS (3)\n" in shown
+    assert "lib.mended" not in shown
+    assert "UNKNOWN SETTINGS (1)\n  nonesuch\n" in shown
+
+
+def test_all_of_them_have_their_words(tmp_path: Path) -> None:
+    audit = an_audit(tmp_path, {"open": 13, "mended": 99, "not-needed": 2, "unknown-source": 1})
+    shown = entries(audit)
+    assert shown.count("f adds one. Nobody notices.") == 13
+    assert shown.count("-> fast=False; or lib 2.0 has the fix") == 13
+    assert "lib.not-needed-0 (fixed in 2.0), lib.not-needed-1 (fixed in 2.0)" in shown
+    assert all(f"lib.mended-{index}" in shown for index in range(99))
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.endswith("\nin /somewhere")

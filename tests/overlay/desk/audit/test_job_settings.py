@@ -1,0 +1,263 @@
+"""What the settings of a job say of a defect: met, not met, or not to be told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from audit_cases import DIALECT, a_defect, write
+
+from overlay.defect import above, among, beyond, given, other, switched
+from overlay.desk.audit import settings_file
+from overlay.desk.audit.job_settings import answer, recognise
+from overlay.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from overlay.desk.audit.job_settings import Settings
+
+
+def settings(tmp_path: Path, text: str, name: str = "run.sh") -> Settings:
+    (tmp_path / name).write_text(text)
+    (tmp_path / "lib").mkdir(exist_ok=True)
+    path = tmp_path / "lib/arguments.py"
+    path.write_text(
+        "parser.add_argument('--ranks', type=int, default=1)\n"
+        "parser.add_argument('--fast', action='store_true')\n"
+        "parser.add_argument('--other', default='x')\n"
+        "parser.add_argument('--computed', default=g())\n"
+        "class C:\n    depth: int = 3\n"
+    )
+    read = write(tmp_path).read
+    return recognise(name, settings_file.read(str(tmp_path / name)), (DIALECT,), read)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "why"),
+    [
+        ("--ranks 2 --fast", "met", "ranks is 2 and fast is on"),
+        ("--ranks 2", "not-met", "fast is off, upstream's default"),
+        ("--fast", "not-met", "ranks is 1, upstream's default"),
+        ("--ranks=1 --fast", "not-met", "ranks is 1"),
+        ("--ranks $N --fast", "untold", "ranks is $N in the file"),
+        ("N=4\n--ranks $N \\\n --fast", "met", "ranks is 4 and fast is on"),
+        ("--ranks ${N:-4} --fast", "untold", "ranks is ${N:-4} in the file"),
+        ("--ranks 2 # --fast", "not-met", "fast is off"),
+        ("ARGS=(\n  --ranks 2\n  --fast)\npython x.py ${ARGS[@]}", "met", "ranks is 2"),
+        ("--ranks 2 ${MORE[@]}", "untold", "fast is not in the file, which takes more from ${MORE[@]}"),
+        ("source ${HERE}/nowhere.sh\n--ranks 2", "untold", "which takes more from ${HERE}/nowhere.sh"),
+        ("--ranks 1\n--ranks 2 --fast", "met", "ranks is 2"),
+        ("--ranks many --fast", "untold", "ranks is many"),
+        ("python x.py --ranks 2 $ARGS", "untold", "fast is not in the file, which takes more from $ARGS"),
+        ("python x.py $ARGS --ranks 2", "untold", "which takes more from $ARGS"),
+        ("python x.py --ranks 2 > $LOG", "not-met", "fast is off"),
+        (
+            "if true; then\n  A=(--ranks 2)\nelse\n  A=(--ranks 1)\nfi\nx --fast ${A[@]}",
+            "untold",
+            "in a branch",
+        ),
+        ("N=1\nif true; then\n  N=2\nfi\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("N=1\nN=$((N*2))\nx --fast --ranks $N", "untold", "ranks is $N"),
+        ("--ranks 1 2 --fast", "met", "ranks is 1 2"),
+    ],
+)
+def test_a_command_line(text: str, word: str, why: str, tmp_path: Path) -> None:
+    found = answer(a_defect(), settings(tmp_path, text))
+    assert found.word == word
+    assert why in found.why
+
+
+def test_what_is_sourced_beside_the_script_is_read(tmp_path: Path) -> None:
+    (tmp_path / "model.sh").write_text("MORE=(--fast)\n")
+    found = settings(tmp_path, 'source "${HERE}/model.sh"\npython x.py --ranks 2 ${MORE[@]}')
+    assert found.elsewhere == ()
+    assert answer(a_defect(), found).word == "met"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("run.sh", "\ufeff--ranks 2 --fast", "met"),
+        ("run.sh", "python x.py --ranks 2 \\\r\n  --fast\r\n", "met"),
+        ("run.yaml", "\ufeffranks: 2\nfast: true", "met"),
+        ("run.yaml", "job:\n  ranks: 2\n  fast: false\n", "not-met"),
+        ("run.yaml", "n: 2\nranks: ${n}\nfast: true\n", "met"),
+        ("run.yaml", "n: ???\nranks: ${oc.env:N}\nfast: true\n", "untold"),
+        ("run.yaml", "defaults:\n- other\nranks: 2\n", "untold"),
+        ("run.yaml", "- a.ranks=2\n- a.fast=true\n", "met"),
+        ("run.yaml", "--ranks: 2\n--fast: true\n", "met"),
+        ("run.yaml", "common: &c {ranks: 2}\n<<: *c\nfast: true", "met"),
+        ("run.yaml", "ranks: 2\nfast: true\nother: &o [1, [2, {b: *o}]]", "met"),
+        ("run.yaml", "1: 2\nnull: 3\n2020-01-01: x\nranks: 2\nfast: true", "met"),
+    ],
+)
+def test_other_ways_to_write_settings(name: str, text: str, word: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    assert answer(a_defect(), settings(tmp_path, text, name)).word == word
+
+
+def test_overrides_of_a_shell_script() -> None:
+    found = settings_file.words(
+        "python -m x --config-name='a.yaml' \\\n  +a.b.c=2 'a.d=[1,2]' ++a.e=null x=1 a.f=$Y $@"
+    )
+    assert found == {"config_name": "a.yaml", "a.b.c": 2, "a.d": (1, 2), "a.e": None, "a.f": "$Y"}
+    assert isinstance(found["a.f"], settings_file.Open)
+
+
+def test_unknown_settings_are_named_with_the_nearest(tmp_path: Path) -> None:
+    found = settings(tmp_path, "--ranks 2 --rnks 3 --zzz --depth 4 --other y --no-depth --computed 1")
+    assert found.unknown() == {"rnks": "ranks", "zzz": ""}
+    assert found.missing == ()
+
+
+def test_a_default_of_the_installation_counts_where_no_other_is_known(tmp_path: Path) -> None:
+    defect = a_defect()
+    for condition, word in (
+        (among("other", "x"), "met"),
+        (above("depth", 3), "untold"),
+        (given("computed"), "untold"),
+    ):
+        found = answer(defect.replace(when=((condition,),)), settings(tmp_path, "--ranks 2"))
+        assert found.word == word, condition
+        assert word == "untold" or "upstream's default" in found.why
+
+
+@pytest.mark.parametrize(
+    ("condition", "value", "word"),
+    [
+        (above("k", 0), True, "not-met"),
+        (above("k", 0), None, "not-met"),
+        (among("k", 1), True, "not-met"),
+        (among("k", True), 1, "not-met"),
+        (among("k", "*.fast.*"), "a.fast.b", "met"),
+        (other("k", 1), 1.0, "not-met"),
+        (other("k", 1), 2, "met"),
+        (given("k"), None, "not-met"),
+        (given("k"), 0, "met"),
+        (switched("k"), False, "not-met"),
+        (beyond("a tool is called"), 1, "untold"),
+    ],
+)
+def test_conditions(condition: Any, value: Any, word: str, tmp_path: Path) -> None:
+    found = settings(tmp_path, "--ranks 2")
+    found = found.replace(values={"k": value})
+    assert answer(a_defect().replace(when=((condition,),)), found).word == word
+
+
+def test_one_alternative_is_enough_and_one_condition_excludes(tmp_path: Path) -> None:
+    found = settings(tmp_path, "--ranks 2")
+    defect = a_defect()
+    yes, no, perhaps = above("ranks", 1), above("ranks", 2), beyond("who knows")
+    for when, word in (
+        (((no,), (yes,)), "met"),
+        (((perhaps,), (yes,)), "met"),
+        (((no,), (perhaps,)), "untold"),
+        (((perhaps, no),), "not-met"),
+        (((perhaps, yes),), "untold"),
+        ((), "met"),
+    ):
+        assert answer(defect.replace(when=when), found).word == word, when
+
+
+def test_settings_of_another_project_tell_nothing(tmp_path: Path) -> None:
+    found = settings(tmp_path, "--ranks 1")
+    defect = a_defect()
+    other_project = defect.replace(project=defect.project.replace(name="else"))
+    assert answer(other_project, found).word == "untold"
+
+
+def test_a_role_that_the_file_leaves_out_has_the_default_of_the_release(tmp_path: Path) -> None:
+    """One that is set for another role says nothing of it, unless the table says what all of them have."""
+    found = settings(tmp_path, "--ranks 2").replace(
+        values={"a.deep": True, "a.kind": "x"},
+        options={"a.deep": False, "b.deep": False, "b.kind": "y", "b.aside.deep": 3},
+    )
+    defect = a_defect()
+    shallow = defect.replace(when=((among("deep", False),),))
+    assert answer(shallow, found).word == "met"
+    assert answer(shallow, found).why == "b.deep is off, upstream's default"
+    aside = found.replace(dialect=DIALECT.replace(aside={"deep": ("b.*",)}))
+    assert answer(shallow, aside).word == "not-met"
+    said = found.replace(dialect=DIALECT.replace(defaults={"kind": "z"}))
+    assert answer(defect.replace(when=((among("kind", "y"),),)), said).word == "not-met"
+
+
+def test_one_setting_says_another(tmp_path: Path) -> None:
+    dialect = DIALECT.replace(implies=(("name", "*big*", "ranks", 8),))
+    found = settings(tmp_path, "--fast --other 1").replace(dialect=dialect)
+    assert answer(a_defect(), found).word == "not-met"
+    said = answer(a_defect(), found.replace(values={"name": "a-big-one", "fast": True}))
+    assert (said.word, said.why) == ("met", "ranks is 8, as name is a-big-one and fast is on")
+
+
+def with_aliases(levels: int) -> str:
+    """Return a YAML of a few lines that has three times as many settings with each."""
+    lines = ["a0: &a0 {ranks: 2}"]
+    lines += [
+        f"a{one}: &a{one} {{x: *a{one - 1}, y: *a{one - 1}, z: *a{one - 1}}}" for one in range(1, levels)
+    ]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("run.sh", "", "there are no settings"),
+        ("run.sh", "echo hello\n", "there are no settings"),
+        ("run.sh", "--unheard-of 1\n", "holds no setting that is known"),
+        ("run.yaml", "", "there are no settings"),
+        ("run.yaml", "42", "there are no settings"),
+        ("run.yaml", "ranks: [2", "is no YAML"),
+        ("run.yaml", "ranks: !!python/object:os.system x", "is no YAML"),
+        ("run.yaml", "---\nranks: 1\n---\nranks: 2", "is no YAML"),
+        ("run.yaml", "ranks: 2020-13-45", "is no YAML"),
+        pytest.param("run.yaml", f"ranks: {'9' * 5000}", "is no YAML", id="digits"),
+        ("run.yaml", "ranks: &a {b: *a}", "holds itself"),
+        pytest.param("run.yaml", "[" * 5000, "nested too deeply", id="brackets"),
+        pytest.param("run.yaml", with_aliases(18), "more than 20000 settings", id="aliases"),
+        pytest.param("run.sh", "--ranks 2 " * 500_000, "more than 4194304 characters", id="size"),
+    ],
+)
+def test_what_cannot_be_settings_says_why(name: str, text: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=why) as error:
+        settings(tmp_path, text, name)
+    assert name in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        settings_file.read(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.sh", "A=(\n  engine=big\n  job.fast=True\n)\npython x.py ${A[@]}"),
+        ("run.sh", "python x.py job.fast=True \\\n  engine=big"),
+        ("run.yaml", "- engine=big\n- job.fast=True\n"),
+    ],
+)
+def test_an_override_within_a_command_is_no_assignment_of_the_shell(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("yaml")
+    dialect = DIALECT.replace(
+        marks=("*.fast",), implies=(("engine", "big", "ranks", 2), ("engine", "*", "ranks", ...))
+    )
+    (tmp_path / name).write_text(text)
+    found = recognise(name, settings_file.read(str(tmp_path / name)), (dialect,), write(tmp_path).read)
+    assert answer(a_defect(), found).word == "met"
+
+
+@pytest.mark.parametrize("said", ["engine=$E", "engine=odd", "config=mine", "config=$C"])
+def test_beside_what_is_not_known_no_default_is(said: str, tmp_path: Path) -> None:
+    dialect = DIALECT.replace(
+        marks=("*.fast",),
+        implies=(("engine", "big", "ranks", 2), ("engine", "*", "ranks", ...)),
+        whole={"config": ("ours*",)},
+    )
+    text = f"python x.py job.fast=True --{said}"
+    given_ = settings_file.words(text.replace("--engine", "engine")), ()
+    found = recognise("run.sh", given_, (dialect,), write(tmp_path).read)
+    assert answer(a_defect(), found).word == "untold"

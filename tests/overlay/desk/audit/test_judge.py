@@ -1,0 +1,81 @@
+"""What an installation is to a defect: by its source, and by the patch that mends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from audit_cases import ODD, RIGHT, WRONG
+
+from overlay.desk.audit.judge import STATES
+from overlay.desk.audit.text import explanation, screen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from overlay.desk.audit.audit import Audit
+
+#: A defect that leaves its sources to the patch, and one that has its own and a patch that mends less.
+OF_THE_PATCH = {"patch": "lib.fix", "sites": (), "way_out": ""}
+MENDED = {"patch": "lib.fix"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "state"),
+    [
+        ({}, WRONG, "open"),
+        ({}, RIGHT, "not-needed"),
+        ({}, ODD, "unknown-source"),
+        (OF_THE_PATCH, WRONG, "mended"),
+        (OF_THE_PATCH, RIGHT, "not-needed"),
+        (OF_THE_PATCH, ODD, "unknown-source"),
+        # One variant of a patch may have a defect that another has not.
+        ({**OF_THE_PATCH, "only": ("1",)}, WRONG, "mended"),
+        ({**OF_THE_PATCH, "only": ("other",)}, WRONG, "not-needed"),
+        (MENDED, WRONG, "mended"),
+        (MENDED, RIGHT, "not-needed"),
+    ],
+)
+def test_the_source_decides_and_not_the_version(
+    changes: dict[str, Any], source: str, state: str, audited: Callable[..., Audit]
+) -> None:
+    (finding,) = audited(source, changes=changes).findings
+    assert (finding.state, finding.version, finding.site) == (state, "1.0", "lib.core:f")
+    ways_out = {
+        "open": "(not tried) fast=False; or lib 2.0 has the fix",
+        "unknown-source": "lib 2.0 has the fix",
+    }
+    assert finding.way_out == ways_out.get(state, "")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"selection": "none"}, {"selection": "lib.fix", "opt_in": True, "selected": ()}],
+)
+def test_a_patch_that_is_not_selected_mends_nothing(
+    options: dict[str, Any], audited: Callable[..., Audit]
+) -> None:
+    audit = audited(changes=OF_THE_PATCH, **options)
+    (finding,) = audit.findings
+    assert (finding.state, finding.way_out) == ("open", "OVERLAY_PATCHES=all,lib.fix")
+    assert audit.concerning() == [finding]
+
+
+def test_harms_filter_and_what_is_not_installed_is_no_finding(audited: Callable[..., Audit]) -> None:
+    audit = audited(harms=("hang",))
+    assert audit.findings == ()
+    assert screen(audit) == "no project that a known defect is of"
+    assert audited(harms=("silent-wrong",)).findings
+
+
+def test_all_about_one(audited: Callable[..., Audit]) -> None:
+    audit = audited()
+    said = explanation(audit.defects["lib.f-adds"], audit.findings[0])
+    assert "read in the source; no run has shown it" in said
+    assert STATES["open"] in said
+
+
+def test_a_tree_that_cannot_be_read_is_unknown_and_never_an_error(audited: Callable[..., Audit]) -> None:
+    (finding,) = audited("def f(:\n").findings
+    assert finding.state == "unknown-source"
+    assert "does not parse" in finding.reason

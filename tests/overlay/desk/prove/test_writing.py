@@ -1,0 +1,249 @@
+"""`overlay prove --write`: what is written, what is refused, and what becomes of it with `OVERLAY_TRUST`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import output_schema
+import pytest
+from toy_pack import CORE, ELSEWHERE, KINDS, MENDED, UNKNOWN, Toy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RIGHT = "toy/toylib.right"
+FILE = "here.json"
+STRONG = {"tried": 100, "passed": 10}
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Toy:
+    made = Toy(tmp_path)
+    made.record(right=STRONG, raises=STRONG, undoes=STRONG)
+    made.core(ELSEWHERE)
+    return made
+
+
+def plan(toy: Toy, patch: str = RIGHT) -> tuple[str, str]:
+    """Return the verdict of a plan that goes by the file, and why."""
+    found = json.loads(toy.run("plan", "--patches", patch, "--json", OVERLAY_TRUST=FILE).stdout)
+    output_schema.check(found, "plan")
+    verdict = next(one for one in found["verdicts"] if one["patch"] == patch)
+    return verdict["verdict"], verdict["reason"]
+
+
+def wrote(toy: Toy, *more: str, patch: str = RIGHT) -> tuple[int, str, list[str]]:
+    """Return the exit status, why nothing was written, and what was."""
+    done = toy.run("prove", patch, "--write", FILE, "--json", "--seed", "5", *more)
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    output_schema.check(found, "prove --write")
+    (one,) = found["tries"]
+    assert (toy.folder / FILE).exists() is bool(one["rows"])
+    return done.returncode, one["why"], [row["verdict"] for row in one["rows"]]
+
+
+def test_what_is_proven_is_believed_for_its_very_sites(toy: Toy) -> None:
+    assert toy.run("plan", "--patches", RIGHT).returncode == 1
+    assert wrote(toy) == (0, "", ["apply"])
+    assert toy.run("plan", "--patches", RIGHT).returncode == 1
+    verdict, reason = plan(toy)
+    assert verdict == "apply"
+    assert reason.startswith("proven on 20") or ": proven on 20" in reason or "is proven on 20" in reason
+    assert "with seeds 5, 6, 7" in reason
+    said = " ".join(toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST=FILE).stdout.split())
+    assert "apply toylib 1.2.0 (trusted here: proven on 20" in said
+    # Layout, a version and what no site is do not matter; one byte of syntax at a site does.
+    toy.write("toylib/VERSION", "1.3.0")
+    toy.core(ELSEWHERE.replace("scale(x, 2)", "scale( x,2 )") + "more = 1\n")
+    assert plan(toy)[0] == "apply"
+    for text in (ELSEWHERE.replace("+ 1", "+ 2"), ELSEWHERE.replace("x, 2", "x, 3")):
+        toy.core(text)
+        verdict, reason = plan(toy)
+        assert verdict == "unknown-source"
+        assert "has an unknown digest" in reason
+        assert "trusted here" not in toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST=FILE).stdout
+    toy.core(CORE)
+    assert plan(toy) == ("apply", "")
+
+
+def test_what_is_written_later_of_one_source_replaces_what_was(toy: Toy) -> None:
+    wrote(toy)
+    first = json.loads((toy.folder / FILE).read_text())
+    toy.core(UNKNOWN)
+    wrote(toy, "--judged")
+    both = json.loads((toy.folder / FILE).read_text())
+    assert both["rows"][0] == first["rows"][0]
+    assert len(both["rows"]) == 2
+    # Void, as the code is another one: it is tried anew.
+    contract = toy.folder / "toypack/toylib/right/contract.py"
+    contract.write_text(f"{contract.read_text()}\nMORE = 1\n")
+    wrote(toy, "--judged")
+    again = json.loads((toy.folder / FILE).read_text())
+    assert again["rows"][0] == first["rows"][0]
+    assert len(again["rows"]) == 2
+    assert again["rows"][1]["code"] != both["rows"][1]["code"]
+
+
+def test_what_upstream_has_mended_is_not_needed(toy: Toy) -> None:
+    toy.core(MENDED)
+    assert wrote(toy, "--judged") == (0, "", ["not-needed"])
+    assert plan(toy) == ("not-needed", plan(toy)[1])
+    assert "upstream alone keeps the contract" in (toy.folder / FILE).read_text() or plan(toy)[1]
+    toy.core(ELSEWHERE.replace("return x * factor + 1", "return factor * x"))
+    assert plan(toy)[0] == "unknown-source"
+
+
+def test_what_is_not_there_is_not_needed_and_nothing_is_run(toy: Toy) -> None:
+    toy.core("def another(x):\n    return x\n")
+    assert wrote(toy, patch="toy/toylib.hangs") == (0, "", ["not-needed"])
+    assert plan(toy, "toy/toylib.hangs") == ("not-needed", "nothing that the patch replaces is there")
+
+
+def test_a_replaced_site_that_is_new_is_a_matter_of_judgement(toy: Toy) -> None:
+    toy.core(UNKNOWN)
+    status, why, rows = wrote(toy)
+    assert (status, rows) == (1, [])
+    assert "the patch replaces toylib.core:scale, and was not tested with this source of it" in why
+    assert why.endswith("add --judged")
+    assert wrote(toy, "--judged") == (0, "", ["apply"])
+    assert plan(toy)[0] == "apply"
+
+
+@pytest.mark.parametrize(
+    ("mutants", "said"),
+    [
+        ({"right": {"tried": 100, "passed": 11}}, "it lets 11 of 100 changed sources pass"),
+        ({"right": {"tried": 19, "passed": 0}}, "was measured on 19 changed sources, and 20 are asked"),
+        ({}, "it has not been measured how many changed sources it lets pass"),
+    ],
+)
+def test_a_weak_contract_may_not_speak_for_an_unknown_source(
+    toy: Toy, mutants: dict[str, dict[str, int]], said: str
+) -> None:
+    toy.core(CORE)
+    toy.record(**mutants)
+    toy.core(ELSEWHERE)
+    status, why, rows = wrote(toy)
+    assert (status, rows) == (1, [])
+    assert said in why
+    assert "add --judged" in why
+    assert wrote(toy, "--judged") == (0, "", ["apply"])
+
+
+@pytest.mark.parametrize(
+    ("core", "said"),
+    [
+        (UNKNOWN.replace("def other", "def another"), "no variant of it fits toylib 1.2.0 (1: "),
+        (UNKNOWN.replace("def scale", "@print\ndef scale"), "is decorated (@print)"),
+        (UNKNOWN + "\n\ndef scale(x, factor=2):\n    return 3\n", "is bound more than once"),
+        ("def scale(:", "does not parse"),
+        (CORE, "apply"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_also_where_it_is_judged(toy: Toy, core: str, said: str) -> None:
+    toy.core(core)
+    status, why, rows = wrote(toy, "--judged")
+    assert (status, rows) == (1, [])
+    assert said in why
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "ZeroDivisionError"),
+        # What the patch would undo of this source.
+        ("undoes", "with the patch: wrong: another result than without the patch"),
+        ("lacks", "no_such_package is not installed"),
+        ("on-gpus", "its contract runs on cuda alone"),
+    ],
+)
+def test_a_contract_that_does_not_hold_writes_nothing(toy: Toy, name: str, said: str) -> None:
+    status, why, rows = wrote(toy, "--judged", patch=f"toy/toylib.{name}")
+    assert (status, rows) == (1, [])
+    assert said in why
+
+
+def test_where_one_fails_the_others_are_written_and_the_command_is_loud(toy: Toy) -> None:
+    for name in {*KINDS} - {"right", "undoes"}:
+        toy.core(CORE)
+        (toy.folder / f"toypack/toylib/{name.replace('-', '_')}/__init__.py").unlink()
+    toy.core(ELSEWHERE)
+    done = toy.run("prove", "--write", FILE, "--seed", "5")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 of 2 written to here.json" in " ".join(done.stdout.split())
+    assert "OVERLAY_TRUST=here.json goes by it" in " ".join(done.stdout.split())
+    assert plan(toy)[0] == "apply"
+    assert plan(toy, "toy/toylib.undoes")[0] == "unknown-source"
+
+
+def test_a_damaged_file_is_an_error_and_stays_as_it_is(toy: Toy) -> None:
+    for text in ("[[", '{"rows": 3}', ""):
+        toy.write(FILE, text)
+        for done in (
+            toy.run("prove", RIGHT, "--write", FILE),
+            toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST=FILE),
+        ):
+            assert done.returncode == 2, done.stdout
+            assert "here.json is no table" in done.stderr
+        assert (toy.folder / FILE).read_text() == text
+    done = toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST="gone.json")
+    assert done.returncode == 2
+    assert "gone.json cannot be read" in done.stderr
+    assert "unset OVERLAY_TRUST" in done.stderr
+    done = toy.run("prove", RIGHT, "--write", "nowhere/here.json")
+    assert done.returncode == 2
+    assert "nowhere/here.json cannot be written" in done.stderr
+
+
+def test_a_row_of_another_code_is_left_out_with_a_warning(toy: Toy) -> None:
+    wrote(toy)
+    path = toy.folder / "toypack/toylib/right/__init__.py"
+    text = path.read_text()
+    path.write_text(text.replace("for everybody", "for all people"))
+    assert plan(toy)[0] == "apply"
+    path.write_text(text.replace("return x * factor", "return factor * x"))
+    assert plan(toy)[0] == "unknown-source"
+    done = toy.run("plan", "--patches", RIGHT, OVERLAY_TRUST=FILE)
+    assert f"is of another state of {RIGHT}, and is not asked about it" in " ".join(done.stderr.split())
+
+
+def test_lock_pin_and_ranks_hold_what_is_trusted(toy: Toy) -> None:
+    wrote(toy)
+    assert toy.run("lock", "--patches", RIGHT, OVERLAY_TRUST=FILE).returncode == 0
+    lock = (toy.folder / "overlay.lock").read_text()
+    assert "[patch.target.trusted]" in lock
+    check = ("lock", "--check", "--patches", RIGHT)
+    assert toy.run(*check, OVERLAY_TRUST=FILE).returncode == 0
+    without = toy.run(*check)
+    assert without.returncode == 1
+    assert "toylib trusted source of toylib.core:scale: locked" in without.stdout
+    toy.write(
+        "job.py",
+        "import overlay\n"
+        "from overlay.runtime.process import here\n"
+        "overlay.enable()\n"
+        "import toylib.core\n"
+        "print(toylib.core.scale(4))\n"
+        "facts = sorted(here().statement().facts.items())\n"
+        "print(*(f'{name}={value}' for name, value in facts), sep='\\n')\n",
+    )
+    settings = {"OVERLAY_PATCHES": RIGHT}
+    plain, trusting = (toy.python("job.py", **settings, **more) for more in ({}, {"OVERLAY_TRUST": FILE}))
+    assert plain.stdout.startswith("9\n")
+    assert trusting.stdout.startswith("8\n")
+    assert "proven on 20" in trusting.stderr
+    facts = {*trusting.stdout.splitlines()} ^ {*plain.stdout.splitlines()}
+    # Where it is not trusted, nothing of it is in force.
+    assert any(fact.startswith(f"{RIGHT}=revision ") for fact in facts)
+    assert any(fact.startswith(f"{RIGHT} source of toylib.core:scale=") for fact in facts)
+    assert not any(RIGHT in fact for fact in plain.stdout.splitlines())
+    pinned = {**settings, "OVERLAY_PIN": "overlay.lock"}
+    assert toy.python("job.py", **pinned, OVERLAY_TRUST=FILE).stdout.startswith("8\n")
+    refused = toy.python("job.py", **pinned)
+    assert refused.returncode == 1
+    assert "PinError" in refused.stderr
+    strict = {**settings, "OVERLAY_STRICT": "1"}
+    assert toy.python("job.py", **strict, OVERLAY_TRUST=FILE).returncode == 0
+    assert "PatchError" in toy.python("job.py", **strict).stderr

@@ -1,0 +1,269 @@
+"""What a job's ranks left: who agrees, who differs, who is missing, and what is said first."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import report_inputs as made
+from command_line import unknown_verl
+from fake_upstream import triple
+
+from overlay import cli
+from overlay.desk.report import job, page
+from overlay.desk.report.headline import OPT_IN, OUTCOMES, headline, outcome, view_of_group, view_of_plan
+from overlay.errors import ReportError
+from overlay.ledger import STATES
+from overlay.source.source import InstalledTree
+from overlay.verdict import VERDICTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.runtime.engine import Engine
+
+ID = "verl.sft-balance"
+
+
+def read(folder: Path, *statuses: dict[str, Any], world: int | None = None) -> job.Job:
+    fresh = folder / f"job-{len(list(folder.iterdir()))}"
+    return job.read(str(made.job(fresh, *statuses, world=world)))
+
+
+def facts(found: job.Job) -> list[str]:
+    return [one.fact for one in found.differences]
+
+
+def test_a_rank_that_waits_for_its_modules_is_no_difference(tmp_path: Path) -> None:
+    site = unknown_verl(tmp_path / "site")
+    one, other, begun = made.status(site), made.status(site), made.status(site)
+    made.patch_of(one, ID).update(state="applied", reason="")
+    made.patch_of(other, ID).update(state="armed", reason="", verdict=None)
+    # One of its two modules has been imported.
+    place = {"site": "m:f", "project": "verl", "state": "applied"}
+    made.patch_of(begun, ID).update(state="armed", reason="", sites=[place])
+    found = read(tmp_path, other, one, begun)
+    assert found.differences == ()
+    # And one that knows more speaks for all.
+    assert made.patch_of(found.groups[0].status.to_dict(), ID)["verdict"] is not None
+    made.patch_of(one, ID).update(state="failed")
+    assert facts(read(tmp_path, other, one, begun)) == [ID]
+
+
+@pytest.mark.parametrize(
+    ("change", "fact", "said"),
+    [
+        ({"version": "9.9"}, "overlay", "9.9"),
+        ({"enabled": False}, "overlay", "not enabled"),
+        ({"python": "3.12.1"}, "Python", "3.12.1"),
+        ({"strict": True}, "strict", "yes"),
+        ({"pinned": "sha256:1"}, "pinned to", "sha256:1"),
+        ({"half_patched": ["x came here pickled"]}, "half-patched: x", "yes"),
+        ({"state": "failed", "reason": "why"}, ID, "failed (why)"),
+        ({"state": "reverted", "reason": ""}, ID, "reverted"),
+        ({"revision": 99}, f"{ID} revision", "99"),
+    ],
+)
+def test_a_rank_that_differs_is_named_with_what_it_says(
+    tmp_path: Path, change: dict[str, Any], fact: str, said: str
+) -> None:
+    site = unknown_verl(tmp_path / "site")
+    status, other = made.status(site), made.status(site)
+    (made.patch_of(other, ID) if "state" in change or "revision" in change else other).update(change)
+    found = read(tmp_path, status, other, status)
+    assert [group.name for group in found.groups] == ["ranks 0,2", "rank 1"]
+    (one,) = found.to_dict()["differences"]
+    assert (one["fact"], one["said"][0][0], one["said"][1]) == (fact, "ranks 0,2", ["rank 1", said])
+    assert found.gaps() == []
+
+
+def test_versions_and_sources_that_differ_are_named(tmp_path: Path) -> None:
+    one, other = (made.status(unknown_verl(tmp_path / name)) for name in ("one", "other"))
+    target = made.patch_of(other, ID)["verdict"]["targets"][0]
+    target["findings"][0]["digest"] = "feedfeedfeed"
+    found = read(tmp_path, one, other)
+    assert facts(found) == [f"{ID} source of {target['findings'][0]['site']}"]
+    assert found.differences[0].is_source
+    for patch in other["patches"]:
+        for target in (patch["verdict"] or {"targets": ()})["targets"]:
+            target["version"] = "0.8.1" * (target["project"] == "verl")
+    found = read(tmp_path, one, other)
+    assert "verl version" in facts(found)
+    assert " differ in verl version." in headline({}, found).text
+
+
+def test_ranks_of_two_selections_differ_in_that_and_not_in_each_patch(tmp_path: Path) -> None:
+    more = made.status(tmp_path)
+    names = [one["patch"] for one in more["patches"]]
+    fewer = {**more, "patches": more["patches"][:2], "selection": names[:2]}
+    found = read(tmp_path, {**more, "selection": names[:4]}, fewer)
+    (one,) = found.to_dict()["differences"]
+    assert one["fact"] == "selection"
+    assert one["said"] == [
+        ["rank 0", f"2 that all have, and {names[2]}, {names[3]}"],
+        ["rank 1", "2 that all have"],
+    ]
+
+
+def test_processes_that_share_a_rank_or_have_none_are_told_apart(tmp_path: Path) -> None:
+    folder = made.job(tmp_path / "job", made.status(tmp_path))
+    made.process(folder, "0", rank=0, pid=8)  # the actor and the critic
+    made.process(folder, "0", rank=1)
+    made.process(folder, "0", host="driver")
+    (group,) = job.read(str(folder)).groups
+    assert group.name == (
+        "rank 1, rank 0 (process 7 on node), rank 0 (process 8 on node), process 7 on driver (no rank)"
+    )
+
+
+def test_nobody_speaks_for_a_rank_that_left_no_ledger(tmp_path: Path) -> None:
+    folder = made.job(tmp_path / "job", made.status(tmp_path), world=4)
+    made.process(folder, "0", rank=1, world=4, ended=False)
+    found = job.read(str(folder))
+    assert (found.missing, found.to_dict()["cut_short"]) == ((2, 3), ["rank 1"])
+    said = headline({"a": "in place"}, found)
+    assert said.tone == "care"
+    assert said.text.startswith(
+        "The 2 processes here agree. There is no ledger of ranks 2-3. Killed or still"
+    )
+
+
+def test_a_folder_in_which_nothing_can_be_read_says_why(tmp_path: Path) -> None:
+    folder = made.job(tmp_path / "job", made.status(tmp_path))
+    (folder / "ledger-0.json").write_text('{"patches": ')
+    with pytest.raises(ReportError, match=r"process-000\.json: .*ledger-0\.json is no ledger: Expecting"):
+        job.read(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ("in place", ["applied", "applied armed", "applied not-selected", "applied opt-in"]),
+        ("to be applied", ["apply", "apply not-installed"]),
+        ("not reached", ["armed", "apply armed", "armed not-selected", "armed opt-in"]),
+        ("not selected", ["not-selected", "apply not-selected"]),
+        ("not installed", ["not-installed", "not-installed armed"]),
+        ("nothing to mend", ["skipped", "skipped armed"]),
+        ("incomplete", ["incomplete", "applied incomplete"]),
+        ("asked for, and not there", ["failed", "conflict", "applied conflict"]),
+        ("not known", ["", "another-overlay's"]),
+    ],
+)
+def test_what_became_of_a_patch(found: str, words: list[str]) -> None:
+    assert {outcome(said.split()) for said in words} == {found}
+
+
+def test_every_state_and_verdict_comes_to_something() -> None:
+    words = (*STATES, *VERDICTS, OPT_IN)
+    assert {outcome([word]) for word in words} == OUTCOMES.keys() - {"not known"}
+    assert {name for name, tone in OUTCOMES.items() if tone == "plain"} == page.LISTED.keys()
+
+
+def test_what_only_its_id_selects_is_not_to_be_applied(
+    upstream: Upstream, engines: Callable[..., Engine]
+) -> None:
+    named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
+    engine, tree = engines(upstream.patch(), named), InstalledTree()
+    view = view_of_plan("here", engine.plan_each(tree), engine.chosen("all").ids)
+    assert {name: outcome([view.word(name)]) for name in engine.known()} == {
+        "fakeup.scale": "to be applied",
+        "fakeup.reading": "opt-in",
+    }
+
+
+def test_agreement_comes_first(tmp_path: Path) -> None:
+    one, other = (made.status(tmp_path, python=f"3.12.{number}", news=1) for number in range(2))
+    outcomes = {**dict.fromkeys("abcd", "in place"), **dict.fromkeys("efg", "not reached")}
+    alike = read(tmp_path, one, one, one)
+    assert [(group.name, group.processes) for group in alike.groups] == [("ranks 0-2", 3)]
+    said = headline(outcomes, alike)
+    assert (said.tone, said.tally()) == ("good", "4 in place \u00b7 3 not reached")
+    assert said.text == "All 3 processes agree. 4 patches are in place, and none was refused."
+    said = headline(outcomes, read(tmp_path, one, other, one))
+    assert said.tone == "bad"
+    assert said.text.startswith("The 3 processes do not agree: ranks 0,2 and rank 1 differ in Python. ")
+    assert said.text.endswith("4 patches are in place on some, and none was refused.")
+    said = headline(outcomes, read(tmp_path, one))
+    assert said.text.startswith("One process, with nobody to compare it with. 4 patches")
+    # What nobody has selected is no patch of the job.
+    assert view_of_group(alike.groups[0]).word("verl.another") == "not-selected"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "tone", "text"),
+    [
+        ({}, "plain", "There is nothing here that a patch would mend."),
+        ({"a": "to be applied"}, "good", "1 patch would be applied here, and none is refused."),
+        ({"a": "to be applied", "b": "asked for, and not there"}, "bad", "b is asked for, and not there."),
+        (dict.fromkeys("abcdef", "taken out"), "care", "a, b, c, d and 2 more are not completely in place."),
+        ({"a": "not reached"}, "plain", "No patch has been reached: none of the modules that "),
+    ],
+)
+def test_the_outcome_of_installations(outcomes: dict[str, str], tone: str, text: str) -> None:
+    found = headline(outcomes, None)
+    assert (found.tone, found.text[: len(text)]) == (tone, text)
+
+
+def test_without_a_job_the_page_is_on_what_is_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, path = made.page(tmp_path), tmp_path / "r.html"
+    said = capsys.readouterr()
+    assert (said.out, "this environment" in text) == ("", True)
+    assert f"wrote {path} ({path.stat().st_size / 1e3:.0f} kB): " in said.err
+    assert not re.search('id="(agreement|effects)"', text)
+    # And without a page, there is nothing to print.
+    assert cli.main(["report"]) == 2
+    # A page that is there stays as it is where none can be made.
+    assert cli.main(["report", "-o", str(path), str(tmp_path)]) == 2
+    assert path.read_text() == text
+
+
+def test_what_was_not_reached_is_only_listed(tmp_path: Path) -> None:
+    site = unknown_verl(tmp_path / "site")
+    folder = str(made.job(tmp_path / "job", made.status(site)))
+    text = made.page(tmp_path, folder)
+    (listed,) = re.findall(r"<strong>Not reached</strong> .*?: (.*?)\.</p>", text)
+    assert "slime.capped-partitions" in listed.split(", ")
+    assert ">slime.capped-partitions" not in text
+    # The installation itself knows that it is not there.
+    text = made.page(tmp_path, folder, "--audit", str(site))
+    (listed,) = re.findall(r"<strong>Not installed</strong> .*?: (.*?)\.</p>", text)
+    assert "slime.capped-partitions" in listed.split(", ")
+
+
+@pytest.mark.parametrize(("place", "said"), [("none", "is no folder"), (".", "no process has left a ledger")])
+def test_what_is_no_job_is_exit_code_2(
+    place: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = str(tmp_path / "r.html")
+    for words in ([], ["-o", page]):
+        assert cli.main(["report", str(tmp_path / place), *words]) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert "OVERLAY_LEDGER_DIR" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["no/r.html", "file/r.html", "", "/proc/r.html"])
+def test_a_place_that_cannot_be_written_to_is_told_before_any_work(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(page, "needed", lambda: pytest.fail("it went to work"))
+    assert cli.main(["report", "-o", str(tmp_path / place)]) == 2
+    assert "the report cannot be written" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_without_the_extra_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert cli.main(["report", "-o", str(tmp_path / "r.html")]) == 2
+    assert "pip install jinja2" in capsys.readouterr().err

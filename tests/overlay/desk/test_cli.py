@@ -1,0 +1,291 @@
+"""The command line, as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import overlay, read, unknown_verl
+
+from overlay import cli
+from overlay.source.registry import load_patches
+
+PATCHES = Path(__file__).resolve().parents[3] / "patches"
+
+
+#: The patches that there are, by their files and folders.
+IDS = sorted(
+    f"{place.parent.name}.{place.stem.replace('_', '-')}"
+    for place in PATCHES.glob("[!_]*/[!_]*")
+    if place.suffix == ".py" or (place / "__init__.py").is_file()
+)
+
+
+def test_list() -> None:
+    assert [patch["id"] for patch in read("list")] == IDS
+    text = overlay("list").stdout
+    assert all(name in text for name in IDS)
+
+
+def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
+    (unknown_verl(tmp_path) / "verl/__init__.py").touch()
+    environ = {"PYTHONPATH": str(tmp_path), "OVERLAY_PATCHES": "verl.*,miles.*"}
+    here = {patch["id"]: patch["here"] for patch in read("list", code=0, **environ)}
+    assert here["verl.strict-token-budget"] == "unknown-source"
+    assert here["miles.loss-memory"] == "not-installed"  # an upstream of which no environment has a release
+    text = overlay("list", **environ).stdout
+    assert re.search(r"^miles.loss-memory@1 +not-installed", text, re.MULTILINE)
+    found = {patch["patch"]: patch for patch in read("status", code=1, **environ)["patches"]}
+    assert found["verl.strict-token-budget"]["state"] == "skipped"
+    assert found["miles.loss-memory"]["state"] == "skipped"
+    text = overlay("status", **environ).stdout
+    assert "miles." not in text
+    assert "4 patches left out: miles is not installed\n" in text
+
+
+def test_explain_says_whether_numbers_change_and_how_to_have_it_alone(tmp_path: Path) -> None:
+    said = "Changes the numbers of a running job:"
+    for name in ("slime.loss-memory", "verl.dynamic-cp-loss", "verl.distillation-loss-scale"):
+        patch = load_patches()[name]
+        text = " ".join(overlay("explain", name, "--site", str(tmp_path)).stdout.split())
+        assert (f"{said} YES" if "numbers" in patch.changes else f"{said} no") in text
+        alone = text.partition("Alone: overlay run --patches ")[2].split()[0]
+        data = read("plan", "--site", str(tmp_path), "--patches", alone, code=2)
+        assert set(data["selection"]) - set(data["companions"]) == {name, *patch.requires}
+
+
+def test_a_selection_may_begin_with_a_drop(tmp_path: Path) -> None:
+    for command in ("plan", "audit"):
+        data = read(command, "--site", str(tmp_path), "--patches", "-verl.sft-balance", code=2)
+        left = {one["patch"] for one in data["verdicts"] if one["verdict"] == "not-selected"}
+        assert "verl.sft-balance" in left
+        assert "verl.strict-token-budget" not in left
+    status = read("status", "--patches", "-verl.sft-balance")
+    assert "verl.sft-balance" not in status["selection"]
+    assert read("status", "--patches", "-verl.sft-balance,-verl.*")["selection"]
+
+
+def test_tables_fit_a_terminal(tmp_path: Path) -> None:
+    for arguments, code in (
+        (["list"], 0),
+        (["plan", "--site", str(tmp_path)], 2),
+        (["status"], 0),
+        (["explain", IDS[0], "--site", str(tmp_path)], 0),
+    ):
+        done = overlay(*arguments)
+        assert done.returncode == code, done.stderr
+        long = [
+            line
+            for line in done.stdout.splitlines()
+            if len(line) > 80 and " in /" not in line and "/" not in line
+        ]
+        assert long == [], arguments
+        assert "\x1b" not in done.stdout
+
+
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in IDS:
+        assert cli.main(["explain", name, "--site", str(tmp_path), "--json"]) == 0
+        data = json.loads(capsys.readouterr().out)
+        assert (data["patch"]["id"], data["verdict"]["verdict"]) == (name, "not-installed")
+        assert cli.main(["explain", name, "--site", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.startswith(f"{name}@")
+
+
+def test_explain_an_unknown_patch() -> None:
+    done = overlay("explain", "verl.dynamic-cp-los")
+    assert done.returncode == 2
+    assert "the nearest: verl.dynamic-cp-loss" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_plan_of_an_empty_folder(tmp_path: Path) -> None:
+    data = read("plan", "--site", str(tmp_path), code=2)
+    opt_in = {patch["id"] for patch in read("list") if patch["opt_in"]}
+    found = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
+    assert found == {name: "not-selected" if name in opt_in else "not-installed" for name in found}
+    chosen = read("plan", "--site", str(tmp_path), code=2, OVERLAY_PATCHES="verl.*")
+    assert "not-selected" in {verdict["verdict"] for verdict in chosen["verdicts"]}
+    audited = read("audit", "--site", str(tmp_path), code=2, OVERLAY_PATCHES="verl.*")
+    assert {verdict["verdict"] for verdict in audited["verdicts"]} == {"not-installed"}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> str:
+    """Return the folder of a verl whose version is known, and of which all is missing."""
+    return str(unknown_verl(tmp_path / "site"))
+
+
+def test_a_loud_verdict_is_exit_code_1(site: str) -> None:
+    data = read("audit", "--site", site, code=1)
+    verdicts = {verdict["patch"]: verdict["verdict"] for verdict in data["verdicts"]}
+    assert verdicts["verl.strict-token-budget"] == "unknown-source"
+    done = overlay("audit", "--site", site, "--sites")
+    assert done.returncode == 1
+    assert "does not exist" in done.stdout
+
+
+def test_audit_takes_a_path_and_writes_sarif(site: str, tmp_path: Path) -> None:
+    data = read("audit", site, "--sarif", str(tmp_path / "x.sarif"), code=1)
+    assert data == read("audit", "--site", site, code=1)
+    states = {one["defect"]: one["state"] for one in data["defects"]}
+    assert states["verl.budget-exceeded"] == "unknown-source"
+    log = json.loads((tmp_path / "x.sarif").read_text())
+    assert {one["ruleId"] for one in log["runs"][0]["results"]} == {
+        name for name, state in states.items() if state in ("open", "unknown-source", "mended")
+    }
+    done = overlay("audit", site, "--sarif", str(tmp_path / "nowhere" / "x.sarif"))
+    assert (done.returncode, "cannot be written" in done.stderr) == (2, True)
+
+
+def test_exit_codes_of_audit_follow_harm_and_settings(site: str, tmp_path: Path) -> None:
+    assert overlay("audit", site).returncode == 1
+    found = read("audit", site, "--harm", "hang", code=1)["defects"]
+    assert {one["harm"] for one in found} == {"hang"}
+    config = tmp_path / "run.sh"
+    config.write_text(
+        "python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo trainer.zzz=1 "
+        "actor_rollout_ref.ref.log_prob_use_dynamic_bsz=False\n"
+    )
+    data = read("audit", site, "--harm", "hang", "--settings", str(config))
+    assert [one["settings"]["word"] for one in data["defects"]] == ["not-met"]
+    assert "trainer.zzz" in data["settings"]["unknown"]
+    text = overlay("audit", site, "--harm", "hang", "--settings", str(config)).stdout
+    assert "NOT MET BY THESE SETTINGS" in text
+    assert "use_dynamic_bsz is off, upstream's default" in " ".join(text.split())
+    assert "safe" not in text
+    for wrong in ("nothing here\n", "\0"):
+        config.write_text(wrong)
+        assert overlay("audit", site, "--settings", str(config)).returncode == 2
+
+
+def test_audit_explains_one_defect(site: str) -> None:
+    data = read("audit", site, "--explain", "verl.per-token-loss-untold", code=1)
+    assert data["finding"]["defect"] == data["defect"]["id"] == "verl.per-token-loss-untold"
+    done = overlay("audit", site, "--explain", "verl.per-token-loss")
+    assert (done.returncode, "the nearest: verl.per-token-loss-untold" in done.stderr) == (2, True)
+
+
+def test_plan_counts_known_defects(site: str) -> None:
+    assert "`overlay audit` names them" in " ".join(overlay("plan", "--site", site).stdout.split())
+    data = read("plan", "--site", site, code=1)
+    assert data["defects"] == read("audit", "--patches", "all", site, code=1)["defects"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "words"),
+    [
+        (["plan", "--site", "/nowhere/at/all"], {}, "does not exist"),
+        (["audit", "--site", __file__], {}, "is neither a folder nor an archive to import from"),
+        (["audit", "--site", ""], {}, "does not exist"),
+        (["plan", "--patches", ""], {}, "patches is empty"),
+        (["audit", "--patches", ""], {}, "patches is empty"),
+        (["status", "--patches", ""], {}, "patches is empty"),
+        (["plan"], {"OVERLAY_PATCHES": ","}, "OVERLAY_PATCHES is empty"),
+        (["plan"], {"OVERLAY_PATCHES": "verl.dynamic"}, "OVERLAY_PATCHES: 'verl.dynamic' names no patch"),
+        (["plan", "--patches", "x"], {}, "names no patch"),
+        (["status"], {"OVERLAY_STRICT": "perhaps"}, "OVERLAY_STRICT='perhaps'"),
+        (["status"], {"OVERLAY_LOG": "perhaps"}, "OVERLAY_LOG='perhaps'"),
+        (["list"], {"OVERLAY_PACKS": "A pack"}, "OVERLAY_PACKS: 'A' is not the name of a pack"),
+        (["list"], {"OVERLAY_PACKS": "acme"}, "no pack 'acme' is installed"),
+        (["status"], {"OVERLAY_PIN": "sha256:1"}, "64 hexadecimal digits"),
+        (["status"], {"OVERLAY_PIN": "/nowhere/x.lock"}, "the lock /nowhere/x.lock cannot be read"),
+        (["lock", "--check", "--file", "/nowhere"], {}, "the lock /nowhere cannot be read"),
+        (["lock", "--check", "--update", "x"], {}, "not allowed with"),
+        (["run"], {}, "there is no COMMAND"),
+        (["run", "--patches"], {}, "expected one argument"),
+        (["frobnicate"], {}, "invalid choice"),
+    ],
+)
+def test_what_cannot_be_understood_is_exit_code_2(
+    arguments: list[str], environ: dict[str, str], words: str
+) -> None:
+    done = overlay(*arguments, **environ)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_status_arms_what_the_environment_says() -> None:
+    data = read("status", OVERLAY_PATCHES="megatron.*")
+    named = [patch["id"] for patch in read("list") if not patch["opt_in"]]
+    assert [patch["patch"] for patch in data["patches"]] == [
+        name for name in named if name.startswith("megatron.")
+    ]
+
+
+def test_digest(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("def f(): pass\n")
+    assert read("digest", "m:f", "--site", str(tmp_path))["m:f"]
+    done = overlay("digest", "m:g", "--site", str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, f"overlay: there is no m:g in {tmp_path}\n")
+
+
+def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None:
+    # The folder above that which was meant, for one.
+    done = overlay("audit", "--site", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"overlay: no upstream of a selected patch is in {tmp_path}: name the folders of the path, such as "
+        "the site-packages and each checkout\n"
+    )
+    # With no patch selected there is none to be missed.
+    assert overlay("plan", "--patches", "none", "--site", str(tmp_path)).stderr == ""
+
+
+def test_a_folder_that_is_none_is_one_line(tmp_path: Path) -> None:
+    for words in (["--site", str(tmp_path / "x")], ["--site", str(tmp_path), "--root", __file__]):
+        done = overlay("audit", *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.endswith(": name a site-packages, a checkout, an unpacked wheel, or a wheel\n")
+
+
+def test_the_projects_of_an_image_lie_in_several_folders(tmp_path: Path) -> None:
+    for project, file in (("verl", "verl/protocol.py"), ("slime", "slime/utils/seqlen_balancing.py")):
+        (tmp_path / project / file).parent.mkdir(parents=True)
+        (tmp_path / project / file).write_text("")
+    sites = ["--site", str(tmp_path / "verl"), "--site", str(tmp_path / "slime")]
+    data = read("audit", *sites, code=1)
+    found = {one["patch"].partition(".")[0] for one in data["verdicts"] if one["verdict"] != "not-installed"}
+    assert found == {"verl", "slime"}
+    assert data["site"] == f"{tmp_path / 'verl'}{os.pathsep}{tmp_path / 'slime'}"
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    command = f"{sys.executable} -m overlay list --json | head -c 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)  # noqa: S607
+    assert "Traceback" not in done.stderr
+
+
+def test_output_that_cannot_be_encoded_is_escaped(tmp_path: Path) -> None:
+    for name in (os.fsdecode(b"b\xff d"), "na\u00efve"):
+        (tmp_path / name).mkdir()
+        for arguments in (["audit", "--sites"], ["audit", "--json"], ["plan"]):
+            done = overlay(*arguments, "--site", str(tmp_path / name), PYTHONIOENCODING="ascii")
+            assert done.returncode == 2, done.stderr
+            assert done.stdout.isascii()
+            assert "\\" in done.stdout or arguments == ["plan"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is full")  # noqa: PTH110
+@pytest.mark.parametrize("arguments", [["list"], ["list", "--json"]])
+def test_a_full_device_is_exit_code_2(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "overlay", *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("overlay: the output cannot be written: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_default_selection_is_said() -> None:
+    assert "default: all, whatever" in " ".join(overlay("audit", "--help").stdout.split())
+    assert "default: OVERLAY_PATCHES, or all" in " ".join(overlay("plan", "--help").stdout.split())

@@ -1,0 +1,239 @@
+"""The cockpit: what bare `overlay` says of an installation, and that it fits a screen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command_line import overlay, read
+from fake_upstream import PROJECT, triple
+
+from overlay.defect import Defect
+from overlay.desk import state
+from overlay.desk.screen import screen
+from overlay.desk.state import Applying, Cockpit, Defects
+from overlay.launch import doctor
+from overlay.source.installed import Installed, installed
+from overlay.source.registry import load_patches, starting_commands
+from overlay.source.source import InstalledTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.patch import Patch
+    from overlay.runtime.engine import Engine
+
+
+# -- what is looked at -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def look(
+    upstream: Upstream, engines: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Cockpit]:
+    """Look at the fake upstream, while the checks find what a test says: they are tried elsewhere."""
+    monkeypatch.chdir("/")
+
+    def find(*patches: Patch, **wrong: str) -> Cockpit:
+        checks = tuple(
+            doctor.Check(name=name, answer="no", found=text, todo="do") for name, text in wrong.items()
+        )
+        found = doctor.Checkup(
+            active=True, reason="", file="", package="", python="", armed=not checks, checks=checks,
+            projects=(), todo=(),
+        )  # fmt: skip
+        monkeypatch.setattr(state, "examine", lambda engine: found)
+        return state.look(engines(*(patches or [upstream.patch()])))
+
+    return find
+
+
+def test_it_says_what_is_there_what_applies_and_what_is_left(
+    upstream: Upstream, look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = upstream.patch().replace(changes=("memory", "numbers"))
+    named = upstream.patch({"fakeup.core:Engine.fixed": triple}, name="fakeup.reading").replace(opt_in=True)
+    known = {
+        f"{mends.id}-is-wrong": Defect(
+            id=f"{mends.id}-is-wrong", project=PROJECT, summary="", harm="crash", patch=mends.id
+        )
+        for mends in (patch, named)
+    }
+    monkeypatch.setattr("overlay.desk.audit.audit.load_defects", lambda patches: known)
+    found = look(patch, named)
+    assert Installed(project="fakeup", version="1.2.0", where=str(upstream.root)) in found.projects
+    assert found.patches == (Applying(patch="fakeup.scale", changes=("memory", "numbers")),)
+    assert found.defects == Defects(
+        mended=("fakeup.scale-is-wrong",), left=("fakeup.reading-is-wrong",), unknown=()
+    )
+    assert (found.armed, found.refused, found.next) == (True, (), "overlay lock")
+    text = screen(found)
+    assert text.splitlines()[2].split()[:2] == ["fakeup", "1.2.0"]
+    assert "numbers  fakeup: scale (memory)" in text
+    said = (
+        "2 known defects are in what is installed: 1 mended by these patches, 1 left: fakeup.reading-is-wrong"
+    )
+    assert said in " ".join(text.split())
+    assert "armed: yes, every Python process that starts here and now" in text
+    # Nothing of an upstream was imported for that.
+    assert not [name for name in sys.modules if name.partition(".")[0] == "fakeup"]
+
+
+NOT_SET = {"OVERLAY": "is not set"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "refused", "there", "command"),
+    [
+        ({}, False, True, "overlay lock"),
+        (NOT_SET, False, True, "overlay run torchrun --nproc-per-node 8 train.py"),
+        ({**NOT_SET, "copies": "2"}, False, True, "overlay doctor"),
+        (NOT_SET, True, True, "overlay explain fakeup.scale"),
+        (NOT_SET, False, False, "overlay audit --site DIR"),
+    ],
+)
+def test_the_next_command_is_of_use(
+    upstream: Upstream,
+    look: Callable[..., Cockpit],
+    wrong: dict[str, str],
+    refused: bool,
+    there: bool,
+    command: str,
+) -> None:
+    patch = upstream.patch()
+    if refused:
+        upstream.write(core="def scale(value): ...\n")
+    if not there:
+        (upstream.root / "fakeup/core.py").unlink()
+    found = look(patch, **wrong)
+    assert found.next == command
+    assert found.refused == (("fakeup.scale",) if refused else ())
+    assert command in screen(found)
+    if "copies" in wrong:
+        assert "armed: no, copies 2" in screen(found)
+
+
+def test_the_command_is_that_of_what_is_installed(
+    look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = {"absent": "python -m absent", PROJECT.name: "python -m fakeup.train ...", "torch": "torchrun"}
+    monkeypatch.setattr(state, "starting_commands", lambda: commands)
+    assert look(**NOT_SET).next == "overlay run python -m fakeup.train ..."
+
+
+def test_each_project_has_a_command_and_the_one_beneath_all_comes_last() -> None:
+    projects = {target.project.name for patch in load_patches().values() for target in patch.targets}
+    assert starting_commands().keys() == projects
+    assert [*starting_commands()][-1] == "megatron-core"
+
+
+def test_a_lock_that_is_there_is_in_the_command(
+    look: Callable[..., Cockpit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "overlay.lock").touch()
+    assert look(**NOT_SET).next.startswith("overlay run --pin overlay.lock ")
+
+
+def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "ray").mkdir()
+    from overlay.source.registry import shown_projects
+
+    found = installed((*shown_projects(), PROJECT), InstalledTree(str(tmp_path)))
+    assert [(one.version, one.where) for one in found] == [("", "")] * 3
+    (tmp_path / "torch/__init__.py").touch()
+    (tmp_path / "torch/version.py").write_text("__version__ = '9.9'\n")
+    found = installed(shown_projects(), InstalledTree(str(tmp_path)))
+    assert (found[0].version, found[0].where) == ("9.9", str(tmp_path))
+
+
+# -- one screen ------------------------------------------------------------------------------------
+
+
+def full(prefix: str) -> Cockpit:
+    """Return a cockpit in which every patch of a project, and of Megatron, applies."""
+    patches = [
+        Applying(patch=name, changes=patch.changes)
+        for name, patch in load_patches().items()
+        if name.startswith((prefix, "megatron.")) and not patch.opt_in
+    ]
+    deep = "/root/miniconda3/envs/training-2026/lib/python3.12/site-packages/and/deeper"
+    names = [one.patch for one in patches]
+    return Cockpit(
+        version="0.10.0", python="3.12.10", executable=f"{deep}/bin/python",
+        projects=tuple(Installed(project=name, version="0.16.1rc3+cu128", where=deep) for name in "abcd"),
+        patches=tuple(patches), refused=(),
+        defects=Defects(mended=tuple(names), left=("a.b", "c.d"), unknown=()), armed=False,
+        reason="OVERLAY is not set", next="overlay run torchrun --nproc-per-node 8 train.py",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["slime.", "verl.", "miles."])
+def test_it_is_one_screen(prefix: str) -> None:
+    lines = screen(full(prefix)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 30, "\n".join(lines)
+    text = " ".join(" ".join(lines).split())
+    for one in full(prefix).patches:
+        assert one.patch.partition(".")[2] in text, one.patch
+
+
+def test_each_patch_stands_once_by_what_matters_most() -> None:
+    text = screen(full("slime."))
+    for name in ("whiten-over-cp (hangs)", "capped-partitions (memory)"):
+        assert " ".join(text.split()).count(name) == 1
+    order = [line.split()[0] for line in text.splitlines() if line[:1].isalpha() and line[8:9] == " "]
+    assert [word for word in order if word in ("numbers", "memory", "crashes", "speed", "safety")] == [
+        "numbers", "memory", "crashes", "speed", "safety",
+    ]  # fmt: skip
+
+
+# -- as a process ----------------------------------------------------------------------------------
+
+
+def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
+    done, data = overlay(), overlay("--json")
+    assert done.returncode == data.returncode == 0, done.stderr
+    found: Any = json.loads(data.stdout)
+    assert done.stdout.startswith(f"overlay {found['version']} on Python {found['python']}, ")
+    for project in found["projects"]:
+        assert project["project"] in done.stdout
+        assert project["version"] in done.stdout
+    for patch in found["patches"]:
+        assert patch["patch"].partition(".")[2] in done.stdout
+    assert f"{found['defects']['present']} known defect" in done.stdout
+    assert not found["armed"]
+    assert found["next"] in done.stdout
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_it_says_what_is_wrong_with_a_setting() -> None:
+    done = overlay(OVERLAY_PATCHES="verl.nothing")
+    assert done.returncode == 0
+    assert "armed: no, OVERLAY_PATCHES: 'verl.nothing' names no patch" in done.stdout
+    assert "next: overlay doctor" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_json_can_be_asked_for_before_the_command_and_after_it() -> None:
+    assert json.loads(overlay("--json", "packs").stdout) == read("packs")
+
+
+def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -> None:
+    pytest.importorskip("wrapt")
+    (tmp_path / "slime/utils").mkdir(parents=True)
+    (tmp_path / "slime/__init__.py").touch()
+    (tmp_path / "slime/utils/__init__.py").touch()
+    (tmp_path / "slime/utils/seqlen_balancing.py").write_text("")
+    (tmp_path / "setup.py").write_text("setup(name='slime', version='0.2.4')\n")
+    done = overlay(PYTHONPATH=str(tmp_path), OVERLAY_PATCHES="slime.*")
+    assert done.returncode == 1, done.stdout
+    assert "slime" in done.stdout
+    assert "not known of this source: slime." in done.stdout

@@ -1,0 +1,345 @@
+"""`overlay new`: what it writes fails until it is filled in, whatever is left out, and passes then."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import output_schema
+import pytest
+from authoring_cases import ANSWERS, ROOT, SITE, Workplace, put
+
+from overlay.desk.new import Wish, Written, write
+from overlay.errors import SelectionError
+from overlay.model import toml
+from overlay.source.source import InstalledTree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The files of a patch.
+NAMES = ("__init__", "contract")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Workplace:
+    return Workplace(tmp_path)
+
+
+#: Answers that are none, and what is said of them: of the form, or of a run of the contract.
+FORM = {
+    ("CONTRACT = Contract", "PROMISE = Contract"): "contract: contract.py defines no CONTRACT",
+    ("some/upstream#1", "somewhere"): "'somewhere' is neither",
+    ("Means that are not rounded down", "Mean"): "summary: one line of",
+    (" for everybody. With the patch it is that of the numbers.", ""): "why: sentences of at least",
+}
+RUN = {
+    ("'' if mean([1, 2]) == 1.5 else 'rounded'", "'always'"): "FAILS: with the patch: wrong: always",
+    ("/ len(args[0])", "// len(args[0])"): "FAILS: with the patch: wrong: rounded",
+    ("return sum(", "raise ValueError  # ("): "FAILS: with the patch: raises: ValueError",
+}
+
+
+def test_what_is_written_parses_and_its_form_names_all_that_is_missing(place: Workplace) -> None:
+    written = place.new()
+    assert written == Written(
+        id="verl.exact-mean",
+        files=("patches/verl/exact_mean/__init__.py", "patches/verl/exact_mean/contract.py"),
+        todo=("./scripts/matrix tested verl.exact-mean --write --judged",),
+    )
+    for path in place.files(written):
+        ast.parse(path.read_text())
+    said = "\n".join(place.forms()[written.id])
+    for text in ANSWERS:
+        assert missing(text) in said
+
+
+def missing(text: str) -> str:
+    """Return what is said of a placeholder that is left."""
+    return text[text.index("TODO") :].rstrip('")')
+
+
+def test_a_placeholder_never_applies_and_is_not_proven(place: Workplace) -> None:
+    written = place.new()
+    done = place.overlay("plan", "--json", "--site", str(place.upstream))
+    assert done.returncode == 1
+    (verdict,) = json.loads(done.stdout)["verdicts"]
+    assert (verdict["patch"], verdict["verdict"]) == ("verl.exact-mean", "unknown-source")
+    status, why, rows = place.prove(written)
+    assert (status, rows) == (1, [])
+    assert "is not filled in: TODO" in why
+
+
+def test_filled_in_and_proven_it_applies(place: Workplace) -> None:
+    written = place.new()
+    place.fill(written, ANSWERS)
+    assert place.forms() == {written.id: []}
+    assert place.prove(written) == (0, "", ["apply"])
+    done = place.overlay("prove", written.id, "--json")
+    assert [row["verdict"] for row in json.loads(done.stdout)["rows"]] == ["proven"]
+
+
+def test_whatever_is_left_out_is_named(place: Workplace) -> None:
+    left = {}
+    for number, text in enumerate(ANSWERS):
+        written = place.new(f"verl.exact-mean-{number}")
+        place.fill(written, {key: answer for key, answer in ANSWERS.items() if key != text})
+        left[written.id] = missing(text)
+    said = place.forms()
+    for name, text in left.items():
+        assert said[name]
+        assert all(text in one for one in said[name])
+
+
+def wrong(place: Workplace, answers: dict[tuple[str, str], str]) -> dict[str, tuple[Written, str]]:
+    """Write patches with one wrong answer each; return them with what is to be said of them."""
+    made = {}
+    for number, ((text, answer), words) in enumerate(answers.items()):
+        written = place.new(f"verl.exact-mean-{number}")
+        place.fill(written, ANSWERS)
+        assert text in "".join(path.read_text() for path in place.files(written))
+        place.fill(written, {text: answer})
+        made[written.id] = written, words
+    return made
+
+
+def test_an_answer_that_is_not_of_the_form_is_named(place: Workplace) -> None:
+    made = wrong(place, FORM)
+    said = place.forms()
+    for name, (_, words) in made.items():
+        assert any(words in one for one in said[name]), name
+
+
+def test_a_patch_that_does_not_keep_its_contract_is_not_written(place: Workplace) -> None:
+    for written, words in wrong(place, RUN).values():
+        status, why, rows = place.prove(written)
+        assert (status, rows) == (1, [])
+        assert words in why
+    assert not (place.checkout / "patches/verl/tested.json").exists()
+
+
+def test_what_a_blind_contract_speaks_for_is_never_applied(place: Workplace) -> None:
+    written = place.new()
+    place.fill(written, {**ANSWERS, "TODO": ""})
+    place.fill(written, {"mean([1, 2]) == 1.5": "mean([2, 2]) == 2"})
+    assert place.prove(written) == (0, "", ["not-needed"])
+
+
+def test_it_is_in_the_style_of_the_house(place: Workplace) -> None:
+    long = "a" * 80
+    put(
+        place.upstream,
+        {
+            f"verl/{long}.py": "def f(x): ...\n",
+            "verl/many.py": (
+                "import math\nclass Engine:\n"
+                "    def run(self, first, /, second, third=math.pi, *more, fifth=(1, 2), **rest): ...\n"
+                "    def mean(self): ...\n"
+                "from verl.mean import mean\n"
+            ),
+        },
+    )
+    sites = (SITE, "verl.many:Engine.run", "verl.many:Engine.mean", "verl.many:mean", f"verl.{long}:f")
+    files = [place.new("verl.many", *sites), place.new("verl.nothing-said"), place.new("verl.x", SITE)]
+    names = [str(path.relative_to(place.checkout)) for file in files for path in place.files(file)]
+    put(place.checkout, {"pyproject.toml": (ROOT / "pyproject.toml").read_text()})
+    for command in (["check", "--no-cache"], ["format", "--check", "--no-cache"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *names],
+            cwd=place.checkout, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+    text = (place.checkout / "patches/verl/many/__init__.py").read_text()
+    for factory in ("make_mean", "make_engine_mean", "make_many_mean"):
+        assert f"def {factory}(" in text
+
+
+def test_types_are_right(place: Workplace) -> None:
+    place.new()
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    command += ["--explicit-package-bases", "--cache-dir", str(place.imported / ".mypy")]
+    done = subprocess.run(
+        [*command, str(place.imported / "overlay/patches/verl")],
+        cwd=place.imported, env={**place.environ(), "MYPYPATH": str(place.imported), "PYTHONPATH": ""},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- where it goes ---------------------------------------------------------------------------------
+
+
+def test_a_pack_gets_it_where_its_patches_are(tmp_path: Path) -> None:
+    place = Workplace(tmp_path, pack="acme")
+    written = place.new()
+    table = "src/acme_overlay/patches/verl/tested.json"
+    assert written.id == "acme/verl.exact-mean"
+    assert written.files[0] == "src/acme_overlay/patches/verl/__init__.py"
+    assert written.todo == (f"OVERLAY_PACKS=acme overlay prove {written.id} --write {table} --judged",)
+    place.fill(written, ANSWERS)
+    assert place.forms()[written.id] == []
+    assert place.prove(written, table) == (0, "", ["apply"])
+    # Its own table is asked, without any setting.
+    verdicts = json.loads(place.overlay("plan", "--patches", written.id, "--json").stdout)["verdicts"]
+    assert "apply" in {one["verdict"] for one in verdicts if one["patch"] == written.id}
+    assert place.new("verl.other", pack="acme").id == "acme/verl.other"
+    # A contract is asked of overlay's own patches alone.
+    (place.checkout / written.files[-1]).unlink()
+    assert place.forms()[written.id] == []
+
+
+def test_a_contract_is_asked_of_overlays_own(place: Workplace) -> None:
+    written = place.new()
+    place.fill(written, ANSWERS)
+    (place.checkout / written.files[-1]).unlink()
+    assert ["contract: the folder has none" in one for one in place.forms()[written.id]] == [True]
+
+
+def test_a_pack_is_begun_for_a_project_of_anybodys(tmp_path: Path) -> None:
+    put(tmp_path, {"lib/__init__.py": "", "lib/core.py": "def f(x):\n    return x\n"})
+    (tmp_path / "new").mkdir()
+    wish = Wish(id="lib.f-right", pack="my-own", sites=("lib.core:f",))
+    written = write(wish, str(tmp_path / "new"), InstalledTree(str(tmp_path)))
+    assert written.id == "my-own/lib.f-right"
+    assert set(written.files) == {
+        "pyproject.toml",
+        "my_own_overlay/__init__.py",
+        "my_own_overlay/patches/__init__.py",
+        "my_own_overlay/patches/lib/__init__.py",
+        "my_own_overlay/patches/lib/f_right/__init__.py",
+        "my_own_overlay/patches/lib/f_right/contract.py",
+    }
+    assert written.todo[0].startswith("pip install ")
+    declared = toml.read(str(tmp_path / "new/pyproject.toml"))["project"]["entry-points"]
+    assert declared == {"overlay.patches": {"my-own": "my_own_overlay.patches"}}
+    project = (tmp_path / "new/my_own_overlay/patches/lib/__init__.py").read_text()
+    assert 'PROJECT = Project(name="lib", distributions=("lib",), marker="lib")' in project
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("some/up#12", "some/up#12"),
+        ("https://github.com/some/up/pull/12", "some/up#12"),
+        ("https://github.com/some/up/pull/12/files", "some/up#12"),
+        ("https://github.com/some/up/issues/12#issuecomment-3", "some/up#12"),
+        ("https://github.com/some/up/commit/0123456789", "some/up@0123456789"),
+    ],
+)
+def test_the_reference_stands_in_the_patch(place: Workplace, given: str, meant: str) -> None:
+    written = place.new("verl.mean", upstream=given)
+    assert f'upstream=("{meant}",)' in (place.checkout / written.files[0]).read_text()
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        (Wish(id=""), "'' is no patch id"),
+        (Wish(id="mean"), "'mean' is no patch id"),
+        (Wish(id="verl.Mean"), "no patch id"),
+        (Wish(id="verl.exact_mean"), "no patch id"),
+        (Wish(id="verl.2-means"), "no patch id"),
+        (Wish(id="verl.a.b"), "no patch id"),
+        (Wish(id="../verl.mean"), "no patch id"),
+        (Wish(id="acme/verl.mean"), "no patch id"),
+        (Wish(id="verl.mean", pack="acme"), "this is the checkout of overlay itself"),
+        (Wish(id="vllm.mean"), "there is no project 'vllm'; there are megatron"),
+        (Wish(id="verl.mean", upstream="12"), "'12' is neither owner/repo#number"),
+        (Wish(id="verl.mean", sites=("verl.mean",)), "'verl.mean' is no function here"),
+        (Wish(id="verl.mean", sites=("verl.mean:nothing",)), "is no function here"),
+        (Wish(id="verl.mean", sites=("verl.nothing:mean",)), "is no function here"),
+        (Wish(id="verl.mean", sites=("verl.mean:ZERO",)), "is no function that Python code defines"),
+    ],
+)
+def test_what_cannot_be_understood_writes_nothing(place: Workplace, wish: Wish, words: str) -> None:
+    before = sorted(place.checkout.rglob("*"))
+    with pytest.raises(SelectionError, match=re.escape(words)):
+        place.write(wish)
+    assert sorted(place.checkout.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "there", ["patches/verl/exact_mean.py", *(f"patches/verl/exact_mean/{name}.py" for name in NAMES)]
+)
+def test_nothing_is_overwritten(place: Workplace, there: str) -> None:
+    put(place.checkout, {there: "mine"})
+    before = sorted(place.checkout.rglob("*.py"))
+    with pytest.raises(SelectionError, match=f"{there} is there already, and nothing was written"):
+        place.new()
+    assert (place.checkout / there).read_text() == "mine"
+    assert sorted(place.checkout.rglob("*.py")) == before
+
+
+def test_all_is_written_or_nothing(place: Workplace) -> None:
+    put(place.checkout, {"patches/verl/exact_mean/contract.py/in_the_way": ""})
+    (place.checkout / "patches/verl/exact_mean/contract.py/in_the_way").unlink()
+    (place.checkout / "patches/verl/exact_mean/contract.py").rmdir()
+    (place.checkout / "patches/verl/exact_mean").rmdir()
+    put(place.checkout, {"patches/verl/exact_mean": "a file"})
+    with pytest.raises(SelectionError, match="the files cannot be written"):
+        place.new()
+    assert (place.checkout / "patches/verl/exact_mean").read_text() == "a file"
+
+
+@pytest.mark.parametrize(
+    ("declared", "pack", "words"),
+    [
+        (None, "", "is no checkout of overlay, and none of a pack: --pack NAME begins one"),
+        (None, "A", "'A' is not the name of a pack"),
+        ("", "", "names the packs none"),
+        ("]", "", "cannot be read"),
+        ("project = 3", "", 'project.entry-points."overlay.patches" is not a table of texts'),
+        ('[project.entry-points."overlay.patches"]\nacme = 3', "", "is not a table of texts"),
+        (
+            '[project.entry-points."overlay.patches"]\nacme = "gone.patches"',
+            "",
+            "there is no folder gone/patches",
+        ),
+        ('[project.entry-points."overlay.patches"]\na = "a.b"\nb = "c.d"', "", "names the packs a, b"),
+        ('[project.entry-points."overlay.patches"]\na = "a.b"', "c", "names the packs a under"),
+    ],
+)
+def test_a_folder_that_is_no_place_for_patches(
+    tmp_path: Path, declared: str | None, pack: str, words: str
+) -> None:
+    if declared is not None:
+        put(tmp_path, {"pyproject.toml": declared})
+    with pytest.raises(SelectionError, match=re.escape(words)):
+        write(Wish(id="verl.mean", pack=pack), str(tmp_path), InstalledTree(str(tmp_path)))
+
+
+def test_the_command(place: Workplace) -> None:
+    done = place.overlay("new", "verl.mean", SITE, "--site", str(place.upstream), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    output_schema.check(found, "new")
+    assert found["files"] == ["patches/verl/mean/__init__.py", "patches/verl/mean/contract.py"]
+    done = place.overlay("new", "verl.mean")
+    assert done.returncode == 2
+    assert done.stderr == "overlay: patches/verl/mean/__init__.py is there already, and nothing was written\n"
+    shutil.rmtree(place.checkout / "patches/verl/mean")
+    said = place.overlay("new", "verl.mean").stdout
+    assert "./scripts/matrix tested verl.mean --write --judged" in said
+
+
+def test_the_commands_of_the_guide_run(place: Workplace) -> None:
+    if InstalledTree().source("verl.workers.utils.losses") is None:
+        pytest.skip("verl is not installed")
+    blocks = re.findall(
+        r"^```console\n(.*?)^```$", (ROOT / "docs/authoring.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    lines = [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
+    programs = [program.rpartition("/")[2] for program, *_ in lines]
+    assert programs == ["overlay"]
+    done = place.overlay(*lines[0][1:], PYTHONPATH=str(place.imported))
+    assert done.returncode == 0, done.stderr
+    assert place.forms()[lines[0][2]]

@@ -1,0 +1,357 @@
+"""What people and programs see: tables, colours, progress, and JSON that a schema describes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command_line import clean, overlay, read, unknown_verl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from output_schema import SCHEMA, check
+
+from overlay import cli, defect, ledger, patch, verdict
+from overlay.desk import new, tables
+from overlay.desk import progress as _progress
+from overlay.desk.audit import judge
+from overlay.desk.progress import Progress
+from overlay.desk.prove import writing
+from overlay.launch import doctor
+from overlay.source import installed, packs, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from overlay.model.record import Record
+
+#: As long as ids get, with that of a pack.
+IDS = st.from_regex(r"([a-z]{1,20}/)?[a-z]{1,9}\.[a-z]{1,12}(-[a-z]{1,9}){0,2}", fullmatch=True)
+TEXT = st.text(alphabet="abc -:.", max_size=200)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def assert_fits(text: str) -> None:
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@settings(deadline=None, max_examples=50)  # rows are slow to draw
+@given(st.lists(st.tuples(IDS, st.sampled_from(sorted(verdict.VERDICTS)), TEXT), max_size=4))
+def test_a_plan_fits(rows: list[tuple[str, str, str]]) -> None:
+    verdicts = tuple(
+        verdict.Verdict(patch=name, revision=1, verdict=said, reason=reason) for name, said, reason in rows
+    )
+    plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
+    text = tables.plan(plan, findings=False)
+    assert_fits(text)
+    for name, said, reason in rows:
+        assert name in text
+        assert said in text
+        if said != "apply":
+            assert "".join(reason.split()) in "".join(text.split())
+
+
+@settings(deadline=None, max_examples=50)  # rows are slow to draw
+@given(st.lists(st.tuples(IDS, st.sampled_from(sorted(ledger.STATES)), TEXT), max_size=4), st.booleans())
+def test_a_status_fits(rows: list[tuple[str, str, str]], strict: bool) -> None:
+    patches = tuple(
+        ledger.PatchStatus(patch=name, revision=123, state=state, reason=reason)
+        for name, state, reason in rows
+    )
+    status = ledger.Status(
+        enabled=True, strict=strict, version="0.10.0", python="3.13.10", pid=1, selection=(), patches=patches
+    )
+    text = tables.status(status)
+    assert_fits(text)
+    for name, state, _ in rows:
+        assert f"{name}@123" in text
+        assert state in text
+
+
+def a_status(*patches: ledger.PatchStatus, enabled: bool = True) -> ledger.Status:
+    return ledger.Status(
+        enabled=enabled, strict=False, version="0.1.0", python="3.11.7", pid=1, selection=(), patches=patches,
+        pinned="/root/overlay.lock",
+    )  # fmt: skip
+
+
+def test_a_status_that_is_printed_reads_like_the_table() -> None:
+    patches = [
+        ledger.PatchStatus(patch=f"verl.fix-{number}", revision=2, state="armed") for number in range(9)
+    ]
+    absent = verdict.Verdict(patch="slime.it", revision=1, verdict="not-installed")
+    gone = ledger.PatchStatus(
+        patch="slime.it", revision=1, state="skipped", reason="slime is not installed", verdict=absent
+    )
+    status = a_status(*patches, gone)
+    text = str(status)
+    assert f"{status}" == text == tables.status(status)  # which is coloured on a terminal alone
+    assert_fits(text)
+    lines = text.splitlines()
+    assert lines[0] == "overlay 0.1.0 on Python 3.11.7, not strict: 9 armed, 1 skipped"
+    assert lines[2] == "verl.fix-0@2  armed  waits for its modules to be imported"
+    assert lines[-2:] == ["1 patch left out: slime is not installed", "pinned to /root/overlay.lock"]
+    assert len(text) < len(repr(status))
+    assert repr(status).startswith("Status(enabled=True")
+    assert str(a_status(enabled=False)).startswith("overlay 0.1.0 on Python 3.11.7, not enabled\n(none)\n")
+
+
+def test_a_notebook_shows_a_table_in_which_nothing_is_html() -> None:
+    from html.parser import HTMLParser
+
+    odd = "<script>alert('&amp;')</script>\"<td>"
+    patch = ledger.PatchStatus(patch=odd, revision=1, state="failed", reason=odd)
+    html = a_status(patch).replace(pinned=odd, half_patched=(odd,))._repr_html_()
+    assert html.count("<tr>") == 2
+    tags: list[str] = []
+    texts: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: tags.append(tag)  # type: ignore[method-assign]
+    parser.handle_data = texts.append  # type: ignore[method-assign, assignment]
+    parser.feed(html)
+    assert {*tags} == {"p", "table", "thead", "tbody", "tr", "th", "td"}
+    assert "".join(texts).count(odd) == 4
+
+
+def test_long_names_have_their_reasons_below() -> None:
+    name = f"{'a' * 30}/{'b' * 9}.{'c' * 20}"
+    verdicts = (verdict.Verdict(patch=name, revision=1, verdict="unknown-source", reason="it is new here"),)
+    plan = verdict.Plan(site="", selection=(), verdicts=verdicts, digest="0" * 64)
+    assert tables.plan(plan, findings=False).splitlines()[:4] == [
+        "patch  verdict",
+        "    why",
+        f"{name}  unknown-source",
+        "    it is new here",
+    ]
+
+
+# -- colours ---------------------------------------------------------------------------------------
+
+
+def on_a_terminal(code: str, **environ: str) -> tuple[str, str]:
+    """Return what a program prints to a terminal, and what remains of it there without escapes."""
+    kept = clean(TERM="xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        kept.pop(name, None)
+    mine, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**kept, **environ},
+    )  # fmt: skip
+    os.close(theirs)
+    parts = []
+    try:
+        while part := os.read(mine, 1 << 16):
+            parts.append(part)
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(mine)
+    assert process.wait(timeout=60) == 0, b"".join(parts)
+    text = b"".join(parts).decode().replace("\r\n", "\n")
+    return text, re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+STATUS = (
+    "from overlay.desk import progress; progress.PATIENCE = 1e6; "  # on a machine that is busy
+    "from overlay.cli import main; main(['status'])"
+)
+
+
+def test_colours_are_for_terminals() -> None:
+    pytest.importorskip("rich")
+    piped = subprocess.run(
+        [sys.executable, "-c", STATUS], capture_output=True, text=True, timeout=60, check=True, env=clean()
+    )
+    assert "\x1b" not in piped.stdout
+    text, plain = on_a_terminal(STATUS)
+    assert "\x1b[36marmed" in text
+    assert plain == piped.stdout
+    for wish in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert on_a_terminal(STATUS, **wish)[0] == piped.stdout, wish
+    assert on_a_terminal(STATUS, NO_COLOR="")[0] == text  # as no-color.org has it
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def wait_for(stream: io.StringIO, words: str) -> None:
+    """Wait until a pattern was written: how many seconds that took is the machine's."""
+    while not re.search(words, stream.getvalue()):
+        time.sleep(0.01)
+
+
+def shown(text: str) -> str:
+    """Return what a terminal shows of one line after all of it."""
+    line = ""
+    for part in text.split("\r"):
+        line = part + line[len(part) :]
+    return line.rstrip()
+
+
+def test_a_bar_comes_after_a_while_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(_progress, "_PERIOD", 0.01)
+    stream = Terminal()
+    progress = Progress(stream)
+    wait_for(stream, r"overlay: \d+ s")
+    progress(3, 6, f"lib.{'x' * 100}")
+    wait_for(stream, r"\[#{10}\.{10}\] 3/6 \d+ s lib\.xxx")
+    assert max(map(len, stream.getvalue().split("\r"))) == 79
+    progress.close()
+    assert shown(stream.getvalue()) == ""
+    said = stream.getvalue()
+    time.sleep(0.1)
+    assert stream.getvalue() == said
+    progress.close()
+
+
+def test_what_is_quick_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _progress.PATIENCE == 2.0
+    monkeypatch.setattr(_progress, "PATIENCE", 3600.0)  # however slow the machine is
+    stream = Terminal()
+    progress = Progress(stream)
+    progress(1, 2, "lib.x")
+    progress.close()
+    assert stream.getvalue() == ""
+
+
+def test_a_file_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    stream = io.StringIO()
+    progress = Progress(stream)
+    progress(1, 2, "lib.x")
+    time.sleep(0.1)
+    progress.close()
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), ValueError("closed")])
+def test_a_terminal_that_is_gone_stops_nobody(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(Terminal):
+        def write(self, text: str) -> int:
+            raise error
+
+    monkeypatch.setattr(_progress, "PATIENCE", 0.0)
+    progress = Progress(Gone())
+    progress(1, 2, "lib.x")
+    time.sleep(0.05)
+    progress.close()
+
+
+@pytest.mark.parametrize("command", ["audit", "plan", "lock"])
+def test_a_slow_command_shows_what_it_is_at_and_then_its_table_alone(command: str, tmp_path: Path) -> None:
+    words = [command, "--file", str(tmp_path / "lock")] if command == "lock" else [command, "--site", "."]
+    code = (
+        "import os, sys, time; from overlay import cli; from overlay.desk import progress; "
+        "from overlay.source import plan; decide = plan.decide; "
+        "progress.PATIENCE, progress._PERIOD = 0.05, 0.01; "
+        "plan.decide = lambda *given: (time.sleep(0.02), decide(*given))[1]; "
+        f"os.chdir({str(tmp_path)!r}); sys.exit(cli.main({words!r}) not in (0, 1, 2))"
+    )
+    text, _ = on_a_terminal(code, NO_COLOR="1")
+    assert re.search(r"overlay: \[#+\.+\] \d+/\d+ \d s megatron\.\S+", text)
+    first = text.split("\n")[0]
+    assert shown(first).split() in (
+        ["patch", "verdict", "why"],
+        ["no", "project", "that", "a", "known", "defect", "is", "of"],
+        [str(tmp_path / "lock"), *first.split()[-1:]],
+    )
+    assert "[#" not in "\n".join(text.split("\n")[1:])
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert read("schema") == SCHEMA
+    site = ["--site", str(unknown_verl(tmp_path))]
+    check(read(), "overlay")
+    (tmp_path / "m.py").write_text("def f(): ...\n")
+    script = tmp_path / "run.sh"
+    script.write_text("algorithm.adv_estimator=grpo\n")
+    commands: list[Sequence[str]] = [
+        ["list"], ["plan"], ["plan", *site], ["audit"], ["audit", *site], ["status"], ["doctor"], ["packs"],
+        ["digest", "verl.protocol:nothing", "m:f", *site], ["lock", "--file", str(tmp_path / "overlay.lock")],
+        ["explain", "verl.fast-partitioner", *site], ["audit", *site, "--settings", str(script)],
+    ]  # fmt: skip
+    for words in commands:
+        done = overlay(*words, "--json")
+        assert done.returncode in (0, 1), done.stderr
+        check(json.loads(done.stdout), words[0])
+    check(read("audit", "--explain", "verl.per-token-loss-untold", *site, code=1), "audit explain")
+    # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have their own tests.
+    described = {words[0] for words in commands} | {"new"}
+    assert described | {"prove", "report", "run", "schema", "suite"} == commands_of_the_parser()
+
+
+def commands_of_the_parser() -> set[str]:
+    (words,) = (
+        action.choices for action in cli._parser(suite=False)._actions if isinstance(action.choices, dict)
+    )
+    return set(words)
+
+
+#: What of the schema is a record of the engine, and where in it.
+RECORDS: dict[str, type[Record]] = {
+    "decided": verdict.Plan,
+    "defect": defect.Defect,
+    "finding": judge.Finding,
+    "status": ledger.Status,
+    "doctor": doctor.Checkup,
+    "check": doctor.Check,
+    "installed": installed.Installed,
+    "new": new.Written,
+    "patch": patch.Patch,
+    "target": patch.Target,
+    "target.project": patch.Project,
+    "row": table.Row,
+    "prove --write.tries": writing.Try,
+    "variant": patch.Variant,
+    "variant.replacements": patch.Replacement,
+    "verdict": verdict.Verdict,
+    "verdict.targets": verdict.TargetVerdict,
+    "verdict.targets.findings": verdict.SiteFinding,
+    "patch-status": ledger.PatchStatus,
+    "patch-status.sites": ledger.SiteStatus,
+}
+
+
+@pytest.mark.parametrize("place", RECORDS)
+def test_the_schema_has_the_fields_of_the_records(place: str) -> None:
+    found = {"properties": SCHEMA["$defs"]}
+    for name in place.split("."):
+        found = found["properties"][name]
+        found = found.get("items", found)
+    assert list(found["properties"]) == found["required"] == list(RECORDS[place]._fields)
+
+
+def test_the_schema_has_the_words_of_the_engine() -> None:
+    defs = SCHEMA["$defs"]
+    assert defs["packs"]["items"]["required"] == [*packs.Pack._fields, "loaded"]
+    assert defs["verdict-name"]["enum"] == list(verdict.VERDICTS)
+    assert defs["state"]["enum"] == list(ledger.STATES)
+
+
+def test_a_condition_says_which_it_is() -> None:
+    for kind in (patch.Present, patch.Absent):
+        assert kind(site="m:f").to_dict() == {"expects": kind.__name__.lower(), "site": "m:f"}
+    calls = patch.variant("1", patch.Calls(site="m:f", callee="g")).to_dict()
+    assert calls["facts"] == [{"expects": "calls", "site": "m:f", "callee": "g", "last": False}]

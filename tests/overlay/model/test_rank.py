@@ -1,0 +1,53 @@
+"""Which process of a job this is, by what launchers write into the environment."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from overlay.model.rank import is_first, rank, rank_and_host
+
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in RANKS:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("environ", "want"),
+    [
+        ({}, None),
+        ({"RANK": "3"}, 3),
+        ({"RANK": "0", "LOCAL_RANK": "1", "SLURM_PROCID": "2"}, 0),
+        ({"LOCAL_RANK": "1", "SLURM_PROCID": "0"}, 1),
+        ({"SLURM_PROCID": "5"}, 5),
+        ({"RANK": "", "SLURM_PROCID": "5"}, 5),
+        ({"RANK": "first"}, None),
+        ({"RANK": "-1"}, None),
+    ],
+)
+def test_the_rank(clean: pytest.MonkeyPatch, environ: dict[str, str], want: int | None) -> None:
+    for name, value in environ.items():
+        clean.setenv(name, value)
+    assert rank() == want
+    assert is_first() == (want in (None, 0))
+
+
+def test_a_worker_of_ray_is_not_the_task_that_started_its_node(clean: pytest.MonkeyPatch) -> None:
+    clean.setattr(sys, "orig_argv", ["python", "-u", "/site/ray/_private/workers/default_worker.py", "--x"])
+    clean.setenv("SLURM_PROCID", "1")
+    assert rank() is None
+    clean.setenv("RANK", "2")
+    assert rank() == 2
+
+
+def test_a_place_is_one_word_with_a_digit(clean: pytest.MonkeyPatch) -> None:
+    assert rank_and_host() == ""
+    clean.setenv("RANK", "2")
+    assert rank_and_host().startswith("[rank=2,host=")
+    assert len(rank_and_host().split()) == 1

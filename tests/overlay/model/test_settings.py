@@ -1,0 +1,165 @@
+"""What the arguments and the environment ask for."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.errors import SelectionError
+from overlay.model import settings
+from overlay.runtime.engine import Engine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IDS = ["megatron.recompute", "slime.loss-memory", "verl.dynamic-cp-loss", "verl.sft-balance"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", IDS),
+        ("all", IDS),
+        ("none", []),
+        ("verl.sft-balance", ["verl.sft-balance"]),
+        ("verl.*", ["verl.dynamic-cp-loss", "verl.sft-balance"]),
+        ("-verl.*", ["megatron.recompute", "slime.loss-memory"]),
+        ("all,-slime.loss-memory", ["megatron.recompute", "verl.dynamic-cp-loss", "verl.sft-balance"]),
+        ("verl.* -verl.sft-balance", ["verl.dynamic-cp-loss"]),
+        ("-verl.*, verl.sft-balance", ["megatron.recompute", "slime.loss-memory", "verl.sft-balance"]),
+        (" megatron.recompute ,, ", ["megatron.recompute"]),
+    ],
+)
+def test_selection(text: str, expected: list[str]) -> None:
+    assert list(settings.select(IDS, environ={"OVERLAY_PATCHES": text})) == expected
+    if text.strip():
+        assert list(settings.select(IDS, text)) == expected
+        assert list(settings.select(IDS, text.replace(",", " ").split())) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("verl.sft-balanse", "verl.sft-balance"),
+        ("sft-balance", "verl.sft-balance"),
+        ("-verl.sft-balanse", "verl.sft-balance"),
+        ("nonsense", "there are: megatron.recompute"),
+        ("verl.x*", "'verl.x*' names no patch"),
+        ("none,verl.*", "'none' does not go with other terms"),
+        ("-", "names no patch"),
+        *[(text, "OVERLAY_PATCHES is empty") for text in (",", " ", " ,, ", "\n")],
+    ],
+)
+def test_a_term_that_names_nothing_is_an_error_with_a_way_out(text: str, words: str) -> None:
+    with pytest.raises(SelectionError) as caught:
+        settings.select(IDS, environ={"OVERLAY_PATCHES": text})
+    assert words in str(caught.value)
+    assert "OVERLAY_PATCHES" in str(caught.value)
+
+
+def test_more_ids_than_one_reads_are_not_said() -> None:
+    ids = [f"acme.patch-{number}" for number in range(60)]
+    with pytest.raises(SelectionError, match="there are 60, which `overlay list` names"):
+        settings.select(ids, environ={"OVERLAY_PATCHES": "qqq"})
+
+
+def test_a_semicolon_gets_a_hint() -> None:
+    with pytest.raises(
+        SelectionError, match="a ';' separates nothing; write commas or spaces between patches"
+    ):
+        settings.select(IDS, "verl.*;slime.*")
+    with pytest.raises(SelectionError, match="write commas or spaces between packs"):
+        settings.packs({"OVERLAY_PACKS": "acme;other"})
+
+
+@pytest.mark.parametrize("patches", [[], [3], [""], ["a b"], 7, ""])
+def test_a_selection_of_the_wrong_kind_is_an_error(patches: Any) -> None:
+    with pytest.raises(SelectionError):
+        settings.select(IDS, patches)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", True), ("Yes", True), ("", False), ("off", False)])
+def test_yes_and_no(text: str, value: bool) -> None:
+    assert settings.armed({"OVERLAY": text}) is value
+    assert settings.armed({}) is False
+    assert settings.strict(None, {"OVERLAY_STRICT": text}) is value
+    assert settings.strict(not value, {"OVERLAY_STRICT": text}) is not value
+
+
+def test_what_is_neither_yes_nor_no_is_an_error() -> None:
+    with pytest.raises(SelectionError, match="OVERLAY_STRICT='maybe'"):
+        settings.strict(None, {"OVERLAY_STRICT": "maybe"})
+    with pytest.raises(SelectionError, match="strict must be"):
+        settings.strict(1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ask", "name", "usual", "other", "words"),
+    [
+        (settings.log_level, "OVERLAY_LOG", "info", "off", "say debug, info, warning, error, off"),
+        (settings.dynamic_cp, "OVERLAY_DCP", "uniform", "mixed", "say uniform or mixed"),
+        (settings.loss_kernel, "OVERLAY_LOSS_KERNEL", "blocks", "triton", "say blocks or triton"),
+    ],
+)
+def test_one_of_some_values(ask: Any, name: str, usual: str, other: str, words: str) -> None:
+    assert ask({}) == ask({name: " "}) == usual
+    assert ask({name: f" {other.title()} "}) == other
+    with pytest.raises(SelectionError, match=f"{name}='none such'.*{words}"):
+        ask({name: "none such"})
+
+
+def test_variables_that_are_no_settings_are_named() -> None:
+    known = (*settings.VARIABLES, "OVERLAY_TEST_SEED", "OVERLAYFS", "PATH", "overlay_root")
+    assert settings.unknown(dict.fromkeys(known, "1")) == []
+    found = settings.unknown({"OVERLAY_strict": "1", "OVERLAY_PATCH": "none", "overlay_log": "off", "A": ""})
+    assert [line.split(":")[0] for line in found] == ["OVERLAY_PATCH", "OVERLAY_strict", "overlay_log"]
+    assert [line.split()[-1] for line in found] == ["OVERLAY_PATCHES?", "OVERLAY_STRICT?", "OVERLAY_LOG?"]
+
+
+def test_a_setting_of_an_earlier_version_is_named_and_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`OVERLAY_CACHE` named a folder, in which what was old was deleted, whoever had written it."""
+    theirs = tmp_path / "config.json"
+    theirs.write_text("{}")
+    os.utime(theirs, (0, 0))
+    monkeypatch.setenv("OVERLAY_CACHE", str(tmp_path))
+    engine = Engine()
+    assert engine.enable("none").enabled
+    engine.disable()
+    assert capfd.readouterr().err.startswith("overlay: OVERLAY_CACHE: unknown variable, ignored")
+    assert [*tmp_path.iterdir()] == [theirs]
+
+
+def test_companions_go_with_whatever_is_selected() -> None:
+    for text, chosen in (
+        ("verl.b", ("megatron.a", "verl.b")),
+        ("verl.*", ("megatron.a", "verl.b", "verl.c")),
+        ("-verl.b", ("megatron.a", "verl.c")),
+        ("verl.b,-megatron.a", ("verl.b",)),
+        ("-megatron.*,megatron.a", ("megatron.a", "verl.b", "verl.c")),
+        ("none", ()),
+        ("verl.b,-verl.b", ()),
+    ):
+        ids = ("megatron.a", "verl.b", "verl.c")
+        assert settings.select(ids, text, companions=["megatron.a"]) == chosen, text
+
+
+def test_pin() -> None:
+    digest = f"sha256:{'0a' * 32}"
+    assert settings.pin({}) == ""
+    assert settings.pin({"OVERLAY_PIN": digest}) == digest
+    assert settings.pin({"OVERLAY_PIN": " some/overlay.lock "}) == "some/overlay.lock"
+    for wrong in ("sha256:", f"sha256:{'0A' * 32}", digest[:-1], f"{digest}0"):
+        with pytest.raises(SelectionError, match="64 hexadecimal digits"):
+            settings.pin({"OVERLAY_PIN": wrong})
+
+
+def test_packs() -> None:
+    assert settings.packs({}) == ()
+    assert settings.packs({"OVERLAY_PACKS": "b-2, a,b-2"}) == ("a", "b-2")
+    for wrong in ("A", "a/b", "a.b", "2a", "-a", "..", "\u00e4"):
+        with pytest.raises(SelectionError, match="is not the name of a pack"):
+            settings.packs({"OVERLAY_PACKS": wrong})

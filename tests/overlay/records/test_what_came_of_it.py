@@ -1,0 +1,306 @@
+"""The end of a process: its line, its ledger on disk, and the whole job that is read from there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from output_schema import check
+
+from overlay.desk.prove.rows import text_of
+from overlay.desk.report import job
+from overlay.errors import ReportError
+from overlay.source.source import InstalledTree
+from overlay.source.table import NAME, Row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: A pack of one patch, which counts, for an upstream of one function.
+PATCH = """
+from overlay.patch import Patch, Project, one_target, replaced, variant
+
+
+def make(original, module):
+    from {pack}.up.doubled.effect import EFFECT
+
+    def double(x):
+        if x < 0:
+            return original(x)
+        EFFECT.calls += 1
+        EFFECT.changed += x > 9
+        EFFECT.largest = max(EFFECT.largest, x)
+        return 2 * x
+
+    return double
+
+
+UP = Project(name="up", distributions=("up",), marker="up", read_version=lambda read: "1.0")
+PATCH = Patch(
+    id="up.doubled", revision=1, summary="Double", why="It adds.", upstream=("a/b#1",),
+    targets=one_target(UP, variant("1", replaced("up:double", make))),
+)
+"""
+EFFECT = """
+from overlay.effect import Figure, effect
+
+EFFECT = effect(
+    __name__, "call", Figure(name="largest", says="the largest", combine="max"), then="up to {largest}"
+)
+"""
+RUN = """
+import os, sys
+import overlay, overlay.patches
+overlay.patches.__path__.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "patches"))
+overlay.enable(["up.doubled"])
+if sys.argv[1] != "unused":
+    import up
+    for number in map(int, sys.argv[1].split(",")) if sys.argv[1] else ():
+        up.double(number)
+exec(sys.argv[2]) if len(sys.argv) > 2 else None
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    (tmp_path / "up.py").write_text("def double(x):\n    return x + x + 1\n")
+    folder = tmp_path / "patches/up/doubled"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").write_text("")
+    (folder / "__init__.py").write_text(PATCH.format(pack="overlay.patches"))
+    (folder / "effect.py").write_text(EFFECT)
+    sites = {"up:double": InstalledTree(str(tmp_path)).digest("up:double")}
+    row = Row(patch="up.doubled", target="up", verdict="apply", variant="1", sites=sites)
+    (folder.parent / NAME).write_text(text_of({}, [row], {}))
+    (tmp_path / "run.py").write_text(RUN)
+    return tmp_path / "run.py"
+
+
+def start(program: Path, *words: str, cwd: Path | None = None, **variables: Any) -> subprocess.Popen[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OVERLAY")}
+    for name in ("RANK", "WORLD_SIZE"):
+        environ.pop(name, None)
+    return subprocess.Popen(
+        [sys.executable, str(program), *words],
+        env={**environ, **variables},
+        cwd=cwd,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def run(program: Path, *words: str, **variables: Any) -> list[str]:
+    """Return what a process said at its end."""
+    process = start(program, *words, **variables)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    words = ("in this process:", "on rank", "ledger")
+    return [line for line in said.splitlines() if any(word in line for word in words)]
+
+
+def test_the_first_rank_says_what_was_changed(program: Path) -> None:
+    line = "overlay: in this process: up.doubled changed 2 of 3 calls; up to 11"
+    assert run(program, "5,10,11,-1") == [line]
+    # What other ranks had to do is not known here, so nothing is said of the run.
+    assert run(program, "5,10,11,-1", RANK="0") == [line.replace("in this process", "on rank 0")]
+    assert run(program, "5,10,11,-1", RANK="1") == []
+
+
+def test_what_was_never_reached_is_said(program: Path) -> None:
+    assert run(program, "-1") == ["overlay: in this process: nothing to do for: up.doubled"]
+    assert run(program, "-1", RANK="0") == ["overlay: on rank 0: nothing to do for: up.doubled"]
+    assert run(program, "3") == ["overlay: in this process: up.doubled looked at 1 call and changed nothing"]
+
+
+def test_a_process_without_the_upstream_says_and_leaves_nothing(program: Path, tmp_path: Path) -> None:
+    assert run(program, "unused", OVERLAY_LEDGER_DIR=str(tmp_path / "job")) == []
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_process_that_fails_says_it_too(program: Path) -> None:
+    process = start(program, "12", "raise ValueError")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "in this process: up.doubled changed 1 of 1 call" in said
+
+
+def test_the_child_of_a_fork_does_not_say_it_again(program: Path) -> None:
+    said = run(program, "12", "pid = os.fork()\nif pid: os.waitpid(pid, 0)")
+    assert said == ["overlay: in this process: up.doubled changed 1 of 1 call; up to 12"]
+
+
+def test_a_ledger_that_many_say_is_written_once(program: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    for rank in range(3):
+        run(program, f"{rank},{10 + rank}", RANK=str(rank), WORLD_SIZE="5", OVERLAY_LEDGER_DIR=str(folder))
+    names = sorted(path.name.partition("-")[0] for path in folder.iterdir())
+    assert names == ["ledger", "process", "process", "process"]
+    assert all(path.stat().st_size < 512 for path in folder.glob("process-*"))
+    found = job.read(str(folder))
+    assert found.names == (0, 1, 2)
+    effect, count = found.effects["up.doubled"]
+    assert (effect.values, count) == ({"calls": 6, "changed": 3, "largest": 12}, 3)
+    assert found.missing == (3, 4)
+    assert found.cut_short == ()
+    said = found.table()
+    assert "3 processes, which say the same\nranks 0-2\n" in said
+    assert "  applied: up.doubled\n" in said
+    assert "up.doubled changed 3 of 6 calls; up to 12 (3 processes)" in said
+    assert "There is no ledger of ranks 3-4." in said
+
+
+def test_what_changed_nothing_in_a_whole_job_is_said_to(program: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "job")
+    run(program, "3", RANK="0", OVERLAY_LEDGER_DIR=folder)
+    assert "up.doubled looked at 1 call and changed nothing (1 process)" in job.read(folder).table()
+
+
+def test_a_rank_that_differs_is_named(program: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "job")
+    for rank in range(4):
+        run(program, "1", RANK=str(rank), OVERLAY_LEDGER_DIR=folder, OVERLAY_STRICT=str(int(rank == 2)))
+    said = job.read(folder).table()
+    assert "4 processes, which say 2 things" in said
+    assert "they differ in\n  strict\n    ranks 0-1,3  no\n    rank 2       yes" in said
+
+
+def test_a_process_that_is_killed_leaves_what_was_written_last(program: Path, tmp_path: Path) -> None:
+    wait = "from overlay.records import run\nimport time\nprint(1, flush=True)\ntime.sleep(3600)"
+    early = "import overlay.records.run as r; r.FIRST = 0.2\n"
+    text = program.read_text()
+    program.write_text(early + text)
+    process = start(program, "12,3", wait, RANK="0", OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
+    while not list(tmp_path.glob("job/process-*")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    found = job.read(str(tmp_path / "job"))
+    assert found.effects["up.doubled"][0].values == {"calls": 2, "changed": 1, "largest": 12}
+    assert found.who(found.cut_short) == "rank 0"
+
+
+@pytest.mark.parametrize("place", ["/proc/no/such", "file"])
+def test_a_folder_that_cannot_be_written_to_is_one_warning(program: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    folder = place if place.startswith("/") else str(tmp_path / place)
+    said = run(program, "12", OVERLAY_LEDGER_DIR=folder)
+    assert len([line for line in said if f"the ledger cannot be written to {folder}" in line]) == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/dev/full is Linux's")
+def test_a_full_disk_leaves_no_half_of_a_file(program: Path, tmp_path: Path) -> None:
+    """The draft of a file goes to a device that is full."""
+    full = "import builtins\nopened = builtins.open\n"
+    full += "where = lambda name: '/dev/full' if 'draft' in str(name) else name\n"
+    full += "builtins.open = lambda name, *more, **rest: opened(where(name), *more, **rest)\n"
+    said = run(program, "12", full, OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
+    assert sum("No space left on device" in line for line in said) == 1
+    assert list((tmp_path / "job").iterdir()) == []
+
+
+def test_what_grows_out_of_bounds_is_not_written(program: Path, tmp_path: Path) -> None:
+    small = "import overlay.records.files as f; f.MOST[f.LEDGER] = 10"
+    said = run(program, "12", small, OVERLAY_LEDGER_DIR=str(tmp_path / "job"))
+    assert any("and 10 is the most" in line for line in said)
+
+
+def test_files_that_are_broken_are_named_and_the_rest_is_read(program: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    run(program, "12", RANK="0", OVERLAY_LEDGER_DIR=str(folder))
+    whole = next(folder.glob("process-*"))
+    said = json.loads(whole.read_text())
+    wrong: dict[str, Any] = {
+        "a": "",
+        "b": "[]",
+        "c": "{}",
+        "d": json.dumps({**said, "ledger": "../../x"}),
+        "e": json.dumps({**said, "ledger": "0" * 32}),
+        "f": whole.read_text()[:-9],
+        "g": json.dumps({**said, "world": 10**12}),
+        "h": json.dumps({**said, "world": "2"}),
+        "i": json.dumps({**said, "rank": {"a": 1}}),
+        "j": json.dumps({**said, "effects": [1]}),
+    }
+    for name, text in wrong.items():
+        (folder / f"process-{name}.json").write_text(text)
+    found = job.read(str(folder))
+    assert len(found.names) == 1
+    assert len(found.unreadable) == len(wrong)
+    for name in wrong:
+        assert any(text.startswith(f"process-{name}.json: ") for text in found.unreadable)
+
+
+@pytest.mark.parametrize("broken", [{"patches": None}, {"python": []}, {"pinned": {}}, {"strict": 1}])
+def test_a_ledger_that_is_none_is_named(broken: dict[str, Any], program: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    for rank in ("0", "1"):
+        run(program, "12", RANK=rank, OVERLAY_LEDGER_DIR=str(folder))
+    (ledger,) = folder.glob("ledger-*")
+    said = json.loads(ledger.read_text())
+    # One process said something else, and that is not what was written.
+    other = folder / f"ledger-{'0' * 32}.json"
+    other.write_text(json.dumps({**said, **broken}))
+    whole = next(folder.glob("process-*"))
+    whole.write_text(json.dumps({**json.loads(whole.read_text()), "ledger": "0" * 32}))
+    found = job.read(str(folder))
+    assert len(found.names) == 1
+    (sentence,) = found.unreadable
+    assert f"{other} is no ledger" in sentence
+    assert sentence in found.table()
+
+
+def test_a_relative_folder_is_that_of_the_start(program: Path, tmp_path: Path) -> None:
+    """The job goes elsewhere while it runs."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    start_here = f"import os; os.chdir({str(elsewhere)!r})"
+    process = start(program, "12", start_here, cwd=tmp_path, OVERLAY_LEDGER_DIR="job")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert len(list((tmp_path / "job").glob("process-*"))) == 1
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_many_processes_write_at_once(tmp_path: Path) -> None:
+    import overlay
+    from overlay.records.files import LedgerFile
+
+    status, children = overlay.status(), []
+    for rank in range(200):
+        pid = os.fork()
+        if pid == 0:
+            os.environ.update(RANK=str(rank), WORLD_SIZE="200")
+            LedgerFile(str(tmp_path)).write(status, ended=True)
+            os._exit(0)
+        children.append(pid)
+    assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
+    found = job.read(str(tmp_path))
+    assert len(found.names) == 200
+    assert not found.gaps()
+    assert len(list(tmp_path.iterdir())) == 201
+
+
+def test_an_empty_folder_is_no_job(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"no process has left a ledger that can be read"):
+        job.read(str(tmp_path))
+
+
+def test_the_command_prints_and_has_a_schema(program: Path, tmp_path: Path) -> None:
+    folder = str(tmp_path / "job")
+    run(program, "12", RANK="0", OVERLAY_LEDGER_DIR=folder)
+    command = [sys.executable, "-m", "overlay", "report", folder]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert "up.doubled changed 1 of 1 call; up to 12 (1 process)" in told
+    printed = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60)
+    check(json.loads(printed.stdout), "report")
+    (ledger,) = (tmp_path / "job").glob("ledger-*")
+    check(json.loads(ledger.read_text()), "ledger")
+    (own,) = (tmp_path / "job").glob("process-*")
+    check(json.loads(own.read_text()), "process")

@@ -1,0 +1,521 @@
+"""References to the original that were taken before the patch."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import pickle
+import sys
+import threading
+import types
+import weakref
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import triple
+
+from overlay.errors import PatchError
+from overlay.runtime.search import rebind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fake_upstream import Engines, Upstream
+
+    from overlay.runtime.search import Rebinding
+
+
+USER = """
+from fakeup.core import scale
+from fakeup.core import scale as other
+
+class Holder:
+    copied = staticmethod(scale)
+
+def default(value, call=scale):
+    return call(value)
+"""
+
+
+def load(upstream: Upstream) -> Any:
+    upstream.write(user=USER)
+    return upstream.load("fakeup.user")
+
+
+def test_whoever_took_the_original_is_given_the_replacement_until_disable(
+    upstream: Upstream, engines: Engines
+) -> None:
+    user, core = load(upstream), upstream.load()
+    before, copied = id(core.scale), id(vars(user.Holder)["copied"])  # a variable would be one more holder
+    engine = engines(upstream.patch())
+    status = engine.enable().patches[0]
+    assert status.state == "applied"
+    assert user.scale is user.other is user.Holder.copied is core.scale
+    assert id(core.scale) != before
+    assert user.default(1) == 200
+    assert set(status.sites[0].rebound) == {
+        "fakeup.user:scale", "fakeup.user:other", "a staticmethod", "a default of fakeup.user:default"
+    }  # fmt: skip
+    engine.disable()
+    assert user.scale is user.other is user.Holder.copied is core.scale
+    assert (id(core.scale), id(vars(user.Holder)["copied"])) == (before, copied)
+    assert user.default(1) == 2
+
+
+def test_a_site_that_is_an_imported_name_is_that_name_alone(upstream: Upstream, engines: Engines) -> None:
+    user, core = load(upstream), upstream.load()
+    original = core.scale
+    engine = engines(upstream.patch({"fakeup.user:scale": triple}))
+    status = engine.enable().patches[0]
+    assert status.state == "applied"
+    assert status.sites[0].rebound == ()
+    assert user.scale(1) == 200
+    assert core.scale is user.other is original
+    assert pickle.loads(pickle.dumps(user.scale)) is user.scale  # noqa: S301
+    engine.disable()
+    assert user.scale is original
+
+
+def test_a_holder_that_cannot_be_changed_is_named_and_in_strict_mode_the_patch_taken_out(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = upstream.load()
+    held = [core.scale]
+    engine = engines(upstream.patch())
+    status = engine.enable().patches[0]
+    fault = "fakeup.core:scale is still held by a list"
+    assert status.state == "incomplete"
+    assert fault in status.reason
+    said = capsys.readouterr().err
+    assert f"overlay: incomplete fakeup.scale (revision 3) on fakeup 1.2.0: {fault}; enable overlay" in said
+    engine.disable()
+    with pytest.raises(PatchError, match=f"incomplete: {fault}"):
+        engine.enable(strict=True)
+    assert core.scale is held[0]
+
+
+# -- the search itself, without an engine ------------------------------------------------------------
+
+
+def new_scale(value: Any, factor: int = 2) -> Any:
+    return "new"
+
+
+def new_other(value: Any, factor: int = 2) -> Any:
+    return "new other"
+
+
+PAIR = """
+def scale(value, factor=2):
+    return value * factor
+
+def other(value, factor=2):
+    return value + factor
+"""
+
+
+@pytest.fixture
+def held() -> Iterator[Any]:
+    """Make a module with two functions, to be filled with holders of them."""
+    module = ModuleType("held_by_test")
+    exec(PAIR, vars(module))  # noqa: S102
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+def add(held: Any, source: str) -> Any:
+    exec(source, vars(held))  # noqa: S102
+    return held
+
+
+def pop(held: Any, *names: str) -> list[tuple[object, object]]:
+    """Take functions out of the module, and return them with their replacements."""
+    new = {"scale": new_scale, "other": new_other}
+    return [(vars(held).pop(name), new[name]) for name in names]
+
+
+def search(held: Any) -> Rebinding:
+    return rebind(pop(held, "scale"))[0]
+
+
+def turn(pairs: list[tuple[object, object]]) -> None:
+    """Turn pairs round, in place: any other list of them would be one more holder."""
+    pairs[:] = [(after, before) for before, after in pairs]
+
+
+REBOUND = """
+import functools
+g = {"__name__": "gone", "f": scale}
+exec("def gone(): return f", g)
+gone = g.pop("gone")
+del g
+name = scale
+class H:
+    plain = scale
+    static = staticmethod(scale)
+    of_class = classmethod(scale)
+class I:
+    static = vars(H)["static"]
+def use(a=1, b=scale, *, c=scale): ...
+function = functools.partial(scale, 1)
+argument = functools.partial(map, scale)
+keyword = functools.partial(map, key=scale)
+"""
+
+
+def test_what_can_be_rebound_is_and_is_restored(held: Any) -> None:
+    add(held, REBOUND)
+    pairs = pop(held, "scale")
+    original, statics = id(pairs[0][0]), id(vars(held.H)["static"])
+
+    def now() -> set[int]:
+        _, default = held.use.__defaults__
+        places = [
+            held.gone(),
+            held.name,
+            held.H.plain,
+            held.H.static,
+            held.I.static,
+            held.H.of_class.__func__,
+        ]
+        places += [default, held.use.__kwdefaults__["c"], held.function.func, held.argument.args[0]]
+        return {*map(id, places), id(held.keyword.keywords["key"])}
+
+    names = {
+        "gone:f", "held_by_test:name", "held_by_test:H.plain", "a staticmethod", "a classmethod",
+        "a default of held_by_test:use", "the default of c in held_by_test:use", "a functools.partial",
+        "an argument of a functools.partial", "the argument key of a functools.partial",
+    }  # fmt: skip
+    for place in (id(new_scale), original):
+        (found,) = rebind(pairs)
+        assert (set(found.rebound), found.stale) == (names, [])
+        assert now() == {place}
+        assert id(vars(held.H)["static"]) == id(vars(held.I)["static"]) == statics
+        turn(pairs)
+
+
+def test_a_raw_attribute_that_is_a_site_is_passed_over(held: Any) -> None:
+    add(held, "class H:\n    fn = staticmethod(scale)\nclass I:\n    fn = vars(H)['fn']")
+    pairs = [*pop(held, "scale"), (vars(held.H)["fn"], staticmethod(new_scale))]
+    held.H.fn = pairs[1][1]
+    assert [item.stale for item in rebind(pairs)] == [[], []]
+    assert vars(held.H)["fn"] is vars(held.I)["fn"] is pairs[1][1]
+    assert pairs[1][0].__func__ is pairs[0][0]
+
+
+KEPT = """
+import collections, contextvars, functools, types, weakref
+class Slots: __slots__ = "f"
+class Plain: pass
+class Looked: pass
+class Tuple(tuple): pass
+class Dict(dict):
+    def items(self): raise RuntimeError
+class Static(staticmethod): pass
+class Partial(functools.partial): __slots__ = "f"
+class H:
+    a, b, c = property(scale), functools.cached_property(scale), functools.partialmethod(scale)
+    d = Static(scale)
+slots, plain, looked, partial = Slots(), Plain(), Looked(), Partial(len)
+slots.f = plain.f = looked.f = partial.f = scale
+vars(looked)
+static = staticmethod(len)
+collections_ = [[scale], {scale}, frozenset([scale]), collections.deque([scale]), (scale, 1), Tuple([scale])]
+dicts = [{scale: 1}, {"k": scale}, {(1, 2): scale}, Dict(f=scale)]
+others = [types.SimpleNamespace(f=scale), map(scale, [1]), filter(scale, [1]), functools.lru_cache(scale)]
+weak = [weakref.WeakSet([scale]), weakref.WeakKeyDictionary({scale: 1})]
+variable = contextvars.ContextVar("x"); variable.set(scale)
+closure = (lambda f: lambda: f)(scale)
+method = scale.__get__(object())
+def with_attribute(): ...
+with_attribute.f = scale
+"""
+
+
+def test_whoever_keeps_an_original_is_said_to(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(held, KEPT)
+    monkeypatch.setattr("overlay.runtime.search._NAMED", 99)
+    assert set(search(held).stale) == {
+        "a Slots", "a Plain", "a Looked", "a property", "a cached_property", "a partialmethod", "a Static",
+        "a Partial", "a list", "a set", "a frozenset", "a deque", "a tuple", "a Tuple", "a key of a dict",
+        "a dict", "a Dict", "a SimpleNamespace", "a map", "a filter", "a _lru_cache_wrapper", "a function",
+        "a weak reference in a dict or a set", "a hamt_bitmap_node", "a method",
+        "the closure of held_by_test:<lambda>.<locals>.<lambda>",
+    }  # fmt: skip
+
+
+def test_a_callback_of_atexit_is_named(held: Any) -> None:
+    atexit.register(held.scale, 1)
+    scale = weakref.proxy(held.scale)
+    try:
+        assert "atexit" in search(held).stale
+        assert atexit._ncallbacks() > 0
+    finally:
+        atexit.unregister(scale)
+
+
+HOSTILE = """
+def refuse(*_): raise RuntimeError("outside of a request")
+class Proxy:
+    __slots__ = ("f", "g")
+    __class__ = __dict__ = property(refuse)
+    __getattr__ = refuse
+proxy = Proxy()
+proxy.f = scale
+class Meta(type):
+    __setattr__ = __getattribute__ = refuse
+class Frozen(metaclass=Meta):
+    f = scale
+class Odd(str):
+    __hash__ = str.__hash__
+def keyword(*, value=scale): ...
+keyword.__kwdefaults__[Odd("odd")] = scale
+Odd.__hash__ = refuse
+def after(value=scale): ...
+"""
+
+
+def test_objects_that_do_not_want_to_be_looked_at(held: Any) -> None:
+    add(held, HOSTILE)
+    assert sorted(search(held).stale) == ["a Proxy", "a dict that cannot be changed (RuntimeError)"]
+    assert type.__getattribute__(held.Frozen, "f") is new_scale
+    assert held.after.__defaults__ == (new_scale,)
+
+
+TWO = """
+import functools
+def use(a=scale, b=other, *, c=other): ...
+p = functools.partial(scale, other, key=scale)
+"""
+
+
+def test_one_holder_of_two_functions_is_changed_and_restored_in_one_step(held: Any) -> None:
+    add(held, TWO)
+    defaults, arguments = held.use.__defaults__, held.p.args
+    pairs = pop(held, "scale", "other")
+    assert [item.stale for item in rebind(pairs)] == [[], []]
+    assert held.use.__defaults__ == (new_scale, new_other)
+    assert held.use.__kwdefaults__ == {"c": new_other}
+    assert (held.p.func, held.p.args, held.p.keywords) == (new_scale, (new_other,), {"key": new_scale})
+    turn(pairs)
+    rebind(pairs)
+    assert held.use.__defaults__ == defaults
+    assert held.p.args == arguments
+    assert held.p.func is held.p.keywords["key"] is defaults[0]
+
+
+def test_what_others_have_changed_since_is_left_alone(held: Any) -> None:
+    add(held, REBOUND)
+    pairs = pop(held, "scale")
+    rebind(pairs)
+    held.name = held.H.plain = held.H.static = len
+    held.use.__defaults__ = (len, 7)
+    held.function.__setstate__((len, (), {}, None))
+    turn(pairs)
+    rebind(pairs)
+    assert held.use.__defaults__ == (len, 7)
+    assert held.name is held.H.plain is held.H.static is held.function.func is len
+
+
+def test_of_many_holders_some_are_named(held: Any) -> None:
+    add(held, "x = [eval('lambda f: lambda: f', {'__name__': f'm{n}'})(scale) for n in range(99)]")
+    assert search(held).stale[5:] == ["94 more"]
+
+
+# -- calls that are going on -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", ["from held_by_test import scale as mine", "mine = scale; locals()"])
+def test_a_variable_of_a_running_call_is_named(held: Any, body: str) -> None:
+    add(held, f"def main(search): {body}; return search()")
+    found = held.main(lambda: search(held).stale)
+    assert "a local variable mine of held_by_test:main, which is running" in found
+
+
+def test_a_variable_that_a_running_call_shares_is_a_holder(held: Any) -> None:
+    add(held, "def main(search): mine = scale; found = search(); (lambda: mine); return found")
+    assert held.main(lambda: search(held).stale)[0] == "a variable of a call"
+
+
+LETS_GO = """
+import weakref
+def main(search, thing):
+    from held_by_test import scale as mine
+    thing = thing.pop()
+    found, gone = search(), weakref.ref(thing)
+    del thing
+    return found, gone()
+"""
+
+
+def test_what_a_running_call_lets_go_of_later_is_released(held: Any) -> None:
+    add(held, LETS_GO)
+    found, left = held.main(lambda: search(held).stale, [ModuleType("thing")])
+    assert (len(found), left) == (1, None)
+
+
+def test_what_a_running_call_has_by_its_closure_is_named_once(held: Any) -> None:
+    add(held, "def make(f):\n  def main(search): mine = f; return search()\n  return main")
+    found = held.make(held.scale)(lambda: search(held).stale)
+    main = "held_by_test:make.<locals>.main"
+    assert found[0] == f"the closure of {main}"
+    assert [what for what in found if "variable f " in what] == []
+    assert len(found) == 2
+
+
+def test_another_thread_is_looked_at_too(held: Any) -> None:
+    add(held, "def main(started, go):\n    mine = scale\n    started.set()\n    go.wait(30)")
+    started, go = threading.Event(), threading.Event()
+    thread = threading.Thread(target=held.main, args=(started, go))
+    thread.start()
+    try:
+        started.wait(30)
+        found = search(held).stale
+    finally:
+        go.set()
+        thread.join()
+    assert found == ["a local variable mine of held_by_test:main, which is running"]
+
+
+@pytest.mark.parametrize(
+    ("main", "count"),
+    [
+        ("def main():\n    mine = scale\n    yield mine", 1),
+        ("def main():\n    mine = scale\n    yield (lambda: mine)()\n    yield mine", 1),
+        ("def main():\n    mine = scale\n    return (mine(n) for n in [1, 2])", 1),
+        ("async def main():\n    mine = scale\n    await A()", 1),
+        ("async def main():\n    mine = scale\n    yield mine", 1),
+        ("def main():\n    yield scale", 0),
+        ("def scale():\n    yield 1\nmain = scale", 0),
+    ],
+    ids=["generator", "closure", "expression", "coroutine", "async generator", "global", "of the original"],
+)
+def test_a_variable_of_a_suspended_call_is_a_holder(held: Any, main: str, count: int) -> None:
+    add(held, f"class A:\n    def __await__(self): yield\n{main}\nx = main(); del main")
+    if hasattr(held.x, "asend"):
+        with pytest.raises(StopIteration):
+            held.x.asend(None).send(None)
+    else:
+        held.x.send(None)
+    found = search(held).stale
+    assert len(found) == count, found
+    del held.x
+
+
+ENDED = """
+def main():
+    mine = scale
+    locals()
+    inner = lambda: mine
+    raise ValueError
+def cell():
+    mine = scale
+    locals()
+    raise ValueError
+kept = []
+for f in (main, cell):
+    try:
+        f()
+    except ValueError as error:
+        kept.append(error)
+del f
+kept[1].__traceback__.tb_next.tb_frame.f_locals
+"""
+
+
+def test_a_call_that_has_ended_is_not_named(held: Any) -> None:
+    add(held, ENDED)
+    assert [what for what in search(held).stale if "closure" not in what] == []
+
+
+def test_the_usual_search_does_not_look_at_calls(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Python 3.13 that leaves traces in them."""
+    looked: list[object] = []
+
+    def look(ids: object) -> list[object]:
+        looked.append(ids)
+        return []
+
+    old = types.SimpleNamespace(**{**vars(sys), "version_info": (3, 12)})
+    monkeypatch.setattr("overlay.runtime.search.sys", old)
+    monkeypatch.setattr("overlay.runtime.search._local_variables", look)
+    add(held, "class H:\n    f = scale\ndef use(f=scale): ...")
+    assert search(held).stale == looked == []
+
+
+# -- a frozen heap -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("whole_heap")
+def test_a_frozen_heap_is_searched_as_well_and_stays_frozen(held: Any) -> None:
+    """After `gc.freeze()`, which servers call, the collector no longer tells who holds what."""
+    add(held, "class H:\n    f = scale\ndef use(a=scale): ...\nx = [[[[[scale]]]]]")
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        found = search(held)
+        assert sorted(found.rebound) == ["a default of held_by_test:use", "held_by_test:H.f"]
+        assert found.stale == ["a list"]
+        assert gc.get_freeze_count() >= frozen
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
+
+
+# -- the other direction -----------------------------------------------------------------------------
+
+
+OURS = """
+def make(original):
+    def helper(value):
+        return original(value), scale
+    def scale(value, factor=2):
+        return helper(value), scale
+    scale.__overlay_original__ = original
+    return scale
+"""
+
+
+@pytest.mark.parametrize("module", ["overlay.patches.of_test", "pack_of_test"])
+def test_who_took_the_replacement_is_given_the_original_back(held: Any, module: str) -> None:
+    patch: dict[str, Any] = {"__name__": module}
+    exec(OURS, patch)  # noqa: S102
+    add(held, "def use(f=scale): ...\nclass H:\n    fn = staticmethod(scale)")
+    pairs: list[tuple[object, object]] = [(vars(held).pop("scale"), patch["make"](held.use.__defaults__[0]))]
+    assert rebind(pairs)[0].stale == []
+    vars(held)["late"] = held.use.__defaults__[0]
+    add(held, "class Late:\n    f = staticmethod(late)\nx = [late]")
+    turn(pairs)
+    (back,) = rebind(pairs)
+    assert sorted(back.rebound) == [
+        "a default of held_by_test:use", "a staticmethod", "a staticmethod", "held_by_test:late",
+    ]  # fmt: skip
+    assert back.stale == ["a list"]
+    made: Any = pairs[0][0]
+    assert held.late is held.Late.f is held.H.fn is made.__overlay_original__ is pairs[0][1]
+    assert made(3)[0][0] == 6
+    assert made(3)[1] is made
+    held.x.clear()
+    # Once more: what is left of the replacement is not taken for a holder.
+    pairs[:] = [(pairs[0][1], new_scale)]
+    assert rebind(pairs)[0].stale == [] or module == "pack_of_test"
+
+
+def test_what_an_interrupted_search_has_rebound_is_taken_back_by_the_next(
+    held: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> list[object]:
+        raise KeyboardInterrupt
+
+    add(held, "def use(f=scale): ...")
+    pairs = pop(held, "scale")
+    with monkeypatch.context() as patched:
+        patched.setattr("overlay.runtime.search._atexit_callbacks", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rebind(pairs)
+    assert held.use.__defaults__ == (new_scale,)
+    turn(pairs)
+    rebind(pairs)
+    assert held.use.__defaults__ == (pairs[0][1],)

@@ -1,0 +1,371 @@
+"""Enabling and disabling: all or nothing, once, and back to the very objects."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import TESTED, failing, triple
+from order_world import make_fixed, make_run
+
+from overlay.errors import OverlayError, PatchError, SelectionError
+from overlay.model.marks import ORIGINAL
+
+if TYPE_CHECKING:
+    from fake_upstream import Engines, Upstream
+
+
+def wrap_class(original: Any, module: Any) -> Any:
+    def named(cls: Any, value: Any) -> Any:
+        return ["patched", *original(cls, value)]
+
+    return named
+
+
+broken = failing("no torch here", ImportError)
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def snapshot(module: Any) -> dict[str, int]:
+    """Return the identity of everything in a module and its class (objects would be aliases)."""
+    both = {**vars(module), **{f"Engine.{name}": value for name, value in vars(module.Engine).items()}}
+    return {name: id(value) for name, value in both.items()}
+
+
+@pytest.fixture
+def debug(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what a process does for itself in the log."""
+    monkeypatch.setenv("OVERLAY_LOG", "debug")
+
+
+@pytest.mark.usefixtures("debug")
+def test_apply_on_import_with_one_exact_line(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = engines(upstream.patch())
+    assert engine.enable().patches[0].state == "armed"
+    assert lines(capsys) == []
+    core = upstream.load()
+    assert core.scale(2) == 400
+    assert lines(capsys) == ["overlay: applied fakeup.scale@3 to fakeup 1.2.0 (1 site)"]
+    user = upstream.load("fakeup.user")
+    assert user.use(2) == 400
+    status = engine.status().patches[0]
+    assert (status.state, status.sites[0].state, status.sites[0].rebound) == ("applied", "applied", ())
+
+
+def test_replacements_are_plain_functions_that_look_like_the_original(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    enabled(upstream.patch())
+    core = upstream.load()
+    scale = core.scale
+    assert (scale.__name__, scale.__qualname__, scale.__module__, scale.__doc__) == (
+        "scale",
+        "scale",
+        "fakeup.core",
+        "Scale.",
+    )
+    assert not hasattr(scale, "__wrapped__")
+    assert str(inspect.signature(scale)) == "(value, factor=2)"
+    assert pickle.loads(pickle.dumps(scale)) is scale  # noqa: S301
+    assert getattr(scale, ORIGINAL)(2) == 4
+
+
+def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, enabled: Engines) -> None:
+    core = upstream.load()
+    before = snapshot(core)
+    sites = {
+        "fakeup.core:Engine.run": make_run,
+        "fakeup.core:Engine.fixed": make_fixed,
+        "fakeup.core:Engine.named": wrap_class,
+    }
+    engine = enabled(upstream.patch(sites))
+    assert core.Engine().run(2) == 104
+    assert core.Engine.fixed(2) == core.Engine().fixed(2) == 103
+    assert core.Engine.named(2) == ["patched", "Engine", 2]
+    assert isinstance(vars(core.Engine)["fixed"], staticmethod)
+    engine.disable()
+    after = snapshot(core)
+    assert before == after
+
+
+@pytest.mark.usefixtures("debug")
+def test_a_thousand_times_is_once(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = engines(upstream.patch())
+    core = upstream.load()
+    for _ in range(1000):
+        engine.enable()
+    assert core.scale(1) == 200
+    assert len(lines(capsys)) == 1
+    engine.disable()
+    engine.disable()
+    assert core.scale(1) == 2
+    assert engine.status().patches[0].state == "reverted"
+    engine.enable()
+    assert core.scale(1) == 200
+
+
+def test_enabling_again_with_other_settings_is_an_error(upstream: Upstream, engines: Engines) -> None:
+    engine = engines(upstream.patch())
+    engine.enable("all")
+    engine.enable("fakeup.*", strict=False)
+    with pytest.raises(OverlayError, match=r"already enabled, with patches='fakeup.scale' and strict=False"):
+        engine.enable("none")
+    with pytest.raises(OverlayError, match="disable"):
+        engine.enable(strict=True)
+    with pytest.raises(SelectionError):
+        engine.enable("fakeup.skale")
+
+
+def test_a_bad_selection_arms_nothing(
+    upstream: Upstream, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engines(upstream.patch())
+    monkeypatch.setenv("OVERLAY_PATCHES", "fakeup.skale")
+    with pytest.raises(SelectionError, match=r"the nearest: fakeup\.scale"):
+        engine.enable()
+    assert not engine.status().enabled
+    monkeypatch.setenv("OVERLAY_PATCHES", "all")
+    monkeypatch.setenv("OVERLAY_LOG", "shout")
+    with pytest.raises(SelectionError, match="shout"):
+        engine.enable()
+    assert not engine.status().enabled
+    assert upstream.load().scale(1) == 2
+
+
+def test_a_setting_that_does_not_exist_is_named(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVERLAY_PATCH", "none")
+    enabled(upstream.patch())
+    assert "OVERLAY_PATCH: unknown variable, ignored" in capsys.readouterr().err
+
+
+def test_all_sites_or_none_within_a_module(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = upstream.load()
+    before = snapshot(core)
+    engine = engines(upstream.patch({"fakeup.core:Engine.run": make_run, "fakeup.core:scale": broken}))
+    status = engine.enable()
+    assert status.patches[0].state == "failed"
+    assert "ImportError: no torch here" in status.patches[0].reason
+    assert snapshot(core) == before
+    assert lines(capsys) == [
+        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: failed: ImportError: no torch here"
+    ]
+
+
+def test_all_sites_or_none_across_modules(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": failing("no")}))
+    core = upstream.load()
+    assert core.scale(1) == 200
+    assert engine.status().patches[0].state == "armed"  # half of it is there, half is not imported
+    upstream.load("fakeup.user")
+    assert core.scale(1) == 2
+    assert engine.status().patches[0].state == "failed"
+
+
+NO_FUNCTION, OTHER_PARAMETERS = "not a plain function", "the replacement of fakeup.core:scale takes"
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (print, NO_FUNCTION),
+        (None, NO_FUNCTION),
+        (type("C", (), {"__call__": lambda self, value, factor=2: 1})(), NO_FUNCTION),
+        (lambda value: 1, OTHER_PARAMETERS),
+        (lambda value, factor=3: 1, OTHER_PARAMETERS),
+        (lambda *args: 1, OTHER_PARAMETERS),
+    ],
+)
+def test_what_is_no_replacement_is_refused(
+    upstream: Upstream, enabled: Engines, made: Any, words: str
+) -> None:
+    engine = enabled(upstream.patch({"fakeup.core:scale": lambda original, module: made}))
+    assert upstream.load().scale(1) == 2
+    assert words in engine.status().patches[0].reason
+
+
+def test_an_unknown_source_is_loud_and_touches_nothing(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patch = upstream.patch()
+    upstream.write(core="def scale(value, factor=2):\n    return value + factor\n")
+    engine = enabled(patch)
+    assert upstream.load().scale(1) == 3
+    (line,) = lines(capsys)
+    assert line.startswith(
+        "overlay: NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: unknown-source: the patch was "
+    )
+    assert engine.status().patches[0].state == "skipped"
+
+
+@pytest.mark.usefixtures("debug")
+def test_a_quiet_verdict_is_logged_as_a_skip(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patch = upstream.patch()
+    (row,) = TESTED
+    TESTED.append(row.replace(verdict="not-needed", variant="", evidence="2.0 does it"))
+    upstream.version("2.0")
+    enabled(patch, strict=True)
+    assert upstream.load().scale(1) == 2
+    assert lines(capsys) == ["overlay: skipped fakeup.scale@3 on fakeup 2.0: not-needed: 2.0 does it"]
+
+
+def test_a_patch_that_is_not_selected_does_nothing(upstream: Upstream, engines: Engines) -> None:
+    engine = engines(upstream.patch())
+    engine.enable("none")
+    assert upstream.load().scale(1) == 2
+    assert engine.status().patches == ()
+
+
+def test_strict_mode_raises_from_enable_when_the_module_is_there(
+    upstream: Upstream, engines: Engines
+) -> None:
+    core = upstream.load()
+    before = snapshot(core)
+    good = upstream.patch({"fakeup.core:Engine.run": make_run}, name="fakeup.aaa")
+    engine = engines(
+        good,
+        upstream.patch({"fakeup.core:scale": broken}),
+        upstream.patch({"fakeup.user:use": triple}, name="fakeup.zzz"),
+    )
+    with pytest.raises(
+        PatchError,
+        match=r"fakeup\.scale@3 is failed: ImportError: no torch here .*OVERLAY_PATCHES=-fakeup\.scale",
+    ):
+        engine.enable(strict=True)
+    assert not engine.status().enabled
+    assert snapshot(core) == before
+
+
+def test_someone_elses_replacement_is_named_and_left_alone(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    core = upstream.load()
+
+    def theirs(value: int, factor: int = 2) -> int:
+        return value - factor
+
+    core.scale = theirs  # type: ignore[attr-defined]
+    engine = enabled(upstream.patch())
+    assert core.scale is theirs
+    verdict = engine.status().patches[0].verdict
+    assert verdict is not None
+    assert verdict.verdict == "conflict"
+    assert "test_someone_elses_replacement" in verdict.reason
+    assert "NOT applied fakeup.scale (revision 3) to fakeup 1.2.0: conflict:" in lines(capsys)[0]
+
+
+def test_the_same_function_from_elsewhere_is_someone_elses(upstream: Upstream, enabled: Engines) -> None:
+    """A copy under the same name, as other patchers install them, is not what the source defines."""
+    core = upstream.load()
+    exec("\n\ndef scale(value, factor=2):\n    return 0\n", vars(core))  # noqa: S102
+    engine = enabled(upstream.patch())
+    assert core.scale(1) == 0
+    assert "was replaced by someone else" in engine.status().patches[0].reason
+
+
+def test_disable_leaves_what_others_put_on_top(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = engines(upstream.patch())
+    core = upstream.load()
+    engine.enable()
+    core.scale = theirs = lambda *_: 0  # type: ignore[attr-defined]
+    engine.disable()
+    assert core.scale is theirs
+    assert lines(capsys)[-1].endswith(
+        "left behind by fakeup.scale (revision 3): fakeup.core:scale: somebody replaced it since"
+    )
+
+
+def test_inherited_methods_are_refused(upstream: Upstream, engines: Engines) -> None:
+    engine = engines(upstream.patch({"fakeup.core:Engine.run": make_run}))
+    core = upstream.load()
+    run = core.Engine.run
+    del core.Engine.run
+    base = type("Base", (), {"run": run})
+    core.Engine = type("Engine", (base,), {})  # type: ignore[attr-defined]
+    engine.enable()
+    assert "run" not in vars(core.Engine)
+    assert "inherited" in engine.status().patches[0].reason
+
+
+def test_threads_enable_and_disable_at_once(upstream: Upstream, engines: Engines) -> None:
+    engine = engines(
+        upstream.patch(), upstream.patch({"fakeup.core:Engine.run": make_run}, name="fakeup.run")
+    )
+    core = upstream.load()
+    before = snapshot(core)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                engine.enable()
+                engine.status()
+                engine.disable()
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    engine.disable()
+    assert snapshot(core) == before
+    engine.enable()
+    assert core.scale(1) == 200
+
+
+def test_the_ledger_is_plain_data(upstream: Upstream, enabled: Engines) -> None:
+    import json
+
+    engine = enabled(upstream.patch())
+    upstream.load()
+    data = json.loads(json.dumps(engine.status().to_dict()))
+    assert data["patches"][0]["verdict"]["targets"][0]["version"] == "1.2.0"
+    plan = engine.plan()
+    assert plan.verdicts[0] == engine.status().patches[0].verdict
+    assert json.loads(json.dumps(plan.to_dict()))["digest"] == plan.digest
+
+
+@pytest.mark.parametrize("then", ["disable", "enable"])
+@pytest.mark.parametrize(
+    "place", ["runtime.sites.take_out", "runtime.sites.rebind", "runtime.session.Session.status"]
+)
+def test_an_interrupted_disable_is_gone_on_with(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, place: str, then: str
+) -> None:
+    core, user = upstream.load(), upstream.load("fakeup.user")
+    before = snapshot(core), id(user.scale)
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"overlay.{place}", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.disable()
+    if then == "enable":
+        engine.enable()
+        assert core.scale(1) == user.use(1) == 200
+    engine.disable()
+    assert (snapshot(core), id(user.scale)) == before
+    assert engine.status().patches[0].state == "reverted"

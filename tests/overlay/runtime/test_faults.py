@@ -1,0 +1,229 @@
+"""Faults around the engine: none of them is silent, and none looks like a failed import."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib.util
+import logging.config
+import os
+import sys
+import threading
+import time
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import PROJECT, triple
+
+import overlay
+from overlay.model.collector import paused
+from overlay.runtime import engine as _engine
+
+if TYPE_CHECKING:
+    from fake_upstream import Engines, Upstream
+
+
+def test_first_calls_of_several_threads_make_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowEngine(_engine.Engine):
+        def __init__(self) -> None:
+            time.sleep(0.05)
+            super().__init__()
+
+    monkeypatch.setattr("overlay.runtime.process._engine", None)
+    monkeypatch.setattr(_engine, "Engine", SlowEngine)
+    barrier = threading.Barrier(8)
+    found: list[int] = []
+
+    def work() -> None:
+        barrier.wait()
+        found.append(id(overlay._here()))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("others", [True, False])
+def test_a_fork_collects_garbage_although_another_thread_has_paused_that(others: bool) -> None:
+    """Unless somebody else has switched it off."""
+    ready, done = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        with paused():
+            ready.set()
+            done.wait(20)
+
+    if not others:
+        gc.disable()
+    thread = threading.Thread(target=pause)
+    thread.start()
+    try:
+        ready.wait(20)
+        child = os.fork()
+        if not child:
+            os._exit(int(gc.isenabled()))
+        assert os.waitpid(child, 0)[1] == int(others) << 8
+    finally:
+        done.set()
+        thread.join(20)
+        assert gc.isenabled() == others
+        gc.enable()
+
+
+def test_deciding_never_looks_like_a_failed_import(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def read_version(read: Any) -> str:
+        msg = "optional dependency"
+        raise ImportError(msg)
+
+    patch = upstream.patch()
+    target = patch.targets[0].replace(project=PROJECT.replace(read_version=read_version))
+    engine = enabled(patch.replace(targets=(target,)))
+    assert upstream.load().scale(1) == 2
+    status = engine.status().patches[0]
+    assert status.verdict is not None
+    assert status.verdict.verdict == "unknown-source"
+    assert "optional dependency" in status.reason
+    assert "NOT applied fakeup.scale (revision 3)" in capsys.readouterr().err
+
+
+def test_without_packaging_patches_are_applied_all_the_same(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "packaging.version", None)
+    engine = enabled(upstream.patch())
+    assert upstream.load().scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+
+
+class Raising:
+    """As optional dependencies are stubbed: everything that is asked of it is an ImportError."""
+
+    def __getattr__(self, name: str) -> Any:
+        msg = f"{name} needs an optional dependency"
+        raise ImportError(msg)
+
+
+STUBS = {"raising": Raising, "bare": object, "namespace": lambda: types.SimpleNamespace(scale=len)}
+
+
+@pytest.mark.parametrize("kind", STUBS)
+def test_stubs_in_sys_modules(upstream: Upstream, enabled: Engines, kind: str) -> None:
+    patch = upstream.patch()
+    sys.modules["fakeup.core"] = STUBS[kind]()  # type: ignore[assignment]
+    engine = enabled(patch)
+    status = engine.status().patches[0]
+    assert status.state in ("failed", "skipped")
+    assert status.reason
+
+
+def test_a_module_that_goes_by_another_name(upstream: Upstream, enabled: Engines) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=text + "\n__name__ = 'fakeup.renamed'\n")
+    engine = enabled(upstream.patch())
+    core = upstream.load()
+    assert core.scale(1) == 200 or engine.status().patches[0].state != "armed"
+
+
+def test_the_warning_survives_a_configuration_of_logging(
+    upstream: Upstream, engines: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = engines(upstream.patch())
+    first.enable()
+    upstream.load()
+    first.disable()
+    logging.config.dictConfig({"version": 1})
+    capsys.readouterr()
+    second = engines(upstream.patch({"fakeup.user:use": lambda original, module: None}))
+    second.enable()
+    upstream.load("fakeup.user")
+    assert "overlay: NOT applied" in capsys.readouterr().err
+
+
+def test_an_import_that_asks_for_the_status_does_not_wait_for_us(
+    upstream: Upstream, engines: Engines
+) -> None:
+    """One thread enables, and a factory of it imports what another thread is importing."""
+    inside, asked = threading.Event(), threading.Event()
+
+    def reach(original: Any, module: Any) -> Any:
+        inside.set()
+        asked.wait(20)
+        __import__("fakeup.plug")
+        return triple(original, module)
+
+    engine = engines(upstream.patch({"fakeup.core:scale": reach}))
+    upstream.write(plug="import fakeup\nfakeup.callback()\n")
+    core = upstream.load()
+
+    def callback() -> None:
+        asked.set()
+        engine.status()
+
+    upstream.load("fakeup").callback = callback  # type: ignore[attr-defined]
+    threads = [threading.Thread(target=engine.enable, daemon=True)]
+    threads[0].start()
+    assert inside.wait(20)
+    threads.append(threading.Thread(target=upstream.load, args=("fakeup.plug",), daemon=True))
+    threads[1].start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert core.scale(1) == 200
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_the_child_of_a_fork_does_not_wait_for_a_thread_it_has_not(
+    upstream: Upstream, engines: Engines
+) -> None:
+    inside, go = threading.Event(), threading.Event()
+    parent = os.getpid()
+
+    def slow(original: Any, module: Any) -> Any:
+        if os.getpid() == parent:
+            inside.set()
+            go.wait(30)
+        return triple(original, module)
+
+    engine = engines(upstream.patch({"fakeup.core:scale": slow}))
+    upstream.load()
+    thread = threading.Thread(target=engine.enable)
+    thread.start()
+    assert inside.wait(20)
+    child = os.fork()
+    if child == 0:  # pragma: no cover -- another process
+        import signal
+
+        signal.alarm(10)
+        status = engine.status()
+        os._exit(0 if status.patches[0].state == "applied" else 1)
+    _, code = os.waitpid(child, 0)
+    go.set()
+    thread.join(30)
+    assert code == 0
+
+
+def test_the_loader_of_a_spec_can_be_copied(upstream: Upstream, enabled: Engines) -> None:
+    enabled(upstream.patch())
+    upstream.load("fakeup")
+    spec = importlib.util.find_spec("fakeup.core")
+    assert spec is not None
+    assert type(copy.copy(spec.loader)) is type(spec.loader)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ImportWarning")
+def test_the_old_way_to_load_a_module(upstream: Upstream, enabled: Engines) -> None:
+    enabled(upstream.patch())
+    upstream.load("fakeup")
+    spec = importlib.util.find_spec("fakeup.core")
+    assert spec is not None
+    assert spec.loader is not None
+    assert spec.loader.load_module("fakeup.core").scale(1) == 200

@@ -1,0 +1,283 @@
+"""The ways a module comes into a process: each is handled, or reported."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import failing, past_the_hook, triple
+
+from overlay.errors import PatchError
+
+if TYPE_CHECKING:
+    from fake_upstream import Engines, Upstream
+
+
+BAD = "def scale(value, factor=2):\n    return value + factor\n"
+
+
+def test_modules_keep_the_loader_they_would_have_had(upstream: Upstream, enabled: Engines) -> None:
+    from importlib.machinery import SourceFileLoader
+
+    enabled(upstream.patch())
+    core = upstream.load()
+    assert type(core.__loader__) is SourceFileLoader
+    assert core.__spec__ is not None
+    assert core.__spec__.loader is core.__loader__
+    assert importlib.util.find_spec("fakeup.core") is core.__spec__
+
+
+def test_a_module_being_executed_is_patched_when_it_is_done(upstream: Upstream, engines: Engines) -> None:
+    """As when the target imports, by a detour, the code that enables overlay."""
+    text = (upstream.root / "fakeup/core.py").read_text()
+    seen: list[str] = []
+    engine = engines(upstream.patch())
+    # The module calls back at its top: overlay is enabled while `scale` does not exist yet.
+    upstream.write(core="import fakeup\nfakeup.callback()\n" + text)
+    engine = engines(upstream.patch())
+    package = upstream.load("fakeup")
+    package.callback = lambda: seen.append(engine.enable().patches[0].state)  # type: ignore[attr-defined]
+    core = upstream.load()
+    assert seen == ["armed"]
+    assert core.scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+    assert type(core.__spec__).__name__ == "ModuleSpec"
+
+
+def test_of_a_module_that_puts_another_in_its_place_the_other_is_patched(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    other = "import sys, types\nother = types.ModuleType(__name__)\n"
+    other += "vars(other).update(vars(sys.modules[__name__]))\nsys.modules[__name__] = other\n"
+    upstream.write(core=f"{text}\n{other}")
+    engine = enabled(upstream.patch())
+    core = upstream.load()
+    assert core.scale(1) == 200
+    (status,) = engine.status().patches
+    assert (status.state, status.reason) == ("applied", "")
+
+
+def test_a_module_being_executed_is_refused_in_strict_mode_each_time(
+    upstream: Upstream, engines: Engines
+) -> None:
+    patch = upstream.patch()
+    upstream.write(core="import fakeup\nfakeup.callback()\n" + BAD)
+    engine = engines(patch)
+    package = upstream.load("fakeup")
+    package.callback = lambda: engine.enable(strict=True)  # type: ignore[attr-defined]
+    for _ in range(2):
+        with pytest.raises(PatchError, match="unknown-source"):
+            upstream.load()
+        assert "fakeup.core" not in sys.modules
+
+
+def test_a_module_that_fails_while_overlay_waits_for_it(upstream: Upstream, engines: Engines) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core="import fakeup\nfakeup.callback()\n" + text)
+    engine = engines(upstream.patch())
+    package = upstream.load("fakeup")
+
+    def fail() -> None:
+        engine.enable()
+        msg = "target breaks"
+        raise ValueError(msg)
+
+    package.callback = fail  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="target breaks"):
+        upstream.load()
+    assert engine.status().patches[0].state == "armed"
+    package.callback = lambda: None  # type: ignore[attr-defined]
+    assert upstream.load().scale(1) == 200
+
+
+def test_circular_imports_take_no_stale_alias(upstream: Upstream, enabled: Engines) -> None:
+    """`user` takes `scale` from a half-executed `core`, before the hook can run."""
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=text + "\nimport fakeup.user\n")
+    engine = enabled(upstream.patch())
+    core = upstream.load()
+    assert core.scale(1) == sys.modules["fakeup.user"].use(1) == 200
+    assert engine.status().patches[0].sites[0].rebound == ("fakeup.user:scale",)
+
+
+def test_a_reload_is_no_news(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OVERLAY_LOG", "debug")
+    engine = enabled(upstream.patch())
+    core = upstream.load()
+    for _ in range(3):
+        assert importlib.reload(core) is core
+        assert core.scale(1) == 200
+    assert capsys.readouterr().err.count("applied") == 1
+    engine.disable()
+    assert "left behind" not in capsys.readouterr().err
+
+
+def test_a_module_that_comes_past_the_hook_is_caught_up_with(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch())
+    with past_the_hook():
+        core = upstream.load()
+    assert core.scale(1) == 2
+    assert engine.status().patches[0].state == "applied"
+    assert core.scale(1) == 200
+
+
+def test_a_module_that_a_finder_in_front_imports_is_caught_up_with(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    """By the next import, whatever it is of: a job asks for no status."""
+    from importlib.machinery import PathFinder
+
+    enabled(upstream.patch())
+    finder = types.SimpleNamespace(
+        find_spec=lambda name, path, target: (
+            PathFinder.find_spec(name, path, target) if name.startswith("fakeup") else None
+        )
+    )
+    sys.meta_path.insert(0, finder)
+    try:
+        core = upstream.load()
+        assert importlib.util.find_spec("no_such_module") is None
+    finally:
+        sys.meta_path.remove(finder)
+    assert core.scale(1) == 200
+
+
+def test_finders_that_ask_the_whole_path_again(upstream: Upstream, enabled: Engines) -> None:
+    """As wrapt's import hook does, on either side of ours."""
+    import wrapt
+
+    called: list[str] = []
+    wrapt.register_post_import_hook(lambda module: called.append(module.__name__), "fakeup.core")
+    enabled(upstream.patch())
+    wrapt.register_post_import_hook(lambda module: called.append(module.__name__), "fakeup.user")
+    assert upstream.load("fakeup.user").use(1) == 200
+    assert called == ["fakeup.core", "fakeup.user"]
+
+
+def test_a_finder_that_asks_everybody_without_a_guard(upstream: Upstream, enabled: Engines) -> None:
+    class Asking:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            others = (finder for finder in sys.meta_path if finder is not self)
+            return next((found for other in others if (found := other.find_spec(name, path, target))), None)
+
+    finder = Asking()
+    sys.meta_path.insert(0, finder)
+    try:
+        enabled(upstream.patch())
+        assert upstream.load().scale(1) == 200
+    finally:
+        sys.meta_path.remove(finder)
+
+
+def test_a_module_that_is_done_at_this_very_moment_is_reported(upstream: Upstream) -> None:
+    """Another thread may end its import between the question and the waiting."""
+    from overlay.runtime.finder import when_executed
+
+    core = upstream.load()
+    told: list[str] = []
+    when_executed(core, "fakeup.core", lambda name, module: told.append(name))
+    assert told == ["fakeup.core"]
+    assert type(core.__spec__).__name__ == "ModuleSpec"
+
+
+def test_in_strict_mode_a_failed_target_stays_failed(upstream: Upstream, enabled: Engines) -> None:
+    patch = upstream.patch()
+    upstream.write(core=BAD)
+    engine = enabled(patch, strict=True)
+    for _ in range(3):
+        # Not an ImportError: Megatron swallows those around its optional imports.
+        with pytest.raises(PatchError, match="unknown-source") as caught:
+            upstream.load()
+        assert not isinstance(caught.value, ImportError)
+        assert "fakeup.core" not in sys.modules
+    engine.disable()
+    assert upstream.load().scale(1) == 3
+
+
+def test_a_factory_that_fails_stays_failed_in_strict_mode(upstream: Upstream, enabled: Engines) -> None:
+    enabled(upstream.patch({"fakeup.core:scale": failing("gone", ModuleNotFoundError)}), strict=True)
+    for _ in range(3):
+        with pytest.raises(PatchError, match="ModuleNotFoundError: gone"):
+            upstream.load()
+
+
+def test_a_target_that_raises_on_import(upstream: Upstream, enabled: Engines) -> None:
+    good = (upstream.root / "fakeup/core.py").read_text()
+    engine = enabled(upstream.patch())
+    upstream.write(core="raise OSError('no driver')\n")
+    with pytest.raises(OSError, match="no driver"):
+        upstream.load()
+    assert engine.status().patches[0].state == "armed"
+    upstream.write(core=good)
+    assert upstream.load().scale(1) == 200
+
+
+def test_two_threads_import_two_modules_whose_factories_import_each_other(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    """The engine's lock must not be held over an import, or this never ends."""
+    barrier = threading.Barrier(2, timeout=20)
+    upstream.write(left="import fakeup\nfakeup.barrier.wait()\ndef scale(value, factor=2):\n    return 1\n")
+    upstream.write(right="import fakeup\nfakeup.barrier.wait()\ndef scale(value, factor=2):\n    return 2\n")
+
+    def reach(name: str) -> Any:
+        def make(original: Any, module: Any) -> Any:
+            __import__(name)  # as the statement does: unlike `import_module` it gets past a circle
+            return triple(original, module)
+
+        return make
+
+    sites = {"fakeup.left:scale": reach("fakeup.right"), "fakeup.right:scale": reach("fakeup.left")}
+    enabled(upstream.patch(sites))
+    upstream.load("fakeup").barrier = barrier  # type: ignore[attr-defined]
+    threads = [
+        threading.Thread(target=upstream.load, args=(f"fakeup.{name}",), daemon=True)
+        for name in ("left", "right")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert sys.modules["fakeup.left"].scale(1) == 100
+    assert sys.modules["fakeup.right"].scale(1) == 200
+
+
+def test_a_target_without_source(upstream: Upstream, enabled: Engines) -> None:
+    import py_compile
+
+    patch = upstream.patch()
+    source = upstream.root / "fakeup/core.py"
+    py_compile.compile(str(source), cfile=str(source.with_suffix(".pyc")))
+    source.unlink()
+    importlib.invalidate_caches()
+    engine = enabled(patch)
+    assert upstream.load().scale(1) == 2
+    status = engine.status().patches[0]
+    assert status.verdict is not None
+    assert status.verdict.verdict == "unknown-source"
+    assert "installed without its source" in status.reason
+
+
+def test_a_target_in_an_archive(
+    upstream: Upstream, engines: Engines, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    patch = upstream.patch()
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", upstream.root)
+    shutil.rmtree(upstream.root / "fakeup")
+    monkeypatch.syspath_prepend(archive)
+    engine = engines(patch)
+    assert engine.plan().verdicts[0].verdict == "apply"
+    assert engine.plan(site=archive).verdicts[0].verdict == "apply"
+    engine.enable()
+    assert upstream.load().scale(1) == 200

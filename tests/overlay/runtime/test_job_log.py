@@ -1,0 +1,278 @@
+"""Who says what the job is run with and what is in place, and when: by processes that are made up."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import forget, tables
+
+from overlay import log
+from overlay.model import settings
+from overlay.runtime import job_log
+from overlay.runtime.engine import Engine
+from overlay.runtime.job_log import DRIVER, JobLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from fake_upstream import Upstream
+
+INTRODUCED = 'overlay: configuration: {"strict": false}'
+ALONE = "this process: 1 applied"
+
+
+class Account:
+    def sentence(self) -> str:
+        return "1 applied"
+
+
+class Job:
+    """A process with an environment that can be set, and what it says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.set, self.unset = monkeypatch.setenv, monkeypatch.delenv
+        self._capsys, self._patch = capsys, monkeypatch
+        for name in (settings.SAID, "RANK", "LOCAL_RANK", "SLURM_PROCID", "WORLD_SIZE"):
+            monkeypatch.setenv(name, "")
+            monkeypatch.delenv(name)
+        self.has: dict[str, Any] = {"strict": False}
+        log.set_level("info")
+
+    def process(self) -> JobLog:
+        return JobLog(lambda: self.has, Account)  # type: ignore[arg-type]
+
+    def child(self) -> JobLog:
+        """Return the log of a process that `multiprocessing` has started."""
+        self._patch.setattr("multiprocessing.process._parent_process", object())
+        return self.process()
+
+    def said(self) -> list[str]:
+        return self._capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Job]:
+    monkeypatch.setattr("atexit.register", lambda _: None)
+    yield Job(monkeypatch, capsys)
+    log.set_level("info")
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, [INTRODUCED, f"overlay: {ALONE}"]),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, [INTRODUCED, "overlay: rank 0: 1 applied"]),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2"},
+            [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"],
+        ),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, []),
+        ({settings.SAID: DRIVER}, [f"overlay: {ALONE}"]),
+        ({settings.SAID: "process"}, [INTRODUCED, f"overlay: {ALONE}"]),
+        (
+            {settings.SAID: "process", "RANK": "0"},
+            [INTRODUCED, "overlay: ranks not compared; rank 0: 1 applied"],
+        ),
+    ],
+    ids=[
+        "no rank",
+        "the only rank",
+        "rank 0",
+        "rank 1",
+        "a worker of a driver that spoke",
+        "a job",
+        "its rank 0",
+    ],
+)
+def test_who_says_what(job: Job, environ: dict[str, str], said: list[str]) -> None:
+    for name, text in environ.items():
+        job.set(name, text)
+    one = job.process()
+    one.first_module()
+    one.say_alone()
+    one.say_alone()
+    assert job.said() == said
+    # What is a part of it says nothing again.
+    child = job.child()
+    child.first_module()
+    child.say_alone()
+    assert job.said() == []
+
+
+def test_a_rank_that_multiprocessing_starts_speaks_for_itself(job: Job) -> None:
+    job.process().say_configuration()
+    assert job.said() == [INTRODUCED]
+    job.set("RANK", "0")
+    child = job.child()
+    child.first_module()
+    child.say_alone()
+    assert job.said() == ["overlay: ranks not compared; rank 0: 1 applied"]
+
+
+def forked(work: Callable[[], object]) -> None:
+    """Do some work in a fork, and wait for it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["the parent", "a fork"])
+def test_forks_say_it_once(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    """The first of a process and its forks says it. A fork that is not the first says nothing at all."""
+    one = job.process()
+
+    def works() -> None:
+        one.first_module()
+        one.say_alone()
+
+    with (tmp_path / "log.txt").open("a") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        if before:
+            one.first_module()
+        for _ in range(2):
+            one.forks()
+            forked(works)
+        works()
+    said = (tmp_path / "log.txt").read_text().splitlines()
+    assert sorted(said) == sorted([INTRODUCED] + [f"overlay: {ALONE}"] * (1 if before else 2))
+
+
+def test_no_thread_waits_where_a_fork_would_be_warned_of_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Python 3.12 on, `os.fork()` warns in a process that has more threads than one."""
+    started: list[object] = []
+    monkeypatch.setattr("_thread.start_new_thread", lambda *call: started.append(call))
+    for alone, expected in ((True, 0), (False, 1)):
+        monkeypatch.setattr(job_log, "_is_single_threaded", lambda alone=alone: alone)
+        job.process().first_module()
+        assert len(started) == expected
+
+
+def test_ranks_that_agree_are_one_line_and_nothing_is_said_alone(job: Job) -> None:
+    one = job.process()
+    one.first_module()
+    one.say_agreed("2 ranks agree: 1 applied")
+    one.say_agreed("2 ranks agree: 1 applied")
+    one.say_alone()
+    assert job.said() == [INTRODUCED, "overlay: 2 ranks agree: 1 applied"]
+    one.say_agreed("2 ranks agree: 2 applied")
+    assert job.said() == ["overlay: 2 ranks agree: 2 applied"]
+
+
+def test_what_comes_after_that_is_news(job: Job) -> None:
+    one = job.process()
+    log.own("applied a")
+    one.say_agreed("2 ranks agree: 1 applied")
+    log.own("applied b")
+    assert job.said() == ["overlay: 2 ranks agree: 1 applied", "overlay: applied b"]
+    job.set("RANK", "1")
+    log.own("applied c")
+    assert job.said() == []
+
+
+def test_ranks_that_differ_are_not_said_to_agree(job: Job) -> None:
+    job.set("RANK", "0")
+    one = job.process()
+    one.first_module()
+    one.note_disagreement()
+    one.say_alone()
+    assert job.said()[1:] == ["overlay: the ranks do not agree; rank 0: 1 applied"]
+
+
+def test_one_that_is_told_its_rank_later_leaves_it_to_rank_0(job: Job) -> None:
+    one = job.process()
+    one.first_module()
+    job.said()
+    job.set("RANK", "3")
+    one.say_alone()
+    assert job.said() == []
+
+
+def test_a_fork_owes_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = job.process()
+    one.first_module()
+    job.said()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    one.say_alone()
+    assert job.said() == []
+
+
+def test_it_is_said_after_a_while(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_log, "QUIET", 0.05)
+    monkeypatch.setattr(job_log, "_is_single_threaded", lambda: False)
+    job.process().first_module()
+    found: list[str] = []
+    while len(found) < 2:
+        time.sleep(0.01)
+        found += job.said()
+    assert found == [INTRODUCED, f"overlay: {ALONE}"]
+
+
+@pytest.mark.parametrize("level", ["warning", "off"])
+def test_a_quiet_log_is_quiet(job: Job, level: str) -> None:
+    log.set_level(level)
+    one = job.process()
+    one.first_module()
+    one.say_alone()
+    assert job.said() == []
+    assert settings.SAID not in os.environ
+
+
+def test_no_import_fails_of_it(job: Job) -> None:
+    def broken() -> dict[str, Any]:
+        raise ValueError("no")
+
+    one = JobLog(broken, Account)  # type: ignore[arg-type]
+    one.first_module()
+    assert job.said() == ["overlay: what this job is run with cannot be told: ValueError: no"]
+
+
+def test_a_warning_comes_from_every_rank_once_in_a_session(job: Job) -> None:
+    job.set("RANK", "1")
+    log.warning("NOT applied a")
+    log.warning("NOT applied a")
+    log.warning("NOT applied b")
+    first, second = job.said()
+    assert first.startswith("overlay: NOT applied a [rank=1,host=")
+    assert second.startswith("overlay: NOT applied b [rank=1,host=")
+    log.set_level("info")
+    log.warning("NOT applied a")
+    assert len(job.said()) == 1
+
+
+def test_the_account_counts_what_is_in_place_and_what_was_refused(upstream: Upstream, job: Job) -> None:
+    patch = upstream.patch()
+    engine = Engine(lambda: {patch.id: patch}, table=tables())
+    assert engine.account() is None
+    engine.enable()
+    upstream.load()
+    account = engine.account()
+    assert account is not None
+    digest = engine.lock()["digest"]
+    assert account.digest == digest == engine.configuration()["digest"]
+    assert account == engine.statement().account
+    assert account.sentence() == f"1 applied, 0 refused, digest {digest[:12]}"
+    more = account.replace(applied=("a", "b", "c"), refused=("d",), half_patched=2)
+    assert more.sentence() == f"3 applied, 1 refused (d), 2 half-patched, digest {digest[:12]}"
+    assert more.sentence(["b"]) == (
+        f"1 applied on all, 2 on some (a, c), 1 refused (d), 2 half-patched, digest {digest[:12]}"
+    )
+    engine.disable()
+    forget()
+    upstream.write(core="def scale(value, factor=2):\n    return value + factor\n")
+    engine.enable()
+    upstream.load()
+    account = engine.account()
+    assert account is not None
+    assert account.sentence().startswith("0 applied, 1 refused (fakeup.scale), digest ")
+    engine.disable()

@@ -1,0 +1,362 @@
+"""Modules and sites that come, go, and come again: the ledger says what is, and what was done is undone."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import PROJECT, TESTED, failing, past_the_hook, triple, untested
+from order_world import Subject, make_fixed, make_run, what_came, write_upstream
+
+from overlay.errors import PatchError
+from overlay.patch import Project, Target, replaced, variant
+from overlay.source.source import InstalledTree
+from overlay.source.table import Row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fake_upstream import Engines, Upstream
+
+
+CHANGED = "def scale(value, factor=2):\n    return value + factor\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("order", ["AE", "EA", "AER", "EIXI", "EIRR", "EIRXI", "EAEDR", "EIDEXA"])
+def test_after_each_step_all_is_in_place_or_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """Steps: enable, disable, import, import by alias, reload, and take the module out of `sys.modules`."""
+    monkeypatch.setenv("OVERLAY_LOG", "off")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    patch = write_upstream(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert what_came(order, Subject({patch.id: patch})) == ("right", [])
+
+
+def test_what_was_imported_between_two_sites_is_restored_if_the_second_fails(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.user:use": failing("no")}))
+    assert upstream.load("fakeup.user").use(1) == 2
+    assert engine.status().patches[0].state == "failed"
+
+
+def test_a_site_that_fails_inside_the_factory_of_another(upstream: Upstream, enabled: Engines) -> None:
+    def reach(original: Any, module: Any) -> Any:
+        __import__("fakeup.user")
+        return triple(original, module)
+
+    engine = enabled(upstream.patch({"fakeup.core:scale": reach, "fakeup.user:use": failing("no")}))
+    assert upstream.load().scale(1) == 2
+    status = engine.status().patches[0]
+    assert status.state == "failed"
+    assert {site.state for site in status.sites} <= {"failed"}
+
+
+def test_a_reload_from_another_source_is_decided_anew(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch())
+    core = upstream.load()
+    good = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=CHANGED)
+    importlib.reload(core)
+    assert core.scale(1) == 3
+    status = engine.status().patches[0]
+    assert status.verdict == engine.plan().verdicts[0]
+    assert status.verdict.verdict == "unknown-source"
+    assert status.state == "skipped"
+    upstream.write(core=good)
+
+
+def test_a_reload_from_another_source_is_refused_in_strict_mode(upstream: Upstream, enabled: Engines) -> None:
+    engine = enabled(upstream.patch(), strict=True)
+    core = upstream.load()
+    upstream.write(core=CHANGED)
+    with pytest.raises(PatchError, match="unknown-source"):
+        importlib.reload(core)
+    assert engine.status().patches[0].state == "skipped"
+
+
+def test_a_file_that_changed_after_it_was_imported(upstream: Upstream, enabled: Engines) -> None:
+    """The file on disk is known; what runs is not what stands in it."""
+    good = (upstream.root / "fakeup/core.py").read_text()
+    patch = upstream.patch()
+    upstream.write(core=good.replace("value * factor", "value - factor"))
+    core = upstream.load()
+    upstream.write(core=good)
+    engine = enabled(patch)
+    assert core.scale(5) == 3
+    status = engine.status().patches[0]
+    assert status.verdict is not None
+    assert status.verdict.verdict == "conflict"
+    assert "its file has changed since it was imported" in status.reason
+
+
+def test_a_file_in_which_a_number_changed_after_it_was_imported(upstream: Upstream, enabled: Engines) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    good, other = (text.replace("value * factor", f"value * factor + {number}") for number in (11, 12))
+    upstream.write(core=good)
+    patch = upstream.patch()
+    upstream.write(core=other)
+    core = upstream.load()
+    upstream.write(core=good)
+    engine = enabled(patch)
+    assert core.scale(5) == 22
+    assert "its file has changed since it was imported" in engine.status().patches[0].reason
+
+
+def test_a_site_that_is_replaced_after_us_is_told(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = enabled(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
+    core = upstream.load()
+
+    def theirs(value: int, factor: int = 2) -> int:
+        return 0
+
+    core.scale = theirs  # type: ignore[attr-defined]
+    for _ in range(2):
+        status = engine.status().patches[0]
+        assert status.state == "incomplete"
+        assert "fakeup.core:scale was replaced since by test_lives:" in status.reason
+        assert [site.state for site in status.sites] == ["incomplete", "applied"]
+    assert (
+        capsys.readouterr().err.count(
+            "overlay: lost fakeup.scale (revision 3): fakeup.core:scale was replaced since by"
+        )
+        == 1
+    )
+    assert core.scale is theirs
+    core.Engine = type("Engine", (), {"run": lambda self, value: 0})  # type: ignore[attr-defined]
+    assert [site.state for site in engine.status().patches[0].sites] == ["incomplete", "incomplete"]
+
+
+LATE = Project(name="latepkg", distributions=("latepkg",), marker="latepkg", read_version=lambda read: "1.0")
+
+
+def late(folder: Path, *, optional: bool) -> Target:
+    """Write a project of one function into a folder, and return it as a target of a patch."""
+    folder.mkdir(exist_ok=True)
+    (folder / "latepkg.py").write_text("def g(value):\n    return value\n")
+    sites = {"latepkg:g": InstalledTree(str(folder)).digest("latepkg:g")}
+    for patch in ("fakeup.scale", "late"):
+        TESTED.append(Row(patch=patch, target="latepkg", verdict="apply", variant="1", sites=sites))
+    changed = replaced("latepkg:g", make_fixed)
+    return Target(project=LATE, variants=(variant("1", changed),), optional=optional)
+
+
+def test_a_project_that_becomes_importable_later(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = upstream.root / "later"
+    engine = enabled(upstream.patch(others=(late(folder, optional=True),)))
+    assert upstream.load().scale(1) == 200
+    assert engine.status().patches[0].state == "applied"
+    monkeypatch.syspath_prepend(str(folder))
+    module = importlib.import_module("latepkg")
+    states = [site.state for site in engine.status().patches[0].sites]
+    del sys.modules["latepkg"]
+    assert module.g(1) == 101
+    assert states == ["applied", "applied"]
+
+
+@pytest.mark.parametrize("other", ["right", "unknown"])
+def test_what_is_decided_on_is_the_copy_that_is_imported(
+    upstream: Upstream, enabled: Engines, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    """A path that a trainer adds may lead to another copy than the one that was there at first."""
+    first, second = upstream.root, upstream.root / "second"
+    shutil.copytree(first / "fakeup", second / "fakeup")
+    patch = upstream.patch()
+    (first if other == "right" else second).joinpath("fakeup/core.py").write_text(CHANGED)
+    engine = enabled(patch, patch.replace(id="late", targets=(late(first, optional=False),)))
+    importlib.import_module("latepkg")  # both patches are decided on
+    del sys.modules["latepkg"]
+    monkeypatch.syspath_prepend(str(second))
+    core = upstream.load()
+    status = engine.status().patches[0]
+    assert status.verdict == engine.plan().verdicts[0]
+    assert (core.scale(1), status.state) == ((200, "applied") if other == "right" else (3, "skipped"))
+
+
+@pytest.mark.parametrize(("optional", "state"), [(True, "applied"), (False, "armed")])
+def test_an_optional_target_that_is_never_imported_is_not_waited_for(
+    upstream: Upstream, enabled: Engines, optional: bool, state: str
+) -> None:
+    engine = enabled(upstream.patch(others=(late(upstream.root, optional=optional),)))
+    upstream.load()
+    status = engine.status().patches[0]
+    assert [site.state for site in status.sites] == ["applied", "armed"]
+    assert status.state == state
+
+
+def test_a_project_that_cannot_be_found_although_it_is_imported(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hidden = PROJECT.replace(marker="fakeup.hidden")
+    patch = upstream.patch()
+    target = patch.targets[0].replace(project=hidden)
+    engine = enabled(patch.replace(targets=(target,)))
+    assert upstream.load().scale(1) == 2
+    for _ in range(3):
+        status = engine.status().patches[0]
+        assert status.verdict is not None
+        assert status.verdict.loud, status
+    assert capsys.readouterr().err.count("NOT applied") == 1
+
+
+def lazily(name: str) -> Any:
+    """Return a module that is executed when it is first used."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.loader is not None
+    loader = importlib.util.LazyLoader(spec.loader)
+    spec.loader = loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader.exec_module(module)
+    return module
+
+
+def test_lazy_modules_are_patched_when_they_wake(upstream: Upstream, engines: Engines) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=text + "\nimport fakeup\nfakeup.executed = True\n")
+    patch = upstream.patch()
+    for enable_first in (True, False):
+        package = upstream.load("fakeup")
+        engine = engines(patch)
+        if enable_first:
+            engine.enable()
+        core = lazily("fakeup.core")
+        engine.enable()
+        engine.status()
+        assert not hasattr(package, "executed")
+        assert core.scale(1) == 200
+        engine.disable()
+        for name in ("fakeup.core", "fakeup"):
+            del sys.modules[name]
+
+
+def test_lazy_modules_of_an_earlier_session_belong_to_this_one(upstream: Upstream, engines: Engines) -> None:
+    upstream.load("fakeup")
+    first, second = engines(upstream.patch()), engines(upstream.patch())
+    first.enable()
+    core = lazily("fakeup.core")
+    first.disable()
+    second.enable(strict=True)
+    assert core.scale(1) == 200
+
+
+def test_a_refusal_does_not_hold_up_others(upstream: Upstream, enabled: Engines) -> None:
+    bad = untested(upstream.patch({"fakeup.core:scale": triple}, name="fakeup.bad"))
+    good = upstream.patch({"fakeup.user:use": lambda original, module: lambda value: 7}, name="fakeup.good")
+    engine = enabled(bad, good, strict=True)
+    with past_the_hook():
+        user = upstream.load("fakeup.user")
+    states = {status.patch: status.state for status in engine.status().patches}
+    assert states == {"fakeup.bad": "skipped", "fakeup.good": "applied"}
+    assert user.use(1) == 7
+
+
+@pytest.mark.parametrize("order", [("core", "apart"), ("apart", "core")])
+def test_requirements_hold_while_things_happen(
+    upstream: Upstream, enabled: Engines, order: tuple[str, str]
+) -> None:
+    upstream.write(apart="def f(value):\n    return value\n")
+    needed = upstream.patch({"fakeup.apart:f": failing("no")}, name="fakeup.needed")
+    needing = upstream.patch(name="fakeup.needing", requires=("fakeup.needed",))
+    engine = enabled(needed, needing)
+    modules = {name: upstream.load(f"fakeup.{name}") for name in order}
+    assert modules["core"].scale(1) == 2
+    states = {status.patch: status.state for status in engine.status().patches}
+    assert states == {"fakeup.needed": "failed", "fakeup.needing": "failed"}
+
+
+def test_all_that_needs_a_patch_goes_before_its_failure_is_raised(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    upstream.write(apart="def f(value):\n    return value\n")
+    needed = upstream.patch({"fakeup.apart:f": failing("no")}, name="fakeup.needed")
+    first = upstream.patch(name="fakeup.first", requires=("fakeup.needed",))
+    second = upstream.patch(
+        {"fakeup.user:use": lambda original, module: lambda value: 7},
+        name="fakeup.second",
+        requires=("fakeup.needed",),
+    )
+    engine = enabled(first, needed, second, strict=True)
+    core, user = upstream.load("fakeup.core"), upstream.load("fakeup.user")
+    assert (core.scale(1), user.use(1)) == (200, 7)
+    # What is left without the three is nothing.
+    with pytest.raises(
+        PatchError, match=r"^fakeup\.needed@\d+ is failed.*OVERLAY_PATCHES=none leaves it out"
+    ):
+        upstream.load("fakeup.apart")
+    assert core.scale(1) == 2
+    assert user.use(1) != 7
+    assert {status.state for status in engine.status().patches} == {"failed"}
+
+
+def test_functions_keep_what_upstream_hung_on_them(upstream: Upstream, enabled: Engines) -> None:
+    text = (upstream.root / "fakeup/core.py").read_text()
+    upstream.write(core=text + "\nscale.calls = 7\n")
+    enabled(upstream.patch())
+    assert upstream.load().scale.calls == 7
+
+
+def test_a_finder_that_comes_first_does_not_stay_first(upstream: Upstream, enabled: Engines) -> None:
+    from importlib.machinery import PathFinder
+
+    engine = enabled(upstream.patch())
+    sys.meta_path.insert(0, types.SimpleNamespace(find_spec=lambda *_: None))
+    upstream.load("fakeup.user")  # asks for something while another one is first
+    sys.meta_path.insert(0, PathFinder)
+    try:
+        assert importlib.util.find_spec("no_such_module") is None
+    finally:
+        sys.meta_path.remove(PathFinder)
+    assert getattr(sys.meta_path[0], "overlay_finder", False)
+    assert engine.status().patches[0].state == "applied"
+
+
+@pytest.mark.parametrize("again", ["reload", "second import"])
+def test_what_was_taken_from_an_earlier_import_is_named(
+    upstream: Upstream, engines: Engines, again: str
+) -> None:
+    """It is neither what is replaced nor anything of which its module still knows."""
+    core, user = upstream.load(), upstream.load("fakeup.user")
+    if again == "reload":
+        importlib.reload(core)
+    else:
+        del sys.modules["fakeup.core"]
+        core = upstream.load()
+    engine = engines(upstream.patch())
+    status = engine.enable().patches[0]
+    assert core.scale(1) == 200
+    assert user.use(1) == 2
+    assert status.state == "incomplete"
+    assert "fakeup.user:scale (of an earlier import of the module)" in status.sites[0].stale
+    taken = id(user.scale)
+    engine.disable()
+    assert id(user.scale) == taken
+    with pytest.raises(PatchError, match=r"fakeup\.user:scale \(of an earlier import of the module\)"):
+        engine.enable(strict=True)
+    del user.scale
+    del core
+    assert engine.enable().patches[0].state == "applied"
+
+
+def test_what_nobody_has_of_an_earlier_import_is_no_fault(upstream: Upstream, engines: Engines) -> None:
+    core = upstream.load()
+    importlib.reload(core)  # its first class is garbage that only a collection finds
+    del sys.modules["fakeup.core"], core
+    core = upstream.load()
+    engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
+    assert engine.enable(strict=True).patches[0].state == "applied"
+    assert core.Engine().run(1) == 300

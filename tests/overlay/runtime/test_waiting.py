@@ -1,0 +1,174 @@
+"""A process that is armed at its start loads patches when it first imports an upstream, and not before."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import PACKAGE, Upstream, tables, triple
+
+from overlay.errors import OverlayError, SelectionError
+from overlay.runtime import engine as engine_module
+from overlay.runtime.engine import Engine
+from overlay.source.registry import load_patches, watched_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from overlay.patch import Patch
+
+
+class Armed:
+    """An engine that waits for the toy upstream, and how often its patches were loaded."""
+
+    def __init__(self) -> None:
+        self.loads = 0
+        self.patches: list[Patch] = []
+        self.error: Exception | None = None
+        self.engine = Engine(self._load, table=tables())
+
+    def _load(self) -> dict[str, Patch]:
+        self.loads += 1
+        if self.error is not None:
+            raise self.error
+        return {patch.id: patch for patch in self.patches}
+
+
+@pytest.fixture
+def armed(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Armed]:
+    """Return an engine that is armed with a patch of the toy upstream."""
+    for name in ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(engine_module, "awaited", lambda: (frozenset({PACKAGE}), ["fakeup.scale"]))
+    made = Armed()
+    made.patches = [upstream.patch({"fakeup.core:scale": triple})]
+    made.engine.arm()
+    yield made
+    made.engine.disable()
+
+
+def core() -> Any:
+    return importlib.import_module("fakeup.core")
+
+
+def test_nothing_is_loaded_before_an_upstream_is_imported(armed: Armed) -> None:
+    assert armed.engine.enabled
+    importlib.import_module("colorsys")
+    assert armed.loads == 0
+    assert core().scale(1) == 200
+    assert armed.loads == 1
+
+
+def test_whoever_asks_does_not_wait(armed: Armed) -> None:
+    (status,) = armed.engine.status().patches
+    assert (status.state, armed.loads) == ("armed", 1)
+    assert core().scale(1) == 200
+
+
+def test_enabling_again_goes_on_from_there(armed: Armed) -> None:
+    assert armed.engine.enable().patches[0].state == "armed"
+    with pytest.raises(OverlayError, match="already enabled"):
+        armed.engine.enable("none")
+
+
+def test_it_can_be_disarmed_before(armed: Armed) -> None:
+    before = [finder for finder in sys.meta_path if getattr(finder, "overlay_finder", False)]
+    armed.engine.disable()
+    assert not armed.engine.enabled
+    assert core().scale(1) == 2
+    assert armed.loads == 0
+    assert len(before) == 1 + sum(getattr(finder, "overlay_finder", False) for finder in sys.meta_path)
+
+
+def test_an_upstream_that_is_there_is_patched_at_once(armed: Armed) -> None:
+    armed.engine.disable()
+    assert core().scale(1) == 2
+    armed.engine.arm()
+    assert core().scale(1) == 200
+
+
+def test_a_file_that_is_run_wakes_it(
+    armed: Armed, upstream: Upstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.write(
+        train="import colorsys\ndef loss():\n    return 1\nif __name__ == '__main__':\n    print(loss())\n"
+    )
+    armed.patches = [upstream.patch({"fakeup.train:loss": lambda original, _: lambda: original() * 100})]
+    sys.modules.pop("colorsys", None)
+    runpy.run_path(str(upstream.root / "fakeup/train.py"), run_name="__main__")
+    assert capsys.readouterr().out == "1\n"  # what runpy compiles itself nobody can follow, and that is said
+    assert armed.loads == 1
+
+
+@pytest.mark.parametrize("error", [ImportError("gone"), OverlayError("broken"), SyntaxError("bad")])
+def test_what_cannot_be_loaded_is_said(
+    armed: Armed, error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    armed.error = error
+    assert core().scale(1) == 2
+    assert "NOT enabled" in capsys.readouterr().err
+    assert not armed.engine.enabled
+
+
+@pytest.mark.parametrize("error", [ImportError("gone"), OverlayError("broken"), SyntaxError("bad")])
+def test_in_strict_mode_it_ends_each_import(
+    armed: Armed, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OVERLAY_STRICT", "1")
+    armed.error = error
+    for _ in range(2):
+        with pytest.raises(OverlayError, match=str(error)) as raised:
+            core()
+        assert not isinstance(raised.value, ImportError)
+    armed.error = None
+    assert core().scale(1) == 200
+
+
+def test_a_variable_that_nobody_knows_is_named_once(
+    armed: Armed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    armed.engine.disable()
+    monkeypatch.setenv("OVERLAY_STRCIT", "1")
+    armed.engine.arm()
+    assert core().scale(1) == 200
+    assert capsys.readouterr().err.count("OVERLAY_STRCIT") == 1
+
+
+def test_a_selection_that_names_no_patch_is_refused_at_the_start(
+    armed: Armed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed.engine.disable()
+    monkeypatch.setenv("OVERLAY_PATCHES", "fakeup.scael")
+    with pytest.raises(SelectionError, match="names no patch"):
+        armed.engine.arm()
+    assert not armed.engine.enabled
+
+
+def test_a_fork_waits_as_well(armed: Armed) -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0 if core().scale(1) == 200 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert armed.loads == 0
+
+
+def test_threads_that_import_at_once_find_it_patched(armed: Armed) -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(core().scale(1))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [200] * 8
+    assert armed.loads == 1
+
+
+def test_each_package_that_a_patch_changes_is_watched() -> None:
+    """Else a patch of a module in another package would be loaded too late."""
+    changed = {name.partition(".")[0] for patch in load_patches().values() for name in patch.modules()}
+    assert changed <= watched_packages()

@@ -1,0 +1,109 @@
+"""A patch that only its id selects: not by default, nor by `all`, nor by a glob."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from overlay.desk import tables
+from overlay.errors import SelectionError
+from overlay.source.selection import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fake_upstream import Upstream
+
+    from overlay.runtime.engine import Engine
+
+ALL = ("fakeup.reading", "fakeup.scale")
+
+
+def reading(original: Any, _module: Any) -> Any:
+    def run(self: Any, value: Any) -> Any:
+        return original(self, value) + 1
+
+    return run
+
+
+def two(upstream: Upstream, engines: Callable[..., Engine]) -> Engine:
+    """Return an engine with two patches, of which one is selected by its id alone."""
+    sites = {"fakeup.core:Engine.run": reading}
+    return engines(upstream.patch(), upstream.patch(sites, name="fakeup.reading", opt_in=True))
+
+
+@pytest.mark.parametrize(
+    ("terms", "chosen"),
+    [
+        (None, ALL[1:]),
+        ("all", ALL[1:]),
+        ("*", ALL[1:]),
+        ("fakeup.*", ALL[1:]),
+        ("-fakeup.scale", ()),
+        ("-none*,fakeup.reading", ALL),
+        ("all,fakeup.reading", ALL),
+        ("fakeup.reading,all", ALL),
+        (["fakeup.reading"], ALL[:1]),
+        ("fakeup.reading,-fakeup.r*", ()),
+        ("fakeup.reading,-all,fakeup.scale", ALL[1:]),
+    ],
+)
+def test_only_its_id_selects_it(
+    upstream: Upstream, engines: Callable[..., Engine], terms: str | list[str] | None, chosen: tuple[str, ...]
+) -> None:
+    spare = upstream.patch(name="none.such")
+    known = {**two(upstream, engines).known(), **({spare.id: spare} if "none" in str(terms) else {})}
+    found = choose(known, terms, {})
+    assert tuple(name for name in found.ids if name != spare.id) == chosen
+
+
+def test_a_glob_that_matches_nothing_else_is_an_error_that_names_it(
+    upstream: Upstream, engines: Callable[..., Engine]
+) -> None:
+    for terms in ("fakeup.r*", "all,fakeup.r*"):
+        with pytest.raises(
+            SelectionError, match=r"'fakeup\.r\*' matches only opt-in patches; .*: fakeup\.reading"
+        ):
+            two(upstream, engines).enable(terms)
+
+
+def test_what_leaves_one_out_keeps_what_was_named(upstream: Upstream, engines: Callable[..., Engine]) -> None:
+    known = two(upstream, engines).known()
+    for text in ("all,fakeup.reading", "fakeup.reading,fakeup.scale"):
+        left = choose(known, text).without(["fakeup.scale"])
+        assert choose(known, left.split('"')[1]).ids == ALL[:1], left
+
+
+def test_it_is_not_put_in_unless_it_is_named(upstream: Upstream, engines: Callable[..., Engine]) -> None:
+    engine = two(upstream, engines)
+    for terms, run in (("all", 200), ("all,fakeup.reading", 201), ("fakeup.reading", 3), (None, 200)):
+        engine.enable(terms)
+        assert upstream.load().Engine().run(1) == run, terms
+        engine.disable()
+
+
+def test_an_audit_decides_on_it_and_a_list_says_how_to_get_it(
+    upstream: Upstream, engines: Callable[..., Engine]
+) -> None:
+    engine = two(upstream, engines)
+    assert {one.patch: one.verdict for one in engine.plan_each().verdicts} == dict.fromkeys(ALL, "apply")
+    assert {one.patch: one.verdict for one in engine.plan().verdicts}["fakeup.reading"] == "not-selected"
+    assert "(opt-in)" in tables.patches(engine.known().values(), dict.fromkeys(ALL, "apply"))
+    patch = engine.known()["fakeup.reading"]
+    verdict = engine.plan([patch.id]).verdicts[0]
+    assert "OVERLAY_PATCHES=all,fakeup.reading" in tables.explanation(
+        patch, verdict, patch.id, engine.tested()
+    )
+
+
+def test_what_stands_in_for_another_is_decided_on_without_it(
+    upstream: Upstream, engines: Callable[..., Engine]
+) -> None:
+    usual = upstream.patch()
+    other = upstream.patch(name="fakeup.instead").replace(opt_in=True)
+    engine = engines(usual, other)
+    each = {one.patch: one.verdict for one in engine.plan_each().verdicts}
+    assert each == {"fakeup.scale": "apply", "fakeup.instead": "apply"}
+    both = {one.patch: one.verdict for one in engine.plan(["all", "fakeup.instead"]).verdicts}
+    assert both == {"fakeup.scale": "conflict", "fakeup.instead": "conflict"}

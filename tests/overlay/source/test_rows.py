@@ -1,0 +1,109 @@
+"""Rows as they are written: which variant may be tried on a source, and what stands in the way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from decide_cases import FILES, F, never, patch, rows, tree, variant
+from fake_upstream import MemoryTree
+
+from overlay.desk.prove.rows import row_of, text_of, too_weak, trial, unjudged
+from overlay.patch import Absent, Present, replaced
+from overlay.patch import variant as variant_of
+from overlay.source.table import Table, rows_in
+
+NEGATED = FILES["lib/core.py"].replace("return x", "return -x")
+CLASS = "class A:\n    {}\n    def g(self):\n        return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("core", "site", "words"),
+    [
+        ("@deco(1)\ndef f(x): pass\n", F, "is decorated (@deco), and what stands there"),
+        ("@a.b\nasync def f(x): pass\n", F, "(@a.b)"),
+        ("from .other import f\n", F, "is decorated (@deco)"),
+        ("def f(x): pass\ndef f(x): pass\n", F, "is bound more than once"),
+        (CLASS.format("@property"), "lib.core:A.g", "is a property"),
+        (CLASS.format("@g.setter"), "lib.core:A.g", "is a property"),
+        (CLASS.format("@staticmethod\n    @deco"), "lib.core:A.g", "is decorated (@deco)"),
+        ("class A:\n    def __g(self): pass\n", "lib.core:A.__g", "private name"),
+        ("def g(x): pass\n", F, "nothing that"),
+        ("from .none import f\n", F, ""),
+        ("def f(x): pass\n", F, ""),
+        ("def __f(x): pass\n", "lib.core:__f", ""),
+        (CLASS.format("@staticmethod"), "lib.core:A.g", ""),
+        (CLASS.format("@classmethod"), "lib.core:A.g", ""),
+        ("@deco\nclass A:\n    def __init__(self): pass\n", "lib.core:A.__init__", ""),
+    ],
+)
+def test_what_is_no_plain_function_at_run_time_is_never_tried(core: str, site: str, words: str) -> None:
+    source = MemoryTree({**FILES, "lib/core.py": core, "lib/other.py": "@deco\ndef f(x): pass\n"})
+    subject = patch(variant(site=site))
+    found = trial(subject, source, Table([]), "here")
+    assert bool(found.choices) is not bool(words)
+    assert (row_of(subject, subject.targets[0], source, "here") is None) is bool(words)
+    if words == "nothing that":
+        assert [row.verdict for row in found.absent] == ["not-needed"]
+    else:
+        assert words in found.refused
+        assert site in found.refused or not words
+    # What is merely relied on may be decorated.
+    beside = {"lib/core.py": f"{core}\ndef k(): pass\n", "lib/other.py": "@deco\ndef f(x): pass\n"}
+    relied = MemoryTree({**FILES, **beside})
+    if words and words != "nothing that":
+        assert trial(patch(variant(site, site="lib.core:k")), relied, Table([]), "here").choices
+
+
+def test_facts_tell_variants_apart_and_the_likeliest_is_tried_first() -> None:
+    later = variant(Present(site="lib.new"), name="2")
+    early = variant(Absent(site="lib.new"), name="1")
+    subject = patch(early, later)
+    for source, name in ((tree(), "1"), (tree(new=""), "2")):
+        found = trial(subject, source, Table([]), "here")
+        assert [row.variant for (row,) in found.choices] == [name]
+    either = patch(variant(name="a"), variant("lib.core:A.g", name="b"))
+    known = patch(variant("lib.core:A.g", name="b"))
+    near = Table(rows(known, on=tree(core=NEGATED)))
+    far = [row.variant for (row,) in trial(either, tree(core=f"{NEGATED}#"), Table([]), "here").choices]
+    assert sorted(far) == ["a", "b"]
+    source = tree(core=NEGATED.replace("return 1", "return 2"))
+    assert [row.variant for (row,) in trial(either, source, near, "here").choices] == ["b", "a"]
+
+
+def test_what_stands_there_already_is_not_added() -> None:
+    adds = patch(variant_of("1", replaced(F, never), replaced("lib.core:h", never, new=True)))
+    assert trial(adds, tree(), Table([]), "here").choices
+    there = tree(core=f"{FILES['lib/core.py']}def h(): pass\n")
+    assert "lib.core:h is there already" in trial(adds, there, Table([]), "here").refused
+
+
+def test_what_is_decided_is_not_tried() -> None:
+    assert trial(patch(), tree(), Table(rows(patch())), "here").refused == "apply"
+    assert trial(patch(), MemoryTree({}), Table([]), "here").refused.startswith("not-installed: ")
+
+
+def test_a_replaced_site_that_no_row_has_is_for_a_person() -> None:
+    both = patch(variant("lib.core:A.g"))
+    known = Table(rows(both))
+    elsewhere = tree(core=FILES["lib/core.py"].replace("return 1", "return 2"))
+    (new,) = rows(both, on=elsewhere)
+    assert unjudged([new], both, known) == []
+    (new,) = rows(both, on=tree(core=NEGATED))
+    assert unjudged([new], both, known) == [F]
+    assert unjudged([new.replace(verdict="not-needed", variant="")], both, known) == []
+
+
+def test_a_contract_that_lets_more_than_a_tenth_pass_is_weak() -> None:
+    assert too_weak({"tried": 20, "passed": 2}) == ""
+    assert "lets 3 of 20" in too_weak({"tried": 20, "passed": 3})
+    assert "19 changed sources, and 20" in too_weak({"tried": 19, "passed": 0})
+    assert "not been measured" in too_weak(None)
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    made = [*rows(patch()), rows(patch())[0].replace(verdict="not-needed", variant="", sites={F: None})]
+    text = text_of({"lib==1.2.0": {"date": "2026-01-01"}}, made, {"lib.f": {"tried": 20, "passed": 1}})
+    assert rows_in(text.encode(), "x") == made
+    assert json.loads(text)["mutants"] == {"lib.f": {"tried": 20, "passed": 1}}
+    assert len(text.splitlines()) == 10

@@ -1,0 +1,222 @@
+"""Sources are found without importing anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_upstream import PROJECT, MemoryTree, tables
+
+from overlay.errors import SourceError
+from overlay.source.decide import decide
+from overlay.source.source import InstalledTree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fake_upstream import Upstream
+
+
+@pytest.fixture
+def namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Two folders that share the namespace package `fakens.inner`, as Megatron's `megatron` is one."""
+    for name, module in (("one", "left"), ("two", "right")):
+        folder = tmp_path / name / "fakens" / "inner"
+        folder.mkdir(parents=True)
+        (folder / f"{module}.py").write_text("raise AssertionError('imported')\ndef f(): pass\n")
+        monkeypatch.syspath_prepend(str(tmp_path / name))
+    return str(tmp_path / "one"), str(tmp_path / "two")
+
+
+def test_nested_namespace_packages_are_walked_and_not_imported(namespaces: tuple[str, str]) -> None:
+    tree = InstalledTree()
+    assert tree.has("fakens.inner.left:f")
+    assert tree.has("fakens.inner.right:f")
+    assert tree.has("fakens.inner")
+    assert not tree.has("fakens.inner.middle")
+    assert not tree.has("fakens.inner.left:g")
+    assert not [name for name in sys.modules if name.startswith("fakens")]
+    one = InstalledTree(namespaces[0])
+    assert one.has("fakens.inner.left")
+    assert not one.has("fakens.inner.right")
+
+
+def test_a_folder_alone_is_looked_at_alone(
+    upstream: Upstream, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert InstalledTree(str(upstream.root)).has("fakeup.core:scale")
+    assert not InstalledTree(str(tmp_path_factory.mktemp("empty"))).has("fakeup.core")
+    assert not InstalledTree(str(upstream.root)).has("json")
+    assert "fakeup" not in sys.modules
+
+
+def test_the_module_that_was_imported_is_the_one_that_counts(
+    upstream: Upstream, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.load()
+    other = tmp_path_factory.mktemp("other")
+    (other / "fakeup").mkdir()
+    (other / "fakeup/core.py").write_text("def other(): pass\n")
+    monkeypatch.syspath_prepend(str(other))
+    assert InstalledTree().has("fakeup.core:scale")
+    assert InstalledTree(str(other)).has("fakeup.core:other")
+
+
+def test_versions_come_from_the_source_and_metadata_is_told_apart(upstream: Upstream) -> None:
+    info = upstream.root / "fakeup_dist-1.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fakeup-dist\nVersion: 1.1.0\n")
+    for tree in (InstalledTree(), InstalledTree(str(upstream.root))):
+        assert PROJECT.read_version is not None
+        assert PROJECT.read_version(tree.read) == "1.2.0"
+        assert tree.metadata_version(PROJECT) == "1.1.0"
+    verdict = decide(upstream.patch(), InstalledTree(), tables())
+    assert verdict.targets[0].metadata_version == "1.1.0"
+
+
+def test_source_that_cannot_be_decoded_or_parsed(upstream: Upstream) -> None:
+    (upstream.root / "fakeup/core.py").write_bytes(b"# coding: utf-8\n\xff\xfe\n")
+    with pytest.raises(SourceError):
+        InstalledTree().has("fakeup.core:scale")
+    upstream.write(core="def scale(:\n")
+    with pytest.raises(SourceError, match="does not parse"):
+        InstalledTree().has("fakeup.core:scale")
+
+
+def test_memory_trees_answer_as_folders_do(upstream: Upstream) -> None:
+    files = {
+        str(path.relative_to(upstream.root)): path.read_text()
+        for path in upstream.root.rglob("*")
+        if path.is_file()
+    }
+    memory, folder = MemoryTree(files), InstalledTree(str(upstream.root))
+    for site in (
+        "fakeup",
+        "fakeup.core",
+        "fakeup.core:scale",
+        "fakeup.core:Engine.run",
+        "fakeup.none",
+        "fakeup.core:no",
+    ):
+        assert memory.has(site) == folder.has(site)
+        assert memory.digest(site) == folder.digest(site)
+    assert memory.is_package("fakeup") and folder.is_package("fakeup")  # noqa: PT018
+    assert not memory.is_package("fakeup.core") and not folder.is_package("fakeup.core")  # noqa: PT018
+
+
+SOURCE = "def scale(value):\n    return '\u00e9'\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        SOURCE.encode(),
+        b"\xef\xbb\xbf" + SOURCE.encode(),
+        b"# -*- coding: latin-1 -*-\n" + SOURCE.encode("latin-1"),
+        SOURCE.replace("\n", "\r\n").encode(),
+    ],
+    ids=["plain", "mark", "cookie", "crlf"],
+)
+def test_source_is_decoded_in_archives_as_in_folders(upstream: Upstream, data: bytes) -> None:
+    (upstream.root / "fakeup/core.py").write_bytes(data)
+    archive = shutil.make_archive(str(upstream.root / "packed"), "zip", upstream.root, "fakeup")
+    expected = MemoryTree({"m.py": SOURCE}).digest("m:scale")
+    for tree in (InstalledTree(str(upstream.root)), InstalledTree(archive)):
+        assert tree.digest("fakeup.core:scale") == expected
+        assert PROJECT.read_version is not None
+        assert PROJECT.read_version(tree.read) == "1.2.0"
+
+
+def test_an_archive_without_sources_says_so(tmp_path: Path) -> None:
+    import py_compile
+    import zipfile
+
+    (tmp_path / "m.py").write_text("def f(): pass\n")
+    py_compile.compile(str(tmp_path / "m.py"), cfile=str(tmp_path / "m.pyc"))
+    with zipfile.ZipFile(tmp_path / "m.zip", "w") as archive:
+        archive.write(tmp_path / "m.pyc", "m.pyc")
+    with pytest.raises(SourceError, match="without its source"):
+        InstalledTree(str(tmp_path / "m.zip")).has("m:f")
+
+
+def test_a_site_that_nothing_can_be_imported_from_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "broken.whl").write_bytes(b"PK\x03\x04 broken")
+    for site in (tmp_path / "broken.whl", tmp_path / "nowhere", ""):
+        with pytest.raises(SourceError, match="neither a folder nor an archive"):
+            InstalledTree(str(site))
+
+
+@pytest.mark.parametrize("core", ["x = " + "-" * 100_000 + "1", "x = " + "(" * 1000, "x = \0"])
+def test_source_that_no_parser_takes(upstream: Upstream, core: str) -> None:
+    upstream.write(core=core)
+    with pytest.raises(SourceError, match="does not parse"):
+        InstalledTree().has("fakeup.core:scale")
+
+
+def test_a_path_that_a_package_extends_when_it_is_imported(
+    upstream: Upstream, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    (other / "fakeup").mkdir()
+    (other / "fakeup/__init__.py").write_text("")
+    (other / "fakeup/mark.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(other)])
+    upstream.write(__init__="from pkgutil import extend_path\n__path__ = extend_path(__path__, __name__)\n")
+    assert not InstalledTree().has("fakeup.mark")
+    upstream.load()
+    assert InstalledTree().has("fakeup.mark")
+    assert InstalledTree().has("fakeup.core:scale")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "version"),
+    [
+        (None, None),
+        (b"", None),
+        (b"garbage\n\nVersion: 3\n", None),
+        (b"Metadata-Version: 2.1\nSummary: a\n  b\nVersion: 1.1\n\nVersion: 3\n", "1.1"),
+        (b"Name: x\n\n", None),
+    ],
+)
+def test_metadata_that_an_installer_did_not_finish(
+    upstream: Upstream, metadata: bytes | None, version: str | None
+) -> None:
+    info = upstream.root / "fakeup_dist-1.1.0.dist-info"
+    info.mkdir()
+    if metadata is not None:
+        (info / "METADATA").write_bytes(metadata)
+    assert InstalledTree(str(upstream.root)).metadata_version(PROJECT) == version
+
+
+def test_a_version_file_that_is_no_file_is_not_waited_for(upstream: Upstream) -> None:
+    (upstream.root / "fakeup/version.txt").unlink()
+    os.mkfifo(upstream.root / "fakeup/version.txt")
+    assert InstalledTree().read("fakeup/version.txt") is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from other import f",
+        "from other import (\n    a,  # (one)\n    f,\n)",
+        "from other import \\\n    f",
+        "from other import \\\n    (a,\n    f)",
+        "from other import(a,f)",
+        "if True:\n    from other import g as f, h",
+        "x = 1; from other import f",
+    ],
+)
+def test_what_is_imported_is_followed(statement: str) -> None:
+    tree = MemoryTree({"m.py": f"{statement}\n", "other.py": "def f(): pass\ndef g(): pass\n"})
+    name = "g" if "g as f" in statement else "f"
+    assert tree.chain("m:f") == ["m:f", f"other:{name}"]
+
+
+def test_what_no_import_mentions_is_defined_there_without_parsing(parsed: list[str]) -> None:
+    text = "from other import (g,  # f\n)\nimport sys\ndef f(): pass\nclass A:\n    def f(self): pass\n"
+    tree = MemoryTree({"m.py": text})
+    assert (tree.chain("m:A.f"), parsed) == (["m:A.f"], [])
+    assert (tree.chain("m:f"), len(parsed)) == (["m:f"], 1)  # a comment costs a parse

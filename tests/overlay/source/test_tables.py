@@ -1,0 +1,162 @@
+"""The table beside the patches of a project decides: in a folder, in an archive, and damaged."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from fake_upstream import forget, write_files
+
+from overlay.desk.audit.judge import as_patch
+from overlay.runtime.engine import Engine
+from overlay.source import registry
+from overlay.source.known_defects import load_defects
+from overlay.source.registry import load_patches
+from overlay.source.source import InstalledTree
+from overlay.source.table import NAME, Row, files_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from fake_upstream import Upstream
+
+    from overlay.patch import Patch
+
+SITE = "fakeup.core:scale"
+
+
+@pytest.fixture
+def engines() -> Iterator[Callable[..., Engine]]:
+    """Make engines that go by the table beside a patch, and disable them afterwards."""
+    made: list[Engine] = []
+
+    def make(patch: Patch) -> Engine:
+        made.append(Engine(lambda: {patch.id: patch}))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.disable()
+
+
+@pytest.fixture
+def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Patch]]:
+    """Lay a table beside the patches of a project, and return the patch that it is of."""
+    monkeypatch.setattr(registry, "_modules", {})
+    monkeypatch.setattr(registry, "_rows", {})
+    patch = upstream.patch()
+
+    def lay(text: str | None, *, archived: bool = False) -> Patch:
+        files = {"tabled/__init__.py": "", "tabled/fakeup/__init__.py": "", "tabled/fakeup/scale.py": ""}
+        if text is not None:
+            files[f"tabled/fakeup/{NAME}"] = text
+        place = upstream.root / ("packs.zip" if archived else "packs")
+        if archived:
+            with zipfile.ZipFile(place, "w") as archive:
+                for name, content in files.items():
+                    archive.writestr(name, content)
+        else:
+            write_files(place, files)
+        monkeypatch.syspath_prepend(str(place))
+        registry._modules[patch.id] = "tabled.fakeup.scale"
+        return patch
+
+    yield lay
+    forget("tabled")
+
+
+def table(patch: Patch, **changes: Any) -> str:
+    tree = InstalledTree()
+    row = Row(
+        patch=patch.id,
+        target="fakeup",
+        verdict="apply",
+        variant=patch.targets[0].variants[0].name,
+        sites={SITE: tree.digest(SITE)},
+        on={files_digest(patch.targets[0], tree): ["fakeup 1.2.0"]},
+    )
+    return json.dumps({"sources": {}, "rows": [row.replace(**changes).to_dict()]})
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_a_known_source_is_patched_and_never_parsed(
+    upstream: Upstream,
+    beside: Callable[..., Patch],
+    engines: Callable[..., Engine],
+    parsed: list[str],
+    archived: bool,
+) -> None:
+    patch = beside(table(upstream.patch()), archived=archived)
+    parsed.clear()
+    engine = engines(patch)
+    assert engine.plan().verdicts[0].verdict == "apply"
+    engine.enable(strict=True)
+    assert upstream.load().scale(1) == 200
+    assert parsed == []
+
+
+def test_the_row_of_the_files_decides(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
+) -> None:
+    loud = table(upstream.patch(), verdict="unknown-source", variant="", evidence="its contract fails")
+    engine = engines(beside(loud))
+    verdict = engine.plan().verdicts[0]
+    assert (verdict.verdict, verdict.reason) == ("unknown-source", "its contract fails")
+    engine.enable(strict=False)
+    assert upstream.load().scale(1) == 2
+    assert engine.status().patches[0].state == "skipped"
+
+
+def test_one_byte_more_and_the_sites_are_asked(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
+) -> None:
+    loud = table(upstream.patch(), verdict="unknown-source", variant="", evidence="its contract fails")
+    both = json.loads(loud)["rows"] + json.loads(table(upstream.patch(), on={}))["rows"]
+    engine = engines(beside(json.dumps({"rows": both})))
+    assert engine.plan().verdicts[0].reason == "its contract fails"
+    core = upstream.root / "fakeup/core.py"
+    core.write_text(f"{core.read_text()}#")
+    assert engine.plan().verdicts[0].verdict == "apply"
+
+
+def test_without_a_table_nothing_is_known(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine]
+) -> None:
+    verdict = engines(beside(None)).plan().verdicts[0]
+    assert (verdict.verdict, verdict.reason) == ("unknown-source", "the patch was not tested on any fakeup")
+
+
+@pytest.mark.parametrize("text", ["", '{"rows": [3]}'])
+def test_a_damaged_table_is_told(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine], text: str
+) -> None:
+    verdict = engines(beside(text)).plan().verdicts[0]
+    assert verdict.verdict == "unknown-source"
+    assert f"{NAME} is no table" in verdict.reason
+
+
+def test_a_table_is_read_where_its_project_is_there(
+    upstream: Upstream, beside: Callable[..., Patch], engines: Callable[..., Engine], tmp_path: Path
+) -> None:
+    patch = beside("")
+    (tmp_path / "empty").mkdir()
+    assert engines(patch).plan(site=str(tmp_path / "empty")).verdicts[0].verdict == "not-installed"
+    assert registry._rows == {}
+    assert "tabled" not in sys.modules
+
+
+def test_a_newer_table_tells_of_defects_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their rows rest on somebody's reading, and on no code that could be another one by now."""
+    ident = "megatron.mtp-per-token-scale"
+    defect = as_patch(load_defects(load_patches())[ident])
+    row = {"patch": ident, "target": "megatron-core", "verdict": "apply", "shown": "read"}
+    newer = tmp_path / "newer.json"
+    sites = dict.fromkeys(defect.targets[0].sites(), "0123456789ab")
+    newer.write_text(json.dumps({"rows": [{**row, "sites": sites, "on": {"x": ["a later release"]}}]}))
+    before = len(registry.tables().rows(defect, defect.targets[0]))
+    monkeypatch.setenv("OVERLAY_TRUST", str(newer))
+    assert len(registry.tables().rows(defect, defect.targets[0])) == before + 1
