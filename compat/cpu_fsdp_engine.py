@@ -140,6 +140,17 @@ def mean_of_batch(sums: list[torch.Tensor], batch: TensorDict, mode: str) -> tor
     return torch.stack(sums).sum() / (max(sum(tokens), 1) if mode == "token-mean" else len(tokens))
 
 
+def gradient_off(found: Any, want: torch.Tensor, tolerance: float = 1e-6) -> str:
+    """Return by how much a gradient is off, empty if it is not.
+
+    The tolerance is relative to the norm of `want`, or absolute if that is zero. verl adds 1e-8 to its count
+    of tokens.
+    """
+    size = float(want.norm()) or 1.0
+    error, ratio = float((found - want).norm()) / size, float(found.norm()) / size
+    return "" if error <= tolerance else f"the gradient is off by {error:.3g}, {ratio:.3f} times its size"
+
+
 class _Told(Exception):  # noqa: N818 -- not an error: a rank stops there on purpose
     """A rank has said how many tokens it has."""
 

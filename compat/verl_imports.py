@@ -61,3 +61,19 @@ def stand_in() -> None:
 def stand_in_for(*packages: str) -> None:
     """Let packages be imported that only some jobs have, and of which nothing is called. Stays, as above."""
     sys.meta_path.append(_Finder(packages))
+
+
+def imported(name: str, *packages: str) -> Any:
+    """Import a module of verl or Megatron, and stand in for Triton and `packages` where they are missing."""
+    stand_in()
+    if packages:
+        stand_in_for(*packages)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":  # which the Megatron of an image imports
+            raise
+    from overlay.compat.no_triton import no_triton
+
+    with no_triton():
+        return importlib.import_module(name)

@@ -6,14 +6,11 @@ there before it must answer.
 
 from __future__ import annotations
 
+from typing import Any
 from weakref import WeakSet
 
 from overlay.errors import OverlayError
 from overlay.model.settings import dynamic_cp
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: The groups in which it was asked. A group that is laid out anew is another object, on each of its ranks.
 #: Not in a patch, so that ranks on which patches are put in anew do not ask alone.

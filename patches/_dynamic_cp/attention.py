@@ -6,11 +6,9 @@ attention, and computes rotary positions of the same rows with the group that wa
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 #: Mark of every `Attention.forward` made here: without it, or Megatron's own, nothing may start.
 MARK = "__overlay_dynamic_cp_attention__"
@@ -23,48 +21,29 @@ def make_attention_forward(original: Callable[..., Any], _module: ModuleType) ->
     with the other group, for as long as the call lasts. Recomputation calls this again with the same group.
     """
     import copy
+    from functools import wraps
+    from inspect import signature
 
     statics = _StaticGroups()
+    place = list(signature(original).parameters).index("packed_seq_params") - 1
 
-    def forward(
-        self: Any,
-        hidden_states: Any,
-        attention_mask: Any,
-        key_value_states: Any = None,
-        inference_context: Any = None,
-        rotary_pos_emb: Any = None,
-        rotary_pos_cos: Any = None,
-        rotary_pos_sin: Any = None,
-        rotary_pos_cos_sin: Any = None,
-        attention_bias: Any = None,
-        packed_seq_params: Any = None,
-        sequence_len_offset: Any = None,
-        *,
-        inference_params: Any = None,
-    ) -> Any:
-        group = getattr(packed_seq_params, "cp_group", None)
+    @wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        positional = len(args) > place
+        params = args[place] if positional else kwargs.get("packed_seq_params")
+        group = getattr(params, "cp_group", None)
         own, core = self.pg_collection, self.core_attention
         statics.put_back(core)
         if group is not None:
             self.pg_collection = copy.copy(own)
             self.pg_collection.cp = group
-            packed_seq_params = statics.leave(core, packed_seq_params)
+            params = statics.leave(core, params)
+            if positional:
+                args = (*args[:place], params, *args[place + 1 :])
+            else:
+                kwargs["packed_seq_params"] = params
         try:
-            return original(
-                self,
-                hidden_states,
-                attention_mask,
-                key_value_states,
-                inference_context,
-                rotary_pos_emb,
-                rotary_pos_cos,
-                rotary_pos_sin,
-                rotary_pos_cos_sin,
-                attention_bias,
-                packed_seq_params,
-                sequence_len_offset,
-                inference_params=inference_params,
-            )
+            return original(self, *args, **kwargs)
         finally:
             if group is not None:
                 self.pg_collection = own
@@ -100,7 +79,8 @@ class _StaticGroups:
             packed_seq_params, group = replace(packed_seq_params, cp_group=None), None
         else:
             _ensure_stream(core)
-        own, others = self._known.setdefault(core, (_groups_of(core), []))
+        groups = (core.cp_group, core.cp_global_ranks, core.cp_stream, core.cp_comm_type)
+        own, others = self._known.setdefault(core, (groups, []))
         if group is not own[0] and not any(group is other for other in others):
             others.append(group)
         return packed_seq_params
@@ -116,10 +96,6 @@ class _StaticGroups:
             del self._known[core]
 
 
-def _groups_of(core: Any) -> tuple[Any, ...]:
-    return core.cp_group, core.cp_global_ranks, core.cp_stream, core.cp_comm_type
-
-
 def _ensure_stream(core: Any) -> None:
     """Make the stream of the exchange, which Megatron makes only where context parallelism is static."""
     import torch
@@ -130,12 +106,7 @@ def _ensure_stream(core: Any) -> None:
 
 
 def confirm_attention() -> None:
-    """Make sure that rotary positions are computed in the group of the micro-batch.
-
-    Raises:
-        NotImplementedError: They are not: neither does Megatron do it, nor is the replacement in place.
-
-    """
+    """Raise `NotImplementedError` unless rotary positions are computed in the group of the micro-batch."""
     from megatron.core.transformer.attention import Attention
 
     forward = Attention.forward

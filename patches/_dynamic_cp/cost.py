@@ -7,9 +7,8 @@ sequence is before attention takes as long as all the rest, and what sharing it 
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+import sys
+from collections.abc import Sequence
 
 # Qwen3-8B.
 LAYERS = 36
@@ -38,13 +37,7 @@ EXCHANGE = 3 * LAYERS * 2 * KEYS_AND_VALUES * 1000 // LINK
 
 
 def sequence_cost(length: int, size: int) -> int:
-    """Return the picoseconds for which a sequence keeps each of `size` ranks busy.
-
-    Args:
-        length: Its tokens.
-        size: C, the ranks that share it.
-
-    """
+    """Return the picoseconds for which a sequence of `length` tokens keeps each of `size` ranks busy."""
     busy = length * (LINEAR + QUADRATIC * length) // size
     return busy + EXCHANGE * length * (size - 1) // size if size > 1 else busy
 
@@ -61,3 +54,23 @@ def sequence_costs(lengths: Sequence[int], size: int) -> list[int]:
         return [length * (linear + quadratic * length) for length in lengths]
     sent = EXCHANGE * (size - 1)
     return [length * (linear + quadratic * length) // size + sent * length // size for length in lengths]
+
+
+class Meter:
+    """What planning may still cost, counted and not timed, so that all ranks stop at the same place.
+
+    An operation is about a microsecond of CPython on a server of the year 2024.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = sys.maxsize) -> None:
+        """Allow so many operations."""
+        self.left = left
+
+    def take(self, operations: int) -> bool:
+        """Take so many, if there are as many left; tell whether there were."""
+        if operations > self.left:
+            return False
+        self.left -= operations
+        return True

@@ -6,22 +6,23 @@ with thousands of sequences that is everything but windows of similar lengths, w
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from overlay.patches._dynamic_cp.equal_parts import equal_parts
+from overlay.patches._dynamic_cp.cost import Meter
 from overlay.patches._dynamic_cp.exchange import improve
-from overlay.patches._dynamic_cp.meter import Meter
 from overlay.patches._dynamic_cp.other_planners import by_number, megatron_rule, one_size_each, replicated
 from overlay.patches._dynamic_cp.plan import allowed_sizes, plan_uniform
-from overlay.patches._dynamic_cp.windows import smallest_size, subgroup, windows
+from overlay.patches._dynamic_cp.windows import (
+    Fill,
+    Subgroup,
+    equal_parts,
+    smallest_size,
+    subgroup,
+    windows,
+)
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from overlay.patches._dynamic_cp.windows import Fill, Subgroup
-
-    Step = list[list[Subgroup]]
+Step = list[list[Subgroup]]
 
 #: What may be spent on a plan beside the cut that is made in any case.
 OPERATIONS = 16_000
@@ -39,15 +40,7 @@ class Cuts:
     """The cuts of some sequences that were found so far, and what may still be spent."""
 
     def __init__(self, lengths: Sequence[int], ranks: int, room: int, budget: int) -> None:
-        """Start without any.
-
-        Args:
-            lengths: Tokens of each sequence; the ranks together have room for any.
-            ranks: W, a power of two.
-            room: Tokens of one sequence that a rank holds.
-            budget: Tokens of a micro-batch that a rank holds, at least `room`.
-
-        """
+        """Start without any. Arguments are as in `windows`."""
         self.lengths, self.ranks, self.room, self.budget = lengths, ranks, room, budget
         self.meter = Meter(OPERATIONS)
         #: Picoseconds that each takes, in the order in which they were found.

@@ -8,18 +8,14 @@ So the sequences lie in rising order, and only a few are looked at: those next t
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from typing import NamedTuple
 
 from overlay.patches._dynamic_cp.cost import sequence_costs
+from overlay.patches._dynamic_cp.windows import Subgroup
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from overlay.patches._dynamic_cp.windows import Subgroup
-
-    Step = Sequence[Sequence[Subgroup]]
+Step = Sequence[Sequence[Subgroup]]
 
 #: For a sequence that is given away, how many are looked at that leave too much, and too little.
 ABOVE, BELOW = 24, 8
@@ -47,16 +43,8 @@ def improve(step: Step, lengths: Sequence[int], room: int, budget: int, tries: i
     Only the slowest subgroup of a micro-batch gives something away, to any other of the step, for something
     that is shorter or for nothing. No subgroup ends up empty, or over what its ranks hold.
 
-    Args:
-        step: Micro-batches of subgroups.
-        lengths: Tokens of each sequence of the step.
-        room: Tokens of one sequence that a rank holds.
-        budget: Tokens of a micro-batch that a rank holds.
-        tries: How many exchanges may be looked at.
-
-    Returns:
-        How many were looked at.
-
+    `lengths`, `room` and `budget` are as in `windows`. It looks at about `tries` exchanges, and returns at
+    how many it looked.
     """
     search = _Search(step, lengths, room, budget, tries)
     improved = True

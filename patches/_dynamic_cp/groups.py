@@ -7,15 +7,13 @@ anything else that Megatron lays out, so they can be made at any time, by all ra
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
 from overlay.patches._dynamic_cp.attention import confirm_attention
 from overlay.patches._dynamic_cp.plan import allowed_sizes
 from overlay.patches._dynamic_cp.refusals import refuse_settings
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any
 
 GETTER = "get_dynamic_data_context_parallel_groups"
 
@@ -62,10 +60,7 @@ def make_device_mesh(original: Callable[..., Any], module: ModuleType) -> Callab
 
 
 def ensure_groups(mpu: ModuleType) -> None:
-    """Make the groups that are missing, on a Megatron whose other groups are there. All ranks must call this.
-
-    Args:
-        mpu: Megatron's `parallel_state`.
+    """Make the groups that are missing in Megatron's `parallel_state`. All ranks must call this.
 
     Raises:
         NotImplementedError: Attention would not follow.
@@ -113,12 +108,7 @@ def missing_sizes(mpu: ModuleType) -> list[int]:
 
 
 def confirm_groups(mpu: ModuleType) -> None:
-    """Make sure that there are groups of all sizes before a rank waits in one that another does not have.
-
-    Raises:
-        NotImplementedError: There are not.
-
-    """
+    """Raise `NotImplementedError` before a rank waits in a group that another rank does not have."""
     missing = missing_sizes(mpu)
     if missing:
         raise NotImplementedError(
@@ -128,12 +118,7 @@ def confirm_groups(mpu: ModuleType) -> None:
 
 
 def check_count(ranks: int) -> None:
-    """Make sure that a released Megatron has groups of the right sizes for so many data parallel ranks.
-
-    Raises:
-        ValueError: It has not.
-
-    """
+    """Raise `ValueError` unless a released Megatron has groups of the right sizes for so many ranks."""
     if ranks & (ranks - 1):
         raise ValueError(
             "dynamic_context_parallel=True needs a number of data parallel ranks that is a power of two, not "
@@ -175,10 +160,8 @@ def _refuse_layout(config: Any, mpu: ModuleType) -> None:
             "the engine that was made first has laid out the ranks: colocated engines share their groups. "
             "Set context_parallel_size=1 for the actor, its reference and the critic."
         )
-    tensor, pipeline = (
-        mpu.get_tensor_model_parallel_world_size(),
-        mpu.get_pipeline_model_parallel_world_size(),
-    )
+    tensor = mpu.get_tensor_model_parallel_world_size()
+    pipeline = mpu.get_pipeline_model_parallel_world_size()
     wanted = (config.tensor_model_parallel_size, config.pipeline_model_parallel_size)
     if wanted != (tensor, pipeline):
         raise ValueError(

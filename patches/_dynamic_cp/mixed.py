@@ -8,21 +8,15 @@ elsewhere it is no less.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 
-from overlay.patches._dynamic_cp.cuts import Cuts
-from overlay.patches._dynamic_cp.plan import check_longest, plan_uniform
+from overlay.patches._dynamic_cp.cuts import Cuts, Step
+from overlay.patches._dynamic_cp.plan import Plan, check_longest, plan_uniform
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from overlay.patches._dynamic_cp.cuts import Step
-    from overlay.patches._dynamic_cp.plan import Plan
-
-    #: The sequences of a micro-batch, ascending, and its plan, which counts them from 0.
-    MicroBatch = tuple[list[int], Plan]
+#: The sequences of a micro-batch, ascending, and its plan, which counts them from 0.
+MicroBatch = tuple[list[int], Plan]
 
 _SIZE, _LOAD = attrgetter("size"), attrgetter("load")
 
@@ -58,19 +52,9 @@ def plan_step(lengths: Sequence[int], ranks: int, cap: int, budget: int) -> list
 
 
 def plan_mixed(lengths: Sequence[int], ranks: int, cap: int, budget: int | None = None) -> Plan:
-    """Plan a micro-batch whose sequences are given.
+    """Plan a micro-batch whose sequences are given. Arguments and errors are as in `plan_step`.
 
-    Args:
-        lengths: Tokens of each sequence, at least one sequence.
-        ranks: W, the number of data parallel ranks, a power of two.
-        cap: Tokens of one sequence that a rank can hold (`max_seqlen_per_dp_cp_rank`).
-        budget: Tokens of the micro-batch that a rank can hold, if that is limited. Where no plan is found
-            that holds it, the plan is `plan_uniform`'s.
-
-    Raises:
-        ValueError: All ranks together cannot hold the longest sequence, there is none, or W is no power of
-            two.
-
+    The budget may be unlimited. Where no plan is found that holds it, the plan is `plan_uniform`'s.
     """
     _check(lengths, ranks, cap)
     most = max(1, sum(lengths)) if budget is None else budget
@@ -97,7 +81,7 @@ def _check(lengths: Sequence[int], ranks: int, cap: int) -> None:
 def _placed(step: Step, ranks: int) -> list[MicroBatch]:
     """Give subgroups their ranks: those with most to do where there was least to do before.
 
-    That makes no micro-batch shorter. It is for ranks that do not wait for each other between micro-batches.
+    It makes no micro-batch shorter, and is for ranks that do not wait for each other between micro-batches.
     """
     level = [0] * ranks
     busy = level

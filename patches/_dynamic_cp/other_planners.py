@@ -9,20 +9,15 @@ What they do takes the square of the number of sequences or more, so a meter say
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from heapq import heapreplace
 
-from overlay.patches._dynamic_cp.cost import sequence_costs
+from overlay.patches._dynamic_cp.cost import Meter, sequence_costs
 from overlay.patches._dynamic_cp.plan import allowed_sizes
 from overlay.patches._dynamic_cp.windows import Subgroup, smallest_size, subgroup
 from overlay.patches._partition import karmarkar_karp
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from overlay.patches._dynamic_cp.meter import Meter
-
-    Step = list[list[Subgroup]]
+Step = list[list[Subgroup]]
 
 #: Megatron's rule lets attention exceed that of the longest sequence in full ranks by one in so many.
 SLACK = 20
@@ -33,13 +28,7 @@ DIFFERENCING, RULE = 4, 4
 def replicated(lengths: Sequence[int], ranks: int, room: int, budget: int, meter: Meter) -> Iterator[Step]:
     """Yield the step of static context parallelism for each size with which no rank is without work.
 
-    Args:
-        lengths: Tokens of each sequence; the ranks together have room for any.
-        ranks: W, a power of two.
-        room: Tokens of one sequence that a rank holds.
-        budget: Tokens of a micro-batch that a rank holds, at least `room`.
-        meter: What may be spent on it. What is beyond that is left out.
-
+    Arguments are as in `windows`; what the meter does not allow is left out.
     """
     for size in allowed_sizes(ranks):
         if size * room >= max(lengths):

@@ -13,38 +13,20 @@ Whatever makes a plan depends on nothing but its arguments: all ranks make it fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapreplace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    Plan = tuple[tuple[int, int, tuple[int, ...]], ...]
+Plan = tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
 def allowed_sizes(ranks: int) -> tuple[int, ...]:
-    """Return the context parallel sizes for which Megatron has groups: powers of two that divide, and all.
-
-    Args:
-        ranks: W, the number of data parallel ranks.
-
-    """
+    """Return the sizes for which Megatron has groups: powers of two that divide W = `ranks`, and W."""
     powers = tuple(1 << bit for bit in range(ranks.bit_length()) if ranks % (1 << bit) == 0)
     return powers if powers[-1] == ranks else (*powers, ranks)
 
 
 def check_longest(lengths: Sequence[int], ranks: int, cap: int) -> None:
-    """Make sure that all ranks together can hold the longest sequence.
-
-    Args:
-        lengths: Tokens of each sequence.
-        ranks: W, the number of data parallel ranks.
-        cap: Tokens of one sequence that a rank can hold (`max_seqlen_per_dp_cp_rank`).
-
-    Raises:
-        ValueError: They cannot, or `cap` is not a positive number.
-
-    """
+    """Raise `ValueError` unless W ranks of `cap` tokens each can hold the longest sequence."""
     if cap < 1:
         raise ValueError(f"max_seqlen_per_dp_cp_rank must be a positive number of tokens, not {cap}")
     if max(lengths) > ranks * cap:
@@ -56,17 +38,7 @@ def check_longest(lengths: Sequence[int], ranks: int, cap: int) -> None:
 
 
 def check_plan(plan: Plan, count: int, ranks: int) -> None:
-    """Make sure that every rank has work, and that every sequence is computed once.
-
-    Args:
-        plan: Of a micro-batch.
-        count: Sequences of the micro-batch.
-        ranks: W, the number of data parallel ranks.
-
-    Raises:
-        ValueError: It is no plan for so many sequences and ranks.
-
-    """
+    """Raise `ValueError` unless a plan gives every rank work and computes each of `count` sequences once."""
     sizes = allowed_sizes(ranks)
     following = 0
     for start, size, indices in plan:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
 from overlay.patches._dynamic_cp.attention import confirm_attention
 from overlay.patches._dynamic_cp.losses import opened
-from overlay.patches._dynamic_cp.model_refusals import refusals_of_model
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from types import ModuleType
-    from typing import Any
+#: Whether something is refused, why, and what to set instead.
+Refusal = tuple[bool, str, str]
+
+#: The auxiliary losses of Megatron's router that balance experts. Its z-loss is a mean over tokens, and of
+#: the ranks of a subgroup each has as many: that is right for every size.
+_BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
+#: With so many pipeline ranks, both neighbours of a rank are the same one.
+_PAIR = 2
 
 
 def refuse(engine: Any, data: Any, module: ModuleType) -> None:
@@ -115,14 +121,9 @@ def refuse_settings(config: Any, is_value_model: bool) -> None:
 
 
 def refuse_loss(loss_function: Any) -> None:
-    """Raise for a loss that waits for ranks that have none. Depends on settings only, as `refuse` does.
+    """Raise `NotImplementedError` for a loss of verl that averages over all ranks where some have no loss.
 
-    Args:
-        loss_function: As verl's engine gets it.
-
-    Raises:
-        NotImplementedError: verl averages a weight over all ranks, and not all of them compute a loss.
-
+    Depends on settings only, as `refuse` does.
     """
     from megatron.core import parallel_state as mpu
 
@@ -151,3 +152,65 @@ def _raise_first(refusals: Iterable[tuple[Any, str, str]]) -> None:
             raise NotImplementedError(
                 f"dynamic_context_parallel=True does not work with {why}. Set {way_out}."
             )
+
+
+def refusals_of_model(settings: Any, *, trained: bool) -> tuple[Refusal, ...]:
+    """Return the refusals of Megatron's `TransformerConfig`: none unless its model is trained."""
+    if not trained:
+        return ()
+    z_loss = _has_experts(settings) and bool(getattr(settings, "moe_z_loss_coeff", None))
+    return (
+        (
+            _crossed(settings),
+            (
+                "virtual stages on two pipeline ranks without overlap_p2p_comm: each rank is both the next "
+                "and the previous one of the other, and Megatron sends both messages at once, in an order in "
+                "which one is taken for the other"
+            ),
+            "overlap_p2p_comm=True and batch_p2p_comm=False in override_transformer_config",
+        ),
+        (
+            _balanced(settings),
+            (
+                "an auxiliary loss that balances experts: Megatron takes it over the tokens of the static "
+                "group, which are those of one rank, whichever part of a sequence it holds"
+            ),
+            "moe_router_load_balancing_type='none' or moe_aux_loss_coeff=0 in override_transformer_config",
+        ),
+        (
+            z_loss and bool(getattr(settings, "calculate_per_token_loss", False)),
+            (
+                "moe_z_loss_coeff and calculate_per_token_loss=True together: Megatron multiplies the z-loss "
+                "by a number of tokens that verl 0.8.0 never divides by"
+            ),
+            "moe_z_loss_coeff=None or calculate_per_token_loss=False",
+        ),
+    )
+
+
+def _has_experts(settings: Any) -> bool:
+    return bool(getattr(settings, "num_moe_experts", None))
+
+
+def _balanced(settings: Any) -> bool:
+    """Return whether the model's router has a balancing loss with any weight."""
+    kinds = getattr(settings, "moe_router_load_balancing_type", None) or ()
+    weights = getattr(settings, "moe_aux_loss_coeff", 0.0)
+    if isinstance(kinds, str):
+        kinds = (kinds,)
+    if weights is None or isinstance(weights, (int, float)):
+        weights = [weights] * len(kinds)  # else a sequence, of whatever class a configuration has for it
+    used = any(kind in _BALANCING and weight for kind, weight in zip(kinds, weights, strict=False))
+    return used and _has_experts(settings)
+
+
+def _crossed(settings: Any) -> bool:
+    """Return whether two ranks would each take a message of the other for another one.
+
+    Each posts what is for the previous stage and from it, then what is for the next and from it. So the first
+    that one sends, to its previous, is the first that the other takes, from its previous. Megatron's own
+    training script refuses it as well; the schedule does not.
+    """
+    virtual = getattr(settings, "virtual_pipeline_model_parallel_size", None)
+    pair = getattr(settings, "pipeline_model_parallel_size", 1) == _PAIR
+    return bool(virtual and pair and not getattr(settings, "overlap_p2p_comm", False))

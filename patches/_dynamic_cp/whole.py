@@ -9,15 +9,10 @@ of all ranks add up to the gradient of the loss, whatever function of the output
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from overlay.patches._dynamic_cp.plan import part_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
-
-    from overlay.patches._dynamic_cp.plan import Plan
+from overlay.patches._dynamic_cp.plan import Plan, part_of
 
 
 def on_whole(loss_function: Callable[..., Any], whole: Any, plan: Plan, dp_size: int) -> Callable[..., Any]:
@@ -59,8 +54,8 @@ def collect(
     """Return the outputs of the whole micro-batch, in the order of its sequences, on every rank.
 
     Args:
-        outputs: By name, nested tensors of this subgroup's sequences, [sequences, tokens, ...]. All ranks of
-            the subgroup have them.
+        outputs: By name, nested tensors of this subgroup's sequences, [sequences, tokens, ...], the same on
+            all its ranks.
         lengths: Tokens of each sequence of the micro-batch.
         plan: Of the micro-batch.
         own: Whether this rank's rows keep their gradient. All others are detached.

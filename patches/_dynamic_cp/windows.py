@@ -8,16 +8,17 @@ subgroup goes to the longest that fits, the subgroup with the least to do first.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
+from typing import Literal
 
 from overlay.patches._dynamic_cp.cost import sequence_cost, sequence_costs, start_cost
+from overlay.patches._partition.packing import worst_fit
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Literal
+Fill = Literal["full", "level", "apart"]
 
-    Fill = Literal["full", "level", "apart"]
+#: How many numbers of micro-batches `equal_parts` tries, from the least that hold all tokens.
+NUMBERS = 3
 
 
 class Subgroup:
@@ -110,14 +111,14 @@ def _fill(
     limit: int | None = None,
     least: int | None = None,
 ) -> None:
-    """Give the subgroups what else they have room for, and take it off what is left.
+    """Give the subgroups of a micro-batch what else they have room for, and take it off what is left.
 
     Args:
-        members: The subgroups of a micro-batch.
+        members: The subgroups.
         rising: What is left, from the shortest to the longest.
         sorted_lengths: Their tokens.
-        room: Tokens of one sequence that a rank holds.
-        budget: Tokens of a micro-batch that a rank holds.
+        room: As in `windows`.
+        budget: As in `windows`.
         level: Set the limit to the slowest subgroup when one is full.
         limit: No subgroup takes longer than so many picoseconds.
         least: If given, subgroups that are larger get nothing that needs fewer ranks.
@@ -150,3 +151,23 @@ def _fill(
 def _cheap_enough(sorted_lengths: Sequence[int], stop: int, size: int, most: int) -> int:
     """Return the place of the longest sequence before `stop` that takes no longer than `most`, or -1."""
     return bisect_right(sorted_lengths, most, 0, stop, key=lambda length: sequence_cost(length, size)) - 1
+
+
+def equal_parts(lengths: Sequence[int], ranks: int, size: int, budget: int) -> list[list[Subgroup]] | None:
+    """Cut a mini-batch into micro-batches of subgroups of one size, with parts of about equal cost.
+
+    `None` if no way was found. No sequence has more tokens than `size` ranks hold, and `size` divides W.
+    """
+    costs = sequence_costs(lengths, size)
+    beside = ranks // size
+    fewest = max(1, -(-sum(lengths) // (beside * size * budget)))
+    for number in range(fewest, fewest + NUMBERS):
+        if number * beside > len(lengths):
+            return None
+        parts = worst_fit(lengths, number * beside, size * budget, costs)
+        if parts is not None:
+            members = [subgroup(size, part, lengths) for part in parts]
+            # From the costliest to the cheapest, so neighbours are alike.
+            members.sort(key=lambda member: -member.load)
+            return [members[first : first + beside] for first in range(0, len(members), beside)]
+    return None

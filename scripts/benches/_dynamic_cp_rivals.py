@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from overlay.patches._dynamic_cp.meter import Meter
+from overlay.patches._dynamic_cp.cost import Meter
 from overlay.patches._dynamic_cp.other_planners import megatron_rule, micro_batches, replicas
 from overlay.patches._dynamic_cp.plan import plan_uniform
 from overlay.patches._dynamic_cp.windows import smallest_size

@@ -1,7 +1,6 @@
-"""The contract of `verl.critic-loss-scale`: any cut of a batch, the same gradient, that of its mean.
+"""However a batch is cut, the gradient is that of its mean over the tokens that the loss is taken over.
 
-The mean is that over the tokens that the loss is taken over. `main_ppo_sync` of verl 0.8 rejects tokens in
-`response_mask` alone, and leaves `loss_mask` as it was rolled out.
+`main_ppo_sync` of verl 0.8 rejects tokens in `response_mask` alone, and leaves `loss_mask` as it was.
 """
 
 from __future__ import annotations
@@ -21,6 +20,14 @@ from overlay.testing import with_patches
 TOLERANCE = 1e-6
 #: How far a value may move from the old one.
 CLIP = 0.5
+#: How 8 samples are cut: the ranks, and the micro-batches of each in verl's words.
+CUTS: list[tuple[int, dict[str, Any]]] = [
+    *(
+        (ranks, {"micro_batch_size_per_gpu": size})
+        for ranks, size in ((1, 8), (1, 2), (1, 1), (2, 4), (2, 1))
+    ),
+    (1, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 16}),
+]
 
 
 def wrong(seed: str) -> str:
@@ -44,18 +51,14 @@ def wrong(seed: str) -> str:
         model = cpu_fsdp_engine.Table(1, generator)
         value, want = _reference(model.rows, batch, mode)
         config = make_config(mode)
-        for ranks, cut in _cuts():
+        for ranks, cut in CUTS:
             found = cpu_fsdp_engine.step(
                 engine, model, batch.clone(), functools.partial(loss, config), ranks=ranks, **cut
             )
             how = f"{mode}, {kept:.0%} of the tokens kept, {ranks} ranks, {cut}"
             # Of a batch that is rejected whole, the gradient is zero.
-            grad = model.rows.grad
-            assert grad is not None
-            error = float((grad - want).norm() / (want.norm() or 1))
-            if not error <= TOLERANCE:
-                ratio = float(grad.norm() / want.norm())
-                return f"{how}: the gradient is off by {error:.3g}, {ratio:.3f} times its size"
+            if off := cpu_fsdp_engine.gradient_off(model.rows.grad, want, TOLERANCE):
+                return f"{how}: {off}"
             if wrong := _misreported(found, value):
                 return f"{how}: {wrong}"
     return _compiled(draw)
@@ -104,20 +107,9 @@ def _upstream() -> tuple[Any, Any, Any]:
     def make_config(mode: str) -> Any:
         """Return what a loss reads: the whole configuration would look for the model that it names."""
         fields = {"loss_agg_mode": mode, "cliprange_value": CLIP, "loss_scale_factor": None}
-        return SimpleNamespace(
-            **{name: value for name, value in fields.items() if hasattr(CriticConfig, name)}
-        )
+        return SimpleNamespace(**{name: fields[name] for name in fields if hasattr(CriticConfig, name)})
 
     return FSDPEngineWithValueHead, value_loss, make_config
-
-
-def _cuts() -> list[tuple[int, dict[str, Any]]]:
-    """Return how 8 samples are cut: the ranks, and the micro-batches of each in verl's words."""
-    sizes = [
-        (ranks, {"micro_batch_size_per_gpu": size})
-        for ranks, size in ((1, 8), (1, 2), (1, 1), (2, 4), (2, 1))
-    ]
-    return [*sizes, (1, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 16})]
 
 
 def _reference(rows: Any, batch: Any, mode: str) -> tuple[float, Any]:
@@ -145,11 +137,8 @@ def _misreported(outputs: list[dict[str, Any]], value: float) -> str:
     if isinstance(reported[0], list):  # verl 0.7.0
         return ""
     mean = sum(float(one.aggregate()) for one in reported) / len(reported)
-    return (
-        ""
-        if abs(mean - value) <= TOLERANCE * abs(value)
-        else f"the loss is {value:.6g}, and {mean:.6g} is reported"
-    )
+    right = abs(mean - value) <= TOLERANCE * abs(value)
+    return "" if right else f"the loss is {value:.6g}, and {mean:.6g} is reported"
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.critic-loss-scale"), before=("verl.protocol",))

@@ -21,6 +21,7 @@ factor (`_dynamic_cp/whole.py`), and its share is that loss divided by W.
 from __future__ import annotations
 
 from overlay.compat.projects import VERL
+from overlay.effect import Figure, effect
 from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches._dynamic_cp.groups import make_device_mesh
 from overlay.patches.verl.dynamic_cp_loss.fix import (
@@ -38,6 +39,16 @@ _UTIL, _FORWARD = "verl.models.mcore.util", "verl.models.mcore.model_forward:gpt
 _STEP = f"{_IMPL}:MegatronEngineWithLMHead.forward_step"
 _BATCH = f"{_IMPL}:MegatronEngine.forward_backward_batch"
 _POSTPROCESS = f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func"
+
+EFFECT = effect(
+    __name__,
+    "micro-batch",
+    Figure(name="least", says="the least factor that verl's gradient would have had", combine="min"),
+    Figure(name="most", says="the greatest", combine="max"),
+    did="scaled",
+    always=True,
+    then="without it gradients of {least} to {most} times their size",
+)
 
 #: What is replaced, and what the patch relies on. Losses are not here: one is looked at when the engine is
 #: given it, and if it is not known to be a sum, it is computed from the whole.
@@ -70,13 +81,12 @@ PATCH = Patch(
     revision=3,
     summary="Right gradients, losses and outputs under dynamic context parallelism",
     why=(
-        "With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient "
-        "that is W times (few sequences) or W squared times too small, reports a loss that is wrong by "
-        "another factor, fails when a subgroup gets no sequence, runs small batches without context "
-        "parallelism, and collects outputs W times. With the patch every micro-batch is split so that "
-        "each subgroup has work, every scale is right for any mix of context parallel sizes, and outputs, "
-        "losses and metrics are collected once. Settings that dynamic context parallelism cannot honour "
-        "are refused, not computed wrongly."
+        "With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient that "
+        "is W times (few sequences) or W squared times too small, reports a wrong loss, fails when a "
+        "subgroup gets no sequence, runs small batches without context parallelism, and collects outputs W "
+        "times. With the patch each subgroup has work, every scale is right for any mix of context parallel "
+        "sizes, and outputs, losses and metrics are collected once. Settings that dynamic context "
+        "parallelism cannot honour are refused."
     ),
     evidence=(
         "Gradients, losses and outputs are compared with one process that computes the whole batch, on 2 to "

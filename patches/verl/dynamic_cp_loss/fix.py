@@ -34,14 +34,11 @@ WHOLE_KEY = "overlay_dynamic_cp_whole"
 _run: ContextVar[tuple[int, int, int] | None] = ContextVar("overlay_dynamic_cp_run", default=None)
 
 
-# --- the replacements ---
-
-
 def make_split(_original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
     """Replace the split: every subgroup gets a sequence, and C is always told to what follows."""
     from verl.utils import tensordict_utils as tu
 
-    from overlay.patches.verl.dynamic_cp_loss.effect import EFFECT
+    from overlay.patches.verl.dynamic_cp_loss import EFFECT
 
     def dynamic_cp_split_batch(batch: Any, engine_config: Any, dp_size: int, dp_rank: int) -> Any:
         lengths = batch["input_ids"].offsets().diff().tolist()
@@ -220,19 +217,12 @@ def make_group(original: Callable[..., Any], _module: ModuleType) -> Callable[..
     return get_data_parallel_group
 
 
-# --- what they share ---
-
 #: By data parallel group, the losses on which its ranks have agreed, and whether each is a sum.
 _losses: WeakKeyDictionary[Any, set[tuple[str, bool]]] = WeakKeyDictionary()
 
 
 def _agree_on_loss(loss_function: Any, group: Any) -> None:
-    """Make sure that all ranks compute one loss in one way. Once for each loss and group.
-
-    Raises:
-        ValueError: They do not, on every rank.
-
-    """
+    """Raise `ValueError` on every rank unless all compute one loss in one way. Asked once for each loss."""
     import torch.distributed as dist
 
     agreed = _losses.setdefault(group, set())
@@ -307,16 +297,11 @@ def _scaled(metric: Any, factor: float) -> Any:
 
 
 def _merge_reports(output: dict[str, Any], dp_size: int, group: Any) -> None:
-    """Merge the losses and metrics of all data parallel ranks in `output`, so that each rank has the batch's.
+    """Merge losses and metrics of all ranks in `output`, so that each rank of the group has the batch's.
 
-    Losses become the contribution of each micro-batch to the batch's loss. The values of a metric are
-    put one behind the other; those of a sum are shares (`make_postprocess`) and stay to be added up.
-
-    Args:
-        output: Of `forward_backward_batch`, on the last pipeline stage; changed in place.
-        dp_size: The factor by which the loss function has multiplied.
-        group: The W data parallel ranks, all of which must call this.
-
+    Losses become the contribution of each micro-batch to the batch's loss, which the loss function has
+    multiplied by `dp_size`. The values of a metric are put one behind the other; those of a sum are shares
+    (`make_postprocess`) and stay to be added up.
     """
     import torch.distributed as dist
     from verl.utils.metric import AggregationType, Metric

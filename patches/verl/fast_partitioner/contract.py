@@ -1,4 +1,4 @@
-"""What `verl.fast-partitioner` is held to: verl's own partitions, in less than half the calls."""
+"""The partitions are verl's own, in less than half the calls."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ PATCH = "verl.fast-partitioner"
 
 
 def check(seed: str) -> str:
-    """Hold the patch to the partitions that this very upstream makes without it."""
+    """Compare with the partitions that this very upstream makes without the patch."""
     enable(PATCH)
     from verl.utils import seqlen_balancing
 
     assert_applied(PATCH)
 
     def found() -> tuple[list[Any], int]:
-        drawn = partitioned(seqlen_balancing, random.Random(seed), 60)
-        return drawn, partitioner_calls(seqlen_balancing, 256, 48)
+        return _partitioned(seqlen_balancing, random.Random(seed)), _calls(seqlen_balancing, 256, 48)
 
     (ours, fast), (theirs, slow) = without(found)
     if ours != theirs:
@@ -30,21 +29,14 @@ def check(seed: str) -> str:
     return "" if fast < slow / 2 else "as slow as without the patch"
 
 
-def partitioned(seqlen_balancing: Any, draw: random.Random, count: int) -> list[Any]:
-    """Return verl's own partitions of drawn workloads: lists, tensors of integers and of floats.
-
-    Args:
-        seqlen_balancing: The module of verl.
-        draw: What draws the workloads.
-        count: How many are drawn. Each is divided twice, into parts of any size and of equal size.
-
-    """
+def _partitioned(seqlen_balancing: Any, draw: random.Random) -> list[Any]:
+    """Return verl's partitions of 60 drawn workloads, lists and tensors, into equal and unequal numbers."""
     import torch
 
-    # Commits before 0.6.1 do without.
+    # Commits before 0.6.1 have no estimate of the work.
     workload = getattr(seqlen_balancing, "calculate_workload", torch.clone)
     results = []
-    for _ in range(count):
+    for _ in range(60):
         parts = draw.randint(1, 12)
         samples = parts * draw.randint(1, 8)
         most = draw.choice((1, 3, 50, 40_000))
@@ -61,8 +53,8 @@ def partitioned(seqlen_balancing: Any, draw: random.Random, count: int) -> list[
     return results
 
 
-def partitioner_calls(seqlen_balancing: Any, samples: int, parts: int) -> int:
-    """Count the calls that it takes to divide drawn samples: time that is the same on every machine."""
+def _calls(seqlen_balancing: Any, samples: int, parts: int) -> int:
+    """Return how many calls it takes to divide drawn samples: the same number on every machine."""
     draw = random.Random(samples)
     values = [draw.randint(1, 40_000) for _ in range(samples)]
     calls: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""The contract of `verl.fsdp-output-memory`: of a micro-batch that is done only its gradient is left."""
+"""Of a micro-batch that is done only its gradient is left."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from overlay.testing import with_patches
 
 #: Relative, in float64.
 TOLERANCE = 1e-12
+#: The longest sample has 10 tokens.
+CUT = {"use_dynamic_bsz": True, "max_token_len_per_gpu": 10}
 
 
 def wrong(seed: str) -> str:
@@ -22,41 +24,31 @@ def wrong(seed: str) -> str:
     from packaging.version import Version
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-    from overlay.compat import cpu_fsdp_engine
+    from overlay.compat import cpu_fsdp_engine as cpu
 
     draw = random.Random(seed)
     model = _watched_model(torch.Generator().manual_seed(draw.randrange(2**31)))
-    batch = cpu_fsdp_engine.draw_batch(draw, 8)
+    batch = cpu.draw_batch(draw, 8)
     answered = torch.ones(batch["input_ids"].values().shape, dtype=torch.bool)
     # What verl takes for the successor of a sample's last token depends on the sample behind it.
     answered[batch["input_ids"].offsets()[1:] - 1] = False
     weights = torch.randn(answered.shape, dtype=torch.float64) * answered
     batch["weights"] = torch.nested.nested_tensor_from_jagged(weights, batch["input_ids"].offsets())
-
-    def loss(model_output: Any, data: Any, dp_group: Any = None) -> Any:
-        return (model_output["log_probs"].values() * data["weights"].values()).sum(), {}
-
     want = _log_probs(model, batch)
     (want * weights).sum().backward()
     gradient = model.adapter.grad.clone()
-    # The longest sample has 10 tokens.
-    cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": 10}
-    (output,) = cpu_fsdp_engine.step(FSDPEngineWithLMHead, model, batch.clone(), loss, **cut)
-    if float((model.adapter.grad - gradient).norm()) > TOLERANCE * float(gradient.norm()):
-        return "another gradient"
-    if abs(float(sum(output["loss"])) - float((want * weights).sum())) > TOLERANCE * float(
-        weights.abs().sum()
-    ):
+    (output,) = cpu.step(FSDPEngineWithLMHead, model, batch.clone(), _loss, **CUT)
+    if off := cpu.gradient_off(model.adapter.grad, gradient, TOLERANCE):
+        return off
+    if abs(float(sum(output["loss"]) - (want * weights).sum())) > TOLERANCE * float(weights.abs().sum()):
         return "another loss"
     if left := [index for index, micro_batches in enumerate(model.left) if micro_batches > 1]:
-        return (
-            f"when micro-batch {left[-1]} begins, there is something left of {model.left[left[-1]]} before it"
-        )
+        return f"when micro-batch {left[-1]} begins, something is left of {model.left[left[-1]]} before it"
     # From 0.9 on verl itself hands such engines outputs without a graph, which is no matter of this patch.
     if Version(verl.__version__) < Version("0.9.0.dev0") and (off := _own_engines(model, batch, gradient)):
         return off
-    engine = cpu_fsdp_engine.build(FSDPEngineWithLMHead, model)
-    with cpu_fsdp_engine.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
+    engine = cpu.build(FSDPEngineWithLMHead, model)
+    with cpu.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
         _, alone = engine.forward_step(batch, None, forward_only=True)
     found = alone["model_output"]["log_probs"].values()
     if float((found - want)[answered].abs().max()) > TOLERANCE * float(want.abs().max()):
@@ -64,40 +56,39 @@ def wrong(seed: str) -> str:
     return ""
 
 
+def _weighted(model_output: Any, data: Any) -> Any:
+    return (model_output["log_probs"].values() * data["weights"].values()).sum()
+
+
+def _loss(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    return _weighted(model_output, data), {}
+
+
 def _own_engines(model: Any, batch: Any, gradient: Any) -> str:
-    """Return what is wrong with engines that make their loss of the outputs, empty if nothing is.
-
-    Args:
-        model: The model.
-        batch: The batch, with a weight for each token.
-        gradient: That of the weighted log-probabilities.
-
-    """
+    """Return what is wrong with engines of one's own that need outputs with a graph, empty if nothing is."""
     from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-    from overlay.compat import cpu_fsdp_engine
+    from overlay.compat import cpu_fsdp_engine as cpu
 
     class Own(FSDPEngineWithLMHead):
+        """Makes its loss of the outputs."""
+
         def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
             loss, output = super().forward_step(micro_batch, loss_function, forward_only)
-            log_probs = output["model_output"]["log_probs"].values()
-            return loss + (log_probs * micro_batch["weights"].values()).sum(), output
-
-    def nothing(model_output: Any, data: Any, dp_group: Any = None) -> Any:
-        return 0 * model_output["log_probs"].values().sum(), {}
-
-    model.zero_grad()
-    cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": 10}
-    cpu_fsdp_engine.step(Own, model, batch.clone(), nothing, **cut)
-    if float((model.adapter.grad - gradient).norm()) > TOLERANCE * float(gradient.norm()):
-        return "another gradient of an engine whose own step makes its loss of the outputs"
+            return loss + _weighted(output["model_output"], micro_batch), output
 
     class OwnLoop(FSDPEngineWithLMHead):
         def forward_backward_batch(self, *_given: Any) -> None:
             raise NotImplementedError
 
-    engine = cpu_fsdp_engine.build(OwnLoop, model)
-    with cpu_fsdp_engine.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
+    def nothing(model_output: Any, data: Any, dp_group: Any = None) -> Any:
+        return 0 * _weighted(model_output, data), {}
+
+    cpu.step(Own, model, batch.clone(), nothing, **CUT)
+    if off := cpu.gradient_off(model.adapter.grad, gradient, TOLERANCE):
+        return f"of an engine whose own step makes its loss of the outputs, {off}"
+    engine = cpu.build(OwnLoop, model)
+    with cpu.on_cpu(FSDPEngineWithLMHead, batch["loss_mask"].sum()):
         _, output = engine.forward_step(batch, nothing, forward_only=False)
     if not output["model_output"]["log_probs"].requires_grad:
         return "outputs without a gradient for an engine with a loop of its own"

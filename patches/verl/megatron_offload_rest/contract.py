@@ -1,4 +1,4 @@
-"""The contract of `verl.megatron-offload-rest`: what is offloaded leaves nothing, and comes back as it was.
+"""What is offloaded leaves nothing behind, and comes back as it was.
 
 There is no device here. What stands for one is that `.to` copies, as it does between devices: what is left is
 what is still the very storage. The optimizer is one as Transformer Engine's precision-aware ones are, and the
@@ -7,8 +7,6 @@ layer one as its layers for FP8 are, in what verl looks at.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -24,36 +22,20 @@ STATES = ("exp_avg", "exp_avg_sq", _MASTER)
 
 def wrong(seed: str) -> str:
     """Return what is wrong with what verl's engine offloads and loads, empty if nothing is."""
-    from overlay.compat.verl_imports import stand_in
+    from overlay.compat.verl_imports import imported
 
-    stand_in()
-    engine = _imported("verl.workers.engine.megatron.transformer_impl")
-    parallel_state = _imported("megatron.core.parallel_state")
-    megatron_utils = _imported("verl.utils.megatron_utils")
-    device = SimpleNamespace(empty_cache=lambda: None)
-    with contextlib.ExitStack() as stack:
-        for module, name, value in (
-            (megatron_utils, "get_torch_device", lambda: device),
-            # Which takes most of the time, and frees nothing here.
-            (megatron_utils, "gc", SimpleNamespace(collect=lambda: 0)),
-            (engine, "get_device_name", lambda: "cuda"),
-            (parallel_state, "_GLOBAL_MEMORY_BUFFER", SimpleNamespace(buffer={})),
-        ):
-            stack.enter_context(mock.patch.object(module, name, value))
+    engine = imported("verl.workers.engine.megatron.transformer_impl")
+    parallel_state = imported("megatron.core.parallel_state")
+    megatron_utils = imported("verl.utils.megatron_utils")
+    patched = mock.patch.object
+    with (
+        patched(megatron_utils, "get_torch_device", lambda: SimpleNamespace(empty_cache=lambda: None)),
+        # Which takes most of the time, and frees nothing here.
+        patched(megatron_utils, "gc", SimpleNamespace(collect=lambda: 0)),
+        patched(engine, "get_device_name", lambda: "cuda"),
+        patched(parallel_state, "_GLOBAL_MEMORY_BUFFER", SimpleNamespace(buffer={})),
+    ):
         return _wrong_of(engine.MegatronEngineWithLMHead, random.Random(seed))
-
-
-def _imported(name: str) -> Any:
-    """Return a module, for want of Triton, which the Megatron of an image imports, with a stand-in for it."""
-    from overlay.compat.no_triton import no_triton
-
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-    with no_triton():
-        return importlib.import_module(name)
 
 
 def _wrong_of(engine_class: Any, draw: random.Random) -> str:

@@ -1,12 +1,7 @@
-"""`verl.metrics`: what the patches changed goes to the logger of the job, under `overlay/`.
-
-It mends nothing. `OVERLAY_METRICS=1` selects it along with whatever else is.
-"""
+"""`verl.metrics`: verl's logger also gets what the patches changed, under `overlay/`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import VERL
@@ -16,8 +11,8 @@ from overlay.patch import Patch, one_target, replaced, variant
 EFFECT = effect(__name__, "log", did="added figures to", always=True)
 
 
-def make_log(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the call that logs: it gets what was to be logged, and the figures of this process."""
+def make_log(original: Any, _module: Any) -> Any:
+    """Add the figures of this process to what is logged."""
     import overlay
 
     def log(self: Any, data: Any, step: Any, backend: Any = None) -> Any:
@@ -31,10 +26,9 @@ PATCH = Patch(
     id="verl.metrics",
     summary="verl's logger gets what the patches changed, under overlay/",
     why=(
-        "Whether a patch that is applied ever mattered is asked where a run is looked at: in wandb, "
-        "tensorboard or what else verl logs to. Nothing upstream knows of patches. With this one, each call "
-        "of verl's logger gets overlay.metrics() as well, of the patches that were reached in the process "
-        "that logs."
+        "wandb, tensorboard and verl's other loggers do not show whether an applied patch ever mattered. "
+        "With this one, each call of verl's logger also gets overlay.metrics(): the figures of the patches "
+        "that were reached in the process that logs."
     ),
     evidence="It mends nothing: it adds the figures of the patches to what verl logs.",
     changes=("safety",),
@@ -42,11 +36,5 @@ PATCH = Patch(
     upstream=("verl-project/verl#74",),
     opt_in=True,
     switch="OVERLAY_METRICS",
-    targets=one_target(
-        VERL,
-        variant(
-            "0.6",
-            replaced("verl.utils.tracking:Tracking.log", make_log),
-        ),
-    ),
+    targets=one_target(VERL, variant("0.6", replaced("verl.utils.tracking:Tracking.log", make_log))),
 )

@@ -1,40 +1,150 @@
 """`verl.moe-aux-scale`: with Megatron's loss per token, too, gradients have the scale that verl counts on.
 
-With `calculate_per_token_loss` Megatron adds gradients up over all ranks and micro-batches, and divides them
-by the number of tokens that the loss function told it. The losses of a router come multiplied by their
-tokens for that. verl tells it nothing, so nothing is divided. The schedule is handed a loss function that
-tells it the tokens that the routers see, and a loss that is multiplied by them.
+Megatron's schedule gets a loss function that tells the tokens that the routers see, and a loss that is
+multiplied by them.
 """
 
 from __future__ import annotations
 
+from functools import wraps
+from typing import Any
+
 from overlay.compat.projects import VERL
+from overlay.effect import Figure, effect
 from overlay.patch import Patch, one_target, replaced, variant
-from overlay.patches.verl.moe_aux_scale.fix import make_get, make_get_shared
 
 _ENGINE = "verl.workers.engine.megatron.transformer_impl"
+EFFECT = effect(
+    __name__,
+    "step",
+    Figure(name="times", says="how many times too large verl's gradient would have been", combine="max"),
+    did="told its tokens",
+    always=True,
+    then="without it a gradient {times} times too large",
+)
+
+
+def make_get(original: Any, _module: Any) -> Any:
+    """Tell Megatron's schedule the tokens: in training, per token, without dynamic context parallelism."""
+    return _make_get(original, shared=False)
+
+
+def make_get_shared(original: Any, _module: Any) -> Any:
+    """Do so for verl 0.6, which divides a loss by the context parallel ranks that share its sequences."""
+    return _make_get(original, shared=True)
+
+
+def _make_get(original: Any, *, shared: bool) -> Any:
+    from megatron.core import parallel_state
+    from megatron.core.utils import get_model_config
+
+    # The parameters of Megatron's function change from release to release.
+    @wraps(original)
+    def get_forward_backward_func(*args: Any, **kwargs: Any) -> Any:
+        schedule = original(*args, **kwargs)
+
+        def forward_backward_func(**call: Any) -> Any:
+            model, step = call["model"], call["forward_step_func"]
+            config = get_model_config(model[0] if isinstance(model, list) else model)
+            per_token = config.calculate_per_token_loss and not call.get("forward_only", False)
+            # With dynamic context parallelism `verl.dynamic-cp-loss` scales the loss.
+            if per_token and not _setting(step, "dynamic_context_parallel", other=False):
+                ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=not shared)
+                EFFECT.changed += 1
+                EFFECT.times = max(EFFECT.times, ranks)
+                call.update(_told(step, call["data_iterator"], call["num_microbatches"], shared=shared))
+            return schedule(**call)
+
+        return forward_backward_func
+
+    return get_forward_backward_func
+
+
+def _setting(step: Any, name: str, *, other: Any) -> Any:
+    """Return a setting of the engine whose step this is. The legacy workers have steps without an engine."""
+    engine = getattr(getattr(step, "func", None), "__self__", None)
+    return getattr(getattr(engine, "engine_config", None), name, other)
+
+
+def _told(step: Any, data_iterator: Any, num_microbatches: int, *, shared: bool) -> dict[str, Any]:
+    """Return the step and the data with which the schedule is to be called.
+
+    Megatron adds gradients up over ranks and micro-batches, and divides by the tokens of all of them. verl
+    has multiplied its loss by the micro-batches, and counts on an average over data parallel ranks. So the
+    loss is divided by both and multiplied by the tokens, as router losses are.
+
+    Args:
+        step: verl's forward step, as Megatron has it.
+        data_iterator: verl's micro-batches, for each virtual stage if there are several.
+        num_microbatches: Their number.
+        shared: Whether the loss has been divided by the context parallel ranks.
+
+    """
+    import torch
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from verl.utils.device import get_device_id
+
+    packed = _setting(step, "use_remove_padding", other=True)
+    stages = data_iterator if isinstance(data_iterator, list) else [data_iterator]
+    batches = [list(stage) for stage in stages]
+    tokens = torch.stack([_tokens(batch, packed=packed) for batch in batches[0]]).to(get_device_id())
+    total = tokens.sum()
+    dist.all_reduce(total, group=parallel_state.get_data_parallel_group())
+    factor = total / num_microbatches / parallel_state.get_data_parallel_world_size()
+    if shared:
+        factor = factor * parallel_state.get_context_parallel_world_size()
+    # Context parallel ranks share their micro-batches, and one of them counts.
+    counted = iter((tokens * (parallel_state.get_context_parallel_rank() == 0)).to(torch.int))
+
+    @wraps(step)
+    def forward_step(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        output, loss_function = step(*args, **kwargs)
+
+        def with_tokens(*loss_args: Any, **loss_kwargs: Any) -> tuple[Any, ...]:
+            said = loss_function(*loss_args, **loss_kwargs)
+            if len(said) != len(("loss", "report")):
+                return tuple(said)  # an engine of one's own that tells the tokens itself
+            loss, report = said
+            return loss * factor, next(counted), report
+
+        return output, with_tokens
+
+    iterators = [iter(stage) for stage in batches]
+    return {
+        "forward_step_func": forward_step,
+        "data_iterator": iterators if isinstance(data_iterator, list) else iterators[0],
+    }
+
+
+def _tokens(batch: Any, *, packed: bool) -> Any:
+    """Return how many tokens of a micro-batch the routers see, a tensor of one integer.
+
+    Packed, each that there is. Padded, those of its longest sequence, as often as it has sequences.
+    """
+    ids = batch["input_ids"]
+    lengths = ids.offsets().diff() if ids.is_nested else batch["attention_mask"].sum(dim=-1)
+    return lengths.sum() if packed else lengths.max() * len(lengths)
+
+
 _SCHEDULE = f"{_ENGINE}:get_forward_backward_func"
 _POSTPROCESS = f"{_ENGINE}:MegatronEngineWithLMHead.postprocess_micro_batch_func"
-_COUNT = f"{_ENGINE}:MegatronEngine._routed_num_tokens"
 
 PATCH = Patch(
     id="verl.moe-aux-scale",
     summary="With calculate_per_token_loss, too, gradients and router losses have their scale",
     why=(
         "With calculate_per_token_loss Megatron adds gradients up over all ranks and divides them by the "
-        "tokens that the loss function told it. verl up to 0.8 tells it none. So the gradient of verl's loss "
-        "is too large by the data parallel size (from 0.7 on times the context parallel size), and that of a "
-        "router's auxiliary losses and z-loss by the number of all tokens, so that little is left of the "
-        "loss of the policy beside them. Adam hides a size that stays the same, but not that balance. "
-        "With the patch Megatron is told the tokens that the routers see, as in verl 0.9, and gets the loss "
-        "times these: the gradient of verl's loss is as without the setting, and router losses are the mean "
-        "over micro-batches, each by its tokens, so that a z-loss is the mean over all. Tokens that fill up "
-        "packed sequences for tensor or context parallelism are not counted; without use_remove_padding, "
-        "which verl 0.9 refuses here, the padding is. The losses of multi-token prediction are divided by "
-        "the same number, and weigh less than their coefficient says where few tokens are trained on. "
-        "Under tensor or context parallelism Megatron before 0.19 makes router losses too small besides: "
-        "megatron.moe-aux-scale. Left alone are dynamic context parallelism, whose scale is that of "
-        "verl.dynamic-cp-loss, and the legacy workers (0.7 with use_legacy_worker_impl other than disable)."
+        "tokens that the loss function told it, and verl up to 0.8 tells it none. The gradient of verl's "
+        "loss is too large by the data parallel size (from 0.7 on times the context parallel size), and that "
+        "of a router's losses by the number of all tokens, so that little is left of the policy's loss "
+        "beside them. With the patch Megatron is told the tokens that the routers see, as in verl 0.9, and "
+        "gets the loss times these: gradients are as without the setting, and router losses are means over "
+        "micro-batches by their tokens. Padding counts without use_remove_padding, which verl 0.9 refuses "
+        "here. Losses of multi-token prediction are divided by the same number. Before Megatron 0.19, tensor "
+        "or context parallelism needs megatron.moe-aux-scale besides. Dynamic context parallelism "
+        "(verl.dynamic-cp-loss) and the legacy workers (0.7 with use_legacy_worker_impl other than disable) "
+        "are left alone."
     ),
     evidence=(
         "verl 0.9.0 tells Megatron the tokens that the routers see too (#6836). Gradients are compared with "
@@ -49,19 +159,8 @@ PATCH = Patch(
     upstream=("verl-project/verl#6836", "verl-project/verl#6609"),
     targets=one_target(
         VERL,
-        variant(
-            "0.6",
-            replaced(_SCHEDULE, make_get_shared),
-            _POSTPROCESS,
-        ),
-        variant(
-            "0.7 and 0.8",
-            replaced(_SCHEDULE, make_get),
-            _POSTPROCESS,
-        ),
-        tells=(
-            _COUNT,
-            _ENGINE,
-        ),
+        variant("0.6", replaced(_SCHEDULE, make_get_shared), _POSTPROCESS),
+        variant("0.7 and 0.8", replaced(_SCHEDULE, make_get), _POSTPROCESS),
+        tells=(f"{_ENGINE}:MegatronEngine._routed_num_tokens", _ENGINE),
     ),
 )

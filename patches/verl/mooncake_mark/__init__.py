@@ -1,15 +1,12 @@
 """`verl.mooncake-mark`: no mark of completion is handed to the inference engine as part of a weight.
 
-With several rollout workers each reads a bucket out of the memory of the one before it, and says that it has
-done so by writing four bytes there: the first of the bucket, which the owner may not have read yet. An
-engine that has a worker behind it copies what these bytes belong to, before it tells that worker of the
-bucket, and hands on the copy. What is sent to and fro stays as it is, so a worker needs no patched neighbour.
+A worker that has read a bucket writes four bytes over its beginning, in the memory of the worker before it.
+That one copies the weights that lie there before it tells the next worker of the bucket. The protocol stays
+the same, so a worker needs no patched neighbour.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from types import ModuleType
 from typing import Any
 from weakref import ref
 
@@ -21,13 +18,12 @@ _MODULE = "verl.checkpoint_engine.mooncake_checkpoint_engine"
 _ENGINE = f"{_MODULE}:MooncakeCheckpointEngine"
 EFFECT = effect(__name__, "weight", did="kept a mark out of", always=True)
 
-
 #: Bytes of a mark, at the beginning of each bucket.
 MARK = 4
 
 
-def make_init_process_group(original: Callable[..., Any], module: ModuleType) -> Callable[..., Any]:
-    """Build `init_process_group`: an engine with a worker behind it keeps weights from its marks."""
+def make_init_process_group(original: Any, module: Any) -> Any:
+    """Give an engine with a worker behind it a store that copies, and a `receive_weights` to match."""
 
     def init_process_group(self: Any, rank: int, world_size: int, metadata: dict[str, Any]) -> None:
         vars(self).pop("receive_weights", None)  # of a group before, in which it may have been another rank
@@ -40,12 +36,10 @@ def make_init_process_group(original: Callable[..., Any], module: ModuleType) ->
 
 
 class _Store:
-    """The store of an engine. It keeps what a mark is over in a bucket that it tells the next worker of."""
+    """A store that copies what a mark is over before it tells the next worker of a bucket."""
 
-    def __init__(self, theirs: Any, buffer: Any, module: ModuleType) -> None:
-        self._theirs = theirs
-        self._buffer = buffer
-        self._module = module
+    def __init__(self, theirs: Any, buffer: Any, module: Any) -> None:
+        self._theirs, self._buffer, self._module = theirs, buffer, module
         #: Copies of weights by name, until they are handed on.
         self.kept: dict[str, Any] = {}
 
@@ -53,7 +47,6 @@ class _Store:
         return getattr(self._theirs, name)
 
     def send_obj(self, info: Any, to: int) -> Any:
-        """Tell a worker of a bucket: where it lies, and at which offset which weights."""
         start = info["ptr"] - self._buffer.data_ptr()
         for name, meta in info["bucket_meta"].items():
             if meta["offset"] < MARK:
@@ -65,18 +58,15 @@ class _Store:
         return self._theirs.send_obj(info, to)
 
 
-def _receiving(engine: Any, store: _Store) -> Callable[..., AsyncGenerator[tuple[str, Any], None]]:
-    """Return an engine's `receive_weights`, which hands on the copy of a weight that was kept.
-
-    The engine holds it, so it holds the engine weakly: buffers of the device go with the last who uses them.
-    """
+def _receiving(engine: Any, store: _Store) -> Any:
+    """Return a `receive_weights` that hands on the copies. The engine holds it, so it holds that weakly."""
     reference = ref(engine)
 
-    def receive_weights(*args: Any, **kwargs: Any) -> AsyncGenerator[tuple[str, Any], None]:
+    def receive_weights(*args: Any, **kwargs: Any) -> Any:
         engine: Any = reference()
         return kept(type(engine).receive_weights(engine, *args, **kwargs))
 
-    async def kept(weights: AsyncGenerator[tuple[str, Any], None]) -> AsyncGenerator[tuple[str, Any], None]:
+    async def kept(weights: Any) -> Any:
         store.kept.clear()
         async for name, weight in weights:
             EFFECT.changed += name in store.kept
@@ -92,11 +82,9 @@ PATCH = Patch(
     why=(
         "With verl's checkpoint engine mooncake a rollout worker reads each bucket of weights out of the "
         "memory of the worker before it, and marks it as read with four bytes at its beginning. The other "
-        "one may still be loading the bucket: then the first elements of a weight are the mark, with no "
-        "error. Nothing makes either of them wait. With the patch a worker copies the weights that lie in "
-        "these bytes, mostly one for each bucket, before the next worker can write there, and loads the "
-        "copy. The last worker, and a single one, have nobody behind them and copy nothing. verl 0.9 gives "
-        "the mark a place of its own."
+        "worker may still be loading the bucket: then the first elements of a weight are the mark, with no "
+        "error. With the patch a worker copies the weights under these bytes, mostly one per bucket, before "
+        "the next worker can write there. The last worker, and a single one, copy nothing."
     ),
     evidence=(
         "verl 0.9.0 gives the mark a place outside the weights (#6813). The contract compares what each "

@@ -1,22 +1,21 @@
-"""The contract of `verl.mooncake-mark`: each rollout worker gets the very weights that were sent.
+"""Each rollout worker gets the very weights that were sent.
 
-The sender and the workers are verl's own, each in a thread. What stands for Mooncake copies memory, and what
-stands for the store hands over pickles. A worker loads a bucket when the one behind it has marked it, as it
-may well happen.
+The sender and the workers are verl's own, each in a thread. The stand-in for Mooncake copies memory, and the
+stand-in for the store hands over pickles. A worker loads a bucket only after the one behind it has marked it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import pickle
-import queue
 import random
 import threading
 import weakref
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import memmove
+from queue import Queue
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -30,19 +29,17 @@ BUCKET = 64
 PATIENCE = 30
 
 
-class Group:
-    """Ranks that send each other pickles, how often each was told of a bucket, and how often marked."""
+class _Group:
+    """Ranks that send each other pickles; how many buckets each was told of, and had marked."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
-        self.sent: dict[tuple[int, int], Any] = {
-            (one, other): queue.Queue() for one in range(ranks) for other in range(ranks)
-        }
+        self.sent: dict[tuple[int, int], Any] = defaultdict(Queue)
         self.told = [0] * ranks
         self.marked = [threading.Semaphore(0) for _ in range(ranks)]
 
-    def store(self, rank: int) -> Any:
-        """Return what a rank sends and receives by."""
+    def create(self, *, rank: int, **_place: Any) -> Any:
+        """Return the store of a rank."""
 
         def send(thing: Any, to: int) -> None:
             self.sent[rank, to].put(pickle.dumps(thing))
@@ -79,15 +76,9 @@ class Group:
 def wrong(seed: str, *, left: bool = False) -> str:
     """Return what is wrong with the weights that rollout workers receive, empty if nothing is.
 
-    Args:
-        seed: Of what is drawn.
-        left: Whether to look for marks that are left over for the next transfer in the place that verl 0.9
-            gives them: 0.9.0 leaves some, which is no matter of this patch.
-
+    With `left`, marks may not be left for the next transfer in the place that verl 0.9 gives them. verl 0.9.0
+    leaves some, which is no matter of this patch.
     """
-    from overlay.compat.verl_imports import stand_in
-
-    stand_in()
     module = import_engine()
     draw = random.Random(seed)
     quiet = SimpleNamespace(synchronize=lambda: None, empty_cache=lambda: None)
@@ -102,13 +93,13 @@ def _transfers(module: Any, draw: random.Random, ranks: int, *, left: bool) -> s
     """Return what is wrong with transfers, the last in a group of one rank less, empty if nothing is."""
     engines = [_engine(module, rank) for rank in range(ranks)]
     for size in (ranks, ranks, max(ranks - 1, 2)):
-        group = Group(size)
+        group = _Group(size)
         want = _weights(draw)
         for rank, engine in enumerate(engines):
             engine.engine = group.engine(rank)
             engine.magic_recv.zero_()
         with (
-            mock.patch.object(module, "StatelessProcessGroup", _Groups(group)),
+            mock.patch.object(module, "StatelessProcessGroup", group),
             ThreadPoolExecutor(size) as threads,
         ):
             running = [threads.submit(_run, group, engines[rank], rank, want) for rank in range(size)]
@@ -129,24 +120,11 @@ def _freed(engines: list[Any]) -> str:
     buffers = [weakref.ref(engine.buf) for engine in engines]
     collecting = gc.isenabled()
     gc.disable()
-    try:
-        engines.clear()
-        left = sum(buffer() is not None for buffer in buffers)
-    finally:
-        if collecting:
-            gc.enable()
+    engines.clear()
+    left = sum(buffer() is not None for buffer in buffers)
+    if collecting:
+        gc.enable()
     return f"{left} buffers outlive their engines" if left else ""
-
-
-class _Groups:
-    """Makes stores of a group."""
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-
-    def create(self, *, rank: int, **_place: Any) -> Any:
-        """Return the store of a rank."""
-        return self.group.store(rank)
 
 
 def _engine(module: Any, rank: int) -> Any:
@@ -174,7 +152,7 @@ def _weights(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def _run(group: Group, engine: Any, rank: int, want: dict[str, Any]) -> dict[str, Any]:
+def _run(group: _Group, engine: Any, rank: int, want: dict[str, Any]) -> dict[str, Any]:
     """Take part in a transfer, and return the weights that a worker has loaded."""
     engine.init_process_group(rank, group.ranks, {"addr": "here", "port": 1})
     if rank == 0:
@@ -183,7 +161,7 @@ def _run(group: Group, engine: Any, rank: int, want: dict[str, Any]) -> dict[str
     return asyncio.run(asyncio.wait_for(_load(group, engine, rank), PATIENCE))
 
 
-async def _load(group: Group, engine: Any, rank: int) -> dict[str, Any]:
+async def _load(group: _Group, engine: Any, rank: int) -> dict[str, Any]:
     """Return the weights as a worker loads them that is slower than the worker behind it."""
     got: dict[str, Any] = {}
     begun = 0
@@ -196,11 +174,10 @@ async def _load(group: Group, engine: Any, rank: int) -> dict[str, Any]:
 
 
 def import_engine() -> Any:
-    """Return the module of the engine, with something in the place of packages that are not installed."""
-    from overlay.compat.verl_imports import stand_in_for
+    """Return the module of the engine, with stand-ins for packages that are not installed."""
+    from overlay.compat.verl_imports import imported
 
-    stand_in_for("mooncake", "vllm")
-    return importlib.import_module("verl.checkpoint_engine.mooncake_checkpoint_engine")
+    return imported("verl.checkpoint_engine.mooncake_checkpoint_engine", "mooncake", "vllm")
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.mooncake-mark"), before=("verl.protocol",))

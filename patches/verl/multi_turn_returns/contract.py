@@ -1,4 +1,4 @@
-"""The contract of `verl.multi-turn-returns`: advantages are those of plain arithmetic in float64."""
+"""Advantages and returns are those of plain arithmetic."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from overlay.patch import Contract
 from overlay.testing import with_patches
 
+Rollout = tuple[list[int], list[float]]
+
 
 def wrong(seed: str) -> str:
-    """Return what is wrong in what verl makes of drawn rollouts, empty if nothing is."""
+    """Return what is wrong with what verl makes of drawn rollouts, empty if nothing is."""
     from overlay.compat.verl_imports import stand_in
 
     stand_in()
@@ -24,10 +26,10 @@ def wrong(seed: str) -> str:
         return "one estimator by its name and another by its enum"
     for case in range(40):
         turns, rejected = (1, 0.0) if case % 4 == 0 else (draw.choice((1, 4)), draw.choice((0.0, 0.3)))
-        rows = [draw_rollout(draw, turns, rejected) for _ in range(draw.randint(2, 6))]
+        rows = [_draw_rollout(draw, turns, rejected) for _ in range(draw.randint(2, 6))]
         if case % 5 == 4:  # a response that is rejected whole
             rows[-1] = ([0] * len(rows[-1][0]), rows[-1][1])
-        if sum(len(_own(row)) for row, _ in rows) < 2:
+        if sum(sum(mask) for mask, _ in rows) < 2:
             continue
         width = max(len(mask) for mask, _ in rows) + draw.randint(0, 3)
         mask = torch.zeros(len(rows), width, dtype=draw.choice((torch.int64, torch.float32)))
@@ -38,66 +40,56 @@ def wrong(seed: str) -> str:
         gamma = draw.choice((1.0, 0.9))
         inputs = {"token_level_rewards": rewards, "response_mask": mask}
         config = SimpleNamespace(gamma=gamma)
-        advantages, returns = by_name(**inputs, config=config, index=None)
-        expected = reference(rows, width, gamma)
-        for name, found, right in zip(
-            ("advantages", "returns"), (advantages, returns), expected, strict=True
+        found = by_name(**inputs, config=config, index=None)
+        for name, ours, right in zip(
+            ("advantages", "returns"), found, _reference(rows, width, gamma), strict=True
         ):
-            if not torch.allclose(found.double(), torch.tensor(right).double(), rtol=1e-4, atol=1e-4):
-                return f"{name} of masks {mask.tolist()}, rewards {rewards.tolist()}: {found.tolist()}"
+            if not torch.allclose(ours.double(), torch.tensor(right).double(), rtol=1e-4, atol=1e-4):
+                return f"{name} of masks {mask.tolist()}, rewards {rewards.tolist()}: {ours.tolist()}"
         if case % 4 == 0:
             plain = core_algos.compute_reinforce_plus_plus_outcome_advantage(**inputs, config=config)
-            if not (torch.equal(advantages, plain[0]) and torch.equal(returns, plain[1] * mask)):
+            if not (torch.equal(found[0], plain[0]) and torch.equal(found[1], plain[1] * mask)):
                 return "without a gap it is not to the bit what verl computes"
     return ""
 
 
-def draw_rollout(draw: random.Random, turns: int, rejected: float) -> tuple[list[int], list[float]]:
-    """Draw which tokens are the policy's, and rewards: an outcome on the last token, penalties on its own.
-
-    Args:
-        draw: What is drawn from.
-        turns: Of the policy.
-        rejected: The share of its tokens that are left out.
-
-    """
+def _draw_rollout(draw: random.Random, turns: int, rejected: float) -> Rollout:
+    """Draw which tokens are the policy's, less a rejected share, and rewards: penalties and an outcome."""
     mask: list[int] = []
     for turn in range(turns):
         mask += [0] * draw.randint(0, 2) * (turn > 0) + [1] * draw.randint(1, 3)
-    ends_with_observation = turns > 1 and draw.random() < 0.3
-    mask += [0] * ends_with_observation
+    mask += [0] * (turns > 1 and draw.random() < 0.3)  # it ends with an observation
     penalty = draw.choice((0.0, 0.1))
     rewards = [-penalty * draw.random() * own for own in mask]
     rewards[-1] += draw.choice((0.0, 1.0))
     return [own * (draw.random() >= rejected) for own in mask], rewards
 
 
-def reference(
-    rows: list[tuple[list[int], list[float]]], width: int, gamma: float
-) -> tuple[list[list[float]], list[list[float]]]:
-    """Return advantages and returns of the policy's tokens. Each of them discounts their later rewards."""
+def _reference(rows: list[Rollout], width: int, gamma: float) -> tuple[list[list[float]], list[list[float]]]:
+    """Return advantages and returns of the policy's tokens, each of which discounts its later rewards."""
     returns = []
     for mask, rewards in rows:
         row = [0.0] * width
-        for token in _own(mask):
-            later = [end for end in _own(mask) if end >= token]
+        own = [token for token, counts in enumerate(mask) if counts]
+        for token in own:
+            later = [end for end in own if end >= token]
             row[token] = sum(gamma ** sum(mask[token + 1 : end + 1]) * rewards[end] for end in later)
         returns.append(row)
-    values = [row[token] for row, (mask, _) in zip(returns, rows, strict=True) for token in _own(mask)]
+    masks = [[*mask, *[0] * (width - len(mask))] for mask, _ in rows]
+    values = [
+        value
+        for row, mask in zip(returns, masks, strict=True)
+        for value, own in zip(row, mask, strict=True)
+        if own
+    ]
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     scale = 1 / math.sqrt(variance + 1e-8)
-    advantages: list[list[float]] = []
-    for row, (mask, _) in zip(returns, rows, strict=True):
-        counted = set(_own(mask))
-        advantages.append(
-            [(row[token] - mean) * scale if token in counted else 0.0 for token in range(width)]
-        )
+    advantages = [
+        [(value - mean) * scale * own for value, own in zip(row, mask, strict=True)]
+        for row, mask in zip(returns, masks, strict=True)
+    ]
     return advantages, returns
-
-
-def _own(mask: list[int]) -> list[int]:
-    return [token for token, own in enumerate(mask) if own]
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.multi-turn-returns"), before=("verl.protocol",))

@@ -1,18 +1,12 @@
 """`verl.offload-shared-storage`: offloading a model frees no storage that another tensor holds.
 
-verl 0.9 resizes the storage of a parameter to nothing once it has been copied to the CPU. It asks a function
-whether the parameter is alone in its storage, which looks at the parameter's size and layout: another tensor
-of the same size, or one over a part of it, is not seen, and reads freed memory afterwards. What is on the CPU
-already is not copied, so that it is the parameter itself whose memory is freed. The function is asked here as
-well, and then torch and Python, which count who holds a storage and a tensor. A storage that nobody else
-holds goes as before, and another one goes with the last that holds it.
+verl asks a function whether a parameter is alone in its storage, which looks at its size and layout. Here
+torch and Python are asked as well: they count who holds a storage and a tensor.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import VERL
@@ -22,8 +16,7 @@ from overlay.patches._tensor_holders import cannot_tell, make_holders
 
 #: The names by which jobs filter what the patch says.
 __all__ = ["PATCH", "OffloadWarning"]
-_CAN_RESIZE = "verl.utils.megatron_utils:_can_safely_resize_storage"
-_OFFLOAD = "verl.utils.megatron_utils:offload_megatron_model_to_cpu"
+_UTILS = "verl.utils.megatron_utils"
 EFFECT = effect(
     __name__,
     "storage",
@@ -37,8 +30,8 @@ class OffloadWarning(UserWarning):
     """Memory of the device that stays taken, because a tensor that is not offloaded holds it too."""
 
 
-def make_can_resize(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Build `_can_safely_resize_storage`: whether a storage is that of one tensor and of no other."""
+def make_can_resize(original: Any, _module: Any) -> Any:
+    """Return whether a storage is that of one tensor and of no other."""
     import torch
 
     holders = make_holders()
@@ -76,12 +69,11 @@ PATCH = Patch(
     summary="Offloading a model frees no storage that another tensor holds",
     why=(
         "When verl 0.9 offloads a model without DDP, such as the reference model, it frees the storage of "
-        "each parameter at once, if the parameter has the size of it. Another parameter over the same "
-        "storage, or a tensor that somebody has kept of it, then reads freed memory; and a model that is "
-        "offloaded a second time loses all its weights, because they are where they were copied to. With "
-        "the patch a storage that something else holds is left to it, with a warning if that is memory of "
-        "the device. Where nothing else does, all is as it was; and there verl 0.8 frees it just as early, "
-        "without resizing anything."
+        "each parameter that has the size of it. Another parameter over the same storage, or a tensor that "
+        "somebody has kept of it, then reads freed memory; and a model that is offloaded a second time loses "
+        "all its weights, because they are where they were copied to. With the patch a storage that "
+        "something else holds goes with the last that holds it, with a warning if that is memory of the "
+        "device. All others are freed as early as before."
     ),
     evidence=(
         "An offload changes no value: the contract compares each tensor before and after. Storages that "
@@ -97,8 +89,8 @@ PATCH = Patch(
         VERL,
         variant(
             "0.9",
-            replaced(_CAN_RESIZE, make_can_resize),
-            _OFFLOAD,
+            replaced(f"{_UTILS}:_can_safely_resize_storage", make_can_resize),
+            f"{_UTILS}:offload_megatron_model_to_cpu",
         ),
     ),
 )

@@ -1,24 +1,21 @@
 """`verl.resume-lr-schedule`: a job on Megatron goes on with its learning rate schedule where it was saved.
 
-verl saves the scheduler with the optimizer, and its code to load it is there, behind a setting that also
-decides whose hyper-parameters count. So for as long as a checkpoint is loaded, the manager believes that the
-setting is on. The scheduler has been made with the setting off: it keeps the hyper-parameters of the
-configuration, and takes the count of steps.
+One setting of verl decides both whether the scheduler is loaded and whose hyper-parameters count. It is on
+only while a checkpoint is loaded. The scheduler was made with it off, so it keeps the hyper-parameters of the
+configuration and takes the count of steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import Figure, effect
 from overlay.patch import Absent, Patch, one_target, replaced, variant
 
+ID = "verl.resume-lr-schedule"
 _MANAGER = "verl.utils.checkpoint.megatron_checkpoint_manager"
-_LOAD = f"{_MANAGER}:MegatronCheckpointManager.load_checkpoint"
 #: What loads with Megatron-FSDP.
 _FSDP = f"{_MANAGER}:MegatronCheckpointManager._load_megatron_fsdp_checkpoint"
 EFFECT = effect(
@@ -31,20 +28,12 @@ EFFECT = effect(
     then="without it {steps} behind",
 )
 
-
-ID = "verl.resume-lr-schedule"
-
-
 #: While a checkpoint is loaded that the schedule is to be restored from: what loads it.
 _loading: ContextVar[Any] = ContextVar("overlay_verl_lr_schedule", default=None)
 
 
-def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap `load_checkpoint`: the scheduler is loaded with the optimizer, as if the settings asked for it.
-
-    The scheduler was made without them, so it takes the count of steps from the checkpoint and nothing else.
-    A job that does not load `extra`, to which verl's page on checkpoints counts the schedule, starts it anew.
-    """
+def make_load_checkpoint(original: Any, _module: Any) -> Any:
+    """Load the scheduler with `extra`, of which it is by verl's page on checkpoints, and the optimizer."""
 
     def load_checkpoint(
         self: Any, local_path: Any, hdfs_path: Any = None, del_local_after_load: bool = False
@@ -76,8 +65,8 @@ def make_load_checkpoint(original: Callable[..., Any], _module: ModuleType) -> C
     return load_checkpoint
 
 
-def make_load_state(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap what reads a checkpoint: one that has no scheduler is loaded without it, as verl does alone."""
+def make_load_state(original: Any, _module: Any) -> Any:
+    """Load a checkpoint that has no scheduler without it, as verl does alone."""
     from overlay import log
 
     def load_dist_checkpointing(sharded_state_dict: Any, ckpt_dir: Any) -> Any:
@@ -92,7 +81,7 @@ def make_load_state(original: Callable[..., Any], _module: ModuleType) -> Callab
 
 #: What is replaced, and what keeps the scheduler's hyper-parameters when the setting is off.
 _PARTS = (
-    replaced(_LOAD, make_load_checkpoint),
+    replaced(f"{_MANAGER}:MegatronCheckpointManager.load_checkpoint", make_load_checkpoint),
     replaced(f"{_MANAGER}:load_dist_checkpointing", make_load_state),
     "verl.utils.megatron.dist_checkpointing:load_dist_checkpointing",
     "verl.utils.megatron.optimizer:get_megatron_optimizer_param_scheduler",
@@ -102,15 +91,14 @@ PATCH = Patch(
     id=ID,
     summary="A resumed job on Megatron goes on with its learning rate schedule",
     why=(
-        "verl's Megatron checkpoints hold the learning rate scheduler, and loading one leaves it out unless "
-        "use_checkpoint_opt_param_scheduler is set, which is off by default: each resume starts the warm-up "
-        "and the decay anew, without a word. verl's FSDP backend restores the schedule. With the patch the "
-        "count of steps is restored where the optimizer and `extra` are loaded; warm-up, decay and total "
-        "stay those of the configuration, so a job that is extended goes on at its step of the longer "
-        "schedule. (Each release of Megatron-Core takes the peak and the "
-        "least rate from the groups of the optimizer that is loaded, with the patch or without.) That "
-        "changes the learning rate of a job that has been resumed, unless the rate is constant and has no "
-        "warm-up, as is verl's default."
+        "verl's Megatron checkpoints hold the learning rate scheduler, but loading one leaves it out unless "
+        "use_checkpoint_opt_param_scheduler is set, which is off by default: each resume silently starts "
+        "warm-up and decay anew, where verl's FSDP backend restores the schedule. With the patch the count "
+        "of steps is restored where the optimizer and `extra` are loaded; warm-up, decay and total stay "
+        "those of the configuration, so a job that is extended goes on at its step of the longer schedule. "
+        "That changes the learning rate of a resumed job, unless the rate is constant without warm-up, as is "
+        "verl's default. (Each release of Megatron-Core takes the peak and the least rate from the optimizer "
+        "that is loaded, with the patch or without.)"
     ),
     opt_in=True,
     evidence=(

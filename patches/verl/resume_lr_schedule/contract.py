@@ -1,4 +1,4 @@
-"""The contract of `verl.resume-lr-schedule`: a resumed schedule goes on, by the settings that there are now.
+"""A resumed schedule goes on, by the settings that there are now.
 
 The manager is verl's, the scheduler is Megatron's, and the checkpoint is written to disk and read again. The
 optimizer has nothing but its learning rate.
@@ -6,13 +6,11 @@ optimizer has nothing but its learning rate.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -24,25 +22,23 @@ from overlay.testing import with_patches
 CONTENTS = ("model", "optimizer", "extra")
 
 
-@dataclass
-class Functions:
-    """Of Megatron's configuration what verl takes out of it, before it writes the rest to a checkpoint."""
+#: Of Megatron's configuration what verl takes out of it, before it writes the rest to a checkpoint.
+Functions = make_dataclass(
+    "Functions",
+    [
+        (f"{name}_func", Any, None)
+        for name in ("finalize_model_grads", "grad_scale", "no_sync", "grad_sync", "param_sync")
+    ],
+)
 
-    finalize_model_grads_func: Any = None
-    grad_scale_func: Any = None
-    no_sync_func: Any = None
-    grad_sync_func: Any = None
-    param_sync_func: Any = None
 
-
-class Optimizer:
+class _Optimizer:
     """An optimizer without parameters. Its group has the rates that Megatron writes into its groups."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.param_groups = [{"params": [], "max_lr": settings["lr"], "min_lr": settings["min_lr"]}]
 
     def sharded_state_dict(self, *_model: Any, **_options: Any) -> dict[str, Any]:
-        """Return what is saved."""
         return {"param_groups": [dict(group) for group in self.param_groups]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -51,7 +47,7 @@ class Optimizer:
             group.update(saved)
 
 
-class Run:
+class _Run:
     """A job of one rank: its settings, its scheduler, and what saves and loads them."""
 
     def __init__(self, settings: dict[str, Any], *, keep: bool = False, contents: Any = CONTENTS) -> None:
@@ -60,7 +56,7 @@ class Run:
         from verl.utils.checkpoint.megatron_checkpoint_manager import MegatronCheckpointManager
         from verl.utils.megatron.optimizer import get_megatron_optimizer_param_scheduler
 
-        optimizer = Optimizer(settings)
+        optimizer = _Optimizer(settings)
         config = OmegaConf.create({
             "lr_warmup_steps_ratio": None, "lr_decay_steps": None, "lr_decay_style": "cosine",
             "lr_wsd_decay_steps": None, "lr_wsd_decay_style": "linear", "weight_decay": 0.0,
@@ -83,20 +79,17 @@ class Run:
         # The other half of `extra`, which nothing is asked of here.
         self.manager.get_rng_state = self.manager.load_rng_states = lambda *_states, **_options: {}
 
-    def rate(self) -> float:
-        """Return the learning rate."""
-        return float(self.manager.optimizer.param_groups[0]["lr"])
-
     def go_on(self, steps: int) -> list[float]:
         """Return the learning rates of the next steps, the first of which is that of now."""
-        found = [self.rate()]
-        for _ in range(steps):
-            self.scheduler.step(1)
-            found.append(self.rate())
+        found = []
+        for step in range(steps + 1):
+            if step:
+                self.scheduler.step(1)
+            found.append(float(self.manager.optimizer.param_groups[0]["lr"]))
         return found
 
 
-def draw_settings(draw: random.Random) -> dict[str, Any]:
+def _draw_settings(draw: random.Random) -> dict[str, Any]:
     """Draw a schedule with a warm-up and a cosine."""
     return {
         "lr": draw.uniform(0.1, 1), "min_lr": draw.uniform(0, 0.05), "lr_warmup_init": 0.0,
@@ -104,7 +97,7 @@ def draw_settings(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def expected(rates: dict[str, Any], settings: dict[str, Any], first: int, steps: int) -> list[float]:
+def _expected(rates: dict[str, Any], settings: dict[str, Any], first: int, steps: int) -> list[float]:
     """Return the learning rates of a schedule from a step on, between the rates that an optimizer has."""
     warm, end = settings["lr_warmup_steps"], settings["total_training_steps"]
     most, least = rates["lr"], rates["min_lr"]
@@ -116,30 +109,27 @@ def expected(rates: dict[str, Any], settings: dict[str, Any], first: int, steps:
     ]
 
 
-@contextlib.contextmanager
-def _one_rank() -> Iterator[None]:
-    """Run Megatron's parallel state of a single rank, with what verl's Megatron side imports."""
+def wrong(seed: str) -> str:
+    """Return what is wrong with schedules that are resumed, on Megatron's parallel state of a single rank."""
     from overlay.compat.megatron_on_cpu import megatron
     from overlay.compat.verl_imports import stand_in
 
-    with megatron():
+    with megatron(), tempfile.TemporaryDirectory() as folder:
         stand_in()
         import verl.utils.checkpoint.megatron_checkpoint_manager  # noqa: F401
 
-        _stand_in_for_transformer_engine()
-        yield
-
-
-def wrong(seed: str) -> str:
-    """Return what is wrong with schedules that are resumed, empty if nothing is."""
-    with _one_rank(), tempfile.TemporaryDirectory() as folder:
+        # verl 0.6 names the optimizer of a package that is not here.
+        made: Any = ModuleType("transformer_engine")
+        adam = SimpleNamespace(FusedAdam=_Optimizer)
+        made.pytorch = SimpleNamespace(optimizers=SimpleNamespace(fused_adam=adam))
+        sys.modules.setdefault("transformer_engine", made)
         return _wrong(random.Random(seed), Path(folder))
 
 
 def _wrong(draw: random.Random, folder: Path) -> str:
-    before, after = draw_settings(draw), draw_settings(draw)
+    before, after = _draw_settings(draw), _draw_settings(draw)
     steps, more = draw.randint(5, 40), 10
-    first = Run(before)
+    first = _Run(before)
     start, saved, without = (str(folder / name) for name in ("start", "saved", "without"))
     first.manager.save_checkpoint(start, global_step=0)
     first.go_on(steps)
@@ -147,8 +137,8 @@ def _wrong(draw: random.Random, folder: Path) -> str:
     first.manager.lr_scheduler = None
     first.manager.save_checkpoint(without, global_step=steps)
 
-    def differ(run: Run, keep: bool, rates: dict[str, Any], settings: dict[str, Any], at: int) -> bool:
-        pairs = zip(run.go_on(more), expected(rates, settings, at, more), strict=True)
+    def differ(run: _Run, keep: bool, rates: dict[str, Any], settings: dict[str, Any], at: int) -> bool:
+        pairs = zip(run.go_on(more), _expected(rates, settings, at, more), strict=True)
         asked = run.manager.use_checkpoint_opt_param_scheduler
         return asked is not keep or not all(math.isclose(*pair, rel_tol=1e-9) for pair in pairs)
 
@@ -165,7 +155,7 @@ def _wrong(draw: random.Random, folder: Path) -> str:
         # By verl's page on checkpoints the schedule is of `extra`, and its FSDP backend loads it with that.
         ("without extra", after, False, ("model", "optimizer"), saved, (rates, after, 0)),
     ):
-        run = Run(settings, keep=keep, contents=contents)
+        run = _Run(settings, keep=keep, contents=contents)
         for _twice in range(2 - keep):  # verl itself counts twice then
             if path == start:
                 run.go_on(steps)
@@ -177,7 +167,7 @@ def _wrong(draw: random.Random, folder: Path) -> str:
     if not hasattr(first.manager, "_load_megatron_fsdp_checkpoint"):
         return ""
     for name, scheduler, at in (("", first.scheduler, steps), (" without a schedule", None, 0)):
-        run = Run(after)
+        run = _Run(after)
         _load_with_fsdp(run, first.manager.optimizer, scheduler, folder)
         run.scheduler.step(0)
         if differ(run, False, rates, after, at):
@@ -185,7 +175,7 @@ def _wrong(draw: random.Random, folder: Path) -> str:
     return ""
 
 
-def _load_with_fsdp(run: Run, optimizer: Optimizer, scheduler: Any, folder: Path) -> None:
+def _load_with_fsdp(run: _Run, optimizer: _Optimizer, scheduler: Any, folder: Path) -> None:
     """Load as with Megatron-FSDP, whose reader, of a package that is not here, is stood in for.
 
     Like that reader with its defaults, it keeps what it was given of anything that the checkpoint has not.
@@ -207,15 +197,6 @@ def _load_with_fsdp(run: Run, optimizer: Optimizer, scheduler: Any, folder: Path
     manager.use_megatron_fsdp = True
     manager.checkpoint_load_contents = ["optimizer", "extra"]
     manager.load_checkpoint(str(folder / "fsdp"))
-
-
-def _stand_in_for_transformer_engine() -> None:
-    """Let verl 0.6 name the optimizer of a package that is not here."""
-    made: Any = ModuleType("transformer_engine")
-    made.pytorch = SimpleNamespace(
-        optimizers=SimpleNamespace(fused_adam=SimpleNamespace(FusedAdam=Optimizer))
-    )
-    sys.modules.setdefault("transformer_engine", made)
 
 
 CONTRACT = Contract(

@@ -1,6 +1,6 @@
-"""The contract of `verl.seeded-validation`: the metrics of a fresh process, and the generator left alone."""
+"""Metrics are those of a fresh process, and the process's generator goes on as if nothing had been drawn."""
 
-# ruff: noqa: NPY002 -- what is looked at is the generator that the process shares
+# ruff: noqa: NPY002 -- the generator that the process shares is what is looked at
 from __future__ import annotations
 
 import random
@@ -15,6 +15,9 @@ def wrong(seed: str) -> str:
     import numpy as np
     from verl.trainer.ppo import metric_utils
 
+    def drawn(generator: Any) -> list[float]:
+        return [*generator.standard_normal(3).tolist(), *generator.random_sample(3).tolist()]
+
     draw = random.Random(seed)
     for _ in range(5):
         data = [draw.random() for _ in range(draw.randint(1, 20))]
@@ -24,33 +27,19 @@ def wrong(seed: str) -> str:
         expected = np.random.RandomState()
         expected.set_state(np.random.get_state())
         found = metric_utils.bootstrap_metric(data, size, [np.mean, np.max], 40, own)
-        if not np.allclose(found, reference(data, size, own), rtol=1e-12):
+        # NumPy draws all subsets row by row, as verl draws them one after the other.
+        subsets = np.array(data)[np.random.RandomState(own).randint(0, len(data), size=(40, size))]
+        reference = [(of.mean(), of.std()) for of in (subsets.mean(1), subsets.max(1))]
+        if not np.allclose(found, reference, rtol=1e-12):
             return f"{found} is not what seed {own} gives"
-        if _drawn(np.random) != _drawn(expected):
+        if drawn(np.random) != drawn(expected):
             return "the process draws other numbers after a validation"
     np.random.seed(0)
     try:
         metric_utils.bootstrap_metric([], 1, [np.mean])
     except ValueError:
-        pass
-    else:
-        return "nothing to draw from is no error"
-    return "" if _drawn(np.random) == _drawn(np.random.RandomState(0)) else "an error leaves it seeded"
-
-
-def reference(data: list[float], size: int, seed: int) -> list[tuple[float, float]]:
-    """Return mean and deviation of the mean and the greatest of 40 drawn subsets."""
-    import numpy as np
-
-    # One row after the other: NumPy draws them so as well when it is asked for all.
-    drawn = np.random.RandomState(seed).randint(0, len(data), size=(40, size))
-    subsets = np.array(data)[drawn]
-    return [(float(of.mean()), float(of.std())) for of in (subsets.mean(1), subsets.max(1))]
-
-
-def _drawn(generator: Any) -> list[float]:
-    """Return numbers of both kinds that a generator may have a rest of."""
-    return [*generator.standard_normal(3).tolist(), *generator.random_sample(3).tolist()]
+        return "" if drawn(np.random) == drawn(np.random.RandomState(0)) else "an error leaves it seeded"
+    return "nothing to draw from is no error"
 
 
 CONTRACT = Contract(check=with_patches(wrong, "verl.seeded-validation"), before=("verl.protocol",))

@@ -1,44 +1,239 @@
 """`verl.strict-token-budget`: no micro-batch over `max_token_len`, and all ranks agree how many there are.
 
-`rearrange_micro_batches` takes as many micro-batches as the tokens would need if samples could be cut, and
-balances workload over them, whatever their tokens then come to. Two facts make a copy of it unnecessary: it
-never takes fewer than `min_num_micro_batch`, and what goes where is what `get_seqlen_balanced_partitions`
-returns. So number and partitions are settled before it is called, and a context variable hands it the latter.
-
-The ranks settle the number in the original's own all-reduce of one integer, so a rank without overlay goes
-along. A rank that cannot go on asks for more micro-batches than anybody has samples, and all ranks raise.
-Samples that must stay together may exceed the bound: these releases compute them, so they go alone, with a
-warning.
+Number and partitions are settled before verl's `rearrange_micro_batches` runs. It never takes fewer than
+`min_num_micro_batch`, and what goes where is what `get_seqlen_balanced_partitions` returns: a context
+variable hands it that. The ranks settle the number in verl's own all-reduce of one integer. A rank that
+cannot go on asks for more micro-batches than anybody has samples, and all ranks raise.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import wraps
+from inspect import signature
+from typing import Any
+
 from overlay.compat.projects import VERL
+from overlay.effect import Figure, effect
 from overlay.patch import Absent, Patch, one_target, replaced, variant
-from overlay.patches.verl.strict_token_budget.fix import (
-    TokenBudgetError,
-    TokenBudgetWarning,
-    make_partitions,
-    make_rearrange,
-    make_rearrange_by_tokens,
-    make_rearrange_ungrouped,
-)
 
 #: The names by which jobs catch and filter what the patch says.
 __all__ = ["PATCH", "TokenBudgetError", "TokenBudgetWarning"]
 
-_HOME = "verl.utils.seqlen_balancing"
-_REARRANGE, _PARTITIONS = f"{_HOME}:rearrange_micro_batches", f"{_HOME}:get_seqlen_balanced_partitions"
 
-#: What is the same in 0.6.1 to 0.9.1.
-_BALANCED = (
-    replaced(_PARTITIONS, make_partitions),
-    # Upstream's own result comes out where it keeps the bound, and is computed here: this is what is replaced
-    # in truth.
+EFFECT = effect(
+    __name__,
+    "batch",
+    Figure(name="over", says="micro-batches over the budget that verl's own split has"),
+    Figure(name="fullest", says="tokens of the fullest of them, over the budget", combine="max"),
+    then="without it {over} micro-batches over the budget, the fullest {fullest} times",
+    did="split otherwise",
+)
+
+#: What a rank that cannot go on asks for in place of a number of micro-batches: more than any rank has
+#: samples, so that a rank without overlay raises too. The number that its error names is added to it.
+_INDIVISIBLE, _TOO_LONG = 1 << 40, 1 << 41
+_LIMIT = "the token limit per GPU (max_token_len_per_gpu and its like)"
+
+#: While `rearrange_micro_batches` runs: the groups of samples that go into each micro-batch.
+_settled: ContextVar[list[list[int]] | None] = ContextVar("overlay_micro_batches", default=None)
+
+#: The bounds that this process has said of, that some group is over them.
+_warned: set[tuple[int, int]] = set()
+
+
+class TokenBudgetError(AssertionError, ValueError):
+    """No way to keep the bound. verl raises an `AssertionError` there, and from 0.9.1 on a `ValueError`."""
+
+
+class TokenBudgetWarning(UserWarning):
+    """A micro-batch over the bound, of samples that must stay together."""
+
+
+def make_rearrange(original: Any, module: Any) -> Any:
+    """Settle number and partitions first, so that the original has nothing to ask the other ranks."""
+    parameters = signature(original)
+    # verl before 0.7.1 has no groups, and asks all ranks if it is given no process group.
+    has_groups = "force_group_size" in parameters.parameters
+    # verl before 0.6.1 has no estimate of the work, and balances tokens.
+    workload = getattr(module, "calculate_workload", lambda lengths: lengths)
+
+    @wraps(original)
+    def rearrange_micro_batches(*args: Any, **kwargs: Any) -> Any:
+        bound = parameters.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        group_size, group = given.get("force_group_size", 1), given["dp_group"]
+        asks = given["same_micro_num_in_dp"] and not (has_groups and group is None)
+        partitions = settle(
+            *measure(given["batch"], workload, group_size),
+            cap=int(given["max_token_len"]),
+            agree=_all_reduce(module, group) if asks and module.dist.is_initialized() else int,
+            divisor=given["num_batches_divided_by"] or 1,
+            at_least=given["min_num_micro_batch"] or 1,
+            group_size=group_size,
+        )
+        given.update(
+            dp_group=None,
+            num_batches_divided_by=None,
+            same_micro_num_in_dp=False,
+            min_num_micro_batch=len(partitions),
+        )
+        token = _settled.set(partitions)
+        try:
+            return original(**given)
+        finally:
+            _settled.reset(token)
+
+    return rearrange_micro_batches
+
+
+def make_partitions(original: Any, _module: Any) -> Any:
+    """Return what has been settled, and ask the original for everybody else."""
+
+    def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
+        settled = _settled.get()
+        return original(seqlen_list, k_partitions, equal_size) if settled is None else settled
+
+    return get_seqlen_balanced_partitions
+
+
+def measure(
+    batch: Any, workload: Callable[[Any], Any], group_size: int = 1
+) -> tuple[int, int, list[int], list[int]]:
+    """Return the number of samples, the tokens of the longest, and tokens and workload of each group.
+
+    Args:
+        batch: With `input_ids`, nested [samples, tokens] or padded to the width of `attention_mask`, which is
+            then the tokens of the longest.
+        workload: Turns tokens per sample into workload per sample, both int64 [samples].
+        group_size: How many samples in a row stay together. There are no groups if it does not divide.
+
+    """
+    import torch
+
+    ids = batch["input_ids"]
+    if ids.is_nested:
+        lengths, width = ids.offsets().diff(), 0
+    else:
+        mask = batch["attention_mask"]
+        lengths, width = mask.sum(dim=1), mask.shape[-1]
+    lengths = lengths.long()
+    tokens, costs = torch.stack([lengths, workload(lengths)]).tolist()
+    samples, longest = len(tokens), max(width, *tokens, 0)
+    starts = range(0, 0 if samples % group_size else samples, group_size)
+    by_group = [[sum(each[start : start + group_size]) for start in starts] for each in (tokens, costs)]
+    return samples, longest, by_group[0], by_group[1]
+
+
+def settle(
+    samples: int,
+    longest: int,
+    tokens: list[int],
+    costs: list[int],
+    *,
+    cap: int,
+    agree: Callable[[int], int],
+    divisor: int = 1,
+    at_least: int = 1,
+    group_size: int = 1,
+) -> list[list[int]]:
+    """Return the indices of the groups in each micro-batch, at least one, as many micro-batches on all ranks.
+
+    A group over the cap is alone, and is warned of once.
+
+    Args:
+        samples: How many this rank has.
+        longest: Tokens of the longest of them, padding included.
+        tokens: Of each of this rank's groups.
+        costs: Workload of each of this rank's groups, which is balanced.
+        cap: Tokens that a micro-batch can hold.
+        agree: Takes a rank's integer and returns the greatest of all ranks. Called exactly once.
+        divisor: The number of micro-batches is a multiple of it.
+        at_least: The number of micro-batches is no less, even if fewer would do.
+        group_size: How many samples are in a group.
+
+    Raises:
+        TokenBudgetError: Some rank has a sample over the cap, or samples that do not divide into groups: on
+            all ranks. More micro-batches are needed than this rank has groups: on all that have as few.
+
+    """
+    from overlay.patches._partition import capped_partitions, fewest_parts, karmarkar_karp
+    from overlay.patches._partition.counted import count_split
+
+    groups, longest = len(tokens), max(longest, 1)
+    usual = need = max(at_least, 1)
+    if need < groups and longest <= cap:
+        # No fewer than the original takes, which a group over the cap would otherwise allow.
+        usual = max(need, min(groups, -(-sum(tokens) // cap)))
+        need = fewest_parts(tokens, cap, at_least=usual, costs=costs)
+    asked = need if samples % group_size == 0 else _INDIVISIBLE + samples
+    if longest > cap:
+        asked = _TOO_LONG + longest
+    agreed = agree(asked)
+    if agreed >= _TOO_LONG:
+        raise TokenBudgetError(
+            f"a sample of {agreed - _TOO_LONG} tokens, padding included, is over max_token_len={cap}. "
+            f"Raise {_LIMIT}, or shorten or drop the sample."
+        )
+    if agreed >= _INDIVISIBLE:
+        raise TokenBudgetError(
+            f"{agreed - _INDIVISIBLE} samples do not divide into groups of force_group_size={group_size}. "
+            "Change the batch size or force_group_size."
+        )
+    count = -(agreed // -divisor) * divisor
+    if count > groups:
+        raise TokenBudgetError(
+            f"{count} micro-batches are needed (max_token_len={cap}, num_batches_divided_by={divisor}, "
+            f"min_num_micro_batch={at_least}), and this rank has only {groups} groups of {group_size} to "
+            f"fill them with. Raise {_LIMIT}, give each rank more samples, or lower what asks for the number."
+        )
+    if max(tokens) > cap and (group_size, cap) not in _warned:
+        _warned.add((group_size, cap))
+        warnings.warn(
+            f"{group_size} samples that must stay together (force_group_size) have {max(tokens)} tokens, "
+            f"over max_token_len={cap}. Such a group is a micro-batch of its own. If that runs out of "
+            f"memory, raise {_LIMIT}, or shorten or drop samples.",
+            TokenBudgetWarning,
+            stacklevel=3,
+        )
+    refused: list[list[int]] = []
+    found = capped_partitions(tokens, count, cap, costs=costs, refused=refused)
+    # How many verl would take where another rank decides, only that one knows.
+    theirs = -(usual // -divisor) * divisor if agreed == need else count
+    EFFECT.calls += 1
+    if theirs != count:
+        count_split(EFFECT, karmarkar_karp(costs, theirs, equal_size=False), tokens, cap)
+    elif refused:
+        count_split(EFFECT, refused, tokens, cap)
+    return found
+
+
+def _all_reduce(module: Any, group: Any) -> Callable[[int], int]:
+    """Return the function that asks the ranks of `group`, or all ranks if that is `None`."""
+
+    def agree(own: int) -> int:
+        import torch
+
+        # As the original asks, so that ranks with the patch and without it understand each other.
+        shared = torch.tensor([own], device=module.get_device_name())
+        module.dist.all_reduce(shared, op=module.dist.ReduceOp.MAX, group=group)
+        return int(shared.item())
+
+    return agree
+
+
+_HOME = "verl.utils.seqlen_balancing"
+#: Its result shares a tensor with the lengths: of another type, it would change those.
+_WORKLOAD = f"{_HOME}:calculate_workload"
+_SAME = (
+    replaced(f"{_HOME}:rearrange_micro_batches", make_rearrange),
+    replaced(f"{_HOME}:get_seqlen_balanced_partitions", make_partitions),
+    # Its result comes out where it keeps the bound, and is computed here.
     f"{_HOME}:karmarkar_karp",
 )
-#: One line, of which the result shares a tensor with the lengths: of another type, it would change those.
-_WORKLOAD = f"{_HOME}:calculate_workload"
 
 PATCH = Patch(
     id="verl.strict-token-budget",
@@ -49,10 +244,9 @@ PATCH = Patch(
         "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one "
         "of 14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang "
         "in their next collective. With the patch there are as few micro-batches as it finds to keep the "
-        "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample "
-        "over the limit, or samples that do not divide into groups, are an error on every rank. Ranks ask "
-        "each other as verl's own do, so a rank without the patch goes along. Samples that must stay "
-        "together and exceed the limit go alone, with a warning."
+        "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample over "
+        "the limit, or samples that do not divide into groups, are an error on every rank. Samples that must "
+        "stay together and exceed the limit go alone, with a warning. A rank without the patch goes along."
     ),
     evidence=(
         "verl 0.9.1 adds micro-batches too until each keeps max_token_len (#7553). What verl divides within "
@@ -60,31 +254,13 @@ PATCH = Patch(
     ),
     changes=("numbers", "memory", "hangs"),
     met=(
-        "use_dynamic_bsz=True. Where a loss is a sum over the batch, sums over other micro-batches round "
-        "otherwise. Where it is a mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 "
-        "with use_legacy_worker_impl other than disable) and for a critic of verl 0.7 and 0.8 without "
-        "verl.critic-loss-scale, gradients depend on the micro-batches, and change with them."
+        "use_dynamic_bsz=True. Where a loss is a sum over the batch, only rounding changes. Where it is a "
+        "mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 with use_legacy_worker_impl "
+        "other than disable) and for a critic of verl 0.7 and 0.8 without verl.critic-loss-scale, gradients "
+        "change with the micro-batches."
     ),
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
     targets=one_target(
-        VERL,
-        variant(
-            "0.7.1",
-            replaced(_REARRANGE, make_rearrange),
-            *_BALANCED,
-            _WORKLOAD,
-        ),
-        variant(
-            "0.6.1",
-            replaced(_REARRANGE, make_rearrange_ungrouped),
-            *_BALANCED,
-            _WORKLOAD,
-        ),
-        variant(
-            "before 0.6.1",
-            replaced(_REARRANGE, make_rearrange_by_tokens),
-            *_BALANCED,
-            Absent(site=f"{_HOME}:calculate_workload"),
-        ),
+        VERL, variant("0.6.1", *_SAME, _WORKLOAD), variant("before 0.6.1", *_SAME, Absent(site=_WORKLOAD))
     ),
 )

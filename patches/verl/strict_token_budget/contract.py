@@ -1,4 +1,4 @@
-"""What `verl.strict-token-budget` is held to: each sample once, and no micro-batch over the budget."""
+"""Each sample is in one micro-batch, and no micro-batch is over the budget."""
 
 from __future__ import annotations
 
@@ -47,28 +47,27 @@ def alike(seed: str) -> str:
     return ""
 
 
-def draw_lengths(draw: random.Random, cap: int) -> list[int]:
+def _draw_lengths(draw: random.Random, cap: int) -> list[int]:
     """Draw the tokens of each sample of a batch, none over `cap`, in one of the ways that are hard."""
-    count = draw.randint(1, 40)
     half = cap // 2
     ways: tuple[Any, ...] = (
-        lambda: [draw.randint(1, cap) for _ in range(count)],
-        lambda: [min(cap, int(draw.lognormvariate(0, 1) * cap / 6) + 1) for _ in range(count)],
-        lambda: [draw.randint(1, cap)] * count,
-        lambda: [min(cap, half + draw.randint(0, 2)) for _ in range(count)],
-        lambda: [draw.choice((1, max(1, cap // 3), half + 1, cap)) for _ in range(count)],
-        lambda: [cap, *(1 for _ in range(count))],
-        lambda: [cap] * count,
-        lambda: [draw.choice((0, 1, cap)) for _ in range(count)],
-        lambda: [draw.randint(max(1, half - 2), cap) for _ in range(count)],
+        lambda: draw.randint(1, cap),
+        lambda: min(cap, int(draw.lognormvariate(0, 1) * cap / 6) + 1),
+        lambda: min(cap, half + draw.randint(0, 2)),
+        lambda: draw.choice((1, max(1, cap // 3), half + 1, cap)),
+        lambda: draw.choice((0, 1, cap)),
+        lambda: draw.randint(max(1, half - 2), cap),
     )
-    return list(draw.choice(ways)())
+    count = draw.randint(1, 40)
+    alike = ([draw.randint(1, cap)] * count, [cap] * count, [cap, *[1] * count])
+    chosen = draw.randrange(len(ways) + len(alike))
+    return alike[chosen - len(ways)] if chosen >= len(ways) else [ways[chosen]() for _ in range(count)]
 
 
 def draw_case(draw: random.Random) -> dict[str, Any]:
     """Draw one batch and the arguments with which it is divided, a few of which cannot be met."""
     cap = draw.choice((1, 2, 7, 8, 100, 1000, 32768))
-    lengths = draw_lengths(draw, cap)
+    lengths = _draw_lengths(draw, cap)
     arguments: dict[str, Any] = {"max_token_len": cap}
     if draw.random() < 0.3:
         size = draw.choice((2, 3, 4))
@@ -124,28 +123,20 @@ def divide(seqlen_balancing: Any, case: dict[str, Any]) -> dict[str, Any]:
     return {"indices": [[int(sample) for sample in samples] for samples in indices]}
 
 
-def tokens(case: dict[str, Any], indices: list[list[int]]) -> list[int]:
-    """Return the tokens of each micro-batch."""
-    return [sum(case["lengths"][sample] for sample in samples) for samples in indices]
-
-
 def keeps(case: dict[str, Any], result: dict[str, Any]) -> bool:
     """Tell whether a result divides the batch as it was asked to."""
     if "error" in result:
         return False
-    indices, arguments = result["indices"], case["arguments"]
-    size = arguments.get("force_group_size", 1)
-    whole = [samples[start : start + size] for samples in indices for start in range(0, len(samples), size)]
+    indices, arguments, lengths = result["indices"], case["arguments"], case["lengths"]
+    size, cap = arguments.get("force_group_size", 1), arguments["max_token_len"]
+    groups = [samples[start : start + size] for samples in indices for start in range(0, len(samples), size)]
     return (
-        sorted(sample for samples in indices for sample in samples) == list(range(len(case["lengths"])))
+        sorted(sample for samples in indices for sample in samples) == list(range(len(lengths)))
         and all(indices)
-        and max(case["lengths"]) <= arguments["max_token_len"]
+        and max(lengths) <= cap
         # What must stay together is alone if it is too much.
-        and all(
-            len(samples) == size or number <= arguments["max_token_len"]
-            for samples, number in zip(indices, tokens(case, indices), strict=True)
-        )
-        and all(group == list(range(group[0], group[0] + size)) and group[0] % size == 0 for group in whole)
+        and all(len(samples) == size or sum(lengths[one] for one in samples) <= cap for samples in indices)
+        and all(group == list(range(group[0], group[0] + size)) and group[0] % size == 0 for group in groups)
         and len(indices) % arguments.get("num_batches_divided_by", 1) == 0
         and len(indices) >= arguments.get("min_num_micro_batch", 1)
     )

@@ -1,7 +1,6 @@
-"""The contract of `verl.weight-transfer-order`: weights are read once the device has written them.
+"""Weights are read once the device has written them.
 
-There is no device here. What stands for one finishes nothing before it is waited for, as it well may; what
-reads the weights reads them at once, as a stream of its own does.
+The stand-in for a device finishes nothing before somebody waits for it, and the reader reads at once.
 """
 
 from __future__ import annotations
@@ -21,44 +20,8 @@ from overlay.testing import with_patches
 BUCKET = 64
 
 
-class Device:
-    """What has been enqueued, and is not done yet."""
-
-    def __init__(self) -> None:
-        self.enqueued: list[tuple[Any, Any]] = []
-        self.sent: list[Any] = []
-
-    def broadcast(self, bucket: Any, src_rank: int = 0, group_name: str = "") -> None:
-        """Enqueue the next of the buckets that are sent."""
-        self.enqueued.append((bucket, self.sent.pop(0)))
-
-    def synchronize(self) -> None:
-        """Do what has been enqueued."""
-        for bucket, values in self.enqueued:
-            bucket.copy_(values)
-        self.enqueued.clear()
-
-
-class Socket:
-    """Says what is in each bucket."""
-
-    def __init__(self, said: list[dict[str, Any]]) -> None:
-        self.said = said
-
-    def recv_string(self) -> str:
-        """Return the topic."""
-        return "topic"
-
-    def recv_pyobj(self) -> dict[str, Any]:
-        """Return what is in the next bucket."""
-        return self.said.pop(0)
-
-
 def wrong(seed: str) -> str:
     """Return what is wrong with the weights that a rollout worker receives, empty if nothing is."""
-    from overlay.compat.verl_imports import stand_in
-
-    stand_in()
     import torch
 
     from overlay.compat.cuda_on_cpu import replaced
@@ -66,26 +29,30 @@ def wrong(seed: str) -> str:
     module = import_engine()
     draw = random.Random(seed)
     for buckets in (1, 2, 5):
-        device = Device()
-        said: list[dict[str, Any]] = []
-        want = {}
-        for index in range(buckets):
-            name = f"weight{index}"
-            want[name] = torch.randn(draw.randint(1, BUCKET // 4))
-            values = torch.zeros(BUCKET, dtype=torch.uint8)
-            values[: want[name].nbytes] = want[name].view(torch.uint8)
-            device.sent.append(values)
-            meta = _meta(module, name, want[name])
-            last = index == buckets - 1
-            said.append({"bucket_meta": {name: meta}, "is_last": last, "length": BUCKET})
+        want = {f"weight{index}": torch.randn(draw.randint(1, BUCKET // 4)) for index in range(buckets)}
+        sent = list(want.values())
+        enqueued: list[tuple[Any, Any]] = []
+
+        def broadcast(
+            bucket: Any, src_rank: int = 0, group_name: str = "", sent: Any = sent, enqueued: Any = enqueued
+        ) -> None:
+            enqueued.append((bucket, sent.pop(0)))
+
+        def synchronize(enqueued: Any = enqueued) -> None:
+            for bucket, weight in enqueued:
+                bucket[: weight.nbytes] = weight.view(torch.uint8)
+            enqueued.clear()
+
+        said = [{"bucket_meta": {name: _meta(module, name, want[name])}, "length": BUCKET} for name in want]
+        for index, one in enumerate(said):
+            one["is_last"] = index == buckets - 1
         engine = module.NCCLCheckpointEngine.__new__(module.NCCLCheckpointEngine)
-        vars(engine).update(
-            rank=1, bucket_size=BUCKET, group_name="group", topic="topic", socket=Socket(said)
-        )
+        socket = types.SimpleNamespace(recv_string=lambda: "topic", recv_pyobj=iter(said).__next__)
+        vars(engine).update(rank=1, bucket_size=BUCKET, group_name="group", topic="topic", socket=socket)
         engine.send_buf, engine.recv_buf = (torch.zeros(BUCKET, dtype=torch.uint8) for _ in range(2))
         with (
-            replaced(module.collective, "broadcast", device.broadcast),
-            replaced(torch.cuda, "synchronize", device.synchronize),
+            replaced(module.collective, "broadcast", broadcast),
+            replaced(torch.cuda, "synchronize", synchronize),
         ):
             got = asyncio.run(_received(engine))
         for name, weight in want.items():
@@ -95,12 +62,11 @@ def wrong(seed: str) -> str:
 
 
 async def _received(engine: Any) -> dict[str, Any]:
-    """Return what a rollout worker has that reads each weight when it is handed it."""
     return {name: weight.clone() async for name, weight in engine.receive_weights()}
 
 
 def _meta(module: Any, name: str, weight: Any) -> Any:
-    """Return what is said of a weight that is the first and only one in its bucket."""
+    """Return the description of a weight that is alone in its bucket."""
     kind = module.TensorMeta
     known = {"name": name, "shape": weight.shape, "dtype": weight.dtype, "offset": 0}
     if issubclass(kind, dict):  # verl 0.7.1
@@ -109,7 +75,10 @@ def _meta(module: Any, name: str, weight: Any) -> Any:
 
 
 def import_engine() -> Any:
-    """Return the module of the engine, with something in the place of packages that are not installed."""
+    """Return the module of the engine, with stand-ins for packages that are not installed."""
+    from overlay.compat.verl_imports import stand_in
+
+    stand_in()
     for name, kind in (("cupy", "ndarray"), ("zmq", "Socket")):
         if name not in sys.modules and importlib.util.find_spec(name) is None:
             sys.modules[name] = types.ModuleType(name)

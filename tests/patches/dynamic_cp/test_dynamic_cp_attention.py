@@ -59,14 +59,16 @@ class Layer:
         self.seen: list[tuple[Any, Any, Packed | None]] = []
 
 
-def original(self: Layer, *arguments: Any, **named: Any) -> str:
-    packed = arguments[9]
+def original(
+    self: Layer, hidden_states: str, attention_mask: Any, packed_seq_params: Packed | None = None
+) -> str:
+    packed = packed_seq_params
     core = self.core_attention
     if packed is not None and hasattr(core, "attend"):
         core.attend(packed)
     self.seen.append((self.pg_collection.cp, getattr(core, "cp_group", None), packed))
     assert self.pg_collection.tp == "its own"
-    if arguments[0] == "fail":
+    if hidden_states == "fail":
         raise ArithmeticError
     return "done"
 
@@ -100,6 +102,12 @@ def test_positions_and_attention_are_in_the_group_of_the_micro_batch_and_nowhere
     assert shared.cp is STATIC
     assert layer.core_attention.cp_group is STATIC
     assert layer.core_attention.cp_global_ranks == [0]
+
+
+def test_a_micro_batch_is_found_by_its_place_too() -> None:
+    layer = Layer(Core())
+    assert forward(layer, "", None, Packed(1, LONE)) == "done"
+    assert layer.seen == [(LONE, None, Packed(1, None))]
 
 
 def test_what_is_told_is_not_changed() -> None:

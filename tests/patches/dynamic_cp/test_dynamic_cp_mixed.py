@@ -16,14 +16,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlay.patches._dynamic_cp import cost
+from overlay.patches._dynamic_cp.cost import Meter
 from overlay.patches._dynamic_cp.cuts import takes
-from overlay.patches._dynamic_cp.equal_parts import equal_parts
 from overlay.patches._dynamic_cp.exchange import ABOVE, BELOW, GIVEN, TAKERS, improve
-from overlay.patches._dynamic_cp.meter import Meter
 from overlay.patches._dynamic_cp.mixed import plan_mixed, plan_step
 from overlay.patches._dynamic_cp.other_planners import by_number, megatron_rule, one_size_each, replicated
 from overlay.patches._dynamic_cp.plan import check_plan, plan_uniform
-from overlay.patches._dynamic_cp.windows import smallest_size, windows
+from overlay.patches._dynamic_cp.windows import equal_parts, smallest_size, windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from overlay.patches._dynamic_cp.model_refusals import refusals_of_model
+from overlay.patches._dynamic_cp.refusals import refusals_of_model
 
 PAIR = {"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
 

@@ -181,7 +181,7 @@ def test_whitening_without_a_token_of_this_rank(patch: str) -> None:
 
 def test_moe_aux_scale_of_verl(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> None:
     pytest.importorskip("megatron.core")
-    from megatron.core import parallel_state
+    from megatron.core import parallel_state, utils
 
     counts = counts_of("verl.moe-aux-scale")
     own = fix("verl.moe-aux-scale")
@@ -191,11 +191,16 @@ def test_moe_aux_scale_of_verl(monkeypatch: pytest.MonkeyPatch, draw: random.Ran
         return data * context if with_context_parallel else data
 
     monkeypatch.setattr(parallel_state, "get_data_parallel_world_size", size)
-    monkeypatch.setattr(own, "_told", lambda shared, **_call: {})
-    monkeypatch.setattr(own, "_per_token", lambda model, step: model == "per token")
+
+    def config_of(model: str) -> Any:
+        return SimpleNamespace(calculate_per_token_loss=model == "per token")
+
+    monkeypatch.setattr(utils, "get_model_config", config_of)
+    monkeypatch.setattr(own, "_told", lambda *_call, **_shared: {})
     for make, times in ((own.make_get_shared, data), (own.make_get, data * context)):
         counts.clear()
         schedule = make(lambda: lambda **_call: None, NO_MODULE)()
         for model, only in (("per token", False), ("per token", True), ("per batch", False)):
-            schedule(model=model, forward_step_func=None, forward_only=only)
+            call: dict[str, Any] = {"forward_step_func": None, "data_iterator": None, "num_microbatches": 1}
+            schedule(model=model, forward_only=only, **call)
         assert counts.read() == {"changed": 1, "times": times}

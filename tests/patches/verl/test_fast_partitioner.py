@@ -12,7 +12,7 @@ from overlay.patches.verl.fast_partitioner import make_partitioner, whole
 
 
 def divide(values: Any, parts: int = 2, *, equal_size: bool = False) -> Any:
-    fast = make_partitioner(lambda *args: ("original", *args), SimpleNamespace())  # type: ignore[arg-type]
+    fast = make_partitioner(lambda *args: ("original", *args), SimpleNamespace())
     return fast(values, parts, equal_size)
 
 

@@ -16,8 +16,8 @@ from omegaconf import OmegaConf
 
 from overlay.patches._partition import equal, karmarkar_karp
 from overlay.patches._partition.equal import _best_swap, equal_shares
-from overlay.patches.verl.sft_balance import fix as sft_balance
-from overlay.patches.verl.sft_balance.fix import balanced_order
+from overlay.patches.verl import sft_balance
+from overlay.patches.verl.sft_balance import balanced_order
 
 RANKS = st.integers(min_value=1, max_value=9)
 COSTS = st.lists(st.integers(min_value=0, max_value=2000) | st.integers(0, 10**12), min_size=1, max_size=60)

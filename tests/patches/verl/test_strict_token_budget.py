@@ -10,13 +10,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from overlay.patches.verl.strict_token_budget import fix
-from overlay.patches.verl.strict_token_budget.fix import (
+import overlay.patches.verl.strict_token_budget as fix
+from overlay.patches.verl.strict_token_budget import (
     TokenBudgetError,
     TokenBudgetWarning,
     make_partitions,
     make_rearrange,
-    make_rearrange_ungrouped,
     measure,
     settle,
 )
@@ -263,38 +262,60 @@ def fake(*, initialized: bool = True, other: int = 1) -> Any:
     return SimpleNamespace(dist=dist, calculate_workload=workload, get_device_name=lambda: "cpu")
 
 
-def rearranged(module: Any, make: Any, **arguments: Any) -> tuple[list[list[int]], dict[str, Any]]:
+def rearranged(module: Any, *, groups: bool, **arguments: Any) -> tuple[list[list[int]], dict[str, Any]]:
     """Return the partitions that an original gets, and the arguments that it is called with."""
     partitions = make_partitions(lambda *args: "the original's", module)
     seen: dict[str, Any] = {}
 
-    def original(batch: Any, max_token_len: Any, **rest: Any) -> Any:
-        seen.update(rest)
+    def ungrouped(
+        batch: Any,
+        max_token_len: Any,
+        dp_group: Any = None,
+        num_batches_divided_by: int | None = None,
+        same_micro_num_in_dp: bool = True,
+        min_num_micro_batch: int | None = None,
+        use_dynamic_bsz_balance: bool = True,
+    ) -> Any:
+        seen.update(locals())
         return partitions([1, 2], 1, equal_size=False)
 
-    found = make(original, module)(batch([4, 4, 4, 4]), 8, **arguments)
+    def grouped(
+        batch: Any,
+        max_token_len: Any,
+        dp_group: Any = None,
+        num_batches_divided_by: int | None = None,
+        same_micro_num_in_dp: bool = True,
+        min_num_micro_batch: int | None = None,
+        use_dynamic_bsz_balance: bool = True,
+        force_group_size: int = 1,
+    ) -> Any:
+        seen.update(locals())
+        return partitions([1, 2], 1, equal_size=False)
+
+    made = make_rearrange(grouped if groups else ungrouped, module)
+    found = made(batch([4, 4, 4, 4]), 8, **arguments)
     assert partitions([1, 2], 1, equal_size=False) == "the original's"
     return found, seen
 
 
 @pytest.mark.parametrize(
-    ("make", "initialized", "arguments", "asked"),
+    ("groups", "initialized", "arguments", "asked"),
     [
-        (make_rearrange, True, {"dp_group": "group"}, ["group"]),
-        (make_rearrange, True, {}, []),
-        (make_rearrange, True, {"dp_group": "group", "same_micro_num_in_dp": False}, []),
-        (make_rearrange, False, {"dp_group": "group"}, []),
-        (make_rearrange_ungrouped, True, {"dp_group": "group"}, ["group"]),
-        (make_rearrange_ungrouped, True, {}, [None]),
-        (make_rearrange_ungrouped, True, {"same_micro_num_in_dp": False}, []),
-        (make_rearrange_ungrouped, False, {}, []),
+        (True, True, {"dp_group": "group"}, ["group"]),
+        (True, True, {}, []),
+        (True, True, {"dp_group": "group", "same_micro_num_in_dp": False}, []),
+        (True, False, {"dp_group": "group"}, []),
+        (False, True, {"dp_group": "group"}, ["group"]),
+        (False, True, {}, [None]),
+        (False, True, {"same_micro_num_in_dp": False}, []),
+        (False, False, {}, []),
     ],
 )
 def test_ranks_are_asked_once_where_upstream_asks_them(
-    make: Any, initialized: bool, arguments: dict[str, Any], asked: list[Any]
+    groups: bool, initialized: bool, arguments: dict[str, Any], asked: list[Any]
 ) -> None:
     module = fake(initialized=initialized, other=3)
-    found, seen = rearranged(module, make, **arguments)
+    found, seen = rearranged(module, groups=groups, **arguments)
     assert module.dist.calls == asked
     assert len(found) == (3 if asked else 2)
     # The original has nothing left to ask.
@@ -306,7 +327,14 @@ def test_what_was_settled_is_forgotten_when_the_original_raises() -> None:
     module = fake(initialized=False)
     partitions = make_partitions(lambda *args: "the original's", module)
 
-    def original(batch: Any, max_token_len: Any, **rest: Any) -> Any:
+    def original(
+        batch: Any,
+        max_token_len: Any,
+        dp_group: Any = None,
+        num_batches_divided_by: Any = None,
+        same_micro_num_in_dp: bool = True,
+        min_num_micro_batch: Any = None,
+    ) -> Any:
         raise KeyError("position_ids")
 
     with pytest.raises(KeyError):

@@ -6,8 +6,7 @@ import random
 
 from checks import SEED
 from overlay.patches._partition import karmarkar_karp
-from overlay.patches.verl.strict_token_budget import PATCH
-from overlay.patches.verl.strict_token_budget.fix import settle
+from overlay.patches.verl.strict_token_budget import PATCH, settle
 
 #: Tokens of each sample, and of a micro-batch: verl's four micro-batches have one of 10 tokens.
 LENGTHS, CAP = [8, 7, 1, 1, 7, 2, 3, 7], 9

@@ -1,4 +1,4 @@
-"""What `verl.offload-shared-storage` is held to: no value is lost, and memory is freed as early as ever."""
+"""No value is lost, and memory is freed as early as ever (`offloading` offloads drawn models)."""
 
 from __future__ import annotations
 

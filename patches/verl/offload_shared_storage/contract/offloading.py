@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import random
 import warnings
-from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from overlay.compat.no_triton import no_triton
+from overlay.compat.verl_imports import imported
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
@@ -97,7 +97,7 @@ def lost(after: list[torch.Tensor], before: list[torch.Tensor]) -> int:
     return sum(not (is_whole(tensor) and torch.equal(tensor, value)) for tensor, value in pairs)
 
 
-def offload(module: Any, seed: str, count: int) -> dict[str, Any]:
+def look(module: Any, seed: str, count: int) -> dict[str, Any]:
     """Offload models with shared storages and without, and say what is lost and when memory is freed."""
     draw = random.Random(seed)
     torch.manual_seed(draw.randrange(2**31))
@@ -107,63 +107,44 @@ def offload(module: Any, seed: str, count: int) -> dict[str, Any]:
         model, kept = draw_model(draw, shares)
         before = [tensor.clone() for tensor in (*tensors_of(model), *kept)]
         weak: Any = StorageWeakRef
-        watched = [weak(tensor.untyped_storage()) for tensor in tensors_of(model)]
-        with Device(watched) as device, warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            module.offload_megatron_model_to_cpu([model])
-        after = [*tensors_of(model), *kept]
-        missing = lost(after, before)
+        with Device([weak(tensor.untyped_storage()) for tensor in tensors_of(model)]) as device:
+            found["said"] += _offloaded(module, model)
+        missing = lost([*tensors_of(model), *kept], before)
         found["lost"] += missing
         found["models with losses"] += bool(missing)
-        found["said"] += [
-            f"{Path(warning.filename).name}: {warning.message}"
-            for warning in said
-            if "not freed" in str(warning.message)
-        ]
         if not shares:
             found["live"].append(device.live)
             found["left"] += device.bytes_live()
-    return found
-
-
-def offload_again(module: Any, seed: str, count: int) -> dict[str, int]:
-    """Offload models that are on the CPU already."""
+    found["again"] = again = {"lost": 0, "tensors": 0, "said": 0}
     draw = random.Random(seed)
     torch.manual_seed(draw.randrange(2**31))
-    found = {"lost": 0, "tensors": 0, "said": 0}
-    for _ in range(count):
+    for _ in range(count):  # of models that are on the CPU already
         model, _kept = draw_model(draw, shares=False)
         before = [tensor.clone() for tensor in tensors_of(model)]
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            module.offload_megatron_model_to_cpu([model])
-        found["lost"] += lost(tensors_of(model), before)
-        found["tensors"] += len(before)
-        found["said"] += sum("not freed" in str(warning.message) for warning in said)
+        again["said"] += len(_offloaded(module, model))
+        again["lost"] += lost(tensors_of(model), before)
+        again["tensors"] += len(before)
     return found
 
 
-def look(module: Any, seed: str, count: int) -> dict[str, Any]:
-    """Return what both find."""
-    return {**offload(module, seed, count), "again": offload_again(module, seed, count)}
-
-
-class _NoCollector:
-    """So that what is freed is freed for want of references."""
-
-    collect = staticmethod(lambda: 0)
+def _offloaded(module: Any, model: torch.nn.Module) -> list[str]:
+    """Offload a model, and return what is said of memory that is not freed."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        module.offload_megatron_model_to_cpu([model])
+    return [
+        f"{Path(warning.filename).name}: {warning.message}"
+        for warning in said
+        if "not freed" in str(warning.message)
+    ]
 
 
 def import_verl() -> Any:
-    """Return the module that offloads, for want of a device with nothing to empty."""
+    """Return the module that offloads, with nothing to empty for want of a device, and no collector.
+
+    What is freed is then freed for want of references.
+    """
     torch.cpu.empty_cache = lambda: None  # type: ignore[attr-defined]
-    name = "verl.utils.megatron_utils"
-    try:
-        module: Any = import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        with no_triton():  # which the Megatron of an image imports
-            module = import_module(name)
-    module.gc = _NoCollector
+    module = imported("verl.utils.megatron_utils")
+    module.gc = SimpleNamespace(collect=lambda: 0)
     return module

@@ -1,7 +1,4 @@
-"""The contract of `verl.resume-epoch-boundary`: a resumed job sees the batches of one that was not stopped.
-
-`jobs` has the jobs: verl's own trainers, and what they save and load.
-"""
+"""A resumed job sees the batches of one that was not stopped (`jobs` has the jobs)."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ def wrong(seed: str) -> str:
 
 
 def _wrong(jobs: Any, draw: random.Random) -> str:
-    for name, make in kinds(jobs):
+    for name, make in _kinds(jobs):
         for workers in (0, 2):
             with tempfile.TemporaryDirectory() as folder:
                 place = Path(folder)
@@ -38,22 +35,21 @@ def _wrong(jobs: Any, draw: random.Random) -> str:
     return _another_size(jobs) or _fit(jobs, draw)
 
 
-def kinds(jobs: Any) -> Iterator[tuple[str, Any]]:
+def _kinds(jobs: Any) -> Iterator[tuple[str, Any]]:
     """Return what saves and loads in this release, by name, with how a job of it is made."""
     import verl
 
     rl = partial(jobs.RL, module="verl.trainer.ppo.ray_trainer", name="RayPPOTrainer")
-    old = verl.__version__.startswith("0.7.")
     # Its trainer begins with the first epoch whatever it has restored, and counts steps: nothing is lost.
     if verl.__version__.startswith("0.6."):
         yield "RL of 0.6", partial(rl, from_first=True)
     yield "SFT", jobs.SFT
     if find_spec("verl.trainer.fsdp_sft_trainer"):
         yield "FSDP SFT", jobs.FSDPSFT
-    sync = partial(jobs.RL, module="verl.trainer.main_ppo_sync", name="PPOTrainer")
-    for name, make, there in (("RL", rl, old), ("RL in sync", sync, find_spec("verl.trainer.main_ppo_sync"))):
-        if there:
-            yield name, make
+    if verl.__version__.startswith("0.7."):
+        yield "RL", rl
+    if find_spec("verl.trainer.main_ppo_sync"):
+        yield "RL in sync", partial(jobs.RL, module="verl.trainer.main_ppo_sync", name="PPOTrainer")
 
 
 def _another_size(jobs: Any) -> str:

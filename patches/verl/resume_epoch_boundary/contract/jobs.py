@@ -74,14 +74,6 @@ class Engine:
     load_checkpoint = save_checkpoint
 
 
-class _Quiet:
-    def __init__(self, **_settings: Any) -> None:
-        pass
-
-    def log(self, **_metrics: Any) -> None:
-        pass
-
-
 def sft_fit(folder: Path, workers: int, step: int) -> Batches:
     """Run verl's SFT trainer, on Ray if it has that, from a step on, and return the rows of each batch."""
     from omegaconf import OmegaConf
@@ -90,7 +82,7 @@ def sft_fit(folder: Path, workers: int, step: int) -> Batches:
         trainers: Any = importlib.import_module("verl.trainer.sft_trainer_ray")
     except ModuleNotFoundError:
         trainers = importlib.import_module("verl.trainer.sft_trainer")
-    trainers.Tracking = _Quiet
+    trainers.Tracking = lambda **_settings: SimpleNamespace(log=lambda **_metrics: None)
     trainers.StatefulDataLoader = lambda **options: StatefulDataLoader(
         **{**options, "num_workers": workers, "pin_memory": False}
     )
@@ -146,21 +138,14 @@ def make_loader(workers: int, *, sampler: str, batch: int = BATCH) -> Any:
 
 
 class SFT:
-    """A job of verl's handler of SFT checkpoints."""
+    """A job of verl's handler of SFT checkpoints. `load` returns the step."""
 
     def __init__(self, folder: Path, workers: int, **options: Any) -> None:
         from verl.utils.checkpoint.checkpoint_handler import CheckpointHandler
 
         self.loader = make_loader(workers, sampler="distributed", **options)
-        self.handler = CheckpointHandler(Engine(), self.loader, default_local_dir=str(folder))
-
-    def load(self) -> int:
-        """Load what the folder has, and return the step."""
-        return int(self.handler.load_checkpoint())
-
-    def save(self, step: int) -> None:
-        """Save at a step."""
-        self.handler.save_checkpoint(step)
+        handler = CheckpointHandler(Engine(), self.loader, default_local_dir=str(folder))
+        self.load, self.save = handler.load_checkpoint, handler.save_checkpoint
 
 
 class FSDPSFT:
@@ -175,7 +160,6 @@ class FSDPSFT:
         self.loader = self.trainer.train_dataloader = make_loader(workers, sampler="distributed")
 
     def load(self) -> int:
-        """Load what the folder has, and return the step."""
         latest = self.folder / "latest_checkpointed_iteration.txt"
         step = int(latest.read_text()) if latest.exists() else 0
         self.trainer.resume_global_step = step
@@ -183,44 +167,36 @@ class FSDPSFT:
         return step
 
     def save(self, step: int) -> None:
-        """Save at a step."""
         (self.folder / f"global_step_{step}").mkdir()
         torch.save(self.loader.state_dict(), self.folder / f"global_step_{step}" / "data.pt")
 
 
 class RL:
-    """A job of one of verl's RL trainers."""
+    """A job of one of verl's RL trainers, which may go through the epochs from the first on."""
 
     def __init__(
         self, folder: Path, workers: int, *, module: str, name: str, from_first: bool = False
     ) -> None:
         from omegaconf import OmegaConf
 
-        #: Whether its `fit` goes through the epochs from the first on, as far as there are steps left.
         self.from_first = from_first
-
         trainer: Any = object.__new__(getattr(importlib.import_module(module), name))
-        trainer.config = OmegaConf.create(
-            {
-                "trainer": {
-                    "resume_mode": "auto", "resume_from_path": None, "default_local_dir": str(folder),
-                    "default_hdfs_dir": None, "del_local_ckpt_after_load": False,
-                },
-                "actor_rollout_ref": {"actor": {"checkpoint": {}}},
-            }
-        )  # fmt: skip
+        trainer.config = OmegaConf.create({
+            "trainer": {
+                "resume_mode": "auto", "resume_from_path": None, "default_local_dir": str(folder),
+                "default_hdfs_dir": None, "del_local_ckpt_after_load": False,
+            },
+            "actor_rollout_ref": {"actor": {"checkpoint": {}}},
+        })  # fmt: skip
         trainer.use_critic, trainer.actor_rollout_wg, trainer.global_steps = False, Engine(), 0
-        self.loader = make_loader(workers, sampler="random")
-        self.trainer = trainer
+        self.trainer, self.loader = trainer, make_loader(workers, sampler="random")
         trainer.train_dataloader = self.loader
 
     def load(self) -> int:
-        """Load what the folder has, and return the step."""
         self.trainer._load_checkpoint()
         return int(self.trainer.global_steps)
 
     def save(self, step: int) -> None:
-        """Save at a step."""
         self.trainer.global_steps = step
         self.trainer._save_checkpoint()
 
@@ -230,7 +206,7 @@ def batches(job: Any, folder: Path, step: int, *, save: bool = True) -> Batches:
     _resume_at(folder, step)
     with contextlib.redirect_stdout(io.StringIO()):
         drawn = torch.get_rng_state()
-        step = job.load()
+        step = int(job.load())
         assert torch.equal(drawn, torch.get_rng_state()), "the generator of the process has moved"
         seen: Batches = []
         first = 0 if getattr(job, "from_first", False) else step // len(job.loader)

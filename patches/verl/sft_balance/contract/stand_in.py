@@ -116,7 +116,6 @@ class Worker(VerlWorker):  # type: ignore[misc, unused-ignore]
 
     @on_every_rank
     def reset(self) -> None:
-        """Start anew, with the weights of every run."""
         generator = torch.Generator().manual_seed(1)
         self.weights = torch.randn(VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64)
         self.weights.requires_grad_()
@@ -124,7 +123,6 @@ class Worker(VerlWorker):  # type: ignore[misc, unused-ignore]
 
     @on_every_rank
     def count(self) -> int:
-        """Return how many batches have come since the last reset."""
         return self.calls
 
     @on_every_rank
@@ -137,7 +135,6 @@ class Worker(VerlWorker):  # type: ignore[misc, unused-ignore]
 
     @in_shares
     def train_batch(self, data: Any) -> Any:
-        """Train on this rank's share, and return what the step was, gradient and shares included."""
         self.calls += 1
         received = _rows(data)
         ids, mask = data["input_ids"], data["loss_mask"]

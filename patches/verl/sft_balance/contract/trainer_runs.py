@@ -31,7 +31,6 @@ class Log:
         Log.steps, Log.settings = [], settings["config"]
 
     def log(self, data: dict[str, Any], step: int) -> None:
-        """Keep what a step reported."""
         self.steps.append({**data, "step": step})
 
 
@@ -120,7 +119,6 @@ class Runs:
         self.said = ""
 
     def run(self, settings: Any, shared_by: int = 1) -> list[dict[str, Any]]:
-        """Return what each step reported."""
         from omegaconf import OmegaConf
 
         log = io.StringIO()
