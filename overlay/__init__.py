@@ -182,7 +182,6 @@ def agree(group: Any = None, timeout: float | None = None) -> None:
             message says which ranks, which patch, and on which version and file.
         OverlayError: There is no process group, or its backend keeps no store.
     """
-    from importlib import import_module
+    from overlay.source.registry import COMPAT, import_module
 
-    # By name: the engine knows no torch.
-    import_module("overlay.compat.agreement").agree(group, timeout, _here().statement())
+    import_module(f"{COMPAT}.agreement").agree(group, timeout, _here().statement())

@@ -74,15 +74,6 @@ class Status(Record):
     def __str__(self) -> str:
         return self.table()
 
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
-        from html import escape
-
-        from overlay.model import text
-
-        body = text.html_table(_HEAD, self._rows())
-        return "".join(f"<p>{escape(line)}</p>" for line in (self.headline(), *self._remarks())) + body
-
     def headline(self) -> str:
         """Return what is in force, in a line."""
         mode = "not enabled" if not self.enabled else "strict" if self.strict else "not strict"
@@ -106,7 +97,10 @@ class Status(Record):
         absent: dict[str, int] = {}
         for one in filter(_is_absent, self.patches):
             absent[one.reason] = absent.get(one.reason, 0) + 1
-        lines = [f"{_patches(count)} left out: {reason}" for reason, count in sorted(absent.items())]
+        lines = [
+            f"{count} patch{'es' if count != 1 else ''} left out: {reason}"
+            for reason, count in sorted(absent.items())
+        ]
         lines += [f"pinned to {self.pinned}"] if self.pinned else []
         return [*lines, *(f"half-patched: {sentence}" for sentence in self.half_patched)]
 
@@ -116,7 +110,3 @@ _HEAD = ("patch", "state", "why")
 
 def _is_absent(one: PatchStatus) -> bool:
     return one.verdict is not None and one.verdict.verdict == "not-installed" and one.state == "skipped"
-
-
-def _patches(count: int) -> str:
-    return f"{count} patch{'es' if count != 1 else ''}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from overlay.errors import OverlayError
 from overlay.launch.interpreters import armed_environment, ask, on_path
@@ -59,7 +60,9 @@ def examine(engine: Engine) -> Checkup:
     """Look at everything by which a process of a job could be left unpatched. Never raises."""
     found = diagnose()
     settled = _settings(engine)
-    projects = _projects(engine)
+    projects: tuple[Installed, ...] = ()
+    with suppress(OverlayError):
+        projects = engine.installed()
     pinned = _pin(engine) if settled.answer == YES else _none("pin", "not compared")
     where = found.file or "there is none where Python reads such files"
     name = "start-up file"
@@ -118,11 +121,7 @@ def _as_set() -> str:
 def _settings(engine: Engine) -> Check:
     """Read every setting, the selection and the packs among them."""
     try:
-        settings.strict()
-        settings.log_level()
-        settings.dynamic_cp()
-        settings.loss_kernel()
-        settings.pin()
+        settings.read()
         chosen = engine.chosen()
     except OverlayError as error:
         return _no("selection", str(error), "correct that setting, or unset it")
@@ -170,13 +169,6 @@ def _pythons() -> tuple[Check, ...]:
         found = f"{interpreter.path}, which starts {'no overlay' if reason else 'overlay'}"
         checks.append(_no(name, found, reason) if reason else _yes(name, found))
     return tuple(checks)
-
-
-def _projects(engine: Engine) -> tuple[Installed, ...]:
-    try:
-        return engine.installed()
-    except OverlayError:
-        return ()
 
 
 def _upstreams(engine: Engine, projects: tuple[Installed, ...]) -> Check:

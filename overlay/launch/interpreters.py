@@ -153,18 +153,15 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{interpreter.path} did not start within {patience:.0f} s") from error
     _, mark, found = done.stdout.rpartition("overlay-probe\n")
+    # Of one that said nothing, by where it lies.
+    beside = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
     enabled, prefix, started = (found.split("\n") if mark else ["", "", "", ""])[:_LINES]
     return Answer(
         started=started,
         enabled=enabled == "1",
         said="\n".join(line for line in done.stderr.splitlines() if line.startswith("overlay: ")),
-        prefix=os.path.realpath(prefix or _prefix_of(interpreter)),
+        prefix=os.path.realpath(prefix or beside),
     )
-
-
-def _prefix_of(interpreter: Interpreter) -> str:
-    """Return the environment of a Python that said nothing, by where it lies."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
 
 
 def on_path(path: str | None = None) -> tuple[Interpreter, ...]:

@@ -16,7 +16,6 @@ import sys
 
 from overlay import log
 from overlay.errors import OverlayError, WorkersError
-from overlay.launch.variables import says_no, variables
 from overlay.model import settings
 from overlay.runtime.finder import WatchingFinder
 from overlay.runtime.job_log import DRIVER
@@ -44,16 +43,33 @@ _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
 #: With what the namespaces begin in which Ray's own processes are drivers, such as those of its dashboard.
 _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
+
+
+def _option(name: str) -> Callable[[Mapping[str, str]], object]:
+    return lambda environ: settings.option(name, environ)
+
+
 #: What decides which patches are in force in a process. Ids mean something once the packs are the same.
 _DECIDING: dict[str, Callable[[Mapping[str, str]], object]] = {
     "OVERLAY_PACKS": settings.packs,
     "OVERLAY_PIN": settings.pin,
     "OVERLAY_TRUST": settings.trust,
-    "OVERLAY_DCP": settings.dynamic_cp,
-    "OVERLAY_LOSS_KERNEL": settings.loss_kernel,
+    **{name: _option(name) for name in settings.OPTIONS},
     "OVERLAY_PATCHES": lambda environ: choose(here().known(), environ=environ).ids,
 }
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
+
+
+def variables() -> dict[str, str]:
+    """Return the variables that arm a process: those that are set here, and what `enable()` was given.
+
+    A relative path in `OVERLAY_PIN`, `OVERLAY_TRUST` or `OVERLAY_LEDGER_DIR` becomes an absolute one.
+
+    Raises:
+        SelectionError: A setting cannot be understood.
+    """
+    found = {name: os.environ[name] for name in settings.VARIABLES if os.environ.get(name)}
+    return {**found, **settings.absolute_paths(), **here().asked(), "OVERLAY": "1"}
 
 
 class RayJobs:
@@ -102,13 +118,18 @@ class RayJobs:
         names = _parameters(original)
         if settings_in not in names:
             # In workers that are armed already it does not matter.
-            if says_no(os.environ.get("OVERLAY", "")):
+            if settings.says_no(os.environ.get("OVERLAY", "")):
                 self._refuse(
                     f"{name}.{call} is not as overlay knows it: it cannot arm the workers of jobs by itself",
                     _LINE,
                 )
             return
-        change = self._submitted if name == _JOBS else self._connected
+        change = self._connected
+        if name == _JOBS:  # such a job has a driver of its own, which says what it is run with
+
+            def change(given: dict[str, Any]) -> Any:
+                return self._armed(given.get("runtime_env") or {}, drives=None)
+
         own = self._standing_in(name, module, original, names.index(settings_in), change)
         setattr(owner, attribute, own)
         self._replaced.append((owner, attribute, original, own))
@@ -159,11 +180,6 @@ class RayJobs:
         made.set_runtime_env(armed)
         return made
 
-    def _submitted(self, given: dict[str, Any]) -> Any:
-        """Return the settings of a job that has a driver of its own, which says what it is run with."""
-        env = given.get("runtime_env") or {}
-        return self._armed(env, drives=None)
-
     def _armed(self, env: Any, *, drives: bool | None) -> Any:
         """Return a `runtime_env` with what arms: a copy, or the very one.
 
@@ -176,7 +192,7 @@ class RayJobs:
         said, place = given.get("OVERLAY"), "its runtime_env"
         if said is None:  # an empty variable of a process is none
             said, place = os.environ.get("OVERLAY") or None, "the environment of its driver"
-        if says_no(said):
+        if settings.says_no(said):
             log.info(f"Ray: the workers of this job are not enabled, as OVERLAY={said} in {place} says")
             return env
         if "OVERLAY" not in given:  # else somebody vouches for it
@@ -202,7 +218,9 @@ class RayJobs:
     def _understood(self, sent: dict[str, Any]) -> bool:
         """Return whether workers will understand what they are sent. Refuse a job in which they will not."""
         try:
-            _understand({name: value for name, value in sent.items() if isinstance(value, str)})
+            environ = {name: value for name, value in sent.items() if isinstance(value, str)}
+            if settings.read(environ).packs == settings.packs():  # else other patches are known there
+                choose(here().known(), environ=environ)
         except OverlayError as error:
             reason = str(error)
         else:
@@ -224,8 +242,14 @@ class RayJobs:
                     f"overlay is not installed there, they run without patches",
                     f"once it is, say that workers are armed: {_LINE}",
                 )
-        if not _armed_at_start():
-            reason = _why_unarmed()
+        # What the start-up file has not done here, it need not do in a worker.
+        if not getattr(sys.modules.get("overlay.launch.startup"), "started", False):
+            from overlay.launch.startup_file import diagnose
+
+            try:
+                reason = diagnose().reason
+            except Exception as error:  # noqa: BLE001 -- no job may fail of a question
+                reason = f"none can be asked ({error!r})"
             if reason:
                 self._refuse(
                     f"workers of this job would run without patches: none is armed at its start, as {reason}",
@@ -239,7 +263,7 @@ class RayJobs:
         if getattr(driver, "connected", False) and driver.mode == worker.SCRIPT_MODE:  # type: ignore[union-attr]
             sent = _sent(driver)
             if "OVERLAY" in sent:
-                different = "" if says_no(sent["OVERLAY"]) else _difference(sent)
+                different = "" if settings.says_no(sent["OVERLAY"]) else _difference(sent)
                 if different:
                     self._refuse(
                         f"the workers of this job run with other settings: {different}",
@@ -248,7 +272,7 @@ class RayJobs:
                 return
         elif not _is_client():
             return
-        if says_no(os.environ.get("OVERLAY") or None):
+        if settings.says_no(os.environ.get("OVERLAY") or None):
             return
         self._refuse(
             "this job was started before overlay.enable() was called: its workers run without patches",
@@ -265,18 +289,6 @@ class RayJobs:
             log.warning(text)
 
 
-def _understand(environ: dict[str, str]) -> None:
-    """Read settings as a worker will. Raises `SelectionError` for one that cannot be understood."""
-    settings.armed(environ)
-    settings.strict(environ=environ)
-    settings.log_level(environ)
-    settings.dynamic_cp(environ)
-    settings.loss_kernel(environ)
-    settings.pin(environ)
-    if settings.packs(environ) == settings.packs():  # else other patches are known there
-        choose(here().known(), environ=environ)
-
-
 def _introduced() -> dict[str, str]:
     """Say what this job is run with, and return the variable by which its workers know that it was said."""
     try:
@@ -285,21 +297,6 @@ def _introduced() -> dict[str, str]:
         log.warning(f"Ray: what this job is run with cannot be told: {type(error).__name__}: {error}")
         return {}
     return {settings.SAID: DRIVER} if log.heard("info") else {}
-
-
-def _armed_at_start() -> bool:
-    """Return whether the start-up file has armed this process, as it would then a worker."""
-    return bool(getattr(sys.modules.get("overlay.launch.startup"), "started", False))
-
-
-def _why_unarmed() -> str:
-    """Return why a new process is not armed, empty if it is."""
-    from overlay.launch.startup_file import diagnose
-
-    try:
-        return diagnose().reason
-    except Exception as error:  # noqa: BLE001 -- no job may fail of a question
-        return f"none can be asked ({error!r})"
 
 
 def knows_source() -> bool:

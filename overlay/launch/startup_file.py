@@ -36,11 +36,18 @@ class Diagnosis(Record):
 def diagnose() -> Diagnosis:
     """Start an interpreter as a launcher would, and say whether overlay was armed in it."""
     package = os.path.dirname(os.path.abspath(_version.__file__))
-    folders = _site_folders()
+    import site
+
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     ending = ".start" if sys.version_info >= (3, 15) else ".pth"
     places = [os.path.join(folder, NAME + ending) for folder in folders]
     file = next((place for place in places if os.path.exists(place)), "")
-    started = _started()
+    flags = (("no_site", "-S"), ("isolated", "-I"))
+    options = tuple(option for flag, option in flags if getattr(sys.flags, flag))
+    answer = ask(Interpreter(path=sys.executable, options=options), armed_environment())
+    if answer.said:
+        sys.stderr.write(f"{answer.said}\n")
+    started = answer.started
     here = os.path.join(package, "launch", "startup.py")
     if started and os.path.realpath(started) == os.path.realpath(here):
         reason = ""
@@ -79,26 +86,6 @@ def refusal(interpreter: Interpreter, answer: Answer) -> str:
     )
 
 
-def _site_folders() -> list[str]:
-    """Return the folders in which this interpreter reads start-up files."""
-    import site
-
-    folders = site.getsitepackages()
-    if site.ENABLE_USER_SITE:
-        folders.append(site.getusersitepackages())
-    return folders
-
-
-def _started() -> str:
-    """Return the file of the start-up module in a fresh interpreter, empty if it was not imported there."""
-    flags = (("no_site", "-S"), ("isolated", "-I"))
-    options = tuple(option for flag, option in flags if getattr(sys.flags, flag))
-    answer = ask(Interpreter(path=sys.executable, options=options), armed_environment())
-    if answer.said:
-        sys.stderr.write(f"{answer.said}\n")
-    return answer.started
-
-
 def _why_missing(package: str, folders: list[str]) -> str:
     beside = os.path.dirname(package)
     where = folders[0] if folders else "site-packages"
@@ -128,6 +115,4 @@ def _remarks() -> list[str]:
         found.append(
             "OVERLAY_PIN is set and OVERLAY is not: only a process that calls overlay.enable() is pinned"
         )
-    from overlay.launch.compiled import remark
-
-    return [*found, *filter(None, [remark()])]
+    return found

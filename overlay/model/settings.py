@@ -20,13 +20,18 @@ from __future__ import annotations
 import os
 
 from overlay.errors import SelectionError
+from overlay.model.record import TYPE_CHECKING, Record
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: By which a process tells those that it starts what was said already.
 SAID = "OVERLAY_SAID"
+#: Options of patches: the values of each variable, the default first, and what is wrong with any other.
+OPTIONS = {
+    "OVERLAY_DCP": (("uniform", "mixed"), "is no way to split a micro-batch"),
+    "OVERLAY_LOSS_KERNEL": (("blocks", "triton"), "does not exist"),
+}
 #: Variables that mean something here; of those below, one is set for tests, and overlay sets the others.
 VARIABLES = (
     "OVERLAY",
@@ -36,8 +41,7 @@ VARIABLES = (
     "OVERLAY_PIN",
     "OVERLAY_PACKS",
     "OVERLAY_TRUST",
-    "OVERLAY_DCP",
-    "OVERLAY_LOSS_KERNEL",
+    *OPTIONS,
     "OVERLAY_LEDGER_DIR",
     "OVERLAY_METRICS",
 )
@@ -52,11 +56,37 @@ DIGEST_PREFIX = "sha256:"
 DIGEST_LENGTH = 64
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "off")
-DCP_MODES = ("uniform", "mixed")
-LOSS_KERNELS = ("blocks", "triton")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
+
+
+class Settings(Record):
+    """What the environment asks for, but for the selection, which means something where patches are known."""
+
+    armed: bool
+    strict: bool
+    log_level: str
+    #: A path, `sha256:` and a digest, or nothing.
+    pin: str
+    packs: tuple[str, ...]
+    #: The path of a table of tested sources, or nothing.
+    trust: str
+    #: The options of patches, by their variables.
+    options: Mapping[str, str]
+
+
+def read(environ: Mapping[str, str] | None = None) -> Settings:
+    """Return what an environment asks for. Raises `SelectionError` for what cannot be understood."""
+    return Settings(
+        armed=armed(environ),
+        strict=strict(None, environ),
+        log_level=log_level(environ),
+        pin=pin(environ),
+        packs=packs(environ),
+        trust=trust(environ),
+        options={name: option(name, environ) for name in OPTIONS},
+    )
 
 
 def select(
@@ -142,6 +172,11 @@ def is_on(name: str, environ: Mapping[str, str] | None = None) -> bool:
     return _one_of(name, (*_TRUE, *_FALSE), environ, wrong) in _TRUE
 
 
+def says_no(value: object) -> bool:
+    """Return whether a value of a variable that is yes or no is there, and means no."""
+    return isinstance(value, str) and value.strip().lower() in ("", *_FALSE)
+
+
 def pin(environ: Mapping[str, str] | None = None) -> str:
     """Return what processes are pinned to: a path, `sha256:` and a digest, or nothing.
 
@@ -206,24 +241,20 @@ def log_level(environ: Mapping[str, str] | None = None) -> str:
     return _one_of("OVERLAY_LOG", LOG_LEVELS, environ, wrong) or "info"
 
 
-def dynamic_cp(environ: Mapping[str, str] | None = None) -> str:
-    """Return how a micro-batch is split under dynamic context parallelism.
-
-    Raises `SelectionError` for a way that does not exist.
-    """
-    wrong = f"is no way to split a micro-batch: say {' or '.join(DCP_MODES)}"
-    return _one_of("OVERLAY_DCP", DCP_MODES, environ, wrong) or DCP_MODES[0]
+def option(name: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the value of one of `OPTIONS`. Raises `SelectionError` for one that it cannot have."""
+    values, wrong = OPTIONS[name]
+    return _one_of(name, values, environ, f"{wrong}: say {' or '.join(values)}") or values[0]
 
 
-def loss_kernel(environ: Mapping[str, str] | None = None) -> str:
-    """Return what goes over rows of logits. Raises `SelectionError` for what does not exist."""
-    wrong = f"does not exist: say {' or '.join(LOSS_KERNELS)}"
-    return _one_of("OVERLAY_LOSS_KERNEL", LOSS_KERNELS, environ, wrong) or LOSS_KERNELS[0]
+def dynamic_cp() -> str:
+    """Return how a micro-batch is split under dynamic context parallelism."""
+    return option("OVERLAY_DCP")
 
 
-def options(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the options of patches, by their variables. Raises `SelectionError` for a value that is none."""
-    return {"OVERLAY_DCP": dynamic_cp(environ), "OVERLAY_LOSS_KERNEL": loss_kernel(environ)}
+def loss_kernel() -> str:
+    """Return what goes over rows of logits."""
+    return option("OVERLAY_LOSS_KERNEL")
 
 
 def unknown(environ: Mapping[str, str] | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Plain text of at most 80 columns, and the same cells as HTML.
+"""Plain text of at most 80 columns.
 
 Only what cannot be cut, the path of a file or the name of a site, may be longer.
 """
@@ -61,14 +61,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], paint: Paint | Non
         lines.append(("  ".join([*cells, chunks[0]])).rstrip())
         lines += [" " * left + chunk for chunk in chunks[1:]]
     return "\n".join(lines)
-
-
-def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table for a notebook. Whatever stands in a cell is shown as it is, and is no HTML."""
-    from html import escape
-
-    def line(cells: Sequence[str], kind: str) -> str:
-        return "<tr>" + "".join(f"<{kind}>{escape(cell)}</{kind}>" for cell in cells) + "</tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"

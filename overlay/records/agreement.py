@@ -66,16 +66,15 @@ def account_of(patches: Iterable[PatchStatus], half_patched: Sequence[str], dige
     patches = tuple(patches)
     return Account(
         applied=tuple(patch.patch for patch in patches if patch.state == "applied"),
-        refused=tuple(patch.patch for patch in patches if _is_refused(patch)),
+        refused=tuple(
+            patch.patch
+            for patch in patches
+            if patch.state in ("failed", "incomplete")
+            or (patch.state == "skipped" and patch.verdict is not None and patch.verdict.loud)
+        ),
         half_patched=len(half_patched),
         digest=digest,
     )
-
-
-def _is_refused(patch: PatchStatus) -> bool:
-    if patch.state == "skipped":
-        return patch.verdict is not None and patch.verdict.loud
-    return patch.state in ("failed", "incomplete")
 
 
 def statement_of(
@@ -99,7 +98,7 @@ def statement_of(
         "overlay": _version(lock["overlay"]),
         "strict": "yes" if status.strict else "no",
         "pinned": "yes" if status.pinned else "no",
-        **settings.options(),
+        **settings.read().options,
         **{f"pack {pack['name']}": _version(pack) for pack in lock["pack"]},
         # The sentence goes on with the state of the patch here, which depends on what was imported.
         **{f"half-patched: {text.partition(' came ')[0]}": "yes" for text in status.half_patched},

@@ -166,10 +166,12 @@ def selection_of(lock: Lock, known: Mapping[str, Patch]) -> str:
 
 def differences(locked: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
     """Return a sentence for each fact that differs, in the order of the names."""
-    return [
-        f"{name}: locked {shown(locked.get(name))}, here {shown(here.get(name))}"
-        for name in different([locked, here])
-    ]
+    return [difference(name, locked, here) for name in different([locked, here])]
+
+
+def difference(name: str, locked: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """Return a sentence for one fact that differs."""
+    return f"{name}: locked {shown(locked.get(name))}, here {shown(here.get(name))}"
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

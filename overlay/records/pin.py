@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from overlay.verdict import Verdict
 
 _WAY_OUT = "to accept what is here: `OVERLAY_PIN= overlay lock --update`"
+_REVISION = ": revision"
 #: Of patches that are selected and not locked, or the other way round, that many are named.
 _NAMED = 4
 
@@ -45,10 +46,30 @@ class Pin:
 
         self._lock = read(wanted)
         here = locks.facts(self._static)
-        known = {name: value for name, value in locks.facts(self._lock).items() if _is_static(name, here)}
-        found = locks.differences(known, here)
-        if found:
-            raise PinError(_told(wanted, *_of_selection(self._lock, found)))
+        known = {
+            name: value
+            for name, value in locks.facts(self._lock).items()
+            if name in here or name.startswith("pack ") or name.endswith((_REVISION, ": content"))
+        }
+        found = locks.different([known, here])
+        if not found:
+            return
+        # Of patches that are selected and not locked, or the other way round, a few are named.
+        chosen = [name for name in found if name.endswith(_REVISION) and not (name in known and name in here)]
+        chosen.sort(key=lambda name: name in here)
+        more = [f"and {len(chosen) - _NAMED} more patches"] if len(chosen) > _NAMED else []
+        others = [name for name in found if name not in chosen]
+        way_out = _WAY_OUT
+        if chosen and not others:
+            from overlay.source.registry import load_patches
+
+            selection = locks.selection_of(self._lock, load_patches())
+            way_out = (
+                f"the selection differs: OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run "
+                f"--pin` takes it by itself; {_WAY_OUT}"
+            )
+        said = [locks.difference(name, known, here) for name in (*others, *chosen[:_NAMED])]
+        raise PinError(_told(wanted, [*said, *more], way_out))
 
     def difference(self, verdict: Verdict, verdicts: Iterable[Verdict], tree: Tree) -> str:
         """Return how the verdict on one patch differs from the locked one, empty if it does not."""
@@ -98,24 +119,3 @@ def check_packs(wanted: str, packs: Sequence[Pack]) -> None:
 
 def _told(name: str, found: list[str], way_out: str = _WAY_OUT) -> str:
     return "\n  ".join([f"this process differs from {name}:", *found, f"({way_out})"])
-
-
-def _of_selection(lock: Lock, found: list[str]) -> tuple[list[str], str]:
-    """Return differences, those of the selection cut short, and the way out of these alone."""
-    chosen = [text for text in found if ": revision: " in text and text.endswith("absent")]
-    chosen += [text for text in found if ": revision: locked absent" in text]
-    others = [text for text in found if text not in chosen]
-    more = [f"and {len(chosen) - _NAMED} more patches"] if len(chosen) > _NAMED else []
-    said = [*others, *chosen[:_NAMED], *more]
-    if others or not chosen:
-        return said, _WAY_OUT
-    from overlay.source.registry import load_patches
-
-    selection = locks.selection_of(lock, load_patches())
-    locked = f"OVERLAY_PATCHES='{selection}' is what was locked, and `overlay run --pin` takes it by itself"
-    return said, f"the selection differs: {locked}; {_WAY_OUT}"
-
-
-def _is_static(name: str, here: dict[str, str]) -> bool:
-    """Return whether a fact of a lock is one that can be told before any upstream is there."""
-    return name in here or name.startswith("pack ") or name.endswith((": revision", ": content"))

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from overlay.patch import Patch
     from overlay.records.agreement import Account, Statement
     from overlay.records.lock import Lock
-    from overlay.records.pin import Pin
     from overlay.source.installed import Installed
     from overlay.source.source import InstalledTree
     from overlay.source.table import Tested
@@ -98,12 +97,12 @@ class Engine:
         What it asks for is looked at now. With packs, a pin or a table of its own, nothing can wait.
         """
         packages, ids = awaited()
-        now = settings.packs() or settings.pin() or settings.trust() or not packages.isdisjoint(sys.modules)
-        if now or self.enabled:
+        asked = settings.read()
+        if asked.packs or asked.pin or asked.trust or self.enabled or not packages.isdisjoint(sys.modules):
             self.enable()
             return
         settings.select(ids)
-        self._check_settings()
+        self._begin_log(asked)
         self._waiting = Waiting(packages, self._wake)
         self._waiting.install()
 
@@ -123,11 +122,8 @@ class Engine:
                 log.warning(f"NOT enabled: {text}")
             waiting.remove()
 
-    def _check_settings(self) -> None:
-        """Look at what the environment says. Raises `SelectionError` for a wrong value."""
-        settings.strict()
-        log.set_level(settings.log_level())
-        settings.options()  # a wrong value is an error now, not in the middle of a job
+    def _begin_log(self, asked: settings.Settings) -> None:
+        log.set_level(asked.log_level)
         for sentence in settings.unknown():
             log.warning(sentence)
 
@@ -162,17 +158,23 @@ class Engine:
             session, opened = self._opened, self._opened is None
             if session is None:
                 selection = choose(known, patches)
-                wanted = settings.strict(strict)
-                if not at_start:  # then they have been looked at
-                    self._check_settings()
+                asked = settings.read()  # a wrong option is an error now, not in the middle of a job
+                wanted = asked.strict if strict is None else settings.strict(strict)
+                if not at_start:
+                    self._begin_log(asked)
                 chosen = [known[name] for name in selection.ids]
+                pin = None
+                if asked.pin:
+                    from overlay.records.pin import Pin
+
+                    pin = Pin(asked.pin, chosen)
                 calls = {"on_first_module": self.job_log.first_module, "on_module": run.begin}
                 session = self._opened = Session(
                     chosen,
                     selection,
                     strict=wanted,
                     strict_given=strict is not None,
-                    pin=_pin_on(chosen),
+                    pin=pin,
                     table=self.tested(),
                     at_start=at_start,
                     **(calls if self._speaks else {}),
@@ -377,16 +379,6 @@ class Engine:
         if self._patches is None:
             self._patches = self._load()
         return self._patches
-
-
-def _pin_on(patches: list[Patch]) -> Pin | None:
-    """Return what the environment pins this process to. Raises `PinError` for what differs already."""
-    wanted = settings.pin()
-    if not wanted:
-        return None
-    from overlay.records.pin import Pin
-
-    return Pin(wanted, patches)
 
 
 def _same_again(session: Session, selection: tuple[str, ...] | None, strict: bool | None) -> None:

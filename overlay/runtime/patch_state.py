@@ -105,9 +105,10 @@ class Entry:
             return
         statuses = self._sites()
         faults = [f"{status.site} {text}" for status, text in statuses if text]
+        optional = [target.project.name for target in self.patch.targets if target.optional]
         if faults:
             self.state, self.reason = "incomplete", "; ".join(faults)
-        elif any(status.state == "armed" for status, _ in statuses if not self._optional(status.project)):
+        elif any(status.state == "armed" for status, _ in statuses if status.project not in optional):
             self.state, self.reason = "armed", ""
         elif statuses:
             self.state, self.reason = "applied", ""
@@ -156,9 +157,6 @@ class Entry:
         module = sys.modules.get(site.partition(":")[0])
         found = [(module, imported)] if module is not None and imported else []
         return [*found, *((item.module, [item]) for item in run)]
-
-    def _optional(self, project: str) -> bool:
-        return any(target.optional for target in self.patch.targets if target.project.name == project)
 
     def _sites(self) -> list[tuple[SiteStatus, str]]:
         """Return the state of each site as it is now, with what is wrong with it."""

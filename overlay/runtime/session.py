@@ -148,7 +148,9 @@ class Session:
 
     # -- applying ------------------------------------------------------------------------------------
 
-    def _imported(self, name: str, module: object, patience: float | None = None) -> None:
+    def _imported(  # noqa: C901 -- one module, from the first look to the last word
+        self, name: str, module: object, patience: float | None = None
+    ) -> None:
         """Apply what waits for a module that has been executed.
 
         Never raises an `ImportError`, and in strict mode raises again if the import is tried again. With
@@ -162,7 +164,9 @@ class Session:
         if not busy.acquire(timeout=-1 if patience is None else patience):
             return
         try:
-            key = (name, _run_as(module))
+            from overlay.runtime.live_site import run_as
+
+            key = (name, run_as(module))
             again = self._seen.get(key) is module
             if key in self._seen and not (again and patience is not None):
                 # Executed once more: from another source, perhaps.
@@ -170,7 +174,9 @@ class Session:
                 self._forget()
                 for entry in self._watched.get(name, ()):
                     entry.grow_old(name)
-            if self._lies_elsewhere(name):
+            spec = spec_of(sys.modules.get(name))
+            # The path may have changed since it was decided, and now lead to another copy.
+            if self._tree is not None and spec is not None and self._tree.file(name) != (spec.origin or ""):
                 self._forget()
             if not self.has_begun:
                 self.has_begun = True
@@ -184,7 +190,8 @@ class Session:
                     self._make_up_for(entry, name)
         finally:
             busy.release()
-            self._let_go()
+            if (tree := self._tree) is not None:
+                tree.let_go()  # of what was compiled of the module, once for all patches that change it
             self._on_module()
 
     def _make_up_for(self, entry: Entry, name: str) -> None:
@@ -193,20 +200,6 @@ class Session:
             there = run or sys.modules.get(other) is module
             if other != name and other in entry.patch.modules() and module is not None and there:
                 self._imported(other, module, 0.0)
-
-    def _lies_elsewhere(self, name: str) -> bool:
-        """Return whether an imported module is of another file than was decided on.
-
-        The path may have changed since that was decided, and now lead to another copy.
-        """
-        spec = spec_of(sys.modules.get(name))
-        return self._tree is not None and spec is not None and self._tree.file(name) != (spec.origin or "")
-
-    def _let_go(self) -> None:
-        """Let go of what was compiled of a module, once for all patches that change it."""
-        tree = self._tree
-        if tree is not None:
-            tree.let_go()
 
     def _forget(self) -> None:
         """Read and decide anew from now on, where nothing has been put in place."""
@@ -407,7 +400,15 @@ class Session:
                     found = decide_all(chosen, tree, self._table)
                     tree.let_go()
             except Exception as error:  # noqa: BLE001 -- deciding must not break the import, nor look like its failure
-                found = {other.id: _undecided(other, error) for other in chosen}
+                from overlay.verdict import Verdict
+
+                reason = f"it cannot be decided on: {type(error).__name__}: {error}"
+                found = {
+                    one.id: Verdict(
+                        patch=one.id, revision=one.revision, verdict="unknown-source", reason=reason
+                    )
+                    for one in chosen
+                }
             self._verdicts = found
         return found[patch.id]
 
@@ -418,19 +419,6 @@ class Session:
         if tree is None:
             tree = self._tree = InstalledTree()
         return tree
-
-
-def _run_as(module: object) -> str:
-    from overlay.runtime.live_site import run_as
-
-    return run_as(module)
-
-
-def _undecided(patch: Patch, error: Exception) -> Verdict:
-    from overlay.verdict import Verdict
-
-    reason = f"it cannot be decided on: {type(error).__name__}: {error}"
-    return Verdict(patch=patch.id, revision=patch.revision, verdict="unknown-source", reason=reason)
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

@@ -107,7 +107,10 @@ def put(sites: Sequence[Installed], *, first: bool = False) -> None:
     try:
         held = []
         for site in sites:
-            _check_untouched(site)
+            if not site.restored:
+                raise ConflictError(  # noqa: TRY301 -- what was put in place before it is taken out below
+                    f"{site.site} was replaced by someone else at this very moment"
+                )
             if site.searched and not (first and site.is_alone()):
                 held.append(site)
             done.append(site)
@@ -139,12 +142,6 @@ def take_out(sites: Sequence[Installed]) -> list[str]:
         for site, rebinding in zip(owners, rebind(pairs), strict=True):
             left += [f"{site.site}: its replacement is still held by {holder}" for holder in rebinding.stale]
     return left
-
-
-def _check_untouched(site: Installed) -> None:
-    if not site.restored:
-        msg = f"{site.site} was replaced by someone else at this very moment"
-        raise ConflictError(msg)
 
 
 def _rebind_aliases(sites: Sequence[Installed]) -> None:

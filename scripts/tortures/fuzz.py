@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import io
 import os
 import random
@@ -67,8 +68,7 @@ def settings(seed: str, count: int) -> Row:
         "OVERLAY_PIN": _settings.pin,
         "OVERLAY_PACKS": _settings.packs,
         "OVERLAY_TRUST": _settings.trust,
-        "OVERLAY_DCP": _settings.dynamic_cp,
-        "OVERLAY_LOSS_KERNEL": _settings.loss_kernel,
+        **{name: functools.partial(_settings.option, name) for name in _settings.OPTIONS},
         "OVERLAY_LEDGER_DIR": lambda environ: environ.get("OVERLAY_LEDGER_DIR"),
         "OVERLAY_METRICS": lambda environ: _settings.is_on("OVERLAY_METRICS", environ),
     }

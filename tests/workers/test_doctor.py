@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -41,20 +40,6 @@ def test_all_is_well(worksite: Venv) -> None:
     assert done.stdout.startswith("yes: a Python process that starts here and now is patched\n")
     assert done.stdout.endswith("\nnext:\n  overlay status # what is armed, patch by patch\n")
     assert "launch" not in done.stderr
-
-
-def test_files_that_each_process_compiles_are_named_with_what_that_takes(
-    worksite: Venv, tmp_path: Path
-) -> None:
-    given = {"OVERLAY": "1", **worksite.on_path()}
-    assert not any("compiled" in remark for remark in worksite.read("doctor", **given)["remarks"])
-    # As in an image whose builder kept Python from writing them.
-    given |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    (remark,) = worksite.read("doctor", **given)["remarks"]
-    assert "no compiled files, as PYTHONDONTWRITEBYTECODE is set" in remark
-    assert f"-m compileall -q {worksite.site}/overlay" in remark
-    slow, fast = map(int, re.findall(r"(\d+) ms", remark))
-    assert slow > fast > 0
 
 
 @pytest.mark.parametrize(

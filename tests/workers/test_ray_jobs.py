@@ -16,7 +16,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
 from overlay.errors import WorkersError
-from overlay.launch import ray_jobs
+from overlay.launch import ray_jobs, startup
 from overlay.runtime.job_log import JobLog
 from overlay.source.registry import load_patches
 
@@ -310,8 +310,11 @@ class FakeRay:
         for name in [name for name in os.environ if name.startswith("OVERLAY")]:
             monkeypatch.delenv(name)
         monkeypatch.setattr(ray_jobs, "here", lambda: self)
-        monkeypatch.setattr(ray_jobs, "_armed_at_start", lambda: True)
+        monkeypatch.setattr(startup, "started", True)
         self.jobs = ray_jobs.RayJobs()
+
+    def asked(self) -> dict[str, str]:
+        return {}
 
     def _connect(self) -> Any:
         def connect(node: str, mode: int = 1, job_config: Any = None, namespace: Any = None) -> str:

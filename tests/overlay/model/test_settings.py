@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,8 +100,14 @@ def test_what_is_neither_yes_nor_no_is_an_error() -> None:
     ("ask", "name", "usual", "other", "words"),
     [
         (settings.log_level, "OVERLAY_LOG", "info", "off", "say debug, info, warning, error, off"),
-        (settings.dynamic_cp, "OVERLAY_DCP", "uniform", "mixed", "say uniform or mixed"),
-        (settings.loss_kernel, "OVERLAY_LOSS_KERNEL", "blocks", "triton", "say blocks or triton"),
+        (partial(settings.option, "OVERLAY_DCP"), "OVERLAY_DCP", "uniform", "mixed", "say uniform or mixed"),
+        (
+            partial(settings.option, "OVERLAY_LOSS_KERNEL"),
+            "OVERLAY_LOSS_KERNEL",
+            "blocks",
+            "triton",
+            "say blocks or triton",
+        ),
     ],
 )
 def test_one_of_some_values(ask: Any, name: str, usual: str, other: str, words: str) -> None:
