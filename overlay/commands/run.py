@@ -107,12 +107,15 @@ def _environment(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _take_from_lock(pin: str, environ: dict[str, str]) -> None:
-    """Select what was locked, unless somebody has selected something. Raises `LockError`."""
+    """Take the locked selection and options, unless the environment sets them. Raises `LockError`."""
     from overlay.catalogue.registry import load_patches
     from overlay.pinning import lockfile
     from overlay.pinning.lock import packs_of, selection_of
 
     lock = lockfile.read(pin)
+    for name in settings.options(environ):
+        if name in lock["option"] and not environ.get(name, "").strip():
+            environ[name] = lock["option"][name]
     if not environ.get("OVERLAY_PACKS"):
         environ["OVERLAY_PACKS"] = ",".join(packs_of(lock))  # and none for none
     if not environ.get("OVERLAY_PATCHES"):

@@ -25,6 +25,7 @@ _SCHEMA = {
     "digest": str,
     "python": str,
     "overlay": {"version": str, "content": str},
+    "option": schema.TEXTS,
     "environment": schema.TEXTS,
     "pack": [_PACK],
     "patch": [_PATCH],

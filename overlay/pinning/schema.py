@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: A table of texts by whatever names.
 TEXTS = {"": str}
-#: A table that is left out where it is empty, so that an older overlay can read what has nothing of it.
-_OPTIONAL = "trusted"
+#: Tables that a file may lack: the first is left out where it is empty, and older locks have no second.
+_OPTIONAL = ("trusted", "option")
 #: Bytes, far above what a lock of hundreds of patches needs.
 _LARGEST = 1 << 20
 #: Dots in a line, far above those of a site.
@@ -83,7 +83,7 @@ def _wrong_table(table: dict[str, Any], schema: dict[str, Any], where: str) -> s
     if "" in schema:
         schema = dict.fromkeys(table, schema[""])
     for key, inner in schema.items():
-        if isinstance(inner, list) or key == _OPTIONAL:
+        if isinstance(inner, list) or key in _OPTIONAL:
             table.setdefault(key, type(inner)())
     for key in sorted({*table, *schema}):
         if key not in schema:
