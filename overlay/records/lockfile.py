@@ -39,12 +39,13 @@ _FORM = {
     "digest": str,
     "python": str,
     "overlay": {"version": str, "content": str},
+    "option": _TEXTS,
     "environment": _TEXTS,
     "pack": [_PACK],
     "patch": [_PATCH],
 }
-#: A table that is left out where it is empty, so that an older overlay can read what has nothing of it.
-_OPTIONAL = "trusted"
+#: Tables that a file may lack: the first is left out where it is empty, and older locks have no second.
+_OPTIONAL = ("trusted", "option")
 
 _HEAD = (
     "# Written by `overlay lock`, held by OVERLAY_PIN. Not to be edited: the digest is that of the rest.\n"
@@ -94,7 +95,7 @@ def _wrong(value: Any, form: Any, where: str) -> str:  # noqa: C901, PLR0911 -- 
     for key in sorted({*value, *form}):
         if key not in form:
             return f"{where} has an unknown key {key!r} (was it written by a newer overlay?)"
-        if key not in value and key != _OPTIONAL:
+        if key not in value and key not in _OPTIONAL:
             return f"{where} has no {key!r}"
         wrong = _wrong(value[key], form[key], key) if key in value else ""
         if wrong:

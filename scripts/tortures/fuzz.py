@@ -102,6 +102,7 @@ def example() -> _lock.Lock:
         "format": _lock.FORMAT,
         "overlay": {"version": "0.1.0", "content": "0" * 64},
         "python": "3.11.7",
+        "option": {"OVERLAY_DCP": "uniform"},
         "environment": {"torch": "2.13.0+cpu"},
         "pack": [{"name": "acme", "distribution": "acme-overlay", "version": "4.5", "content": "1" * 64}],
         "patch": [

@@ -149,6 +149,16 @@ def test_a_pin_brings_its_own_selection(worksite: Venv, tmp_path: Path) -> None:
         assert selected(by_variable) == expected, chosen
 
 
+def test_a_pin_brings_its_own_options(worksite: Venv, tmp_path: Path) -> None:
+    file = str(tmp_path / "overlay.lock")
+    worksite.read("lock", "--file", file, "--patches", "none", OVERLAY_DCP="mixed")
+    ask = ("python", "-c", "from overlay.model import settings; print(settings.dynamic_cp())")
+    assert run(worksite, "--pin", file, *ask).stdout == "mixed\n"
+    done = run(worksite, "--pin", file, *ask, OVERLAY_DCP="uniform")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "OVERLAY_DCP: locked mixed, here uniform" in done.stderr
+
+
 def test_a_pin_and_another_selection_are_refused_with_the_right_advice(
     worksite: Venv, tmp_path: Path
 ) -> None:

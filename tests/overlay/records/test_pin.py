@@ -11,6 +11,7 @@ import pytest
 from fake_upstream import untested
 
 from overlay.errors import PatchError, PinError
+from overlay.model import settings
 from overlay.records import lock as _lock
 from overlay.records import lockfile
 
@@ -29,26 +30,26 @@ class Pinned:
 
     def __init__(self, engines: Callable[..., Engine], path: Path, patch: pytest.MonkeyPatch) -> None:
         self._engines = engines
-        self._path = path
+        self.path = path
         self._patch = patch
         self.digest = ""
 
     def lock(self, *patches: Patch) -> None:
         lock = self._engines(*patches).lock()
-        self._path.write_text(lockfile.write(lock))
+        self.path.write_text(lockfile.write(lock))
         self.digest = lock["digest"]
 
     def edit(self, *keys: str) -> None:
         """Say in the lock that something was of version 0.0.1."""
-        lock = lockfile.read(str(self._path))
+        lock = lockfile.read(str(self.path))
         table: dict[str, Any] = lock
         for key in keys[:-1]:
             table = table[key]
         table[keys[-1]] = "0.0.1"
-        self._path.write_text(lockfile.write(_lock.with_digest(lock)))
+        self.path.write_text(lockfile.write(_lock.with_digest(lock)))
 
     def enable(self, *patches: Patch, digest: bool = False) -> Engine:
-        self._patch.setenv("OVERLAY_PIN", f"sha256:{self.digest}" if digest else str(self._path))
+        self._patch.setenv("OVERLAY_PIN", f"sha256:{self.digest}" if digest else str(self.path))
         engine = self._engines(*patches)
         engine.enable()
         return engine
@@ -141,6 +142,33 @@ def test_another_overlay_or_python_stops_the_start(
     pinned.lock(upstream.patch())
     pinned.edit(*keys)
     with pytest.raises(PinError, match=f"{' '.join(keys)}: locked 0.0.1, here "):
+        pinned.enable(upstream.patch())
+
+
+@pytest.mark.parametrize(("name", "other"), [("OVERLAY_DCP", "mixed"), ("OVERLAY_LOSS_KERNEL", "triton")])
+def test_another_option_of_a_patch_stops_the_start(
+    upstream: Upstream, pinned: Pinned, monkeypatch: pytest.MonkeyPatch, name: str, other: str
+) -> None:
+    usual = settings.options()[name]
+    pinned.lock(upstream.patch())
+    monkeypatch.setenv(name, other)
+    with pytest.raises(PinError, match=f"{name}: locked {usual}, here {other}"):
+        pinned.enable(upstream.patch())
+    pinned.lock(upstream.patch())
+    pinned.enable(upstream.patch()).disable()
+    monkeypatch.delenv(name)
+    with pytest.raises(PinError, match=f"{name}: locked {other}, here {usual}"):
+        pinned.enable(upstream.patch())
+    pinned.enable(upstream.patch(), digest=True)
+    assert "digest: locked " in must_fail(upstream)
+
+
+def test_a_lock_from_before_options_were_locked_says_so(upstream: Upstream, pinned: Pinned) -> None:
+    pinned.lock(upstream.patch())
+    lock = lockfile.read(str(pinned.path))
+    del lock["option"]
+    pinned.path.write_text(lockfile.write(_lock.with_digest(lock)))
+    with pytest.raises(PinError, match="OVERLAY_DCP: locked absent, here uniform"):
         pinned.enable(upstream.patch())
 
 
