@@ -149,7 +149,7 @@ def test_another_overlay_or_python_stops_the_start(
 def test_another_option_of_a_patch_stops_the_start(
     upstream: Upstream, pinned: Pinned, monkeypatch: pytest.MonkeyPatch, name: str, other: str
 ) -> None:
-    usual = settings.options()[name]
+    usual = settings.option(name)
     pinned.lock(upstream.patch())
     monkeypatch.setenv(name, other)
     with pytest.raises(PinError, match=f"{name}: locked {usual}, here {other}"):
