@@ -63,6 +63,7 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
 
     Call it before the trainer imports Megatron, slime or verl. Calling it again changes nothing. If this
     process starts a Ray job later, its workers are armed alike, by the `env_vars` of the job's `runtime_env`.
+    So are processes that `multiprocessing` starts from then on.
 
     Args:
         patches: What to select: `"all"`, `"none"`, ids, globs, and `-id` to drop, as a string with commas
@@ -82,15 +83,16 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
         PatchError: In strict mode, if a module of a selected patch is there already and the patch cannot be
             applied to it. Everything is taken out again.
         WorkersError: In strict mode, if this process is the driver of a Ray job already, whose workers are
-            not armed. Everything is taken out again.
+            not armed, or has a fork server that is not. Everything is taken out again.
         OverlayError: overlay is enabled with other settings already.
     """
-    from overlay.launch import ray_jobs
+    from overlay.launch import ray_jobs, spawned
 
     opened = not _here().enabled
     status = _here().enable(patches, strict)
     try:
         ray_jobs.watch()
+        spawned.watch()
     except BaseException:
         if opened:
             disable()
@@ -104,9 +106,10 @@ def disable() -> None:
     Does nothing if overlay is not enabled. A site that somebody else replaced since is left alone, and the
     log says so.
     """
-    from overlay.launch import ray_jobs
+    from overlay.launch import ray_jobs, spawned
 
     ray_jobs.leave()
+    spawned.leave()
     _here().disable()
 
 

@@ -244,13 +244,9 @@ class RayJobs:
                 )
         # What the start-up file has not done here, it need not do in a worker.
         if not getattr(sys.modules.get("overlay.launch.startup"), "started", False):
-            from overlay.launch.startup_file import diagnose
+            from overlay.launch.startup_file import why_unarmed
 
-            try:
-                reason = diagnose().reason
-            except Exception as error:  # noqa: BLE001 -- no job may fail of a question
-                reason = f"none can be asked ({error!r})"
-            if reason:
+            if reason := why_unarmed():
                 self._refuse(
                     f"workers of this job would run without patches: none is armed at its start, as {reason}",
                     f"if they are armed where they run, say so: {_LINE}",

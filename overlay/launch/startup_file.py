@@ -33,6 +33,14 @@ class Diagnosis(Record):
     remarks: tuple[str, ...] = ()
 
 
+def why_unarmed() -> str:
+    """Return why a new process of this Python is not armed at its start, empty if it is."""
+    try:
+        return diagnose().reason
+    except Exception as error:  # noqa: BLE001 -- no job may fail of a question
+        return f"none can be asked ({error!r})"
+
+
 def diagnose() -> Diagnosis:
     """Start an interpreter as a launcher would, and say whether overlay was armed in it."""
     package = os.path.dirname(os.path.abspath(_version.__file__))

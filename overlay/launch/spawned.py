@@ -1,0 +1,140 @@
+"""Processes that `multiprocessing` spawns, or its fork server forks, are patched as the one that starts them.
+
+Such a process imports the script again, but runs no block for `__main__`: an `overlay.enable()` there does
+not reach it. Both kinds start with one call, `multiprocessing.util.spawnv_passfds`, during which the
+environment has the variables that arm. torch's `DataLoader` and `torch.multiprocessing` start theirs so too.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+from functools import update_wrapper
+
+from overlay import log
+from overlay.errors import WorkersError
+from overlay.launch.ray_jobs import variables
+from overlay.model.settings import says_no
+from overlay.runtime.finder import WatchingFinder
+from overlay.runtime.process import here
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_UTIL = "multiprocessing.util"
+_CALL = "spawnv_passfds"
+_SERVER = "multiprocessing.forkserver"
+_WAY_OUT = "call overlay.enable() at the top of the script, above the block for `__main__`"
+
+
+class Spawned:
+    """Stands at the call by which `multiprocessing` starts a Python."""
+
+    def __init__(self) -> None:
+        self._finder: WatchingFinder | None = None
+        self._replaced: tuple[object, object] | None = None
+        self._said: set[str] = set()
+        #: Why no Python that starts here is armed, empty if one is; `None` until that has been asked.
+        self._unarmed: str | None = None
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """Make the lock: at first, and in the child of a fork, where the thread that held one is gone."""
+        self._lock = _thread.allocate_lock()
+
+    def watch(self) -> None:
+        """Stand there, now or as soon as `multiprocessing` is imported.
+
+        Raises:
+            WorkersError: In strict mode, if a fork server runs already that is not armed.
+
+        """
+        if self._finder is not None:
+            return
+        self._finder = WatchingFinder(frozenset({_UTIL}), self._imported, first=False)
+        self._finder.install()
+        module = sys.modules.get(_UTIL)
+        if module is not None and self._finder.has_executed(_UTIL, module):
+            self._imported(_UTIL, module)
+        server = getattr(sys.modules.get(_SERVER), "_forkserver", None)
+        if getattr(server, "_forkserver_pid", None) is not None and says_no(os.environ.get("OVERLAY", "")):
+            self._refuse(
+                "its fork server was started before overlay.enable() was called",
+                "call overlay.enable() before the first process is started",
+            )
+
+    def leave(self) -> None:
+        """Restore the original."""
+        if self._finder is not None:
+            self._finder.remove()
+            self._finder = None
+        if self._replaced is not None:
+            original, own = self._replaced
+            util = sys.modules.get(_UTIL)
+            if getattr(util, _CALL, None) is own:  # somebody else's is left alone
+                setattr(util, _CALL, original)
+            self._replaced = None
+        self._said.clear()
+
+    def _imported(self, _: str, util: object) -> None:
+        original: Any = getattr(util, _CALL, None)
+        if self._finder is None or original is None or self._replaced is not None:
+            return
+
+        def spawnv_passfds(path: Any, args: Any, passfds: Any) -> Any:
+            # The tracker of shared memory and semaphores runs no code of a job.
+            tracker = any("resource_tracker" in str(word) for word in args)
+            if self._finder is None or tracker or not self._arms():
+                return original(path, args, passfds)
+            with self._lock:
+                added = variables()
+                before = {name: os.environ.get(name) for name in added}
+                os.environ.update(added)
+                try:
+                    return original(path, args, passfds)
+                finally:
+                    for name, value in before.items():
+                        if value is None:
+                            del os.environ[name]
+                        else:
+                            os.environ[name] = value
+
+        own = update_wrapper(spawnv_passfds, original)
+        setattr(util, _CALL, own)
+        self._replaced = original, own
+
+    def _arms(self) -> bool:
+        """Return whether the next process can be armed, and may be. Raises `WorkersError` in strict mode."""
+        said = os.environ.get("OVERLAY") or None
+        if says_no(said):
+            if "no" not in self._said:
+                self._said.add("no")
+                log.info(f"multiprocessing: processes that it spawns are not enabled, as OVERLAY={said} says")
+            return False
+        if said is None:
+            if self._unarmed is None:
+                from overlay.launch.startup_file import why_unarmed
+
+                self._unarmed = why_unarmed()
+            if self._unarmed:
+                self._refuse(f"none is armed at its start, as {self._unarmed}", _WAY_OUT)
+                return False
+        return True
+
+    def _refuse(self, reason: str, way_out: str) -> None:
+        """Say it once. Raises `WorkersError` instead in strict mode."""
+        text = f"multiprocessing: processes that it starts run without patches: {reason}. Way out: {way_out}"
+        if here().strict:
+            raise WorkersError(text)
+        if text not in self._said:
+            self._said.add(text)
+            log.warning(text)
+
+
+_spawned = Spawned()
+#: Called once this process is enabled, and once it is not any more.
+watch, leave = _spawned.watch, _spawned.leave
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_spawned.renew_lock)

@@ -1,0 +1,62 @@
+"""A script that enables below `__main__`: what `multiprocessing` starts is patched, or it is loud."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from worksite import ARMED, PATCHED, PLAIN
+
+if TYPE_CHECKING:
+    from worksite import Venv
+
+SCRIPT = str(Path(__file__).parent / "spawning.py")
+PACK = {name: value for name, value in ARMED.items() if name != "OVERLAY"}
+STARTED = {f"{kind} {method}" for kind in ("in_process", "pool") for method in ("spawn", "forkserver")}
+
+
+def found_by(done: Any) -> dict[str, int]:
+    assert done.returncode == 0, done.stderr
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("environment kept")
+    return found
+
+
+@pytest.mark.parametrize("strict", [(), ("strict",)])
+def test_what_multiprocessing_starts_is_patched_until_disable(
+    worksite: Venv, strict: tuple[str, ...]
+) -> None:
+    found = found_by(worksite.run("-W", "ignore", SCRIPT, "threads", *strict, **PACK))
+    assert found.pop("after disable") == int(PLAIN)
+    assert found == dict.fromkeys({*STARTED, "threads"}, int(PATCHED))
+
+
+def test_a_driver_that_says_no_is_respected(worksite: Venv) -> None:
+    done = worksite.run("-W", "ignore", SCRIPT, **PACK, OVERLAY="0")
+    assert set(found_by(done).values()) == {int(PLAIN)}
+    assert done.stderr.count("processes that it spawns are not enabled, as OVERLAY=0 says") == 1
+
+
+def test_a_fork_server_from_before_is_loud(worksite: Venv) -> None:
+    done = worksite.run("-W", "ignore", SCRIPT, "early", **PACK)
+    assert found_by(done)["in_process forkserver"] == int(PLAIN)
+    assert done.stderr.count("its fork server was started before overlay.enable()") == 1
+    done = worksite.run("-W", "ignore", SCRIPT, "early", "strict", **PACK)
+    assert "WorkersError: multiprocessing: processes that it starts run without patches" in done.stderr
+    assert done.returncode == 1
+
+
+def test_where_no_process_is_armed_it_is_loud(worksite: Venv, tmp_path: Path) -> None:
+    hidden = worksite.site / "overlay-startup.pth"
+    kept = hidden.rename(tmp_path / "overlay-startup.pth")
+    try:
+        done = worksite.run("-W", "ignore", SCRIPT, **PACK)
+        strict = worksite.run("-W", "ignore", SCRIPT, "strict", **PACK)
+    finally:
+        kept.rename(hidden)
+    assert set(found_by(done).values()) == {int(PLAIN)}
+    assert done.stderr.count("run without patches: none is armed at its start, as ") == 1
+    assert strict.returncode == 1
+    assert "WorkersError: multiprocessing: " in strict.stderr
