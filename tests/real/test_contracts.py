@@ -54,11 +54,22 @@ ROWS = [
     and newest(row)
 ]
 NEEDED = [(row.patch, newest(row)) for row in ROWS if row.verdict == APPLY]
-#: By day a release stands for older ones to which the same variant of the patch applies.
+
+
+def starts(patch: str) -> bool:
+    """Return whether the contract of a patch starts processes of its own."""
+    contract = contract_of(patch)
+    assert contract is not None
+    return contract.starts
+
+
+#: By day a release stands for older ones to which the same variant of the patch applies, and where a contract
+#: starts processes of its own, for all older ones. Where upstream alone keeps the contract, the newest does.
+#: A row says that the contract was run, with the code as it is, on each of the others too.
 BY_DAY = {
-    (row.patch, row.variant): newest(row)
+    (row.patch, row.verdict, "" if starts(row.patch) else row.variant): newest(row)
     for row in sorted(ROWS, key=lambda row: NAMES.index(newest(row)), reverse=True)
-    if row.verdict == APPLY
+    if row.verdict == APPLY or row.shown == "alone"
 }
 RIGHT = [(row.patch, newest(row)) for row in ROWS if row.verdict == "not-needed" and row.shown == "alone"]
 #: Of these upstream alone keeps the contract: it shows no defect.
@@ -69,8 +80,8 @@ COUNTED_BY_RANKS = ("slime.hf-attention-gradient", "slime.whiten-over-cp")
 
 def is_tried(patch: str, name: str) -> bool:
     """Return whether a patch is tried on a source, or by day another one stands for it."""
-    by_day = {source for (of, _), source in BY_DAY.items() if of == patch}
-    return not os.environ.get("TESTS_ONCE") or (patch, name) in RIGHT or name in by_day
+    by_day = {source for (of, *_), source in BY_DAY.items() if of == patch}
+    return not os.environ.get("TESTS_ONCE") or name in by_day
 
 
 @pytest.fixture
@@ -89,13 +100,6 @@ def found(
     asked = [patch] if starts(patch) else sorted(set(together))
     print(f"OVERLAY_TEST_SEED={SEED}")
     return tuple(findings(folder, "contracts_check.py", SEED, *asked)[patch])
-
-
-def starts(patch: str) -> bool:
-    """Return whether the contract of a patch starts processes of its own."""
-    contract = contract_of(patch)
-    assert contract is not None
-    return contract.starts
 
 
 @pytest.mark.parametrize(("patch", "release"), NEEDED)
