@@ -233,6 +233,10 @@ def _dress(owner: str, made: FunctionType, original: Any, site: str) -> None:
     made.__qualname__ = split_site(site)[1]
     made.__doc__ = original.__doc__
     made.__annotations__ = dict(original.__annotations__)
+    if made.__dict__.pop("__wrapped__", None) is not None:  # by which `functools.wraps` gave it its signature
+        from inspect import signature
+
+        made.__signature__ = signature(original)  # type: ignore[attr-defined]
     made.__dict__.update({key: value for key, value in vars(original).items() if key not in _NOT_COPIED})
     setattr(made, ORIGINAL, original)
     setattr(made, OWNER, mark(owner, site))

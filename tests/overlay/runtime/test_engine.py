@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
 import threading
@@ -76,6 +77,27 @@ def test_replacements_are_plain_functions_that_look_like_the_original(
     assert str(inspect.signature(scale)) == "(value, factor=2)"
     assert pickle.loads(pickle.dumps(scale)) is scale  # noqa: S301
     assert getattr(scale, ORIGINAL)(2) == 4
+
+
+def test_a_replacement_made_with_wraps_is_no_wrapper_of_the_original(
+    upstream: Upstream, enabled: Engines
+) -> None:
+    """`torch.jit.script` follows `__wrapped__`, and the engine takes what has it for somebody else's."""
+
+    def make(original: Any, _: object) -> Any:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return 100 * original(*args, **kwargs)
+
+        return replacement
+
+    engine = enabled(upstream.patch({"fakeup.core:scale": make}))
+    core = upstream.load()
+    assert inspect.unwrap(core.scale) is core.scale
+    assert str(inspect.signature(core.scale)) == "(value, factor=2)"
+    assert core.scale(2) == 400
+    engine.disable()
+    assert core.scale(2) == 4
 
 
 def test_methods_of_every_kind_and_back_to_the_identity(upstream: Upstream, enabled: Engines) -> None:
