@@ -97,8 +97,8 @@ PATCH = Patch(
         "of steps is restored where the optimizer and `extra` are loaded; warm-up, decay and total stay "
         "those of the configuration, so a job that is extended goes on at its step of the longer schedule. "
         "That changes the learning rate of a resumed job, unless the rate is constant without warm-up, as is "
-        "verl's default. (Each release of Megatron-Core takes the peak and the least rate from the optimizer "
-        "that is loaded, with the patch or without.)"
+        "verl's default. Each release of Megatron-Core takes the peak and the least rate from the optimizer "
+        "that is loaded, with the patch or without."
     ),
     opt_in=True,
     evidence=(
