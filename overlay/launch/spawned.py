@@ -97,7 +97,7 @@ class Spawned:
                 finally:
                     for name, value in before.items():
                         if value is None:
-                            del os.environ[name]
+                            os.environ.pop(name, None)
                         else:
                             os.environ[name] = value
 

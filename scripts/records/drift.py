@@ -15,28 +15,27 @@ patch: a commit whose sites are those of the week's head is taken to be known.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlay.source.decide import decide
 from overlay.source.registry import load_patches, tables
-from overlay.source.table import Row, Table, read
+from overlay.source.table import Row, Table
 from overlay.verdict import LOUD
 from progress import tracked
 from records._drift_history import CommitTree, HistoryError, Repository
-from sources import git_sources
+from sources import git_sources, releases
 from sources.git_sources import UPSTREAMS, FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from overlay.patch import Patch
     from overlay.source.table import Tested
     from overlay.verdict import Verdict
+    from sources.releases import Release
 
 HISTORIES = ("slime@main", "verl@main", "megatron@main", "megatron@dev")
 DAY = 86400
@@ -122,20 +121,20 @@ def _state(patch: Patch, tree: CommitTree) -> list[str | None]:
     return [tree.digest(site) for target in patch.targets for site in target.sites()]
 
 
-def out_by(repository: Repository, moment: int, table: Table, sources: Mapping[str, str]) -> Table:
+def out_by(repository: Repository, moment: int, table: Table, listed: Iterable[Release]) -> Table:
     """Return the rows of a table that are of sources whose commits or tags are no younger than a moment.
 
     Args:
         repository: Of one upstream. What a source has of other upstreams has no say.
         moment: Seconds since 1970.
         table: The table of that upstream.
-        sources: By the name of a source: its parts, where the name is not all.
+        listed: The lines of the list of releases, which say what an image or a head is.
 
     """
+    parts = {one.name: one.parts or (one.name.replace("==", " "),) for one in listed}
 
     def is_out(name: str) -> bool:
-        parts = (sources.get(name) or name.replace("==", " ")).split(" + ")
-        pairs = [part.partition(" ") for part in parts]
+        pairs = [part.partition(" ") for part in parts.get(name, ())]
         refs = [_TAGS[kind].format(ref) for kind, _, ref in pairs if kind in _TAGS]
         times = [time for ref in refs if (time := repository.time_of(ref))]
         return bool(times) and max(times) <= moment
@@ -214,12 +213,11 @@ def measured(history: str, options: argparse.Namespace) -> str:
     paths = UPSTREAMS[project].paths
     repository = Repository(folder)
     try:
-        known: Tested = tables()
-        if options.table != "today":
-            file = Path(__file__).resolve().parents[2] / "patches" / project / "tested.json"
-            sources = json.loads(file.read_text(encoding="utf-8"))["sources"]
-            parts = {name: source.get("is", "") for name, source in sources.items()}
-            known = out_by(repository, period[0], Table(read(str(file))), parts)
+        known: Tested = (
+            tables()
+            if options.table == "today"
+            else out_by(repository, period[0], tables().of(f"{project}."), releases.read())
+        )
         weekly = options.table == "weekly"
         found = walk(repository, branch or "main", paths, patches, period, known, weekly=weekly)
     finally:

@@ -36,7 +36,7 @@ def wrong(seed: str) -> str:
         if trained != wanted:
             return f"rollout {turn} of groups done in the order {done} gets {trained} and not {wanted}"
         if worker.queue_size() != len(done) - batch * (turn + 1):
-            return f"{worker.queue_size()} of {len(done)} groups are left after {turn + 1} times {batch}"
+            return f"{worker.queue_size()} of {len(done)} groups are left after {turn + 1} rollouts"
 
     # A queue with a bound stops the thread that generates.
     worker = module.AsyncRolloutWorker(args, None, concurrency=4)
@@ -64,7 +64,7 @@ async def _wrong_ages(module: Any, args: Any, batch: int, concurrency: int) -> s
     if trained != list(range(len(trained))) or given - len(trained) > 2 * concurrency:
         return f"of {given} groups at a concurrency of {concurrency}, {trained} are trained on"
     if max(ages) > 2 * concurrency // batch:
-        return f"groups are up to {max(ages)} updates old at a concurrency of {concurrency}, by {batch}"
+        return f"groups are up to {max(ages)} updates old, {concurrency} in flight, {batch} a rollout"
     return ""
 
 

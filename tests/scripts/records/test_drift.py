@@ -15,6 +15,7 @@ from overlay.patch import Calls, Patch, Project, one_target, replaced, variant
 from overlay.source.table import Row, Table
 from records._drift_history import Repository
 from sources import git_sources
+from sources.releases import Release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,10 +137,14 @@ def test_a_frozen_table_has_what_was_out_by_then(drift: Any, history: History) -
     row = table().all[0]
     names = ["verl==1.0", "verl==9.9", "verl image 1", "verl main"]
     one = Table([Row(**{**vars(row), "on": {"a": names[:2], "b": names[2:3], "c": names[3:]}})])
-    parts = {"verl image 1": "verl 1.0 + megatron-core 0.16.1 + TE 2.8", "verl main": f"verl {younger}"}
+    listed = [
+        *(Release(name) for name in names[:2]),
+        Release("verl image 1", ("verl 1.0", "megatron-core 0.16.1", "TE 2.8")),
+        Release("verl main", (f"megatron {younger}",)),
+    ]
     repository = Repository(history.folder)
     try:
-        found = drift.out_by(repository, START, one, {**parts, "verl main": f"megatron {younger}"})
+        found = drift.out_by(repository, START, one, listed)
     finally:
         repository.close()
     assert [row.on for row in found.all] == [{"a": ["verl==1.0"], "b": ["verl image 1"]}]
