@@ -1,41 +1,40 @@
-"""The line in docs/running.md, on slime's own scripts: run with everything that they start stood in for."""
+"""What docs/running.md says of slime's own scripts: run with everything that they start stood in for."""
 
 from __future__ import annotations
 
 import io
 import json
-import re
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.real
 
 BASH = str(shutil.which("bash"))
-PAGE = (Path(__file__).parents[2] / "docs/running.md").read_text()
 #: What the scripts call, besides `ray`. None of it is to do anything.
 SILENT = ("hf", "hostname", "ip", "mkdir", "nvidia-smi", "pip", "pkill", "python3", "rm", "sleep", "ssh")
 #: What they really need.
 REAL = ("dirname", "bash", "cat", "grep", "wc", "awk", "head", "tr", "seq")
 
 RAY = """#!/bin/bash
+if [ "$1" = start ]; then printf '%s' "$OVERLAY" > "$STARTED"; fi
 for word in "$@"; do
   case "$word" in --runtime-env-json=*) printf '%s' "${word#--runtime-env-json=}" > "$SUBMITTED";; esac
 done
 """
 
 
-def line() -> str:
-    found = re.findall(r"^(sed .*) \S+$", PAGE, re.MULTILINE)
-    assert len(found) == 1
-    return str(found[0])
-
-
 @pytest.mark.parametrize("revision", ["v0.2.0", "v0.2.4", "v0.3.0", "v0.3.1"])
-def test_every_script_of_slime_arms_its_job(revision: str, tmp_path: Path, slime_repository: Path) -> None:
+def test_every_script_of_slime_starts_ray_armed_and_hands_it_variables(
+    revision: str, tmp_path: Path, slime_repository: Path
+) -> None:
+    """So `overlay run bash SCRIPT` is enough, and where that cannot be, a line in its JSON is."""
     command = ["git", "-C", str(slime_repository), "archive", revision, "scripts"]
     archive = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
     with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
@@ -50,26 +49,30 @@ def test_every_script_of_slime_arms_its_job(revision: str, tmp_path: Path, slime
     (programs / "ray").chmod(0o755)
     for name in REAL:
         (programs / name).symlink_to(str(shutil.which(name)))
-    ran = 0
+    ran = starts = 0
     for script in sorted(scripts.glob("run-*.sh")):
         assert "/pkill" not in script.read_text()
-        before = submitted(script, programs)
-        if before is None:
+        job = submitted(script, programs)
+        if job is None:
             continue  # it submits no job, or not here
-        subprocess.run([BASH, "-c", f"{line()} {script}"], check=True, timeout=20)
-        after = submitted(script, programs)
-        assert after is not None, script.name
-        assert after.pop("env_vars") == {"OVERLAY": "1", **before.pop("env_vars")}, script.name
-        assert after == before
+        if "ray start" in script.read_text():  # else it is for a cluster that runs already
+            assert (tmp_path / "started").read_text() == "1", script.name
+            starts += 1
+        assert job["env_vars"], script.name
+        assert all(isinstance(value, str) for value in job["env_vars"].values()), script.name
+        assert not [name for name in job["env_vars"] if name.startswith("OVERLAY")], script.name
         ran += 1
-    assert ran >= 10
+    assert ran >= starts >= 10
 
 
 def submitted(script: Path, programs: Path) -> dict[str, dict[str, str]] | None:
     """Return the runtime environment with which a script submits its job."""
     told = programs.parent / "submitted"
+    started = programs.parent / "started"
     told.unlink(missing_ok=True)
-    environ = {"PATH": str(programs), "SUBMITTED": str(told), "HOME": str(programs.parent)}
+    started.unlink(missing_ok=True)
+    environ = {"PATH": str(programs), "SUBMITTED": str(told), "STARTED": str(started), "OVERLAY": "1"}
+    environ["HOME"] = str(programs.parent)
     given = {"MASTER_ADDR": "127.0.0.1", "MLP_WORKER_0_HOST": "127.0.0.1", "BASE_DIR": "/nowhere"}
     subprocess.run(
         [BASH, str(script)],
