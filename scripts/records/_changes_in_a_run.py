@@ -16,20 +16,20 @@ HEAD = """# What changes in my run
 
 <!-- Written by `./scripts/matrix patches`: not to be edited. -->
 
-One row for each patch. It changes what is marked, and only under the settings in the last column: any other
-job runs as it did. slime, miles and verl run on Megatron, so read its table too.
+One row for each patch. A patch changes what is marked, and only under the settings in the last column: any other job
+runs as it did. slime, miles and verl run on Megatron, so read its table too.
 
 | column | what you may see |
 |---|---|
 | numbers | another loss, gradient, reward, learning rate or checkpoint, or other data |
-| memory | another peak: lower, or higher where memory was given back too soon |
+| memory | another peak: lower, or higher where upstream frees memory too soon |
 | speed | less time for the same work |
-| hangs | a job that waited for ever goes on |
-| crashes | a job that ended with an error goes on |
-| safety | nothing that is computed: an error where a job would go on with something wrong, or a report |
+| hangs | a job that would wait forever goes on |
+| crashes | a job that would end with an error goes on |
+| safety | nothing computed: an error instead of a wrong result, or a report |
 
-Where numbers differ by rounding alone, the last column says so. `overlay` shows which patches apply to what
-is installed, and `overlay explain ID` what one of them does and why. [All patches](patches.md) has that too.
+Where numbers differ only by rounding, the last column says so. `overlay` shows which patches apply to your
+installation. [All patches](patches.md) says what each does and why.
 """
 
 
@@ -49,13 +49,13 @@ def project_of(name: str) -> str:
 
 
 def counted(patches: Iterable[Patch]) -> str:
-    """Return how many patches change what, and which of them nobody gets unasked."""
+    """Return how many patches change what, and which are opt-in."""
     every = list(patches)
     said = ", ".join(f"{change} {sum(change in patch.changes for patch in every)}" for change in CHANGES)
     asked = ", ".join(f"`{patch.id}`" for patch in every if patch.opt_in)
     return (
-        f"{len(every)} patches. How many change what (one may change several): {said}.\n\n"
-        f"Opt-in, so that `all` leaves them out (`OVERLAY_PATCHES=all,ID` takes one): {asked or 'none'}.\n"
+        f"{len(every)} patches; a patch may change several things: {said}.\n\n"
+        f"Opt-in, selected by `OVERLAY_PATCHES=all,ID`: {asked or 'none'}.\n"
     )
 
 

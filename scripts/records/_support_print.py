@@ -1,4 +1,4 @@
-"""The tables as people read them: for each project what its patches do on each release, and on each image."""
+"""The tables as people read them: for each project a row for each source, and a column for each patch."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from sources.releases import Release
 
 PATCHES = releases.LIST.parents[1] / "patches"
-#: What stands for a verdict. Capitals need a person.
-SIGNS = {APPLY: "applies", "not-needed": "not needed", "unknown-source": "UNKNOWN", None: "-"}
-#: Columns of a block.
+#: What stands for a verdict, in one letter and in words. What is left out is not there.
+SIGNS = {
+    APPLY: ("+", "applies: the contract fails on upstream alone, and holds with the patch"),
+    "not-needed": (".", "not needed: upstream has its own fix, or not yet the feature"),
+    "unknown-source": ("?", "not tested there, so not applied, and a warning says so"),
+}
+#: Columns of a line of text.
 WIDTH = 100
-#: Stands for a space at which no line is to end.
-_TIED = "\0"
-
 
 #: What asks for what serves it.
 _ASKS = (APPLY, *LOUD)
@@ -96,49 +97,32 @@ def text() -> str:
     """Return what the tables say of each source of the list, and which patches have had their day."""
     listed = releases.read()
     table = cells(rows(), load_patches(), listed)
-    parts = []
-    for project in dict.fromkeys(one.project for one in listed):
-        ours = [one for one in listed if one.project == project]
-        plain = {_label(one): table[one.name] for one in ours if not one.is_image}
-        parts += [_table(project, plain)] if plain else []
-        parts += [_block(one, table[one.name]) for one in ours if one.is_image]
+    parts = ["\n".join(f"{sign}  {words}" for sign, words in SIGNS.values())]
+    for project in dict.fromkeys(
+        target.project.name for one in load_patches().values() for target in one.targets
+    ):
+        group = project.partition("-")[0]
+        patches = sorted(patch for patch in load_patches() if patch.startswith(f"{group}."))
+        here = [one for one in listed if any(patch in table[one.name] for patch in patches)]
+        if patches and here:
+            parts.append("\n".join(_table(group, patches, here, table)))
     done = ", ".join(over(table, load_patches(), listed)) or "none"
     parts.append(textwrap.fill(f"not needed by the newest release and the heads: {done}", WIDTH))
     return "\n\n".join(parts)
 
 
-def _label(release: Release) -> str:
-    """Return what stands in the first column: the version, or the name of a head and its commit."""
-    if not release.parts:
-        return release.name.partition("==")[2]
-    return f"{release.name.partition(' ')[2]} {release.parts[0].partition(' ')[2]}"
+def _table(
+    group: str, patches: list[str], listed: list[Release], table: Mapping[str, Mapping[str, str]]
+) -> list[str]:
+    """Return a row for each source, with what an image is made of at its end."""
+    width = max(len(group), *(len(one.name) for one in listed))
+    lines = staircase(patches, group, width)
+    for one in listed:
+        signs = "".join(SIGNS.get(table[one.name].get(patch, ""), " ")[0] for patch in patches)
+        lines.append(f"{one.name:<{width}}  {signs}  {' + '.join(one.parts)}".rstrip())
+    return lines
 
 
-def _table(project: str, rows: Mapping[str, Mapping[str, str]]) -> str:
-    """Return a row for each release, a column for each patch."""
-    patches = sorted({patch for row in rows.values() for patch in row})
-    lines = [[project, *(patch.partition(".")[2] for patch in patches)]]
-    lines += [[version, *(SIGNS[row.get(patch)] for patch in patches)] for version, row in rows.items()]
-    widths = [max(len(row[column]) for row in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in lines
-    )
-
-
-def _block(image: Release, row: Mapping[str, str]) -> str:
-    """Return what an image is made of, and below it a line for each of the signs."""
-    signs: dict[str, list[str]] = {}
-    for patch, verdict in sorted(row.items()):
-        signs.setdefault(SIGNS[verdict], []).append(patch)
-    width = max(map(len, signs), default=0)
-    # A line ends after a part, never in one.
-    parts = " + ".join(part.replace(" ", _TIED) for part in image.parts)
-    lines = textwrap.wrap(f"{image.name} = {parts}", WIDTH, subsequent_indent="    ", break_on_hyphens=False)
-    lines = [line.replace(_TIED, " ") for line in lines]
-    for said, patches in sorted(signs.items()):
-        lines += textwrap.wrap(
-            ", ".join(patches), WIDTH, initial_indent=f"  {said:<{width}}  ",
-            subsequent_indent=" " * (width + 4), break_on_hyphens=False,
-        )  # fmt: skip
-    return "\n".join(lines)
+def staircase(names: Iterable[str], corner: str, width: int) -> list[str]:
+    """Return the heads of columns that are one character wide, each name above its column."""
+    return [f"{'' if place else corner:<{width}}  {'|' * place}{name}" for place, name in enumerate(names)]

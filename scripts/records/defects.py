@@ -35,9 +35,9 @@ PAGE = ROOT / "docs" / "defects.md"
 SIGNS = {
     "mended": ("+", "present, and a patch mends it"),
     "open": ("X", "present, and no patch mends it"),
-    "unknown": ("?", "the source is there and not known"),
+    "unknown": ("?", "this source was not tested"),
     "not-needed": (".", "not in this release"),
-    "": (" ", "the project is not in it"),
+    "": (" ", "the project is not in this image"),
 }
 
 #: Release to defect to what is said of it, a key of `SIGNS`.
@@ -47,10 +47,11 @@ HEAD = """# Known defects
 
 <!-- Written by `./scripts/matrix defects`: not to be edited. -->
 
-What is known to be wrong in the releases of the support matrix ([what patches do there](support.md)): by
-release, and below it in words. `overlay audit` says it of what is installed, by its source, and with
-`--settings FILE` which of it the settings of a job meet ([how](audit.md)). A defect that is not here may be
-there all the same.
+What is known to be wrong in each release, image and head that overlay was tested on. For each project there is a map of
+its releases, and below it three lines on each defect: what goes wrong, under which settings, and what helps.
+`overlay audit` says [which of these you have](audit.md). Defects that nobody has found yet are not listed.
+
+Unless a defect says otherwise, the contract of its patch measures it: `overlay prove PATCH` fails on upstream alone.
 """
 
 
@@ -98,7 +99,10 @@ def page() -> str:
         ours = _sorted(defect for defect in defects.values() if defect.project.name == project)
         rows = [one for one in listed if any(defect.id in found[one.name] for defect in ours)]
         parts += [f"## {project}", "", "```text", *_table(ours, rows, found), "```", ""]
-        parts += [_section(defect, patches) for defect in ours]
+        for harm, words in HARMS.items():
+            if members := [defect for defect in ours if defect.harm == harm]:
+                said = [_entry(defect, patches) for defect in members]
+                parts += [f"### {project}: {harm}", "", f"{words[0].upper()}{words[1:]}.", "", *said, ""]
     return "\n".join(parts)
 
 
@@ -112,37 +116,32 @@ def _table(defects: list[Defect], rows: list[releases.Release], found: Map) -> l
     names = [one.name for one in rows]
     width = max(len(defect.id) for defect in defects)
     harm = max(map(len, HARMS))
-    lines = []
-    for place, name in enumerate(names):
-        bars = "|" * place
-        lines.append(f"{'':{harm + 2 + width + 2}}{bars}{name}".rstrip())
+    lines = _support_print.staircase(names, "", harm + 2 + width)
     for defect in defects:
         cells = "".join(SIGNS[found[name].get(defect.id, "")][0] for name in names)
         lines.append(f"{defect.harm:<{harm}}  {defect.id:<{width}}  {cells}".rstrip())
     return lines
 
 
-def _section(defect: Defect, patches: dict[str, Patch]) -> str:
-    read = "read in the source; no run has shown it"
-    shown = read if defect.shown == READ else f"measured by `{defect.shown}`"
-    facts = [
-        f"- {defect.harm}: {HARMS[defect.harm]}",
-        f"- met under: {defect.met}",
-        f"- upstream: {', '.join(map(link, defect.upstream)) or 'not reported'}"
-        + (f"; fixed in {defect.project.name} {defect.fixed}" if defect.fixed else "; fixed in no release"),
-        f"- shown: {shown}",
-    ]
+def _entry(defect: Defect, patches: dict[str, Patch]) -> str:
+    """Return the three lines on one defect."""
+    helps = []
     if defect.patch:
-        named = ", which is opt-in" if patches[defect.patch].opt_in else ""
-        facts.append(f"- mended by [`{defect.patch}`](patches.md#{defect.patch.replace('.', '')}){named}")
-    else:
-        facts.append("- mended by no patch")
+        opt_in = " (opt-in)" if patches[defect.patch].opt_in else ""
+        helps.append(f"[`{defect.patch}`](patches.md#{defect.patch.replace('.', '')}){opt_in}")
     if defect.way_out:
-        tried = f"tried by `{defect.tried}`" if defect.tried else "not tried"
-        facts.append(f"- way out: {defect.way_out} ({tried})")
-    elif not defect.patch:
-        facts.append(f"- way out: {'the release with the fix' if defect.fixed else 'none is known'}")
-    return "\n".join([f"### `{defect.id}`", "", defect.summary, "", *facts, ""])
+        helps.append(f"{defect.way_out} ({f'tried by `{defect.tried}`' if defect.tried else 'not tried'})")
+    if defect.fixed:
+        helps.append(f"{defect.project.name} {defect.fixed}")
+    own = defect.upstream != (patches[defect.patch].upstream if defect.patch else ())
+    if own and defect.upstream:
+        helps.append(f"see {', '.join(map(link, defect.upstream))}")
+    if defect.shown == READ:
+        helps.append("read in the source, and not run")
+    elif not defect.shown.startswith("overlay prove"):
+        helps.append(f"measured by `{defect.shown}`")
+    lines = [f"- **`{defect.id}`**: {defect.summary}", f"  *When:* {defect.met}"]
+    return "\\\n".join([*lines, f"  *Helps:* {'; '.join(helps) or 'nothing that is known'}."])
 
 
 def main(arguments: list[str]) -> int:

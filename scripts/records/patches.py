@@ -6,6 +6,7 @@ With `--check` nothing is written, and the pages are compared with what would be
 from __future__ import annotations
 
 import argparse
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,13 +25,13 @@ PAGE = ROOT / "docs" / "patches.md"
 #: What each patch changes in a job that runs.
 CHANGES = ROOT / "docs" / "changes-in-a-run.md"
 
-HEAD = """# The patches
+HEAD = """# All patches
 
 <!-- Written by `./scripts/matrix patches`: not to be edited. -->
 
-What each patch says of itself, as `overlay explain ID` does, and on which releases and heads it was tested.
-Each patch has a contract: a test that fails on upstream alone wherever the patch applies. `overlay prove ID`
-runs it on what is installed. [The support page](support.md) has images too.
+What each patch fixes, when you meet the defect, why the fix is right, and the releases that it was tested on
+([with the images](support.md)). `overlay explain ID` prints the same for your installation. Every patch has a
+contract: a test that fails on upstream alone and holds with the patch. `overlay prove ID` runs it on your installation.
 """
 
 
@@ -42,21 +43,16 @@ def page() -> str:
 
 def section(patch: Patch) -> str:
     """Return what the page says of one patch."""
+    exact = f"opt-in (`OVERLAY_PATCHES=all,{patch.id}`)" if patch.opt_in else "exact"
+    needs = f" Needs {', '.join(f'`{name}`' for name in patch.requires)}." if patch.requires else ""
+    measured = "".join(f" [Measured]({place})." for place in measurements(patch.id))
     facts = [
-        f"- changes in a job: {', '.join(patch.changes)}",
-        f"- met under: {patch.met}",
-        f"- upstream: {', '.join(map(link, patch.upstream))}",
+        f"- *When:* {patch.met} *Changes:* {', '.join(patch.changes)}.{measured}",
+        f"- *{exact[0].upper()}{exact[1:]}:* {patch.evidence}{needs}",
+        f"- *Tested:* {'; '.join(tested(patch, target) for target in patch.targets)}. "
+        f"*Upstream:* {', '.join(map(link, patch.upstream))}.",
     ]
-    if measured := pages(patch.id):
-        facts.append("- what was measured: " + ", ".join(f"[{name}]({name})" for name in measured))
-    if patch.opt_in:
-        facts.append(f"- opt-in: `OVERLAY_PATCHES=all,{patch.id}`. {patch.evidence}")
-    else:
-        facts.append(f"- exact: {patch.evidence}")
-    if patch.requires:
-        facts.append("- needs: " + ", ".join(f"`{name}`" for name in patch.requires))
-    facts += [tested(patch, target) for target in patch.targets]
-    return "\n".join([f"## `{patch.id}`", "", f"**{patch.summary}.**", "", patch.why, "", *facts, ""])
+    return "\n".join([f"## `{patch.id}`", "", f"**{patch.summary}.** {patch.why}", "", *facts, ""])
 
 
 def link(reference: str) -> str:
@@ -68,7 +64,7 @@ def link(reference: str) -> str:
 def tested(patch: Patch, target: Target) -> str:
     """Return on which sources of one project a patch applies, and on which it is not needed."""
     if target.serves:
-        return f"- {target.project.name}: changed for {target.serves} alone"
+        return f"{target.project.name}: changed for {target.serves} alone"
     parts = []
     for verdict, words in (("apply", "applies to"), ("not-needed", "not needed by")):
         names = {
@@ -80,7 +76,7 @@ def tested(patch: Patch, target: Target) -> str:
         if ranges := _ranges(names, target.project.name):
             parts.append(f"{words} {ranges}")
     kind = " (optional)" if target.optional else ""
-    return f"- {target.project.name}{kind}: {'; '.join(parts) or 'not tested alone'}"
+    return f"{target.project.name}{kind}: {', '.join(parts) or 'not tested alone'}"
 
 
 @cache
@@ -105,13 +101,15 @@ def _ranges(names: set[str], project: str) -> str:
     )
 
 
-def pages(name: str) -> list[str]:
-    """Return the pages of the documents that are about a patch: their first lines name it."""
+def measurements(name: str) -> list[str]:
+    """Return the places in the documents whose heading names a patch."""
     found = []
     for path in sorted((ROOT / "docs").glob("*.md")):
-        first = path.read_text().partition("\n## ")[0]
-        if path not in (PAGE, CHANGES) and f"`{name}`" in first:
-            found.append(path.name)
+        if path in (PAGE, CHANGES):
+            continue
+        for title in re.findall(rf"^#+ (.*`{re.escape(name)}`.*)$", path.read_text(), re.MULTILINE):
+            anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+            found.append(f"{path.name}#{anchor}")
     return found
 
 
