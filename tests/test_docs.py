@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -97,22 +100,93 @@ def test_what_changes_in_a_run_has_each_patch_once_with_what_it_changes() -> Non
     assert set(re.findall(r"\(patches\.md#(.+?)\)", patches.CHANGES.read_text())) == headings
 
 
-def test_every_page_can_be_reached_from_the_first_one() -> None:
-    reached, todo = set(), [ROOT / "README.md"]
-    while todo:
-        page = todo.pop()
-        reached.add(page)
-        links = re.findall(r"\]\((?!https?:)([^)#]+\.md)", page.read_text())
-        todo += [path for link in links if (path := (page.parent / link).resolve()) not in reached]
-    assert {page.resolve() for page in DOCS} <= reached
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_links_exist(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def built(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site))
+
+
+def test_the_site_builds_and_can_be_searched(tmp_path: Path) -> None:
+    done = built(ROOT / "mkdocs.yml", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {folder.parent.name for folder in tmp_path.glob("*/index.html")} >= {"running", "patches"}
+    assert "slime.loss-memory" in (tmp_path / "search" / "search_index.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    {
+        "[gone](nowhere.md)": "nowhere.md",
+        "[gone](index.md#no-such-heading)": "no-such-heading",
+        "linked from nowhere": "not included in the",
+    }.items(),
+)
+def test_a_dead_link_or_a_page_outside_the_navigation_stops_the_site(
+    page: str, said: str, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    name = "new.md" if said.startswith("not") else "pin.md"
+    with (tmp_path / "docs" / name).open("a") as file:
+        file.write(f"\n{page}\n")
+    done = built(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def typed(page: Path) -> list[list[str]]:
+    """Return the commands in the blocks of a page that a reader types into a shell."""
+    blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+@cache
+def help_of(*command: str) -> str:
+    return run(*command, "--help").stdout
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
-def test_links_and_paths_exist(page: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target
-    for command in re.findall(r"^(\./scripts/\w+)", page.read_text(), re.MULTILINE):
-        assert os.access(ROOT / command, os.X_OK), command
+def test_commands_have_the_options_that_pages_give_them(page: Path) -> None:
+    for line in typed(page):
+        program, *words = [word for word in line if not re.fullmatch(r"[A-Z_]+=.*", word)] or [""]
+        asked = [word for word in words[:1] if re.fullmatch(r"[a-z]+", word)]
+        if program == "overlay":
+            known = help_of(sys.executable, "-m", "overlay", *asked)
+            if asked == ["run"]:  # what it starts has options of its own
+                words = words[: next(at for at, word in enumerate(words) if at and word[0] != "-")]
+        elif program.startswith("./scripts/"):
+            known = help_of(str(ROOT / program), *asked)
+        else:
+            continue
+        assert known, line
+        for option in (word.partition("=")[0] for word in words if word.startswith("--")):
+            assert option in known, (line, option)
+
+
+def test_known_messages_of_overlay_are_words_of_its_code() -> None:
+    section = (ROOT / "docs/known-issues.md").read_text().partition("## Messages")[2].partition("\n## ")[0]
+    texts = [path.read_text() for path in (ROOT / "startup").iterdir()]
+    for path in [file for room in ("overlay", "compat", "patches") for file in (ROOT / room).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts.append(
+                "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in parts)
+            )
+    known = "\n".join(texts)
+    messages = [
+        message
+        for title in re.findall(r"^### (.*)$", section, re.MULTILINE)
+        for message in re.findall(r"`([^`]+)`", title)
+    ]
+    assert messages
+    for message in messages:
+        for words in re.split(r"\.\.\.|overlay: |\w+Error: |[:,.;] |[()]", message):
+            assert words.strip(" :;") in known, message
 
 
 def headings(page: Path) -> set[str]:

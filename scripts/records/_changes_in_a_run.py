@@ -16,8 +16,8 @@ HEAD = """# What changes in my run
 
 <!-- Written by `./scripts/matrix patches`: not to be edited. -->
 
-One row for each patch. A patch changes what is marked, and only under the settings in the last column: any other job
-runs as it did. slime, miles and verl run on Megatron, so read its table too.
+One row for each patch. A patch changes what is marked, and only under the settings in the last column: any
+other job runs as it did. slime, miles and verl run on Megatron, so read its table too.
 
 | column | what you may see |
 |---|---|

@@ -47,11 +47,13 @@ HEAD = """# Known defects
 
 <!-- Written by `./scripts/matrix defects`: not to be edited. -->
 
-What is known to be wrong in each release, image and head that overlay was tested on. For each project there is a map of
-its releases, and below it three lines on each defect: what goes wrong, under which settings, and what helps.
-`overlay audit` says [which of these you have](audit.md). Defects that nobody has found yet are not listed.
+What is known to be wrong in each release, image and head that overlay was tested on. For each project there
+is a map of its releases, and below it three lines on each defect: what goes wrong, under which settings, and
+what helps. `overlay audit` says [which of these you have](audit.md). Defects that nobody has found yet are
+not listed.
 
-Unless a defect says otherwise, the contract of its patch measures it: `overlay prove PATCH` fails on upstream alone.
+Unless a defect says otherwise, the contract of its patch measures it: `overlay prove PATCH` fails on upstream
+alone.
 """
 
 

@@ -31,7 +31,8 @@ HEAD = """# All patches
 
 What each patch fixes, when you meet the defect, why the fix is right, and the releases that it was tested on
 ([with the images](support.md)). `overlay explain ID` prints the same for your installation. Every patch has a
-contract: a test that fails on upstream alone and holds with the patch. `overlay prove ID` runs it on your installation.
+contract: a test that fails on upstream alone and holds with the patch. `overlay prove ID` runs it on your
+installation.
 """
 
 
@@ -46,11 +47,11 @@ def section(patch: Patch) -> str:
     exact = f"opt-in (`OVERLAY_PATCHES=all,{patch.id}`)" if patch.opt_in else "exact"
     needs = f" Needs {', '.join(f'`{name}`' for name in patch.requires)}." if patch.requires else ""
     measured = "".join(f" [Measured]({place})." for place in measurements(patch.id))
+    links = ", ".join(map(link, patch.upstream))
     facts = [
         f"- *When:* {patch.met} *Changes:* {', '.join(patch.changes)}.{measured}",
         f"- *{exact[0].upper()}{exact[1:]}:* {patch.evidence}{needs}",
-        f"- *Tested:* {'; '.join(tested(patch, target) for target in patch.targets)}. "
-        f"*Upstream:* {', '.join(map(link, patch.upstream))}.",
+        f"- *Tested:* {'; '.join(tested(patch, target) for target in patch.targets)}. *Upstream:* {links}.",
     ]
     return "\n".join([f"## `{patch.id}`", "", f"**{patch.summary}.** {patch.why}", "", *facts, ""])
 

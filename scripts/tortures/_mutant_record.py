@@ -40,15 +40,13 @@ def table(patches: Iterable[str], columns: Sequence[str]) -> str:
     head = f"{'patch':28}{'mutants':>8}" + "".join(f"{column:>9}" for column in columns)
     lines = [f"{head}  {'run on':10}  seed"]
     total = dict.fromkeys(columns, 0)
-    for patch in sorted(patches):
-        if patch not in record:
-            lines.append(f"{patch:28}{'-':>8}  not run yet")
-            continue
+    for patch in sorted({*patches} & {*record}):
         row = record[patch]
         counts = {column: row["outcomes"].get(column, 0) for column in columns}
         total = {column: total[column] + counts[column] for column in columns}
         lines.append(f"{_line(patch, counts)}  {row['run']}  {row['seed']}")
-    return "\n".join([*lines, _line("all", total)])
+    lines.append(_line("all", total))
+    return "\n".join([*lines, f"not run on {len({*patches} - {*record})} other patches"])
 
 
 def _line(name: str, counts: Mapping[str, int]) -> str:
