@@ -27,14 +27,14 @@ _silent, _hang, _oom, _crash, _slow = by_harm(MEGATRON)
 DEFECTS = (
     _silent(
         id="megatron.ranks-differ",
-        summary="Ranks that run different patches or sources train on together: upstream compares nothing.",
+        summary="Ranks with different patches or sources train together, because upstream compares nothing.",
         when=all_of(beyond("the environments of the ranks differ")),
         patch="megatron.agreement",
     ),
     _silent(
         id="megatron.async-save-unpinned",
-        summary="Megatron writes an asynchronous checkpoint from pinned memory that the trainer may use "
-        "again meanwhile: the checkpoint is corrupt, which shows when it is loaded.",
+        summary="An asynchronous checkpoint is written from pinned memory that the trainer may reuse "
+        "meanwhile. It is corrupt, which shows when it is loaded.",
         when=all_of(switched("async_save"), among("use_persistent_ckpt_worker", False)),
         patch="megatron.async-checkpoint-pin",
     ),
@@ -46,14 +46,14 @@ DEFECTS = (
     ),
     _crash(
         id="megatron.no-dynamic-cp",
-        summary="verl's dynamic context parallelism asks for names that this release has not: "
-        "AssertionError, or with fused kernels the wrong rotary positions.",
+        summary="This release lacks names that verl's dynamic context parallelism uses: "
+        "AssertionError, or wrong rotary positions with fused kernels.",
         when=all_of(switched("dynamic_context_parallel")),
         patch="megatron.dynamic-cp-names",
     ),
     _silent(
         id="megatron.expert-norm-missing",
-        summary="(TP-1)/TP of the gradients of grouped experts is missing from the norm and from clipping.",
+        summary="The gradient norm, and so clipping, misses (TP-1)/TP of the gradients of grouped experts.",
         met="Grouped experts with tensor parallelism, on Transformer Engine 2.13 or later.",
         when=all_of(_TP, _EXPERTS, beyond("Transformer Engine is 2.13 or later")),
         sites=(_GROUPED,),
@@ -62,7 +62,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.mla-norm-repeated",
-        summary="Undivided projections of multi-latent attention count TP times in the norm and in clipping.",
+        summary="The gradient norm, and so clipping, counts undivided projections of multi-latent "
+        "attention TP times.",
         met="Multi-latent attention with tensor parallelism on Transformer Engine.",
         when=all_of(_TP, switched("multi_latent_attention")),
         sites=(_LINEAR,),
@@ -71,26 +72,23 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.sink-norm-missing",
-        summary="Only the attention sinks of the first tensor parallel rank count in the gradient norm.",
+        summary="The gradient norm counts only the attention sinks of the first tensor parallel rank.",
         met="softmax_type=learnable with tensor parallelism.",
         when=all_of(_TP, among("softmax_type", "learnable")),
-        sites=(
-            _SINKS,
-            _SOFTMAX,
-        ),
+        sites=(_SINKS, _SOFTMAX),
         patch="megatron.grad-norm",
     ),
     _silent(
         id="megatron.label-smoothing-local",
-        summary="Labels are smoothed over a rank's part of the vocabulary: the gradient is of no rank's "
-        "loss.",
+        summary="Labels are smoothed over a rank's part of the vocabulary, so the gradient is that of "
+        "no rank's loss.",
         when=all_of(_TP, beyond("the loss is called with label_smoothing")),
         patch="megatron.label-smoothing-over-tp",
     ),
     _silent(
         id="megatron.masked-loss-mean-of-means",
-        summary="A masked loss is divided by the tokens of a rank's own slices, so that tokens with few "
-        "others beside them weigh more. Nobody notices; in 0.14 a slice without any is NaN.",
+        summary="A masked loss is divided by the tokens of a rank's own slices, so a token weighs "
+        "more where its rank has few. In 0.14, a slice without tokens is NaN.",
         when=all_of(
             _CP,
             _PER_BATCH,
@@ -101,8 +99,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.aux-loss-per-token-scale",
-        summary="With a loss per token the gradient of a router's auxiliary losses is too small by the "
-        "tensor times the context parallel size. Nobody notices: what is logged does not show it.",
+        summary="With a loss per token, the gradient of a router's auxiliary losses is too small by "
+        "the tensor times the context parallel size. The log doesn't show it.",
         when=all_of(_PER_TOKEN, _EXPERTS, one_of(_AUX, _Z), one_of(_TP, _CP)),
         only=("0.12", "0.14", "before 0.16", "0.16", "0.18"),
         fixed="0.19.0",
@@ -110,8 +108,9 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.masked-tokens-overcounted",
-        summary="With a padding mask an all-reduce overwrites a rank's number of tokens with that of all, "
-        "and the gradient of auxiliary losses is too large by the tensor times the context parallel size.",
+        summary="With a padding mask, a rank's number of tokens is overwritten with that of all "
+        "ranks. The gradient of auxiliary losses is too large by the tensor times the context "
+        "parallel size.",
         met="aux_loss or seq_aux_loss with a padding mask, calculate_per_token_loss and tensor or context "
         "parallelism.",
         when=all_of(_PER_TOKEN, _EXPERTS, _AUX, one_of(_TP, _CP), beyond("there is a padding mask")),
@@ -122,8 +121,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.aux-loss-report-of-one-rank",
-        summary="What is logged of a router's z-loss is the mean over one rank's tokens, and before 0.14 "
-        "that of all auxiliary losses is of one data parallel rank.",
+        summary="The logged z-loss of a router is the mean over one rank's tokens. Before 0.14 all "
+        "logged auxiliary losses are those of one data parallel rank.",
         met="moe_z_loss_coeff on several ranks (in 0.14 and 0.15 with tensor, in 0.18 with tensor or context "
         "parallelism); before 0.14 moe_aux_loss_coeff with data parallelism.",
         when=(
@@ -136,8 +135,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.aux-loss-cp-scale",
-        summary="Without a loss per token the gradient of a router's auxiliary losses is too small by the "
-        "context parallel size. Nobody notices: what is logged does not show it.",
+        summary="Without a loss per token, the gradient of a router's auxiliary losses is too small "
+        "by the context parallel size. The log doesn't show it.",
         when=all_of(_PER_BATCH, _EXPERTS, one_of(_AUX, _Z), _CP),
         only=("0.12", "0.14"),
         fixed="0.16.0",
@@ -145,8 +144,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.seq-aux-loss-micro-batch-scale",
-        summary="With a loss per token the gradient of seq_aux_loss is too small by the number of sequences "
-        "in a micro-batch. Nobody notices: what is logged is right.",
+        summary="With a loss per token, the gradient of seq_aux_loss is too small by the number of "
+        "sequences in a micro-batch. The log doesn't show it.",
         met="seq_aux_loss with calculate_per_token_loss and several sequences in a micro-batch, in 0.16 to "
         "0.18 and on the dev branch.",
         when=all_of(
@@ -164,8 +163,8 @@ DEFECTS = (
     ),
     _oom(
         id="megatron.recompute-holds-inputs",
-        summary="Recomputation of MoE layers keeps every layer's input and its gradient after the backward. "
-        "One notices by memory that grows with the layers.",
+        summary="Recomputed MoE layers keep their input and its gradient after the backward, so "
+        "memory grows with the number of layers.",
         met="Recomputation of MoE layers: recompute_granularity=full, or selective with moe among "
         "recompute_modules.",
         when=(
@@ -177,14 +176,14 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.reduce-not-returned",
-        summary="A sum over tensor parallel ranks is thrown away if the tensor is not contiguous.",
+        summary="A sum over tensor parallel ranks is lost if the tensor is not contiguous.",
         when=all_of(_TP, beyond("a module of your own hands in a transposed, sliced or expanded tensor")),
         patch="megatron.reduce-contiguous",
     ),
     _silent(
         id="megatron.reshardable-shifted",
-        summary="From the second bucket on, fully reshardable checkpoints hold each parameter's optimizer "
-        "state shifted into the next. Nobody notices before the job resumes from nonsense.",
+        summary="From the second bucket on, fully reshardable checkpoints store each parameter's "
+        "optimizer state shifted into the next. It shows when the job resumes.",
         when=all_of(
             switched("dist_ckpt_optim_fully_reshardable"),
             switched("overlap_grad_reduce"),
@@ -194,7 +193,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.resumed-decay-late",
-        summary="The first step after a resume decays weights by the new schedule, not the checkpoint's.",
+        summary="The first step after a resume uses the weight decay of the new schedule, not the "
+        "checkpoint's.",
         when=all_of(
             switched("use_checkpoint_opt_param_scheduler"),
             beyond("the job resumes with another weight decay than it was saved with"),
@@ -203,7 +203,7 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.sigmoid-scores-coarse",
-        summary="The balancing loss of a sigmoid router takes scores in bfloat16, in which experts tie.",
+        summary="The balancing loss of a sigmoid router uses bfloat16 scores, in which experts tie.",
         when=all_of(
             _EXPERTS,
             among("moe_router_score_function", "sigmoid"),
@@ -227,15 +227,15 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.mtp-mean-of-means",
-        summary="Under context parallelism the multi-token prediction loss is a mean of the means of ranks: "
-        "tokens with few others beside them weigh more.",
+        summary="Under context parallelism the multi-token prediction loss is a mean of ranks' means, "
+        "so a token weighs more where its rank has few.",
         when=all_of(given("mtp_num_layers"), _CP),
         patch="megatron.mtp-loss-scale",
     ),
     _silent(
         id="megatron.param-groups-collide",
-        summary="Parameter groups that differ in learning rates or weight decay alone overwrite each other "
-        "when a checkpoint is loaded: one gets another's. Nobody notices; some optimizers do not load.",
+        summary="When a checkpoint is loaded, parameter groups that differ only in learning rates or "
+        "weight decay overwrite each other. Some optimizers don't load.",
         when=all_of(
             beyond("the job resumes, and parameter groups differ in max_lr, min_lr, start_wd or end_wd alone")
         ),
@@ -243,8 +243,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.gdn-norm-gradient",
-        summary="The norm at the end of Megatron's Gated DeltaNet has on each tensor parallel rank the "
-        "gradient of its own heads, which nothing sums without sequence parallelism: copies drift apart.",
+        summary="Without sequence parallelism, each tensor parallel rank trains the last norm of a "
+        "Gated DeltaNet on its own heads only, and the copies drift apart.",
         when=all_of(
             _TP, among("sequence_parallel", False), beyond("the model has Megatron's Gated DeltaNet")
         ),
@@ -252,8 +252,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.mla-rotary-key-gradient",
-        summary="The rotary key that all heads of multi-latent attention share gets the gradient of one "
-        "tensor parallel rank's heads: the down projection and all layers before train on too little.",
+        summary="The rotary key that all heads of multi-latent attention share gets the gradient of "
+        "one rank's heads, so the down projection and all earlier layers get too little.",
         when=all_of(
             _TP,
             switched("multi_latent_attention"),
@@ -267,13 +267,13 @@ DEFECTS = (
     ),
     _crash(
         id="megatron.mtp-no-token-nan",
-        summary="A micro-batch that leaves multi-token prediction no token makes loss and gradients NaN.",
+        summary="If multi-token prediction has no token in a micro-batch, loss and gradients are NaN.",
         when=all_of(given("mtp_num_layers"), beyond("a micro-batch on a rank has no token to predict")),
         patch="megatron.mtp-without-tokens",
     ),
     _crash(
         id="megatron.uniform-recompute-index",
-        summary="Uniform recomputation ends in an IndexError where the last chunk has fewer layers.",
+        summary="Uniform recomputation ends in an IndexError if the last chunk has fewer layers.",
         when=all_of(
             among("recompute_granularity", "full"),
             among("recompute_method", "uniform"),
@@ -283,7 +283,7 @@ DEFECTS = (
     ),
     _oom(
         id="megatron.attention-logit-kept",
-        summary="The greatest attention logit is never reset, and keeps the graph of each step in memory.",
+        summary="The largest attention logit is never reset, and keeps the graph of each step in memory.",
         when=all_of(switched("log_max_attention_logit"), among("qk_clip", False)),
         patch="megatron.attention-logit-memory",
     ),

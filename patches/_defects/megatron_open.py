@@ -34,14 +34,11 @@ _silent, _hang, _oom, _crash, _slow = by_harm(MEGATRON)
 DEFECTS = (
     _silent(
         id="megatron.mtp-per-token-scale",
-        summary="The multi-token prediction loss per token is divided by the more tokens of the main loss.",
+        summary="The multi-token prediction loss per token is divided by the tokens of the main loss, "
+        "which has more.",
         met="mtp_num_layers with calculate_per_token_loss.",
         when=all_of(given("mtp_num_layers"), switched("calculate_per_token_loss")),
-        sites=(
-            _POST,
-            _BLOCK,
-            _MTP,
-        ),
+        sites=(_POST, _BLOCK, _MTP),
         upstream=("NVIDIA/Megatron-LM#3159",),
         fixed="0.17.0",
     ),
@@ -57,7 +54,8 @@ DEFECTS = (
     ),
     _crash(
         id="megatron.main-params-by-substring",
-        summary="A parameter's name within another's ends the load of master weights in an AssertionError.",
+        summary="Loading master weights ends in an AssertionError if a parameter's name is part of "
+        "another's.",
         met="--load-main-params-from-ckpt, with a parameter whose name is part of another's.",
         when=all_of(switched("load_main_params_from_ckpt"), beyond("a name is part of another")),
         sites=(_NAMES,),
@@ -67,9 +65,9 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.global-aux-loss-scale",
-        summary="The gradient of global_aux_loss is too small by the number of data parallel ranks. With a "
-        "padding mask and a loss per token it is not, and from 0.19 on too large by TP times CP. Nobody "
-        "notices: the report is right.",
+        summary="The gradient of global_aux_loss is too small by the number of data parallel ranks. "
+        "With a padding mask and a loss per token it is not, and from 0.19 on it is too large "
+        "by TP times CP. The log doesn't show it.",
         met="global_aux_loss with data parallelism, or with a padding mask.",
         when=all_of(
             _AUX,
@@ -86,8 +84,9 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.padded-z-loss-report",
-        summary="With a padding mask what is logged of a router's z-loss is a mean of means of ranks, which "
-        "have different numbers of tokens; before 0.19 it is the mean of one rank.",
+        summary="With a padding mask, the logged z-loss of a router is a mean of ranks' means, "
+        "although ranks have different numbers of tokens. Before 0.19 it is the mean of one "
+        "rank.",
         met="moe_z_loss_coeff with a padding mask, on several ranks.",
         when=all_of(
             above("moe_z_loss_coeff", 0),
@@ -100,7 +99,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.masked-loss-before-0-14",
-        summary="A masked loss is divided by the tokens of a rank's own slices; one without any is NaN.",
+        summary="A masked loss is divided by the tokens of a rank's own slices; a slice without "
+        "tokens is NaN.",
         met="Context parallelism without calculate_per_token_loss, and a loss function that returns a number "
         "of tokens.",
         when=all_of(
@@ -116,8 +116,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.cross-attention-group",
-        summary="Cross attention that is given a tensor parallel group of its own makes its projections with "
-        "that of Megatron's state: its gradients are summed over the wrong ranks.",
+        summary="Cross attention with a tensor parallel group of its own builds its projections with "
+        "the default group, so gradients are summed over the wrong ranks.",
         met="Cross attention with a tensor parallel group of its own (pg_collection).",
         when=all_of(_TP, beyond("the model has cross attention, and process groups of its own")),
         sites=(_CROSS,),
@@ -128,8 +128,8 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.mtp-recompute-group",
-        summary="Recomputed in FP8, multi-token prediction splits what it saves over the tensor parallel "
-        "group of Megatron's state, not its own, and puts it together from the wrong ranks.",
+        summary="Recomputed in FP8, multi-token prediction splits saved activations over the default "
+        "tensor parallel group instead of its own, and reassembles them from the wrong ranks.",
         met="mtp_num_layers in FP8, distribute_saved_activations and a pg_collection of its own.",
         when=all_of(
             _TP,
@@ -160,7 +160,7 @@ DEFECTS = (
     ),
     _silent(
         id="megatron.mxfp8-offsets-unaligned",
-        summary="Weights in MXFP8 are shifted behind one whose size is no multiple of 64.",
+        summary="MXFP8 weights are shifted behind a weight whose size is no multiple of 64.",
         met="reuse_grad_buf_for_mxfp8_param_ag, and parameters of sizes that are no multiples of 64.",
         when=all_of(
             switched("reuse_grad_buf_for_mxfp8_param_ag"),

@@ -41,7 +41,7 @@ DEFECTS = (
     ),
     _hang(
         id="miles.whitening-waits",
-        summary="A rank whose slices hold no response token leaves out a collective, and the others wait.",
+        summary="A rank whose slices hold no response token skips a collective, and the others wait.",
         when=all_of(*_WHITENED, beyond("some rank has no token of a response")),
         patch="miles.whiten-over-cp",
     ),

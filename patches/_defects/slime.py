@@ -33,31 +33,27 @@ DEFECTS = (
     ),
     _silent(
         id="slime.async-groups-dropped",
-        summary="Fully asynchronous rollouts throw finished groups away, those of late prompts first.",
+        summary="Fully asynchronous rollouts discard finished groups, those of late prompts first.",
         when=all_of(among("rollout_function_path", "*fully_async_rollout*")),
         patch="slime.async-groups",
     ),
     _oom(
         id="slime.bridge-recompute-lost",
-        summary="In bridge mode --recompute-granularity does not reach the model.",
+        summary="In bridge mode, --recompute-granularity doesn't reach the model.",
         when=all_of(among("megatron_to_hf_mode", "bridge"), given("recompute_granularity")),
         patch="slime.bridge-flags",
     ),
     _silent(
         id="slime.bridge-per-token-loss-lost",
-        summary="In bridge mode --calculate-per-token-loss reaches the loss and not the model.",
+        summary="In bridge mode, --calculate-per-token-loss reaches the loss but not the model.",
         when=all_of(among("megatron_to_hf_mode", "bridge"), switched("calculate_per_token_loss")),
         patch="slime.bridge-flags",
     ),
     _silent(
         id="slime.bridge-context-parallel-lost",
-        summary="In bridge mode --context-parallel-size is lost: each rank attends to its own tokens alone.",
+        summary="In bridge mode, --context-parallel-size is lost: each rank attends only to its own tokens.",
         when=all_of(among("megatron_to_hf_mode", "bridge"), _CP),
-        sites=(
-            _PROVIDER,
-            _INNER,
-            _BRIDGED,
-        ),
+        sites=(_PROVIDER, _INNER, _BRIDGED),
         fixed="0.2.4",
         patch="slime.bridge-flags",
     ),
@@ -70,8 +66,8 @@ DEFECTS = (
     ),
     _crash(
         id="slime.long-sample-refused",
-        summary="A sample longer than max_tokens_per_gpu ends the job in AssertionError: This should never "
-        "happen. Before and after this commit it gets a micro-batch of its own.",
+        summary="A sample longer than max_tokens_per_gpu ends the job in AssertionError: This should "
+        "never happen. In other releases it gets a micro-batch of its own.",
         met="--use-dynamic-batch-size, and a sample longer than --max-tokens-per-gpu.",
         when=all_of(switched("use_dynamic_batch_size"), beyond("a sample is longer than max_tokens_per_gpu")),
         only=("286750aa3",),
@@ -86,7 +82,7 @@ DEFECTS = (
     ),
     _silent(
         id="slime.model-of-another-step",
-        summary="slime loads the teacher and the old actor from the step that was named for the reference's "
+        summary="slime loads the teacher and the old actor from the step named for the reference's "
         "checkpoint. If their checkpoints lack that step, the job stops.",
         when=(
             (
@@ -108,8 +104,8 @@ DEFECTS = (
     ),
     _slow(
         id="slime.partitioner-slow",
-        summary="The partitioner takes time that grows with samples times parts, up to half a minute of each "
-        "step, while the device waits. One notices by idle devices between rollout and training.",
+        summary="The partitioner's time grows with samples times parts, up to half a minute of each "
+        "step, while the devices wait.",
         when=(
             (switched("balance_data"),),
             (switched("balance_by_flops"),),
@@ -121,8 +117,8 @@ DEFECTS = (
     ),
     _silent(
         id="slime.group-baseline-lost",
-        summary="Unless each prompt has n_samples_per_prompt samples, slime compares rewards with the mean "
-        "of the whole batch: a prompt that is always solved gets a positive advantage.",
+        summary="Unless each prompt has n_samples_per_prompt samples, rewards are compared with the "
+        "mean of the whole batch: a prompt that is always solved gets a positive advantage.",
         when=(
             (*_GROUPED, switched("use_dynamic_global_batch_size")),
             (*_GROUPED, beyond("samples are trimmed, or a rollout has several")),
@@ -131,8 +127,8 @@ DEFECTS = (
     ),
     _crash(
         id="slime.group-timeout-lost",
-        summary="After the first offload process groups have torch's timeout of 10 minutes and no NCCL "
-        "options. One notices when the watchdog stops a job in a long step or save.",
+        summary="After the first offload, process groups have torch's timeout of 10 minutes and no "
+        "NCCL options. The watchdog may then stop a long step or save.",
         when=all_of(
             switched("offload_train"),
             one_of(other("distributed_timeout_minutes", 10), given("nccl_communicator_config_path")),
@@ -141,8 +137,8 @@ DEFECTS = (
     ),
     _silent(
         id="slime.gdn-gradient-under-cp",
-        summary="Below Gated DeltaNet layers the gradient lacks what tokens on other context parallel ranks "
-        "give back. Nobody notices: losses are right, and the gradient is too small.",
+        summary="The gradient below Gated DeltaNet layers lacks what tokens on other context parallel "
+        "ranks contribute. Losses are right.",
         when=all_of(_CP, _GDN),
         only=("0.2.4",),
         patch="slime.hf-attention-gradient",
@@ -174,14 +170,15 @@ DEFECTS = (
     ),
     _silent(
         id="slime.ppo-reward-misplaced",
-        summary="Under context parallelism PPO's reward goes to the last token of the first rank: an "
-        "IndexError where it has none of the response, and else, unnoticed, the wrong token.",
+        summary="Under context parallelism, PPO's reward goes to the last token of the first rank: "
+        "the wrong token, or an IndexError if that rank has none of the response.",
         when=all_of(_PPO, _CP),
         patch="slime.masked-gae",
     ),
     _crash(
         id="slime.no-log-probs-of-rollout",
-        summary="A rollout of one step without log-probabilities of its own ends in TypeError.",
+        summary="With one step per rollout and no log-probabilities from the rollout, training ends "
+        "in TypeError.",
         when=all_of(
             among("loss_type", "policy_loss"),
             among("kl_coef", 0),
@@ -192,13 +189,13 @@ DEFECTS = (
     ),
     _silent(
         id="slime.partial-rollout-overlong",
-        summary="A response that is resumed gets the whole token budget again, and may be far too long.",
+        summary="A resumed response gets the whole token budget again, and may be far too long.",
         when=all_of(switched("partial_rollout")),
         patch="slime.partial-rollout-budget",
     ),
     _silent(
         id="slime.schedule-advanced-twice",
-        summary="A resumed run's learning rate schedule is advanced a second time, past warm-up.",
+        summary="A resume advances the learning rate schedule a second time, past warm-up.",
         when=all_of(
             one_of(
                 other("lr_decay_style", "constant"),
@@ -229,8 +226,8 @@ DEFECTS = (
     ),
     _oom(
         id="slime.vpp-rounds-down",
-        summary="With virtual pipeline stages the number of micro-batches is rounded down: they exceed the "
-        "budget. One notices by running out of memory, or by Megatron refusing a single one.",
+        summary="With virtual pipeline stages, the number of micro-batches is rounded down, so they "
+        "exceed the budget, or Megatron refuses a single one.",
         when=all_of(
             switched("use_dynamic_batch_size"),
             one_of(
@@ -249,7 +246,7 @@ DEFECTS = (
     ),
     _hang(
         id="slime.whitening-waits",
-        summary="A rank whose slices hold no response token leaves out a collective, and the others wait.",
+        summary="A rank whose slices hold no response token skips a collective, and the others wait.",
         when=all_of(_WHITENED, _CP, beyond("some rank has no token of a response")),
         patch="slime.whiten-over-cp",
     ),

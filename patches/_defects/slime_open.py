@@ -44,7 +44,7 @@ DEFECTS = (
     ),
     _crash(
         id="slime.grad-norm-unbound",
-        summary="A step that is to be skipped for an infinite gradient ends in UnboundLocalError.",
+        summary="Skipping a step with an infinite gradient ends in UnboundLocalError.",
         met="--fp16, or --no-check-for-nan-in-loss-and-grad with --loss-scale, and gradients that overflow.",
         when=(
             # Megatron leaves the check out itself where the scale of the loss is dynamic.
@@ -62,7 +62,7 @@ DEFECTS = (
     ),
     _silent(
         id="slime.kl-metric-overwritten",
-        summary="PPO's metric rollout/kl shows rewards, which misleads whoever steers by it.",
+        summary="PPO's metric rollout/kl shows rewards.",
         met="PPO.",
         when=all_of(among("advantage_estimator", "ppo")),
         sites=(_ADVANTAGES,),
@@ -70,13 +70,10 @@ DEFECTS = (
     ),
     _silent(
         id="slime.correct-samples-mispaired",
-        summary="--log-correct-samples pairs a rank's samples with the whole batch's rewards in metrics.",
+        summary="The metrics of --log-correct-samples pair a rank's samples with the whole batch's rewards.",
         met="--log-correct-samples with a data parallel size above 1.",
         when=all_of(switched("log_correct_samples"), beyond("there are several data parallel ranks")),
-        sites=(
-            _LOG,
-            "slime.utils.data:process_rollout_data",
-        ),
+        sites=(_LOG, "slime.utils.data:process_rollout_data"),
         upstream=("THUDM/slime#2234",),
         way_out="leave --log-correct-samples out",
     ),
@@ -91,8 +88,8 @@ DEFECTS = (
     ),
     _silent(
         id="slime.teacher-at-temperature-1",
-        summary="On-policy distillation compares the student at --rollout-temperature with an SGLang teacher "
-        "at 1: SGLang scores the tokens of a request at 1, whatever temperature it asks for.",
+        summary="On-policy distillation compares the student at --rollout-temperature with an SGLang "
+        "teacher at 1, because SGLang scores prompt tokens at 1 whatever a request asks for.",
         met="On-policy distillation with a teacher on SGLang, at a --rollout-temperature other than 1.",
         when=all_of(among("opd_type", "sglang"), other("rollout_temperature", 1)),
         sites=(_REWARD,),

@@ -13,7 +13,8 @@ _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 DEFECTS = (
     _silent(
         id="verl.recompute-frees-aliases",
-        summary="verl frees the memory of recomputed inputs by force: whatever else reads it reads garbage.",
+        summary="verl frees the memory of recomputed inputs by force, so anything else that uses it "
+        "reads garbage.",
         when=all_of(
             _MEGATRON,
             among("recompute_granularity", "full"),
@@ -24,8 +25,8 @@ DEFECTS = (
     ),
     _silent(
         id="verl.critic-scale-by-micro-batches",
-        summary="The critic's gradient grows with the number of micro-batches, and a short one counts as "
-        "much as a full one: changing the micro-batch size changes the learning rate.",
+        summary="The critic's gradient grows with the number of micro-batches, and a short one counts "
+        "as much as a full one. So the micro-batch size changes the learning rate.",
         when=all_of(
             one_of(switched("critic.enable"), among("critic.enable", None)),
             one_of(switched("critic.enable"), among("algorithm.adv_estimator", "gae")),
@@ -43,8 +44,8 @@ DEFECTS = (
     ),
     _silent(
         id="verl.dynamic-cp-gradient",
-        summary="Under dynamic context parallelism the gradient is too small by the data parallel size or "
-        "its square, and the reported loss wrong by another factor.",
+        summary="Under dynamic context parallelism, the gradient is too small by the data parallel "
+        "size or its square, and the reported loss is wrong by another factor.",
         when=all_of(switched("dynamic_context_parallel")),
         patch="verl.dynamic-cp-loss",
     ),
@@ -56,18 +57,18 @@ DEFECTS = (
     ),
     _slow(
         id="verl.partitioner-slow",
-        summary="The partitioner takes time that grows with samples times parts, in every step.",
+        summary="The partitioner's time grows with samples times parts, in every step.",
         patch="verl.fast-partitioner",
     ),
     _oom(
         id="verl.fsdp-keeps-outputs",
-        summary="In training the FSDP engine keeps the outputs of each micro-batch with their graph.",
+        summary="In training, the FSDP engine keeps the outputs of each micro-batch with their graph.",
         when=all_of(among("strategy", "fsdp", "fsdp2"), beyond("a mini-batch has several micro-batches")),
         patch="verl.fsdp-output-memory",
     ),
     _silent(
         id="verl.returns-end-at-observations",
-        summary="REINFORCE++ credits the last turn alone, whether the rollout succeeded or not.",
+        summary="REINFORCE++ credits only the last turn, whether the rollout succeeded or not.",
         when=all_of(
             among("algorithm.adv_estimator", "reinforce_plus_plus"),
             one_of(switched("multi_turn.enable"), beyond("an agent loop calls tools or users")),
@@ -82,8 +83,8 @@ DEFECTS = (
     ),
     _silent(
         id="verl.resume-skips-an-epoch",
-        summary="A job that is resumed from the last step of an epoch (in 0.9 one of SFT) skips the next, or "
-        "ends at once with exit code 0. Nobody notices but by the number of steps.",
+        summary="A job that resumes from the last step of an epoch (in 0.9 only SFT) skips the next, "
+        "or ends at once with exit code 0. Only the number of steps shows it.",
         when=all_of(
             other("trainer.resume_mode", "disable"), beyond("it resumes from the last step of an epoch")
         ),
@@ -91,7 +92,7 @@ DEFECTS = (
     ),
     _silent(
         id="verl.resume-restarts-schedule",
-        summary="On Megatron each resume starts warm-up and decay of the learning rate anew.",
+        summary="On Megatron, each resume restarts warm-up and decay of the learning rate.",
         when=all_of(
             _MEGATRON,
             among("use_checkpoint_opt_param_scheduler", False),
@@ -106,13 +107,13 @@ DEFECTS = (
     ),
     _silent(
         id="verl.validation-reseeds",
-        summary="Each validation sets NumPy's global generator back, and the same is drawn again.",
+        summary="Each validation resets NumPy's global generator, so the same numbers are drawn again.",
         when=all_of(beyond("code in the trainer's process draws from np.random")),
         patch="verl.seeded-validation",
     ),
     _slow(
         id="verl.sft-ranks-uneven",
-        summary="SFT on Ray gives ranks uneven work, or spends long on sharing it out.",
+        summary="SFT on Ray gives ranks uneven work, or takes long to share it out.",
         when=all_of(other("trainer.balance_batch", False), beyond("it is SFT on Ray")),
         patch="verl.sft-balance",
     ),
@@ -139,8 +140,8 @@ DEFECTS = (
     ),
     _silent(
         id="verl.mooncake-mark-in-weights",
-        summary="A rollout worker writes its mark of completion into the first four bytes of a bucket of "
-        "weights that the one before it may not have loaded yet.",
+        summary="A rollout worker writes its completion mark into the first four bytes of a weight "
+        "bucket that the worker before it may not have loaded yet.",
         when=all_of(
             among("checkpoint_engine.backend", "mooncake"),
             beyond("there are two or more separate rollout workers"),
@@ -149,7 +150,7 @@ DEFECTS = (
     ),
     _silent(
         id="verl.weights-read-early",
-        summary="Separate rollout workers read the first bucket of weights before NCCL has written it.",
+        summary="Separate rollout workers read the first weight bucket before NCCL has written it.",
         when=all_of(among("checkpoint_engine.backend", "nccl")),
         patch="verl.weight-transfer-order",
     ),
@@ -165,8 +166,9 @@ DEFECTS = (
     ),
     _silent(
         id="verl.per-token-loss-untold",
-        summary="verl does not tell Megatron how many tokens there are: with a loss per token, data parallel "
-        "ranks add gradients up instead of averaging them. One may notice a large gradient norm.",
+        summary="verl doesn't tell Megatron how many tokens there are. With a loss per token, data "
+        "parallel ranks sum gradients instead of averaging them, which shows as a large "
+        "gradient norm.",
         met="calculate_per_token_loss in the configuration of Megatron's model.",
         when=all_of(_MEGATRON, switched("calculate_per_token_loss")),
         patch="verl.moe-aux-scale",

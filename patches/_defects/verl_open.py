@@ -22,8 +22,8 @@ _silent, _hang, _oom, _crash, _slow = by_harm(VERL)
 DEFECTS = (
     _silent(
         id="verl.mooncake-mark-left",
-        summary="After a transfer marks of completion are left over: the next one takes them for its own, "
-        "and may write over a bucket that is still being read.",
+        summary="Completion marks of a transfer are left over. The next one takes them for its own, "
+        "and may overwrite a bucket that is still being read.",
         met="The checkpoint engine mooncake, from the second transfer on.",
         when=all_of(among("checkpoint_engine.backend", "mooncake")),
         sites=(f"{_MOONCAKE}.receive_weights",),
@@ -32,8 +32,8 @@ DEFECTS = (
     ),
     _silent(
         id="verl.rejected-tokens-counted",
-        summary="Under rejection sampling verl divides the critic's loss by all tokens of the rollout, "
-        "rejected ones included: the more it rejects, the smaller the gradient.",
+        summary="Under rejection sampling, the critic's loss is divided by all tokens of the rollout, "
+        "rejected ones included: the more are rejected, the smaller the gradient.",
         met="A critic under trainer.use_v1=True with algorithm.rollout_correction.rollout_rs, without "
         "bypass_mode, and loss_agg_mode=token-mean.",
         when=all_of(
@@ -44,19 +44,15 @@ DEFECTS = (
             among("rollout_correction.bypass_mode", False),
             beyond("the loss is a mean over tokens"),
         ),
-        sites=(
-            f"{_V1}._compute_advantage",
-            "verl.workers.utils.losses:value_loss",
-            _V1,
-        ),
+        sites=(f"{_V1}._compute_advantage", "verl.workers.utils.losses:value_loss", _V1),
         shown="tests/real/test_advice.py::test_the_legacy_trainer_counts_no_rejected_token",
         way_out="trainer.use_v1=False, which verl has deprecated",
         tried="tests/real/test_advice.py::test_the_legacy_trainer_counts_no_rejected_token",
     ),
     _silent(
         id="verl.legacy-workers-weigh-by-samples",
-        summary="The legacy workers weigh a micro-batch by its samples, and on Megatron all micro-batches "
-        "alike: under token-mean a token in a short response counts for more.",
+        summary="The legacy workers weigh a micro-batch by its samples, and on Megatron all "
+        "micro-batches alike. Under token-mean, a token in a short response counts for more.",
         met="The legacy workers: trainer.use_legacy_worker_impl other than disable.",
         when=all_of(other("trainer.use_legacy_worker_impl", "disable")),
         sites=(_ACTOR,),
@@ -68,7 +64,7 @@ DEFECTS = (
     ),
     _crash(
         id="verl.distillation-of-nothing",
-        summary="A distillation of a micro-batch without any token that counts ends in RuntimeError.",
+        summary="Distillation of a micro-batch in which no token counts ends in RuntimeError.",
         met="distillation.enabled=True, and a micro-batch whose tokens are all masked.",
         when=all_of(switched("distillation.enabled"), beyond("a micro-batch has no token that counts")),
         sites=(_RANGE,),
@@ -77,7 +73,7 @@ DEFECTS = (
     ),
     _silent(
         id="verl.resume-repeats-order",
-        summary="After a resume at the end of an epoch the next epoch has the order of the first.",
+        summary="After a resume at the end of an epoch, the next epoch repeats the order of the first.",
         met="A resume of RL from a checkpoint of the last step of an epoch, with data.shuffle; in 0.9 with "
         "trainer.use_v1=False.",
         when=all_of(
@@ -106,7 +102,7 @@ DEFECTS = (
     ),
     _crash(
         id="verl.sft-odd-batch",
-        summary="SFT on Ray ends in an AssertionError where the ranks do not divide the batch size.",
+        summary="SFT on Ray ends in an AssertionError if the ranks don't divide the batch size.",
         met="SFT on Ray with a data.train_batch_size that is no multiple of the data parallel size.",
         when=all_of(
             given("data.train_batch_size"), beyond("it is SFT on Ray, and the ranks do not divide the batch")
@@ -118,8 +114,8 @@ DEFECTS = (
     ),
     _silent(
         id="verl.lora-of-stacked-projections",
-        summary="vLLM 0.25 and later are handed LoRA adapters with a mapper of stacked projections, by which "
-        "tensors are taken for others. Nobody notices but by odd rollouts.",
+        summary="vLLM 0.25 and later take tensors of a LoRA adapter for others, because projections "
+        "are stacked in another way. Only odd rollouts show it.",
         met="LoRA that is not merged, with vLLM 0.25 or later.",
         when=all_of(
             one_of(above("lora_rank", 0), above("lora.rank", 0)),
@@ -134,7 +130,7 @@ DEFECTS = (
     ),
     _silent(
         id="verl.bridge-gradients-in-bf16",
-        summary="With Megatron-Bridge the gradients of a bfloat16 model are added up in bfloat16.",
+        summary="With Megatron-Bridge, gradients of a bfloat16 model are summed in bfloat16.",
         met="Megatron with vanilla_mbridge=False, and no grad_reduce_in_fp32 in override_ddp_config.",
         when=all_of(
             among("strategy", "megatron"),
@@ -142,10 +138,7 @@ DEFECTS = (
             among("vanilla_mbridge", False),
             beyond("override_ddp_config sets no grad_reduce_in_fp32"),
         ),
-        sites=(
-            _MODULE,
-            _RESOLVE,
-        ),
+        sites=(_MODULE, _RESOLVE),
         upstream=("verl-project/verl#7485", "verl-project/verl#6526"),
         fixed="0.9.1",
         way_out="override_ddp_config.grad_reduce_in_fp32=True",
