@@ -96,15 +96,16 @@ def page() -> str:
     defects = load_defects(patches)
     found = heat()
     listed = [release for release in releases.read() if release.name in found]
-    parts = [HEAD, "```text", *(f"{sign}  {words}" for sign, words in SIGNS.values()), "```", ""]
+    harms = (f"| {harm} | {words} |" for harm, words in HARMS.items())
+    parts = [HEAD, "| harm | meaning |", "|---|---|", *harms, "", "```text", *(f"{sign}  {words}" for sign, words in SIGNS.values()), "```", ""]
     for project in dict.fromkeys(defect.project.name for defect in defects.values()):
         ours = _sorted(defect for defect in defects.values() if defect.project.name == project)
         rows = [one for one in listed if any(defect.id in found[one.name] for defect in ours)]
         parts += [f"## {project}", "", "```text", *_table(ours, rows, found), "```", ""]
-        for harm, words in HARMS.items():
+        for harm in HARMS:
             if members := [defect for defect in ours if defect.harm == harm]:
                 said = [_entry(defect, patches) for defect in members]
-                parts += [f"### {project}: {harm}", "", f"{words[0].upper()}{words[1:]}.", "", *said, ""]
+                parts += [f"### {project}: {harm}", "", *said, ""]
     return "\n".join(parts)
 
 
@@ -143,7 +144,7 @@ def _entry(defect: Defect, patches: dict[str, Patch]) -> str:
     elif not defect.shown.startswith("overlay prove"):
         helps.append(f"measured by `{defect.shown}`")
     lines = [f"- **`{defect.id}`**: {defect.summary}", f"  *When:* {defect.met}"]
-    return "\\\n".join([*lines, f"  *Helps:* {'; '.join(helps) or 'nothing that is known'}."])
+    return "<br>\n".join([*lines, f"  *Helps:* {'; '.join(helps) or 'nothing that is known'}."])
 
 
 def main(arguments: list[str]) -> int:
