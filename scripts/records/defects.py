@@ -96,8 +96,9 @@ def page() -> str:
     defects = load_defects(patches)
     found = heat()
     listed = [release for release in releases.read() if release.name in found]
-    harms = (f"| {harm} | {words} |" for harm, words in HARMS.items())
-    parts = [HEAD, "| harm | meaning |", "|---|---|", *harms, "", "```text", *(f"{sign}  {words}" for sign, words in SIGNS.values()), "```", ""]
+    harms = [f"| {harm} | {words} |" for harm, words in HARMS.items()]
+    signs = [f"{sign}  {words}" for sign, words in SIGNS.values()]
+    parts = [HEAD, "| harm | meaning |", "|---|---|", *harms, "", "```text", *signs, "```", ""]
     for project in dict.fromkeys(defect.project.name for defect in defects.values()):
         ours = _sorted(defect for defect in defects.values() if defect.project.name == project)
         rows = [one for one in listed if any(defect.id in found[one.name] for defect in ours)]
