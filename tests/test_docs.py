@@ -206,6 +206,29 @@ def quoted() -> list[str]:
     return [command for page in figures.documents() for command in figures.commands(page.read_text())]
 
 
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [
+        ("audit", "./scripts/demo audit"),
+        ("prove", "./scripts/torture trusted --recorded"),
+        ("results", "./scripts/demo log"),
+        ("support", "./scripts/matrix tested --recorded"),
+        ("trust", "./scripts/torture mutants --recorded"),
+    ],
+)
+def test_a_print_that_takes_seconds_is_what_is_printed_now(page: str, command: str) -> None:
+    """`./scripts/matrix figures docs/PAGE.md` prints it again."""
+
+    def same_everywhere(text: str) -> str:
+        return re.sub(r"\b[0-9a-f]{12,}\b|\"(python|torch)\": \"[^\"]+\"", "", text)
+
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    (old,) = [match["body"] for match in figures.MARKED.finditer(text) if match["command"] == command]
+    program, *words = shlex.split(command)
+    now = figures.quoted(command, run(str(ROOT / program), *words).stdout)
+    assert same_everywhere(now) == same_everywhere(old)
+
+
 def test_quoted_figures_name_a_command_that_prints_them() -> None:
     commands = quoted()
     assert commands
