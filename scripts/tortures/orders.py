@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     for subject in real:
         tried = random.Random(f"{seed}/{subject.module}").sample(every, given.real)
         wrong += row(subject.module, subject, tried)
-    print("\nright: patched while enabled, and afterwards every attribute the very object that it was.")
+    print("\nright: patched while enabled, and afterwards every attribute is the original object.")
     print(
         "reported: the ledger said that an original is still reached. idle: a step had nothing to be done to."
     )
