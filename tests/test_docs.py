@@ -106,6 +106,12 @@ def test_links_exist(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def test_links_of_changes_exist_from_the_changelog() -> None:
+    for change in (ROOT / "changes").glob("[!R]*.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", change.read_text()):
+            assert (ROOT / target).exists(), (change.name, target)
+
+
 def built(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site))
 
