@@ -49,9 +49,12 @@ def test_commands_of_the_readme_run(line: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_readme_is_short() -> None:
+def test_the_documents_are_short() -> None:
     assert len(README.splitlines()) <= 120
     assert len(README.encode()) <= 8000
+    texts = [page.read_text() for page in (ROOT / "docs").glob("*.md")]
+    assert sum(len(text.splitlines()) for text in texts) <= 4000
+    assert sum("not to be edited" not in text for text in texts) <= 20
 
 
 def test_the_docs_name_every_verdict_setting_and_state() -> None:
