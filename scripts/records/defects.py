@@ -129,23 +129,22 @@ def _table(defects: list[Defect], rows: list[releases.Release], found: Map) -> l
 
 def _entry(defect: Defect, patches: dict[str, Patch]) -> str:
     """Return the three lines on one defect."""
-    helps = []
+    fixes = []
     if defect.patch:
         opt_in = " (opt-in)" if patches[defect.patch].opt_in else ""
-        helps.append(f"[`{defect.patch}`](patches.md#{defect.patch.replace('.', '')}){opt_in}")
+        fixes.append(f"[`{defect.patch}`](patches.md#{defect.patch.replace('.', '')}){opt_in}")
     if defect.way_out:
-        helps.append(f"{defect.way_out} ({f'tried by `{defect.tried}`' if defect.tried else 'not tried'})")
+        fixes.append(f"{defect.way_out} ({f'tried by `{defect.tried}`' if defect.tried else 'not tried'})")
     if defect.fixed:
-        helps.append(f"{defect.project.name} {defect.fixed}")
-    own = defect.upstream != (patches[defect.patch].upstream if defect.patch else ())
-    if own and defect.upstream:
-        helps.append(f"see {', '.join(map(link, defect.upstream))}")
+        fixes.append(f"{defect.project.name} {defect.fixed}")
+    last = f"  *Fix:* {'; '.join(fixes) or 'none is known'}."
+    if defect.upstream != (patches[defect.patch].upstream if defect.patch else ()):
+        last += f" *Upstream:* {', '.join(map(link, defect.upstream))}."
     if defect.shown == READ:
-        helps.append("read in the source, and not run")
+        last += " Read in the source, and not run."
     elif not defect.shown.startswith("overlay prove"):
-        helps.append(f"measured by `{defect.shown}`")
-    lines = [f"- **`{defect.id}`**: {defect.summary}", f"  *When:* {defect.met}"]
-    return "<br>\n".join([*lines, f"  *Helps:* {'; '.join(helps) or 'nothing that is known'}."])
+        last += f" *Measured by* `{defect.shown}`."
+    return "<br>\n".join([f"- **`{defect.id}`**: {defect.summary}", f"  *When:* {defect.met}", last])
 
 
 def main(arguments: list[str]) -> int:
