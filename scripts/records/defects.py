@@ -10,6 +10,8 @@ patch that mends it.
 from __future__ import annotations
 
 import argparse
+import re
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,9 +50,9 @@ HEAD = """# Known defects
 <!-- Written by `./scripts/matrix defects`: not to be edited. -->
 
 What is known to be wrong in each release, image and head that overlay was tested on. For each project there
-is a map of its releases, and below it three lines on each defect: what goes wrong, under which settings, and
-what helps. `overlay audit` says [which of these you have](audit.md). Defects that nobody has found yet are
-not listed.
+is a map of its releases (neighbours with the same defects share a column), and below it three lines on each
+defect: what goes wrong, under which settings, and what helps. `overlay audit` says [which of these you
+have](audit.md). Defects that nobody has found yet are not listed.
 
 Unless a defect says otherwise, the contract of its patch measures it: `overlay prove PATCH` fails on upstream
 alone.
@@ -116,14 +118,21 @@ def _sorted(defects: Iterable[Defect]) -> list[Defect]:
 
 
 def _table(defects: list[Defect], rows: list[releases.Release], found: Map) -> list[str]:
-    """Return a line for each defect, and a column of one character for each release, named above it."""
-    names = [one.name for one in rows]
+    """Return a line for each defect, and a column of one character for neighbours that have the same ones."""
     width = max(len(defect.id) for defect in defects)
     harm = max(map(len, HARMS))
+    names, columns = [], []
+    for signs, group in groupby(
+        (one.name for one in rows),
+        lambda name: "".join(SIGNS[found[name].get(defect.id, "")][0] for defect in defects),
+    ):
+        first, *others = group
+        last = re.sub(r".*(==| )", "", others[-1]) if others else ""
+        names.append(f"{first} to {last}" if others else first)
+        columns.append(signs)
     lines = _support_print.staircase(names, "", harm + 2 + width)
-    for defect in defects:
-        cells = "".join(SIGNS[found[name].get(defect.id, "")][0] for name in names)
-        lines.append(f"{defect.harm:<{harm}}  {defect.id:<{width}}  {cells}".rstrip())
+    for defect, cells in zip(defects, zip(*columns, strict=True), strict=True):
+        lines.append(f"{defect.harm:<{harm}}  {defect.id:<{width}}  {''.join(cells)}".rstrip())
     return lines
 
 
