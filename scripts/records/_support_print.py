@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from overlay.source.decide import combine
@@ -114,13 +116,23 @@ def text() -> str:
 def _table(
     group: str, patches: list[str], listed: list[Release], table: Mapping[str, Mapping[str, str]]
 ) -> list[str]:
-    """Return a row for each source, with what an image is made of at its end."""
-    width = max(len(group), *(len(one.name) for one in listed))
+    """Return a row for neighbours that are alike, with what an image is made of at its end."""
+    cells = {
+        one: ("".join(SIGNS.get(table[one.name].get(patch, ""), " ")[0] for patch in patches), one.parts)
+        for one in listed
+    }
+    rows = [
+        (span([one.name for one in alike]), *found) for found, alike in groupby(listed, cells.__getitem__)
+    ]
+    width = max(len(name) for name, *_ in rows)
     lines = staircase(patches, group, width)
-    for one in listed:
-        signs = "".join(SIGNS.get(table[one.name].get(patch, ""), " ")[0] for patch in patches)
-        lines.append(f"{one.name:<{width}}  {signs}  {' + '.join(one.parts)}".rstrip())
+    lines += [f"{name:<{width}}  {signs}  {' + '.join(parts)}".rstrip() for name, signs, parts in rows]
     return lines
+
+
+def span(names: list[str]) -> str:
+    """Return the name of neighbours that are alike, such as `verl==0.7.0 to 0.7.1`."""
+    return names[0] + (f" to {re.sub('.*(==| )', '', names[-1])}" if len(names) > 1 else "")
 
 
 def staircase(names: Iterable[str], corner: str, width: int) -> list[str]:

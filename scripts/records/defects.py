@@ -10,7 +10,6 @@ patch that mends it.
 from __future__ import annotations
 
 import argparse
-import re
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,9 +125,7 @@ def _table(defects: list[Defect], rows: list[releases.Release], found: Map) -> l
         (one.name for one in rows),
         lambda name: "".join(SIGNS[found[name].get(defect.id, "")][0] for defect in defects),
     ):
-        first, *others = group
-        last = re.sub(r".*(==| )", "", others[-1]) if others else ""
-        names.append(f"{first} to {last}" if others else first)
+        names.append(_support_print.span([*group]))
         columns.append(signs)
     lines = _support_print.staircase(names, "", harm + 2 + width)
     for defect, cells in zip(defects, zip(*columns, strict=True), strict=True):
