@@ -7,18 +7,18 @@ classes, before optimizers copy them to their shards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import wraps
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _GROUPS = "megatron.core.optimizer:_get_param_groups"
 #: All optimizers but Muon begin with this one. It calls the other, which ms-swift replaces at times.
 _BUFFERS = f"{_GROUPS}_and_buffers"
+#: The attribute that tells Megatron whether other ranks have the same elements.
+_MARK = "tensor_model_parallel"
+_SPLIT = {"TEColumnParallelLinear", "TERowParallelLinear"}
 EFFECT = effect(
     __name__,
     "parameter",
@@ -27,8 +27,19 @@ EFFECT = effect(
     then="{elements} elements",
     always=True,
 )
-#: The attribute that tells Megatron whether other ranks have the same elements.
-_MARK = "tensor_model_parallel"
+
+
+@around
+def marked(original: Any, model_chunks: Any, *args: Any, **kwargs: Any) -> Any:
+    """Mark all modules of a model before its optimizer is built."""
+    for chunk in model_chunks:
+        for module in chunk.modules():
+            before = [(one, getattr(one, _MARK, False)) for one in module.parameters(recurse=False)]
+            mark(module)
+            changed = [one for one, was in before if bool(getattr(one, _MARK, False)) != bool(was)]
+            EFFECT.changed += len(changed)
+            EFFECT.elements += sum(one.numel() for one in changed)
+    return original(model_chunks, *args, **kwargs)
 
 
 def mark(module: Any) -> None:
@@ -44,37 +55,16 @@ def mark(module: Any) -> None:
         if not getattr(parameter, "__fsdp_param__", False)
     }
     if "TEGroupedLinear" in names:
-        _mark_experts(own, row="TERowParallelGroupedLinear" in names, size=_expert_tensor_size(module.config))
-    elif _undivided(module, names):
+        size = module.config.expert_tensor_parallel_size
+        size = module.config.tensor_model_parallel_size if size is None else size
+        _mark_experts(own, row="TERowParallelGroupedLinear" in names, size=size)
+    elif "TELinear" in names and not names & _SPLIT and module.parallel_mode is None:
+        # Its whole weight is on each rank: Transformer Engine marks it anyway.
         for parameter in own.values():
             if getattr(parameter, "allreduce", True):
                 parameter.tensor_model_parallel = False
     if "softmax_offset" in own:  # one for each head, of which a rank has its own
         _mark_split(own["softmax_offset"], 0)
-
-
-def _mark_split(parameter: Any, dim: int) -> None:
-    """Mark a parameter as split along a dimension: others join the parts of all ranks along it.
-
-    What is marked already keeps its dimension.
-    """
-    if not getattr(parameter, _MARK, False):
-        parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dim, 1
-
-
-def _undivided(module: Any, names: set[str]) -> bool:
-    """Tell whether a linear layer has its whole weight on each rank: Transformer Engine marks it anyway."""
-    return (
-        "TELinear" in names
-        and not names & {"TEColumnParallelLinear", "TERowParallelLinear"}
-        and module.parallel_mode is None
-    )
-
-
-def _expert_tensor_size(config: Any) -> int:
-    """Return over how many ranks each expert is split."""
-    size = config.expert_tensor_parallel_size
-    return int(config.tensor_model_parallel_size if size is None else size)
 
 
 def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:
@@ -90,22 +80,10 @@ def _mark_experts(own: dict[str, Any], *, row: bool, size: int) -> None:
             _mark_split(parameter, 1 if row and kind == "weight" else 0)
 
 
-def make_marked(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap a function with which an optimizer begins, given the chunks of a model: it finds them marked."""
-
-    @wraps(original)
-    def marked(*args: Any, **kwargs: Any) -> Any:
-        chunks: Iterable[Any] = kwargs["model_chunks"] if "model_chunks" in kwargs else args[0]
-        for chunk in chunks:
-            for module in chunk.modules():
-                before = [(one, getattr(one, _MARK, False)) for one in module.parameters(recurse=False)]
-                mark(module)
-                changed = [one for one, was in before if bool(getattr(one, _MARK, False)) != bool(was)]
-                EFFECT.changed += len(changed)
-                EFFECT.elements += sum(one.numel() for one in changed)
-        return original(*args, **kwargs)
-
-    return marked
+def _mark_split(parameter: Any, dim: int) -> None:
+    """Mark a parameter as split along a dimension, by which others join the parts, unless it is marked."""
+    if not getattr(parameter, _MARK, False):
+        parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dim, 1
 
 
 PATCH = Patch(
@@ -135,7 +113,5 @@ PATCH = Patch(
         "NVIDIA/Megatron-LM#7530",
         "NVIDIA/Megatron-LM#7452",
     ),
-    targets=one_target(
-        MEGATRON, variant("0.12", replaced(_GROUPS, make_marked), replaced(_BUFFERS, make_marked))
-    ),
+    targets=one_target(MEGATRON, variant("0.12", replaced(_GROUPS, marked), replaced(_BUFFERS, marked))),
 )

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.compat.contracts.rank_cases import RankCases, within
+from overlay.compat.contracts.rank_cases import Cases, RankCases, Row, within
 from overlay.patch import Contract
 
+#: The last Transformer Engine that marks the weights of grouped experts, and one that does not.
+MARKED, UNMARKED = "2.12.0", "2.15.0"
 #: Of a parameter, the shape over all ranks, what takes this rank's part of it, and the dimension of the
 #: split, `None` if every rank has it whole.
 Split = tuple[tuple[int, ...], Callable[[Any], Any], "int | None"]
@@ -36,12 +38,12 @@ LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
 KINDS = ("experts", "biased experts", "undivided", "sinks", "all")
 
 
-def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+def cases(world: int) -> Cases:
     """Return a case for each layout and kind of layer, by SGD and by the distributed optimizer.
 
     And one in which another project has replaced `_get_param_groups`, as ms-swift does for rates of its own.
     """
-    found: list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]] = []
+    found: Cases = []
     for layout, sizes in LAYOUTS[world].items():
         for kind in KINDS:
             for name, distributed in (("plain", False), ("distributed", True)):
@@ -51,7 +53,7 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
     return found
 
 
-def _with_other_groups(kind: str) -> dict[str, float]:
+def _with_other_groups(kind: str) -> Row:
     """Take a step with parameter groups that are not made by what stands at `_get_param_groups`."""
     import inspect
 
@@ -64,7 +66,7 @@ def _with_other_groups(kind: str) -> dict[str, float]:
         return _step(kind, distributed=False)
 
 
-def _step(kind: str, *, distributed: bool) -> dict[str, float]:
+def _step(kind: str, *, distributed: bool) -> Row:
     """Take a step, and return how far norm, update and joined parts are off from the whole model.
 
     `kept` is the number of optimizers and states that outlive the last reference, without the collector.
@@ -78,16 +80,17 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
     for parameter in model.parameters():  # as Megatron's training does with every model
         set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
     dims = {name: one.partition_dim for name, one in model.named_parameters()}
-    config = model.config
+    knows_gloo = parts.knows(get_megatron_optimizer, "use_gloo_process_groups")
     settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed, overlap_grad_reduce=False)
-    parallel = DistributedDataParallel(config, settings, model)
+    parallel = DistributedDataParallel(model.config, settings, model)
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam" if distributed else "sgd", lr=RATE, clip_grad=CLIP, weight_decay=0.0,
             sgd_momentum=0.0, use_distributed_optimizer=distributed, bf16=False, fp16=False,
         ),
         [parallel],
-        **_no_gloo(get_megatron_optimizer),
+        # No groups for checkpoints are asked for, where there is a setting.
+        **({"use_gloo_process_groups": False} if knows_gloo else {}),
     )  # fmt: skip
     draw = parts.generator()
     squares, wanted = 0.0, {}
@@ -101,12 +104,11 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
         one.main_grad.copy_(wanted[name])
     _, norm, _ = optimizer.step()
     right = math.sqrt(squares)
-    off = 0.0
-    if not distributed:  # Adam's first step is the same for gradients of any size
-        for name, one in parameters.items():
-            step = before[name] - one.detach().double()
-            clipped = wanted[name] * RATE * CLIP / right
-            off = max(off, parts.relative_error(step, clipped))
+    off = [
+        parts.relative_error(before[name] - one.detach().double(), wanted[name] * RATE * CLIP / right)
+        for name, one in parameters.items()
+        if not distributed  # Adam's first step is the same for gradients of any size
+    ]
     witnesses = _witnesses(optimizer)
     gc.disable()
     del optimizer
@@ -114,7 +116,7 @@ def _step(kind: str, *, distributed: bool) -> dict[str, float]:
     gc.enable()
     return {
         "norm": abs(float(norm) / right - 1),
-        "update": off,
+        "update": max(off, default=0.0),
         # Transformer Engine itself says 0 of all experts where Megatron does not tell it how they are split.
         "joined": float(
             sum(_badly_joined(parameters[name], splits[name][2]) for name in splits if dims[name] < 0)
@@ -145,12 +147,6 @@ def _witnesses(optimizer: Any) -> list[Any]:
     return [weakref.ref(one) for one in (optimizer, *tensors)]
 
 
-def _no_gloo(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the setting, where there is one, by which no groups for checkpoints are asked for."""
-    name = "use_gloo_process_groups"
-    return {name: False} if parts.knows(function, name) else {}
-
-
 def _model(kind: str) -> tuple[Any, dict[str, Split]]:
     """Return a model, and how each of its parameters is split."""
     import torch
@@ -158,15 +154,15 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
     from megatron.core.extensions.transformer_engine import TELinear
     from megatron.core.transformer.module import MegatronModule
 
-    expert = parallel_state.get_expert_model_parallel_world_size()
+    layout, rank = parts.layout(), parallel_state.get_tensor_model_parallel_rank()
+    size = layout["tensor_model_parallel_size"]
     config = parts.small_transformer(
         num_attention_heads=HEADS,
         num_moe_experts=EXPERTS,
-        tensor_model_parallel_size=_size(),
-        expert_model_parallel_size=expert,
         expert_tensor_parallel_size=parallel_state.get_expert_tensor_parallel_world_size(),
-        sequence_parallel=expert > 1,  # some releases insist
+        sequence_parallel=layout["expert_model_parallel_size"] > 1,  # some releases insist
         add_bias_linear=False,
+        **layout,
     )
     model = MegatronModule(config)
     splits: dict[str, Split] = {}
@@ -177,14 +173,13 @@ def _model(kind: str) -> tuple[Any, dict[str, Split]]:
             6, 4, parallel_mode="duplicated", config=config, init_method=_ones, bias=False,
             skip_bias_add=False, skip_weight_param_allocation=False,
         )  # fmt: skip
-        splits["down.weight"] = ((4, 6), _whole, None)
+        splits["down.weight"] = ((4, 6), lambda whole: whole, None)
     if kind in ("sinks", "all"):
         attention = torch.nn.Module()
         # As Megatron's and Transformer Engine's attention register it, without a mark.
-        attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(HEADS // _size())))
+        attention.register_parameter("softmax_offset", torch.nn.Parameter(torch.zeros(HEADS // size)))
         model.attention = attention
-        heads = functools.partial(_part, rank=_rank(), size=_size())
-        splits["attention.softmax_offset"] = ((HEADS,), heads, 0)
+        splits["attention.softmax_offset"] = ((HEADS,), lambda whole: whole.chunk(size)[rank], 0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()  # a step is all there is then, and none of it is rounded away
@@ -217,22 +212,6 @@ def _add_experts(model: Any, *, biased: bool) -> dict[str, Split]:
     return splits
 
 
-def _rank() -> int:
-    from megatron.core import parallel_state
-
-    return int(parallel_state.get_tensor_model_parallel_rank())
-
-
-def _size() -> int:
-    from megatron.core import parallel_state
-
-    return int(parallel_state.get_tensor_model_parallel_world_size())
-
-
-def _part(whole: Any, rank: int, size: int, dim: int = 0) -> Any:
-    return whole.chunk(size, dim)[rank]
-
-
 def _experts_part(whole: Any, dim: int | None) -> Any:
     """Return what a rank has of experts, one for each expert parallel rank, that are split along `dim`."""
     from megatron.core import parallel_state
@@ -240,12 +219,8 @@ def _experts_part(whole: Any, dim: int | None) -> Any:
     mine = whole[parallel_state.get_expert_model_parallel_rank()]
     if dim is None:
         return mine
-    rank = parallel_state.get_expert_tensor_parallel_rank()
-    return _part(mine, rank, parallel_state.get_expert_tensor_parallel_world_size(), dim)
-
-
-def _whole(whole: Any) -> Any:
-    return whole
+    ranks = parallel_state.get_expert_tensor_parallel_world_size()
+    return mine.chunk(ranks, dim)[parallel_state.get_expert_tensor_parallel_rank()]
 
 
 def _ones(tensor: Any) -> Any:
@@ -268,8 +243,6 @@ def _without_kernels() -> None:
     )
 
 
-#: The last Transformer Engine that marks the weights of grouped experts, and one that does not.
-MARKED, UNMARKED = "2.12.0", "2.15.0"
 CASES = RankCases(
     "megatron.grad-norm",
     "norm or update is not that of the whole model",

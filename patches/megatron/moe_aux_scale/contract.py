@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.compat.contracts.rank_cases import RankCases
+from overlay.compat.contracts.rank_cases import Cases, RankCases, Row
 from overlay.patch import Contract
 
+#: Relative, of a gradient and of a loss in float32.
+TOLERANCE = 1e-4
 #: Sequences of a micro-batch, tokens of a sequence, sizes of the model.
 SEQUENCES, TOKENS, HIDDEN, EXPERTS, CHOSEN = 2, 8, 6, 4, 2
 COEFFICIENT = 0.1
@@ -24,15 +27,10 @@ LAYOUTS: dict[int, dict[str, dict[str, int]]] = {
     },
 }
 #: By loss, the name under which it is reported.
-KINDS = {
-    "aux_loss": "load_balancing_loss",
-    "seq_aux_loss": "seq_load_balancing_loss",
-    "z_loss": "z_loss",
-}
+KINDS = {"aux_loss": "load_balancing_loss", "seq_aux_loss": "seq_load_balancing_loss", "z_loss": "z_loss"}
 #: One over the tokens of all data parallel ranks, of which each has its part.
 GLOBAL = {"global_aux_loss": "global_load_balancing_loss"}
-#: Of each micro-batch of a step, the tokens of a sequence that are no padding: no rank of four is without
-#: one.
+#: Of each micro-batch of a step, the tokens of a sequence that are no padding: no rank of four is without.
 STEPS = {
     "": (TOKENS,) * 3,
     ", one micro-batch": (TOKENS,),
@@ -40,44 +38,26 @@ STEPS = {
 }
 
 
-def cases(
-    world: int, kinds: Iterable[str] = KINDS
-) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+def cases(world: int, kinds: Iterable[str] = KINDS) -> Cases:
     """Return a case for each layout, loss, way to divide the gradient, and step."""
+    from megatron.core.transformer.moe.router import TopKRouter
+
+    # Padded ranks have different numbers of tokens: without per-token loss they divide by their own.
+    pads = parts.knows(TopKRouter.forward, "padding_mask")
     return [
         (
             f"{layout}, {kind}, {'per token' if per_token else 'per batch'}{ending}",
             sizes,
-            functools.partial(
-                step,
-                kind,
-                sizes.get("tensor", 1),
-                sizes.get("context", 1),
-                per_token=per_token,
-                lengths=lengths,
-            ),
+            functools.partial(_step, kind, lengths, per_token=per_token),
         )
-        for layout, sizes in LAYOUTS[world].items()
-        for ending, lengths in STEPS.items()
-        for per_token in (True, False)
-        if min(lengths) == TOKENS or (per_token and knows_padding())
-        for kind in kinds
+        for (layout, sizes), (ending, lengths), per_token, kind in itertools.product(
+            LAYOUTS[world].items(), STEPS.items(), (True, False), kinds
+        )
+        if min(lengths) == TOKENS or (per_token and pads)
     ]
 
 
-def knows_padding() -> bool:
-    """Return whether this Megatron's router does.
-
-    Ranks have different numbers of tokens, then: without per-token loss they divide by their own.
-    """
-    from megatron.core.transformer.moe.router import TopKRouter
-
-    return parts.knows(TopKRouter.forward, "padding_mask")
-
-
-def step(
-    kind: str, tensor: int, context: int, *, per_token: bool, lengths: tuple[int, ...]
-) -> dict[str, float]:
+def _step(kind: str, lengths: tuple[int, ...], *, per_token: bool) -> Row:
     """Take a step, and return how far gradient and report are from those of one process, relatively.
 
     `scale` is how many times as large as that the gradient is, in its direction.
@@ -85,8 +65,9 @@ def step(
     import torch
     import torch.distributed as dist
 
-    draw = parts.generator()
+    draw, rank, layout = parts.generator(), dist.get_rank(), parts.layout()
     weight = torch.randn(EXPERTS, HIDDEN, generator=draw, dtype=torch.float64)
+    context, tensor = layout["context_parallel_size"], layout["tensor_model_parallel_size"]
     shards = tensor * context
     batches, padded = len(lengths), min(lengths) < TOKENS
     shape = (dist.get_world_size() // shards, batches, TOKENS, SEQUENCES, HIDDEN)
@@ -96,23 +77,24 @@ def step(
         tokens[:, :, TOKENS // 2 :] *= 2
     right, logged = _of_one_process(weight, tokens, kind, lengths)
 
-    rank = dist.get_rank()
-    model = _model(kind, per_token=per_token)
+    model = _model(kind, layout, per_token=per_token)
     with torch.no_grad():
         model.router.weight.copy_(weight)
     parallel = parts.data_parallel(model)
     # Tensor and context parallel ranks have their tokens of each sequence, data parallel ranks their own.
     mine = tokens[rank // shards].chunk(shards, dim=1)[rank % shards]
     padding = torch.stack([torch.arange(TOKENS) >= length for length in lengths])
-    masks = padding.chunk(shards, dim=1)[rank % shards] if padded else [None] * batches
+    # Early routers take no mask.
+    masks = [
+        (mask[:, None].expand(-1, SEQUENCES),) if padded else ()
+        for mask in padding.chunk(shards, dim=1)[rank % shards]
+    ]
     # Of the loss, tensor parallel ranks have all that their context parallel rank has.
     counts = (~padding).chunk(context, dim=1)[rank % shards // tensor].sum(1) * SEQUENCES
 
     def forward_step(data: Any, chunk: Any) -> Any:
         batch, mask, count = next(data)
-        if mask is not None:
-            mask = mask[:, None].expand(-1, SEQUENCES)
-        return chunk(batch.float(), mask), lambda out: _loss(out, count, context, per_token=per_token)
+        return chunk(batch.float(), *mask), lambda out: _loss(out, count, context, per_token=per_token)
 
     _forget()
     data = iter(zip(mine, masks, counts, strict=True))
@@ -197,12 +179,9 @@ def _of_one_process(weight: Any, tokens: Any, kind: str, lengths: tuple[int, ...
     return weight.grad, float(each.mean())
 
 
-def _model(kind: str, *, per_token: bool) -> Any:
+def _model(kind: str, layout: dict[str, int], *, per_token: bool) -> Any:
     """Return a model that is a router."""
-    from megatron.core import parallel_state
-
     balanced = kind != "z_loss"
-    tensor = parallel_state.get_tensor_model_parallel_world_size()
     config = parts.small_transformer(
         hidden_size=HIDDEN,
         num_moe_experts=EXPERTS,
@@ -211,28 +190,17 @@ def _model(kind: str, *, per_token: bool) -> Any:
         moe_aux_loss_coeff=COEFFICIENT if balanced else 0.0,
         moe_z_loss_coeff=None if balanced else COEFFICIENT,
         moe_token_dispatcher_type="alltoall",  # noqa: S106 -- no password
-        tensor_model_parallel_size=tensor,
-        context_parallel_size=parallel_state.get_context_parallel_world_size(),
-        expert_model_parallel_size=parallel_state.get_expert_model_parallel_world_size(),
-        sequence_parallel=tensor > 1,
+        sequence_parallel=layout["tensor_model_parallel_size"] > 1,
         calculate_per_token_loss=per_token,
         add_bias_linear=False,
+        **layout,
     )
-    model = parts.chunk(config, lambda own, hidden, mask: own.router(*_given(hidden, mask))[0])
+    model = parts.chunk(config, lambda own, *given: own.router(*given)[0])
     model.router = parts.router(config)
     return model
 
 
-def _given(hidden: Any, mask: Any) -> tuple[Any, ...]:
-    """Return what a router is called with: early ones take no mask."""
-    return (hidden,) if mask is None else (hidden, mask)
-
-
-#: Relative, of a gradient and of a loss in float32.
-TOLERANCE = 1e-4
-
-
-def _off(row: dict[str, Any]) -> list[str]:
+def _off(row: Row) -> list[str]:
     """Return what is not that of one process: the gradient, and what is reported."""
     figures = {"error": "", "reported": ", as reported"}
     return [said for figure, said in figures.items() if not row[figure] < TOLERANCE]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.compat.contracts.rank_cases import RankCases, within
+from overlay.compat.contracts.rank_cases import Cases, RankCases, Row, within
 from overlay.patch import Contract
 
 #: Tokens of a sequence, sequences of a micro-batch, micro-batches, tokens predicted beside the next one.
@@ -29,8 +28,12 @@ PACKED = ", packed"
 _whole: dict[tuple[str, bool], tuple[Any, Any]] = {}
 
 
-def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, float]]]]:
+def cases(world: int) -> Cases:
     """Return a case for each mask and way to divide: first on one process, which is what all are held to."""
+    from megatron.core.transformer.multi_token_prediction import roll_tensor
+
+    # Where this Megatron's losses know these.
+    packed = [name + PACKED for name in MASKS] if parts.knows(roll_tensor, "packed_seq_params") else []
     return [
         (
             f"{name}, {'per token' if per_token else 'per batch'}{of_one}",
@@ -39,18 +42,11 @@ def cases(world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, 
         )
         for context, of_one in ((1, ", one process"), (world, ""))
         for per_token in (False, True)
-        for name in (*MASKS, UNLABELLED, *_packed())
+        for name in (*MASKS, UNLABELLED, *packed)
     ]
 
 
-def _packed() -> list[str]:
-    """Return the names of cases with packed sequences, where this Megatron's losses know these."""
-    from megatron.core.transformer.multi_token_prediction import roll_tensor
-
-    return [name + PACKED for name in MASKS] if parts.knows(roll_tensor, "packed_seq_params") else []
-
-
-def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
+def _step(name: str, context: int, *, per_token: bool) -> Row:
     """Take a step, and return how far gradient and reported losses are from those of one process."""
     import torch
     import torch.distributed as dist
@@ -66,6 +62,8 @@ def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
     mask = torch.zeros(SEQUENCES, TOKENS)
     mask[:, list(counted)] = 1
     mask[0, counted[0]] = 0  # sequences that differ
+    # The models of slime's images take the labels of these losses apart.
+    of_slime = parts.knows(model.forward, "mtp_kwargs")
     # Data parallel ranks have the same data: together they are one process.
     mine = _part(context, dist.get_rank())
     MTPLossLoggingHelper.tracker.clear()
@@ -78,8 +76,9 @@ def _step(name: str, context: int, *, per_token: bool) -> dict[str, float]:
         if packed:
             rows = tuple(one.reshape(1, -1) for one in rows)
         ids, positions, labels, counting = rows
+        own = {"mtp_kwargs": {"mtp_labels": labels}} if of_slime else {}
         out = chunk(ids, positions, None, labels=labels, loss_mask=counting,
-                    packed_seq_params=_bounds() if packed else None, **_slimes(model, labels))  # fmt: skip
+                    packed_seq_params=_bounds() if packed else None, **own)  # fmt: skip
         loss = out.sum() * 0
         return loss, lambda _: (loss, kept.sum().int(), {}) if per_token else (loss, {})
 
@@ -130,11 +129,6 @@ def _makes_labels() -> bool:
     return losses is not None and parts.knows(losses, "input_ids")
 
 
-def _slimes(model: Any, labels: Any) -> dict[str, Any]:
-    """Return the labels for the models of slime's images, which take those of these losses apart."""
-    return {"mtp_kwargs": {"mtp_labels": labels}} if parts.knows(model.forward, "mtp_kwargs") else {}
-
-
 def _model(context: int, draw: Any, *, per_token: bool) -> Any:
     """Return Megatron's GPT model without attention, of which the local one knows no context parallelism."""
     import torch
@@ -174,6 +168,4 @@ CASES = RankCases(
     within(1e-4),  # relative, of gradients and losses in float32
     te=True,  # main builds none without
 )
-wrong = CASES.wrong
-
 CONTRACT = Contract(check=CASES.check, starts=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import MEGATRON
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _P2P_OPS = "megatron.core.pipeline_parallel.p2p_communication:_p2p_ops"
 #: Where the fix is. The label 0.18 came to main two weeks before it, and stands on commits of dev without it.
@@ -17,22 +14,18 @@ _SCHEDULE = "megatron.core.pipeline_parallel.schedules:forward_backward_pipelini
 EFFECT = effect(__name__, "send", did="kept in memory until it was done", always=True)
 
 
-def make_p2p_ops(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+@around
+def p2p_ops(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Send a second tensor over the same memory, which the schedule does not empty.
 
     The schedule frees an activation by giving its tensor other data, and torch holds that very tensor while
     it sends. torch lets go of the second one when the send has been waited for, or is dropped.
     """
-
-    @wraps(original)
-    def _p2p_ops(*args: Any, **kwargs: Any) -> Any:
-        sent = kwargs.get("tensor_send_next")
-        if sent is not None:
-            kwargs["tensor_send_next"] = sent.detach()
-            EFFECT.changed += 1
-        return original(*args, **kwargs)
-
-    return _p2p_ops
+    sent = kwargs.get("tensor_send_next")
+    if sent is not None:
+        kwargs["tensor_send_next"] = sent.detach()
+        EFFECT.changed += 1
+    return original(*args, **kwargs)
 
 
 PATCH = Patch(
@@ -58,8 +51,8 @@ PATCH = Patch(
     upstream=("NVIDIA/Megatron-LM#4047",),
     targets=one_target(
         MEGATRON,
-        variant("0.12", replaced(_P2P_OPS, make_p2p_ops)),
-        variant("0.18, before the fix", replaced(_P2P_OPS, make_p2p_ops), _SCHEDULE),
+        variant("0.12", replaced(_P2P_OPS, p2p_ops)),
+        variant("0.18, before the fix", replaced(_P2P_OPS, p2p_ops), _SCHEDULE),
         tells=(_SCHEDULE,),
     ),
 )

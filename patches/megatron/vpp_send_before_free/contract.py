@@ -9,34 +9,34 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from overlay.compat.contracts import megatron_parts as parts
-from overlay.compat.contracts.rank_cases import RankCases
+from overlay.compat.contracts.rank_cases import Cases, RankCases, Row
 from overlay.patch import Contract
 
+#: Activations on their way at a time: the schedule waits for one when it has sent the next.
+AT_A_TIME = 2
 #: Tokens of a sequence, sequences of a micro-batch, hidden size, micro-batches.
 TOKENS, SEQUENCES, HIDDEN, BATCHES = 5, 1, 4, 6
+#: Two ways in which the schedule sends without waiting, and one in which it waits.
+WAYS: dict[str, dict[str, Any]] = {
+    "overlapped": {"overlap_p2p_comm": True},
+    "overlapped from the start": {
+        "overlap_p2p_comm": True,
+        "overlap_p2p_comm_warmup_flush": True,
+        "microbatch_group_size_per_vp_stage": 3,
+    },
+    "waited for": {"overlap_p2p_comm": False},
+}
 
 
-def cases(_world: int) -> list[tuple[str, dict[str, int], Callable[[], dict[str, int]]]]:
-    """Return a case for each way in which the schedule sends without waiting, and those where it waits."""
+def cases(_world: int) -> Cases:
+    """Return a case for each way to send, of training and of a forward pass alone."""
     return [
         (
             f"{name}, {'forward' if forward_only else 'training'}",
             {"pipeline": 2, "virtual": 2},
-            functools.partial(_step, dict(settings), forward_only=forward_only),
+            functools.partial(_step, settings, forward_only=forward_only),
         )
-        for name, settings in (
-            ("overlapped", {"overlap_p2p_comm": True, "batch_p2p_comm": False}),
-            (
-                "overlapped from the start",
-                {
-                    "overlap_p2p_comm": True,
-                    "batch_p2p_comm": False,
-                    "overlap_p2p_comm_warmup_flush": True,
-                    "microbatch_group_size_per_vp_stage": 3,
-                },
-            ),
-            ("waited for", {"overlap_p2p_comm": False, "batch_p2p_comm": False}),
-        )
+        for name, settings in WAYS.items()
         for forward_only in (False, True)
     ]
 
@@ -82,7 +82,7 @@ class Witness:
         self.counted = False
 
 
-def _step(settings: dict[str, Any], *, forward_only: bool) -> dict[str, int]:
+def _step(settings: dict[str, Any], *, forward_only: bool) -> Row:
     """Take a step, and return how many activations lost their memory, and how many were held at a time."""
     import torch
     from megatron.core.pipeline_parallel import p2p_communication
@@ -126,38 +126,24 @@ def _step(settings: dict[str, Any], *, forward_only: bool) -> dict[str, int]:
 def _chunks(settings: dict[str, Any]) -> list[Any]:
     """Return this stage's two chunks of a model, each a linear layer."""
     import torch
-    from megatron.core.enums import ModelType
-    from megatron.core.transformer.module import MegatronModule
 
     config = parts.small_transformer(
         num_layers=4, hidden_size=HIDDEN, num_attention_heads=1, pipeline_model_parallel_size=2,
         virtual_pipeline_model_parallel_size=2, pipeline_dtype=torch.float32,
-        deallocate_pipeline_outputs=True, **settings,
+        deallocate_pipeline_outputs=True, batch_p2p_comm=False, **settings,
     )  # fmt: skip
 
-    class Chunk(MegatronModule):
-        def __init__(self, stage: int) -> None:
-            super().__init__(config)
-            self.layer = torch.nn.Linear(HIDDEN, HIDDEN)
-            self.model_type = ModelType.encoder_or_decoder
-            self.vp_stage = stage
-            self.given: Any = None
+    def forward(own: Any, tokens: Any) -> Any:
+        entry = tokens if own.entry is None else own.entry
+        return entry + own.layer(entry)  # no view, which the schedule would not empty
 
-        def set_input_tensor(self, tensor: Any) -> None:
-            self.given = tensor[0] if isinstance(tensor, list) else tensor
-
-        def forward(self, tokens: Any) -> Any:
-            entry = tokens if self.given is None else self.given
-            return entry + self.layer(entry)  # no view, which the schedule would not empty
-
-    return [Chunk(stage) for stage in range(2)]
+    chunks = [parts.chunk(config, forward) for _ in range(2)]
+    for stage, one in enumerate(chunks):
+        one.layer, one.vp_stage = torch.nn.Linear(HIDDEN, HIDDEN), stage
+    return chunks
 
 
-#: Activations on their way at a time: the schedule waits for one when it has sent the next.
-AT_A_TIME = 2
-
-
-def _off(row: dict[str, Any]) -> list[str]:
+def _off(row: Row) -> list[str]:
     """Tell whether an activation was emptied while it was sent, or held for longer than that."""
     return [""] if row["emptied"] or row["left"] or row["most"] > AT_A_TIME else []
 

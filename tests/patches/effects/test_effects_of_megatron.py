@@ -86,7 +86,7 @@ def test_grad_norm(draw: random.Random) -> None:
     for parameter in whole.parameters():
         parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
     chunk = torch.nn.ModuleList([whole, other])
-    fix("megatron.grad-norm").make_marked(lambda *_: None, NO_MODULE)([chunk])
+    fix("megatron.grad-norm").marked(lambda *_: None, NO_MODULE)([chunk])
     assert counts.read() == {"changed": 2, "elements": 3 * wide + 3}
 
 

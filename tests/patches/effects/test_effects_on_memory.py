@@ -103,7 +103,7 @@ def test_the_logits_that_are_begun_anew_are_counted(draw: random.Random) -> None
 
 def test_sends_that_keep_their_memory_are_counted(draw: random.Random) -> None:
     counts = counts_of("megatron.vpp-send-before-free")
-    send = fix("megatron.vpp-send-before-free").make_p2p_ops(lambda **_words: [], NO_MODULE)
+    send = fix("megatron.vpp-send-before-free").p2p_ops(lambda **_words: [], NO_MODULE)
     sent = [draw.choice([None, torch.ones(1)]) for _ in range(9)]
     for tensor in sent:
         send(tensor_send_next=tensor)

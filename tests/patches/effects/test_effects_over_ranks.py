@@ -115,7 +115,7 @@ def test_mtp_loss_scale() -> None:
     def roll_tensor(tensor: Any, cp_group: Any = None) -> Any:
         return tensor, tensor.sum()
 
-    roll = fix("megatron.mtp-loss-scale").make_mean_roll(roll_tensor, NO_MODULE)
+    roll = fix("megatron.mtp-loss-scale").mean_roll(roll_tensor, NO_MODULE)
     for group in (None, PAIR, SimpleNamespace(size=lambda: 1)):
         roll(torch.ones(3), cp_group=group)
     assert counts.read() == {"calls": 3, "changed": 1}
