@@ -43,6 +43,10 @@ def verdicts(folder: Path | None = None) -> dict[str, str]:
 SLIMES = [name for name in RECORD if name.startswith("slime==v")]
 
 
+@pytest.mark.nightly(
+    "two releases stand for the others",
+    name=tuple(name for name in SLIMES if name not in ("slime==v0.1.0", "slime==v0.3.1")),
+)
 @pytest.mark.parametrize("name", SLIMES)
 def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
     name: str, slime: Release, tmp_path: Path
@@ -83,6 +87,10 @@ def test_what_is_installed_here() -> None:
     assert found["verl.dynamic-cp-loss"].where() == "verl 0.8.0"
 
 
+@pytest.mark.nightly(
+    "the last of each kind stands for the others",
+    version=tuple(version for version in BESIDE if version not in ("0.15.3", "0.19.2")),
+)
 @pytest.mark.parametrize("version", BESIDE)
 def test_a_patch_for_one_verl_applies_beside_that_one_alone(
     version: str, release: Release, tmp_path: Path
