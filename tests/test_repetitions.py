@@ -55,6 +55,11 @@ def test_but_one(release):
 @pytest.mark.parametrize("world", [2, 8, "x", "y"])
 def test_world(world):
     pass
+
+
+@pytest.mark.nightly("others stand for it")
+def test_long():
+    pass
 """
 
 
@@ -92,6 +97,7 @@ def test_each_test_runs_once_for_each_variant(skipped: Callable[..., list[str]])
             "test_but_one[1.0]",
             "test_but_one[2.1]",
             *(f"test_world[{world}]" for world in (8, "x")),
+            "test_long",
         ]
     )
 

@@ -142,12 +142,13 @@ def test_a_rank_that_is_late_by_minutes_is_waited_for_and_named_meanwhile(
     assert "waiting another 530 s" in line
 
 
+@pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_comes_when_the_others_have_given_up_is_told_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
-    found = compare(monkeypatch, all_but(4, {}), 4, patience=40.0, late={2: 55.0})
+    found = compare(monkeypatch, all_but(4, {}), 4, patience=40.0, late={rank: 55.0})
     (said,) = set(found.values())
-    assert said.startswith("rank 2 did not take part within 40 s: ")
+    assert said.startswith(f"rank {rank} did not take part within 40 s: ")
 
 
 def test_each_comparison_stands_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

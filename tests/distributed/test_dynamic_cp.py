@@ -15,7 +15,7 @@ from checks import RANKS, SEED
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.real,
-    pytest.mark.nightly("2, 4 and 6 ranks stand for 8", world=(8,)),
+    pytest.mark.nightly("2 and 4 ranks stand for 6 and 8", world=(6, 8)),
 ]
 
 WORLDS = (2, 4, 6, 8)

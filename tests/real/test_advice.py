@@ -22,11 +22,20 @@ pytestmark = pytest.mark.real
 RECORD = defects.heat()
 
 
-def having(defect: str) -> list[str]:
-    """Return the releases that have a defect. Images and heads are judged by the same sources."""
+def having(defect: str) -> pytest.MarkDecorator:
+    """Run a test for each release that has a defect, by day for the last of them.
+
+    Images and heads are judged by the same sources.
+    """
     found = [name for name, row in RECORD.items() if row.get(defect) == "open" and "==" in name]
     assert found
-    return found
+    return on_each(found)
+
+
+def on_each(names: list[str]) -> pytest.MarkDecorator:
+    """Run a test for each release, by day for the last of them."""
+    left = pytest.mark.nightly("the last release stands for the others", name=names[:-1])
+    return pytest.mark.parametrize("name", [pytest.param(name, marks=left) for name in names])
 
 
 @pytest.fixture
@@ -65,7 +74,7 @@ print(json.dumps({"policy": returns(5), "observation": returns(6)}))
 """
 
 
-@pytest.mark.parametrize("name", having("verl.reward-on-observation-dropped"))
+@having("verl.reward-on-observation-dropped")
 def test_a_reward_on_a_token_of_the_policy_is_credited(said: Callable[[str], dict[str, Any]]) -> None:
     found = said(REWARDS)
     error, _ = found["policy"]
@@ -96,7 +105,7 @@ print(json.dumps({"none": outcome(0), "one": outcome(1), "three": outcome(3)}))
 """
 
 
-@pytest.mark.parametrize("name", having("verl.distillation-of-nothing"))
+@having("verl.distillation-of-nothing")
 def test_a_distillation_of_one_token_is_measured(said: Callable[[str], dict[str, Any]]) -> None:
     found = said(DISTILLED)
     assert found["one"] is True, SEED
@@ -145,7 +154,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize("name", having("slime.qwen-tool-results-split"))
+@having("slime.qwen-tool-results-split")
 def test_slimes_other_masks_keep_the_results_of_tools_in_one_turn(
     name: str, said: Callable[[str], dict[str, Any]]
 ) -> None:
@@ -165,7 +174,7 @@ def advised(folder: Path, start: str, patches: str = "") -> dict[str, list[dict[
     return kept
 
 
-@pytest.mark.parametrize("name", having("megatron.masked-loss-before-0-14"))
+@having("megatron.masked-loss-before-0-14")
 def test_a_loss_per_token_is_right_in_0_13(name: str, listed: Callable[[str], Path]) -> None:
     for case, ranks in advised(listed(name), "a loss per token").items():
         assert all(rank["error"] < 1e-5 for rank in ranks), (SEED, case, ranks)
@@ -178,7 +187,7 @@ def test_a_loss_per_token_is_harmful_in_0_12(listed: Callable[[str], Path]) -> N
         assert all(rank["error"] > 0.1 for rank in ranks), (SEED, case, ranks)
 
 
-@pytest.mark.parametrize("name", having("megatron.global-aux-loss-scale"))
+@having("megatron.global-aux-loss-scale")
 def test_a_coefficient_of_all_ranks_is_right(name: str, listed: Callable[[str], Path]) -> None:
     """With `megatron.moe-aux-scale`: what else is off there is of other records."""
     for case, ranks in advised(listed(name), "a coefficient", "megatron.moe-aux-scale").items():
@@ -227,7 +236,7 @@ print(json.dumps({"kept": kept, "v1": left, "legacy": scale()}))
 """
 
 
-@pytest.mark.parametrize("name", having("verl.rejected-tokens-counted"))
+@having("verl.rejected-tokens-counted")
 def test_the_legacy_trainer_counts_no_rejected_token(said: Callable[[str], dict[str, Any]]) -> None:
     """What it hands the engine is made by the function that it calls before each update."""
     found = said(REJECTED)
@@ -255,7 +264,7 @@ with jobs.one_rank():
 """
 
 
-@pytest.mark.parametrize("name", having("verl.resume-repeats-order"))
+@having("verl.resume-repeats-order")
 def test_a_job_that_was_saved_within_an_epoch_goes_on(said: Callable[[str], dict[str, Any]]) -> None:
     found = said(RESUMED)
     assert found["within"] is True, SEED
@@ -291,7 +300,7 @@ print(json.dumps({one: outcome(one) for one in ("fsdp", "fsdp2", "megatron")}))
 """
 
 
-@pytest.mark.parametrize("name", ["verl==0.7.0", "verl==0.7.1"])
+@on_each(["verl==0.7.0", "verl==0.7.1"])
 def test_without_the_legacy_workers_a_critic_is_refused_unless_on_fsdp(
     said: Callable[[str], dict[str, Any]],
 ) -> None:
@@ -336,7 +345,7 @@ print(json.dumps({"default": in_float32(), "advised": in_float32(grad_reduce_in_
 """
 
 
-@pytest.mark.parametrize("name", having("verl.bridge-gradients-in-bf16"))
+@having("verl.bridge-gradients-in-bf16")
 def test_a_bridged_model_gets_the_gradients_that_are_asked_for(said: Callable[[str], dict[str, Any]]) -> None:
     """Megatron-Core's configuration stands in for Megatron-Bridge's: the record does not say "tried"."""
     assert said(BRIDGED) == {"default": False, "advised": True}

@@ -25,6 +25,15 @@ pytestmark = pytest.mark.real
 RECORD = _support_print.recorded()
 
 
+#: A patch that is there for one verl alone, and the Megatrons to which it applies beside that one, and not.
+SERVING, SERVED = "megatron.dynamic-cp-names", "verl==0.8.0"
+BESIDE = {
+    **dict.fromkeys(("0.12.3", "0.14.0", "0.15.3"), "not-needed"),
+    **dict.fromkeys(("0.16.0", "0.16.1", "0.17.0", "0.17.1", "0.18.0", "0.18.1", "0.18.2"), "apply"),
+    **dict.fromkeys(("0.19.0", "0.19.1", "0.19.2"), "apply"),
+}
+
+
 def verdicts(folder: Path | None = None) -> dict[str, str]:
     """Return the verdict on each patch for a project that is there."""
     found = Engine().plan_each(None if folder is None else str(folder)).verdicts
@@ -34,6 +43,10 @@ def verdicts(folder: Path | None = None) -> dict[str, str]:
 SLIMES = [name for name in RECORD if name.startswith("slime==v")]
 
 
+@pytest.mark.nightly(
+    "two releases stand for the others",
+    name=tuple(name for name in SLIMES if name not in ("slime==v0.1.0", "slime==v0.3.1")),
+)
 @pytest.mark.parametrize("name", SLIMES)
 def test_a_slime_without_setup_and_metadata_is_told_by_its_source(
     name: str, slime: Release, tmp_path: Path
@@ -72,6 +85,34 @@ def test_what_is_installed_here() -> None:
     }
     assert found["megatron.recompute"].where() == "megatron-core 0.16.1, verl 0.8.0"
     assert found["verl.dynamic-cp-loss"].where() == "verl 0.8.0"
+
+
+@pytest.mark.nightly(
+    "the last of each kind stands for the others",
+    version=tuple(version for version in BESIDE if version not in ("0.15.3", "0.19.2")),
+)
+@pytest.mark.parametrize("version", BESIDE)
+def test_a_patch_for_one_verl_applies_beside_that_one_alone(
+    version: str, release: Release, tmp_path: Path
+) -> None:
+    megatron = release(f"megatron-core=={version}")
+
+    def reason(verdict: str, folder: Path) -> str:
+        (found,) = (one for one in overlay.plan(SERVING, str(folder)).verdicts if one.patch == SERVING)
+        assert found.verdict == verdict
+        return found.reason
+
+    assert reason("not-needed", megatron) == "it serves verl alone, which is not installed"
+    for verl in ("verl==0.7.1", "verl==0.9.1", SERVED):
+        both = tmp_path / verl
+        both.mkdir()
+        (both / "megatron").symlink_to(megatron / "megatron")
+        (both / "verl").symlink_to(release(verl) / "verl")
+        if verl != SERVED:
+            needless = f"it serves verl alone, and verl {verl.partition('==')[2]} needs nothing: "
+            assert reason("not-needed", both).startswith(needless)
+        else:
+            assert bool(reason(BESIDE[version], both)) == (BESIDE[version] == "not-needed")
 
 
 def test_a_release_that_was_edited_by_hand_is_refused(tmp_path: Path, release: Release) -> None:

@@ -118,6 +118,7 @@ def falsely_not_met(script: Path, lines: list[list[str]], read: Callable[[Path],
     return false
 
 
+@pytest.mark.nightly("the tests of the audit read command lines by day")
 def test_no_script_of_verl_gets_false_peace(
     tmp_path: Path, programs: Path, read: Callable[[Path], Settings]
 ) -> None:

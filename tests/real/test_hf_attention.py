@@ -45,6 +45,9 @@ def wrong(found: dict[str, list[Any]]) -> list[str]:
     return off
 
 
+@pytest.mark.nightly(
+    "v0.3.1 stands for it, and the contract", revision=tuple(one for one in RELEASES if one != "v0.3.1")
+)
 @pytest.mark.parametrize("revision", RELEASES)
 def test_gradients_are_those_of_one_process(folder: Path, revision: str) -> None:
     found = on_ranks(folder, "hf_attention_cases", "hf-attention-gradient")
@@ -52,6 +55,7 @@ def test_gradients_are_those_of_one_process(folder: Path, revision: str) -> None
     assert not wrong(found), (SEED, found)
 
 
+@pytest.mark.nightly("the contract shows what upstream does alone")
 @pytest.mark.parametrize(
     ("revision", "count", "words"), [("v0.2.3", 9, ("sequence parallel",)), ("v0.3.1", 13, ("cp2", "cp4"))]
 )

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from checks import UPSTREAMS
-from overlay.cli import main
 from overlay.source.registry import load_patches
 from overlay.verdict import LOUD
 from records import _support_print
@@ -103,36 +102,16 @@ def test_what_is_recorded_of_an_image_is_nothing_but_a_real_lack(name: str) -> N
 
 
 @by_those_asked
-@pytest.mark.parametrize("name", IMAGES)
-def test_the_plan_of_an_image_names_nothing_but_a_real_lack(
-    name: str, listed: Folder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main(["plan", "--json", "--site", str(listed(name))])
-    plan = json.loads(capsys.readouterr().out)
-    loud = {one["patch"] for one in plan["verdicts"] if one["verdict"] in LOUD}
-    assert loud == LACKS.get(name, set())
-    assert code == (1 if loud else 0)
-
-
-@by_those_asked
-@pytest.mark.parametrize("name", [name for name in IMAGES if name.startswith("slime ")])
-def test_strict_mode_works_in_an_image_of_slime(name: str, listed: Folder, imported: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "selection"),
+    [
+        *((name, "") for name in IMAGES),
+        *((name, "slime.*") for name in IMAGES if name.startswith("slime ")),
+    ],
+)
+def test_strict_mode_works_in_an_image(name: str, selection: str, listed: Folder, imported: Any) -> None:
     folder = listed(name)
-    judge(name, folder, imported(folder, without_lacks(name, folder, "", imported)))
-
-
-@by_those_asked
-@pytest.mark.parametrize("name", [name for name in IMAGES if name.startswith("slime ")])
-def test_strict_mode_works_with_what_is_for_slime_alone(name: str, listed: Folder, imported: Any) -> None:
-    folder = listed(name)
-    judge(name, folder, imported(folder, without_lacks(name, folder, "slime.*", imported)))
-
-
-@by_those_asked
-@pytest.mark.parametrize("name", [name for name in IMAGES if name.startswith("verl ")])
-def test_strict_mode_works_in_an_image_of_verl(name: str, listed: Folder, imported: Any) -> None:
-    folder = listed(name)
-    judge(name, folder, imported(folder, without_lacks(name, folder, "", imported)))
+    judge(name, folder, imported(folder, without_lacks(name, folder, selection, imported)))
 
 
 def without_lacks(name: str, folder: Path, selection: str, imported: Any) -> str:

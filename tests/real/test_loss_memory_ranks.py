@@ -30,10 +30,14 @@ RELEASES = ("v0.2.0", "v0.2.1", "v0.2.2", "v0.2.3", "v0.2.4", "v0.3.0", "v0.3.1"
 BEST = "v0.3.1"
 #: #1788 and #1822: what each does alone is seen by day, and what the patch does on the second.
 COMMITS = ("2a89c169c", "2928bba9d")
-by_the_second = pytest.mark.nightly("2928bba9d stands for it", revision=COMMITS[:1])
+#: Beside the contract on one rank: the last release, and its fork.
+BY_DAY = ("v0.3.1", MILES)
 #: A commit after 0.3.1, whose policy loss is another one.
 LATER = "624b824a8"
 EACH = (LATER, *RELEASES, *COMMITS, MILES)
+by_the_last = pytest.mark.nightly(
+    "the last release and its fork stand for it", revision=tuple(one for one in EACH if one not in BY_DAY)
+)
 
 
 @pytest.fixture
@@ -58,15 +62,14 @@ def measured(
     """Return the function that gets what `loss_memory_check.py` printed for a revision."""
 
     def get(revision: str) -> dict[str, Any]:
-        # Time is a matter of the best release alone, and memory is the same in every turn.
-        sizes = ("--turns", "3" if revision == BEST else "0", "--tokens", "1024", "--vocabulary", "8192")
+        sizes = ("--turns", "0", "--tokens", "1024", "--vocabulary", "8192")
         cases: dict[str, Any] = findings(slime(revision), "loss_memory_check.py", *sizes)["cases"]
         return cases
 
     return get
 
 
-@by_the_second
+@by_the_last
 @pytest.mark.parametrize("revision", EACH)
 def test_values_losses_and_gradients_are_those_of_one_process_in_float64(sound: dict[str, list[Any]]) -> None:
     """For TP 1, 2, 4 and CP 1, 2, 4 of each kind, with ranks and samples that have no response token."""
@@ -84,7 +87,7 @@ def test_values_losses_and_gradients_are_those_of_one_process_in_float64(sound: 
     assert all(rank.get("same", True) for ranks in sound.values() for rank in ranks)
 
 
-@by_the_second
+@by_the_last
 @pytest.mark.parametrize("revision", EACH)
 def test_some_ranks_had_nothing_to_do(sound: dict[str, list[Any]]) -> None:
     rows = {name: [rank["rows"] for rank in ranks if "rows" in rank] for name, ranks in sound.items()}
@@ -93,7 +96,7 @@ def test_some_ranks_had_nothing_to_do(sound: dict[str, list[Any]]) -> None:
     assert 0 in rows["tp2 cp2 packed late coef 0.1"] + rows["tp1 cp4 packed late coef 0.1"]
 
 
-@by_the_second
+@by_the_last
 @pytest.mark.parametrize("revision", EACH)
 def test_a_step_needs_no_more_than_the_gradient_on_any_rank(sound: dict[str, list[Any]]) -> None:
     peaks = {name: [rank["peak"] for rank in ranks] for name, ranks in sound.items() if "memory" in name}
@@ -101,7 +104,7 @@ def test_a_step_needs_no_more_than_the_gradient_on_any_rank(sound: dict[str, lis
     assert {name: ranks for name, ranks in peaks.items() if max(ranks) > 1.1} == {}
 
 
-@by_the_second
+@by_the_last
 @pytest.mark.parametrize("revision", ["v0.2.3", "v0.2.4", "v0.3.0", *COMMITS, MILES])
 def test_allgather_of_padded_sequences_is_refused_on_every_rank(
     revision: str, found: dict[str, list[Any]]
@@ -123,6 +126,7 @@ def test_top_p_sets_are_left_to_upstream(sound: dict[str, list[Any]]) -> None:
 # --- the seed's hang ---
 
 
+@pytest.mark.nightly("no hang is waited for by day", revision=COMMITS)
 @pytest.mark.parametrize(
     ("revision", "raised"), [("2a89c169c", "AttributeError"), ("2928bba9d", "TypeError")]
 )
@@ -134,7 +138,7 @@ def test_the_first_cures_stop_the_job(folder: Path, raised: str) -> None:
     assert "Timed out" in ranks[3]["message"]
 
 
-@by_the_second
+@by_the_last
 @pytest.mark.parametrize("revision", COMMITS)
 def test_with_the_patch_they_do_not(sound: dict[str, list[Any]]) -> None:
     found = {
@@ -156,6 +160,7 @@ def test_miles_alone_needs_three_times_the_logits(folder: Path) -> None:
 # --- one process: what it takes, against upstream ---
 
 
+@by_the_last
 @pytest.mark.parametrize("revision", RELEASES)
 def test_memory_stays_below_the_targets(revision: str, measured: Measured) -> None:
     for case, rows in measured(revision).items():

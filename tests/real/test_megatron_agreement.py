@@ -34,6 +34,7 @@ def run(folder: Path, release: Path, *words: str, **environ: str) -> list[Any]:
     return run_ranks(command, [clean] * WORLD, folder)
 
 
+@pytest.mark.nightly("the newest stands for the others", version=RELEASES[:-1])
 @pytest.mark.parametrize("version", RELEASES)
 def test_ranks_are_compared_when_megatron_is_initialised(
     tmp_path: Path, release: Callable[[str], Path], version: str

@@ -39,6 +39,7 @@ def test_each_element_counts_once(folder: Path, case: tuple[str, int]) -> None:
     assert wrong_norms(SEED, marks, release=folder, ranks=ranks) == [], SEED
 
 
+@pytest.mark.nightly("the contract shows what upstream does alone")
 @pytest.mark.parametrize(
     ("version", "marks", "kinds"),
     [
@@ -70,6 +71,7 @@ def test_slime_sends_whole_experts_and_sinks(
 
 
 @pytest.mark.parametrize("version", ["0.16.1"])
+@pytest.mark.nightly("verl's own stands for Megatron's", of_verl=(False,))
 @pytest.mark.parametrize("of_verl", [False, True])
 def test_one_selection_mends_both_defects_of_multi_token_prediction(
     folder: Path, release: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, of_verl: bool
@@ -89,6 +91,7 @@ def test_one_selection_mends_both_defects_of_multi_token_prediction(
 # --- megatron.vpp-send-before-free ---
 
 
+@pytest.mark.nightly("the contract shows what upstream does alone")
 @pytest.mark.parametrize("version", ["0.17.1"])
 def test_what_upstream_alone_frees_too_early(folder: Path) -> None:
     assert freed_too_early(SEED, patched=False, release=folder) == [
@@ -116,6 +119,7 @@ def test_a_padding_mask_makes_the_count_of_a_rank_that_of_all(folder: Path) -> N
     assert [rank["counted"] for rank in ranks] == [sum(rank["tokens"] for rank in ranks)] * 2
 
 
+@pytest.mark.nightly("the contract shows what upstream does alone")
 @pytest.mark.parametrize("version", ["0.19.2"])
 def test_what_upstream_alone_weighs_wrongly_since_0_19(folder: Path) -> None:
     """The last of each is no gradient, but a report, which the patch leaves as it is."""
@@ -126,6 +130,7 @@ def test_what_upstream_alone_weighs_wrongly_since_0_19(folder: Path) -> None:
     ]
 
 
+@pytest.mark.nightly("the last release stands for it", version=("0.15.3", "0.16.1"))
 @pytest.mark.parametrize(("version", "masked"), [("0.15.3", 1), ("0.16.1", 1), ("0.19.2", 2)])
 def test_what_upstream_and_the_patch_leave_of_global_aux_loss(folder: Path, masked: int) -> None:
     """What docs/known-issues.md says of it: with a mask, and over data parallel ranks."""
@@ -143,22 +148,23 @@ def test_what_upstream_and_the_patch_leave_of_global_aux_loss(folder: Path, mask
 # --- megatron.reshardable-checkpoint ---
 
 
+@pytest.mark.nightly("three ranks stand for six", ranks=(6,))
+@pytest.mark.parametrize("ranks", [3, 6])
 @pytest.mark.parametrize("version", ["0.16.1"])
 def test_three_and_six_data_parallel_ranks_save_each_parameters_state(
-    folder: Path, findings: Callable[..., dict[str, Any]]
+    folder: Path, findings: Callable[..., dict[str, Any]], ranks: int
 ) -> None:
     """One release: the others have the same source, and one rank pads its buckets too."""
-    said = findings(folder, "reshardable_ranks.py", SEED, "3", "6")
-    for ranks in (3, 6):
-        alone, patched = said[str(ranks)]
-        assert len(alone) == ranks
-        assert all("of another parameter" in one for one in alone), (SEED, alone)
-        assert patched == [""] * ranks, SEED
+    alone, patched = findings(folder, "reshardable_ranks.py", SEED, str(ranks))[str(ranks)]
+    assert len(alone) == ranks
+    assert all("of another parameter" in one for one in alone), (SEED, alone)
+    assert patched == [""] * ranks, SEED
 
 
 # --- no patch: what docs/known-issues.md says, of NVIDIA/Megatron-LM#7452 among others ---
 
 
+@pytest.mark.nightly("a newer release stands for it", version=("0.16.1",))
 @pytest.mark.parametrize("version", ["0.16.1", "0.19.2"])
 def test_the_manager_for_deepep_keeps_one_micro_batch_and_no_more(
     folder: Path, findings: Callable[..., dict[str, Any]]

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.by_variant("verl.sft-balance", found="verl"),
-    pytest.mark.nightly(
-        "one release of each variant stands for the others", found=("0.7.0", "0.9.0", "0.9.1")
-    ),
+    pytest.mark.nightly("the contract runs the same program"),
 ]
 
 #: Release -> workers.

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.real,
     pytest.mark.by_variant("slime.capped-partitions", "slime.vpp-ceiling", found="slime"),
+    pytest.mark.nightly("v0.2.4 stands for it", found=("v0.1.0", "v0.2.0", "8acc034bc")),
 ]
 
 IDS = ("slime.capped-partitions", "slime.vpp-ceiling")

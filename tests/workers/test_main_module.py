@@ -309,6 +309,7 @@ def test_a_trainer_of_another_source_is_refused(site: Venv, tmp_path: Path) -> N
     assert site.run(path, **STRICT).returncode == 1
 
 
+@pytest.mark.nightly("a job that slime's `train.py` is submitted as stands for it")
 def test_a_module_that_a_submitted_job_runs_is_patched(site: Venv, tmp_path: Path) -> None:
     """As by `ray job submit -- python -m X`, with the variables in the job's runtime environment."""
     with running(site, tmp_path) as cluster:

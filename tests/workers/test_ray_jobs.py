@@ -109,6 +109,7 @@ def test_a_submitted_job(cluster: Cluster, kind: str, variables: dict[str, str])
         assert found[worker]["set"] == {"SUBMITTED": "yes"}
 
 
+@pytest.mark.nightly("a driver that does, and a job that is submitted armed, stand for it")
 def test_a_job_that_is_submitted_armed_and_arms_its_workers_by_hand(cluster: Cluster) -> None:
     found = cluster.submitted("by_hand", {"env_vars": {"SUBMITTED": "yes", **ENVIRONMENT}})
     for kind in ("driver", "task", "actor", "task of an actor"):
@@ -224,6 +225,7 @@ def test_strict_mode_leaves_no_cluster_behind(worksite: Venv) -> None:
     assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
 
 
+@pytest.mark.nightly("a job that is there already stands for it")
 def test_a_variable_that_is_set_after_the_cluster_was_started_arms_no_worker(worksite: Venv) -> None:
     pytest.importorskip("ray", reason="needs ray")
     done = subprocess.run(

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import user_losses
 from loss_batches import by_verl, dealt, draws, policy_batch
 from loss_kinds import BYPASSES, kinds, loss_of
-from loss_layouts import PLANNED, layouts_of
+from loss_layouts import PLANNED, STAGED, layouts_of
 from megatron.core import parallel_state as mpu
 from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils as tu
@@ -62,7 +62,7 @@ def cases(world: int) -> list[Case]:
     ]
     flat: list[Case] = [(name, 1, 1, case) for name, case in found]
     if world == 4:
-        for (kind, (tensor, pipeline)), layout in itertools.product(MODEL_PARALLEL.items(), (1, 2)):
+        for (kind, (tensor, pipeline)), layout in itertools.product(MODEL_PARALLEL.items(), STAGED):
             for name in ("geo_mean", "clip_cov", "user half", "width"):
                 case = functools.partial(run, draw, layout, **kinds()[name])
                 flat.append((f"{kind}/{name}, {layout}", tensor, pipeline, case))

@@ -2,6 +2,7 @@
 
     python contracts_check.py SEED PATCH...
 
+With `PATCH=alone` or `PATCH=with` the contract is run on upstream alone, or with the patch, and no more.
 The last line is JSON: by patch, what becomes of its contract on the upstream alone and with the patch, as
 `overlay.desk.prove.forked` says it, the figures that the patch has counted by then, and what becomes of the
 contract with the patch and all that `all` selects.
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 PATIENCE = 240.0
 
 
-def main(seed: str, *patches: str) -> None:
+def main(seed: str, *asked: str) -> None:
     """Print it."""
-    answer(patches, lambda patch: _outcomes(patch, seed))
+    only = {patch: how for patch, _, how in (one.partition("=") for one in asked)}
+    answer(tuple(only), lambda patch: _outcomes(patch, seed, only[patch]))
 
 
 def answer(patches: tuple[str, ...], ask: Callable[[str], object]) -> None:
@@ -46,8 +48,10 @@ def answer(patches: tuple[str, ...], ask: Callable[[str], object]) -> None:
     answers.write(json.dumps({patch: ask(patch) for patch in patches}) + "\n")
 
 
-def _outcomes(patch: str, seed: str) -> list[object]:
-    return [_run(patch, ALONE, seed)[0], *_run(patch, STRICTLY, seed), _run(patch, COMPANY, seed)[0]]
+def _outcomes(patch: str, seed: str, only: str) -> list[object]:
+    alone = None if only == "with" else _run(patch, ALONE, seed)[0]
+    ours = (None, None) if only == "alone" else _run(patch, STRICTLY, seed)
+    return [alone, *ours, None if only else _run(patch, COMPANY, seed)[0]]
 
 
 def _run(patch: str, how: str, seed: str) -> tuple[tuple[str, str], dict[str, float]]:

@@ -5,7 +5,8 @@ in the environment, as `scripts/test` sets it for a whole run by day, a test run
 patches, on the last of its releases that has it: the others are left out.
 
 A file or a test says `nightly(REASON, PARAMETER=(VALUE...))` of the values of a parameter that others stand
-for by day: the same code, on more ranks or on another release, at a price of minutes.
+for by day: the same code, on more ranks or on another release, at a price of minutes. Without a parameter the
+whole test is left.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _left(item: pytest.Item) -> str:
     """Return the reason that a test itself gives why it is left out by day, empty if it is not."""
     params: Any = getattr(getattr(item, "callspec", None), "params", {})
     for left in item.iter_markers("nightly"):
-        if any(params.get(name) in values for name, values in left.kwargs.items()):
+        if not left.kwargs or any(params.get(name) in values for name, values in left.kwargs.items()):
             return str(left.args[0])
     return ""
 

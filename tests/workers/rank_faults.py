@@ -1,4 +1,4 @@
-"""Started on every rank: compares ranks of which one dies, is slow, comes too late, or has nothing to do.
+"""Started on every rank: compares ranks of which one dies, comes too late, or has nothing to do.
 
 Argument: what goes wrong. Prints what each comparison raised, as JSON.
 """
@@ -9,7 +9,6 @@ import importlib
 import json
 import os
 import sys
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +25,7 @@ RANK = int(os.environ["RANK"])
 SHORT, LONG = 3.0, 120.0
 
 
-def tried(timeout: float | None) -> dict[str, Any]:
+def tried(timeout: float) -> dict[str, Any]:
     """Compare all ranks, and return what came of it."""
     try:
         overlay.agree(None, timeout)
@@ -49,15 +48,13 @@ def dies(who: int) -> None:
     os._exit(0)  # the next collective would wait for the dead
 
 
-def late(who: int, timeout: float | None, *, too: bool) -> None:
-    """A rank is busy for a while, or until another has given up, and then compares as well."""
+def late(who: int) -> None:
+    """A rank compares only after another has given up."""
     # The store lives in rank 0, which must not leave before all are done.
     store = _get_default_store()
-    if who == RANK and too:
+    if who == RANK:
         store.wait(["somebody has given up"], timedelta(seconds=LONG))
-    elif who == RANK:
-        time.sleep(1.0)
-    found = tried(timeout)
+    found = tried(SHORT)
     store.set("somebody has given up", "")
     store.set(f"{RANK} is done", "")
     if RANK == 0:
@@ -86,9 +83,7 @@ def main() -> None:
     scenes = {
         "a rank dies": lambda: dies(2),
         "the first rank dies": lambda: dies(0),
-        "a slow rank": lambda: late(1, None, too=False),
-        "a rank that is too late": lambda: late(1, SHORT, too=True),
-        "the first rank is too late": lambda: late(0, SHORT, too=True),
+        "a rank is too late": lambda: late(1),
         "a rank with nothing to do": idle,
     }
     scenes[sys.argv[1]]()
