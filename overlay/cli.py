@@ -11,6 +11,7 @@ folder holds no upstream, or the output cannot be written.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 
@@ -28,7 +29,6 @@ from overlay.desk.output import (
 from overlay.desk.progress import Progress
 from overlay.errors import (
     LockError,
-    OutputFileError,
     OverlayError,
     ReportError,
     SelectionError,
@@ -64,7 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         SuiteError,
         SettingsError,
         FolderError,
-        OutputFileError,
     ) as error:
         say(str(error))
         return EXIT_USAGE
@@ -129,7 +128,7 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
         return sub
 
     run.add(commands)
-    for one in (patches, installation, process, lock, authoring, output):
+    for one in (patches, installation, process, lock, authoring):
         one.add(add)
     text = "run upstream's own tests with and without overlay: list, run, diff"
     tests = commands.add_parser("suite", help=text, description=text)
@@ -143,18 +142,26 @@ def _parser(*, suite: bool, prove: bool = False) -> argparse.ArgumentParser:
         from overlay.desk.prove.command import add_arguments as add_proof
 
         add_proof(proof)
+    add("schema", _schema, "print the JSON schema of what the commands print with --json")
     _add_report(commands)
     return parser
 
 
 def _cockpit(engine: Engine, arguments: argparse.Namespace) -> int:
     """Show what is here. What is selected and cannot be applied is exit code 1, as everywhere."""
-    from overlay.desk.screen import screen
-    from overlay.desk.state import look
+    from overlay.desk.screen import look, screen
 
     found = look(engine)
     output.show(arguments, found.to_dict(), lambda: screen(found))
     return EXIT_LOUD if found.refused else EXIT_OK
+
+
+def _schema(_: Engine, arguments: argparse.Namespace) -> int:
+    from overlay.desk.schema import schema
+
+    found = schema()
+    output.show(arguments, found, lambda: json.dumps(found, indent=2))
+    return EXIT_OK
 
 
 def _add_report(commands: Any) -> None:

@@ -51,9 +51,5 @@ class SettingsError(OverlayError):
     """The settings of a job cannot be read, or are in no form that overlay knows."""
 
 
-class OutputFileError(OverlayError):
-    """A file that a command was to write cannot be written."""
-
-
 class SuiteError(OverlayError):
     """A recipe or results cannot be understood, or what a recipe names cannot be had."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from overlay.defect import HARMS
 from overlay.desk import tables
 from overlay.desk.output import (
@@ -16,7 +14,7 @@ from overlay.desk.output import (
     say,
     show,
 )
-from overlay.errors import OutputFileError, SelectionError
+from overlay.errors import SelectionError
 from overlay.model import text
 
 TYPE_CHECKING = False
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
     from overlay.desk.audit.audit import Audit
     from overlay.runtime.engine import Engine
-    from overlay.source.source import InstalledTree
 
 #: What stands for the path of this interpreter where a folder is asked for.
 INSTALLED = "installed"
@@ -49,7 +46,6 @@ def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--harm", action="append", choices=list(HARMS), help="only of this harm; repeatable")
     what = "the settings of a job: flags, a script with them, overrides or YAML; says which defects they meet"
     audit.add_argument("--settings", metavar="FILE", help=what)
-    audit.add_argument("--sarif", metavar="FILE", help="write the findings there as SARIF 2.1.0 as well")
     audit.add_argument(
         "--all", action="store_true", help="print an entry for each defect, on more than a screen"
     )
@@ -102,8 +98,6 @@ def _audit(engine: Engine, arguments: argparse.Namespace) -> int:
     audit = make_audit(engine, plan, tree, selected=selected, settings=settings, harms=harms)
     if arguments.explain:
         return _explain(audit, arguments)
-    if arguments.sarif:
-        _write(arguments.sarif, audit, tree)
     show(arguments, audit.to_dict(), lambda: _text(audit, arguments))
     markers = {target.project.marker for patch in engine.known().values() for target in patch.targets}
     for sentence in tree.remarks(markers):
@@ -147,15 +141,3 @@ def _explain(audit: Audit, arguments: argparse.Namespace) -> int:
     }
     show(arguments, data, lambda: explanation(audit.defects[name], finding))
     return EXIT_LOUD if finding in audit.concerning() else EXIT_OK
-
-
-def _write(path: str, audit: Audit, tree: InstalledTree) -> None:
-    """Write the findings as SARIF. Raises `OutputFileError`."""
-    from overlay.desk.audit.sarif import sarif
-
-    try:
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            json.dump(sarif(audit, tree), file, indent=2)
-            file.write("\n")
-    except OSError as error:
-        raise OutputFileError(f"{path} cannot be written: {error}") from error

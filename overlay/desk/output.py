@@ -1,4 +1,4 @@
-"""How commands print and which exit codes they have; and `overlay schema`, which describes `--json`."""
+"""How commands print, and which exit codes they have."""
 
 from __future__ import annotations
 
@@ -15,17 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from overlay.runtime.engine import Engine
-
 #: All is well; the answer is no; the question cannot be understood.
 EXIT_OK, EXIT_LOUD, EXIT_USAGE = 0, 1, 2
 #: What the help of an option says of the form of a selection.
 SELECTION = "ids, globs, all, none, and -ID to drop one, separated by commas or spaces"
 #: As a shell has them, for a command that cannot be started.
 EXIT_NO_COMMAND, EXIT_NOT_FOUND = 126, 127
-
-#: Beside this file: the JSON schema of what is printed.
-_SCHEMA = "output.schema.json"
 
 
 class OutputError(Exception):
@@ -72,15 +67,3 @@ def add_sites(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", action="append", type=folder, metavar="DIR", help=what)
     what = "the folder that is / to what lies in the sites, as for an unpacked image"
     parser.add_argument("--root", type=folder, metavar="DIR", help=what)
-
-
-def add(add_command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `overlay schema` to a parser."""
-    add_command("schema", _schema, "print the JSON schema of what the commands print with --json")
-
-
-def _schema(_: Engine, arguments: argparse.Namespace) -> int:
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), _SCHEMA), encoding="utf-8") as file:
-        text = file.read()
-    show(arguments, json.loads(text), text.rstrip)
-    return EXIT_OK

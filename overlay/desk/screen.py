@@ -1,92 +1,203 @@
-"""The cockpit as one screen of 80 columns."""
+"""Bare `overlay`: what is installed, what is done to it and what comes next, on one screen of 80 columns."""
 
 from __future__ import annotations
 
-from overlay.model.text import WIDTH, wrap
-from overlay.patch import CHANGES
+import os
+import sys
 
-TYPE_CHECKING = False
+from overlay._version import __version__
+from overlay.errors import OverlayError
+from overlay.launch.doctor import NO, examine
+from overlay.model.record import TYPE_CHECKING, Record
+from overlay.model.text import WIDTH, wrap
+from overlay.source.installed import Installed  # noqa: TC001 -- a field type
+from overlay.source.registry import starting_commands
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from overlay.desk.state import Applying, Cockpit
-    from overlay.source.installed import Installed
+    from overlay.launch.doctor import Checkup
+    from overlay.runtime.engine import Engine
 
+#: Stands for the command that starts a job where no project is known to be installed.
+_COMMAND = "torchrun --nproc-per-node 8 train.py"
+_LOCK = "overlay.lock"
 #: The order in which people want to know: does my training change, does it fit, does it go on?
 _ORDER = ("numbers", "memory", "hangs", "crashes", "speed", "safety")
-_NEXT = {
-    "overlay run": "next, before the command that starts your job:",
-    "overlay audit": "next, with the folder of a checkout or another site-packages:",
-}
-_INDENT = " " * 9
 #: Ids in a sentence, at most.
 _NAMED = 4
 
 
+class Applying(Record):
+    """A patch that is selected and applies to what is installed."""
+
+    patch: str
+    #: What changes in a job that runs, of `overlay.patch.CHANGES`; empty if the patch does not say.
+    changes: tuple[str, ...]
+
+
+class Refused(Record):
+    """A patch that is selected and cannot be applied to what is installed."""
+
+    patch: str
+    verdict: str
+    reason: str
+
+
+class Cockpit(Record):
+    """What is installed, what is done to it, whether that is in force, and what comes next."""
+
+    #: Of overlay.
+    version: str
+    python: str
+    executable: str
+    #: The projects that patches are for, and what runs beneath them, also those that are not installed.
+    projects: tuple[Installed, ...]
+    patches: tuple[Applying, ...]
+    refused: tuple[Refused, ...]
+    #: Ids of the known defects that are here and that a selected patch mends.
+    mended: tuple[str, ...]
+    #: Ids of those that are here and stay: no patch mends them, or it is not selected.
+    left: tuple[str, ...]
+    #: Ids of those that may be here or not: nobody has looked at this source.
+    unknown: tuple[str, ...]
+    #: Whether a Python process that starts here and now is patched.
+    armed: bool
+    #: Why not, empty if it is.
+    reason: str
+    #: The next command, or what to install.
+    next: str
+
+
+def look(engine: Engine) -> Cockpit:
+    """Look at what is here. Nothing of an upstream is imported. Raises `OverlayError` for a broken pack."""
+    from overlay.desk.audit.audit import make_audit
+    from overlay.source.source import InstalledTree
+
+    known, tree = engine.known(), InstalledTree()
+    everything = engine.plan_each(tree)
+    applied: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    try:
+        chosen = engine.plan(None, tree)
+    except OverlayError:
+        pass  # the checkup says what is wrong with the selection
+    else:
+        applied = tuple(
+            one.patch for one in chosen.verdicts if one.patch in chosen.selection and one.verdict == "apply"
+        )
+        refused = tuple(
+            Refused(patch=one.patch, verdict=one.verdict, reason=one.reason) for one in chosen.loud
+        )
+    audit = make_audit(engine, everything, tree, selected=applied)
+    checkup = examine(engine)
+    wrong = [check for check in checkup.checks if check.answer == NO]
+    # A wrong selection first, OVERLAY last, as a job sets it. What is wrong with a setting has its name.
+    wrong.sort(key=lambda check: (not check.todo, check.name == "OVERLAY", check.name != "selection"))
+    reasons = [check.found if check.name == "selection" else f"{check.name} {check.found}" for check in wrong]
+    projects = engine.installed(tree)
+    wanted = {target.project.name for patch in known.values() for target in patch.targets}
+    return Cockpit(
+        version=__version__,
+        python=".".join(map(str, sys.version_info[:3])),
+        executable=sys.executable,
+        projects=projects,
+        patches=tuple(Applying(patch=name, changes=known[name].changes) for name in applied),
+        refused=refused,
+        mended=tuple(one.defect for one in audit.of("mended")),
+        left=tuple(one.defect for one in audit.of("open")),
+        unknown=tuple(one.defect for one in audit.of("unknown-source")),
+        armed=checkup.armed,
+        reason=reasons[0] if reasons else "",
+        next=_next(checkup, applied, refused, {one.project for one in projects if one.version}, wanted),
+    )
+
+
+def _next(
+    checkup: Checkup,
+    applied: Sequence[str],
+    refused: Sequence[Refused],
+    there: set[str],
+    wanted: set[str],
+) -> str:
+    """Return what to do: mend a setting, look at a refused patch, install something, start a job, pin it.
+
+    `there`: the projects that are installed. `wanted`: those that patches are for.
+    """
+    wrong = {check.name for check in checkup.checks if check.answer == NO and check.todo}
+    if wrong - {"OVERLAY"}:
+        return "overlay doctor"
+    if refused:
+        return f"overlay explain {refused[0].patch}"
+    if not there & wanted:
+        return f"install {' or '.join(sorted(wanted))} into this Python, or overlay into theirs"
+    if not applied:
+        return "overlay audit"
+    if wrong:
+        pin = f" --pin {_LOCK}" if os.path.isfile(_LOCK) else ""
+        command = next((words for name, words in starting_commands().items() if name in there), _COMMAND)
+        return f"overlay run{pin} {command}"
+    pinned = any(check.name == "pin" and check.answer != "-" for check in checkup.checks)
+    return "overlay status" if pinned else "overlay lock"
+
+
 def screen(item: Cockpit) -> str:
-    """Return what bare `overlay` prints."""
+    """Return what bare `overlay` prints: bad news first."""
     lines = [_cut(f"overlay {item.version} on Python {item.python}, {item.executable}"), ""]
-    lines += _projects(item.projects)
-    lines += ["", *_patches(item.patches), *_defects(item)]
-    armed = "armed: yes, every Python process that starts here and now"
-    lines.append(armed if item.armed else wrap(f"armed: no, {item.reason}", " " * 7, first=""))
-    words = " ".join(item.next.split()[:2])
-    head = _NEXT.get(words, "next:")
-    lines += [f"{head} {item.next}"] if len(head) + 1 + len(item.next) <= WIDTH else [head, f"  {item.next}"]
-    return "\n".join(lines)
-
-
-def _projects(projects: Sequence[Installed]) -> list[str]:
-    there = [one for one in projects if one.version]
-    absent = [one.project for one in projects if not one.version]
+    there = [one for one in item.projects if one.version]
     names = max((len(one.project) for one in there), default=0)
     versions = max((len(one.version) for one in there), default=0)
-    lines, before = [], ""
+    before = ""
     for one in there:
-        where = "beside it" if one.where == before else one.where
+        where = "same folder" if one.where == before else one.where
         lines.append(_cut(f"{one.project:<{names}}  {one.version:<{versions}}  {where}".rstrip()))
         before = one.where
-    return [*lines, *([wrap(f"not installed here: {', '.join(absent)}")] if absent else [])]
+    if absent := [one.project for one in item.projects if not one.version]:
+        lines.append(wrap(f"not installed: {', '.join(absent)}"))
+    lines += ["", *_refused(item.refused), *_patches(item.patches)]
+    present = len(item.mended) + len(item.left)
+    count = f"{present} known defect{' is' if present == 1 else 's are'} installed"
+    text = f"{count}: {len(item.mended)} mended by these patches, {len(item.left)} left"
+    lines.append(wrap(f"{text}: {_some(item.left)} (`overlay audit`)" if item.left else text))
+    if item.unknown:
+        lines.append(wrap(f"not known for this source: {_some(item.unknown)}"))
+    active = "active: yes, in every Python process that starts here and now"
+    lines.append(active if item.armed else wrap(f"active: no, {item.reason}", " " * 8, first=""))
+    if item.next.startswith("overlay run"):
+        return "\n".join([*lines, "next, before the command that starts your job:", f"  {item.next}"])
+    return "\n".join([*lines, wrap(f"next: {item.next}", " " * 6, first="")])
+
+
+def _refused(items: Sequence[Refused]) -> list[str]:
+    """Return what was asked for and is not done: each with its reason, or of many the ids by verdict."""
+    if not items:
+        return []
+    lines = [f"{len(items)} selected patch{'es' if len(items) > 1 else ''} CANNOT BE APPLIED:"]
+    if len(items) <= _NAMED:
+        lines += [wrap(f"{one.patch}: {one.verdict}, {one.reason}", " " * 4, first="  ") for one in items]
+    else:
+        for verdict in dict.fromkeys(one.verdict for one in items):
+            ids = ", ".join(one.patch for one in items if one.verdict == verdict)
+            lines.append(wrap(f"{verdict}: {ids}", " " * 4, first="  "))
+    return [*lines, ""]
 
 
 def _patches(patches: Sequence[Applying]) -> list[str]:
+    """Return the patches that apply, as `project: name, name (what else it changes)`, by what they change."""
     if not patches:
-        return ["no patch that is selected applies to what is installed here"]
-    by_first: dict[str, list[Applying]] = {}
-    for one in patches:
-        by_first.setdefault(_first(one.changes), []).append(one)
+        return ["no selected patch applies here"]
     count = f"{len(patches)} patches apply" if len(patches) > 1 else "1 patch applies"
     lines = [f"{count}. What each changes in a job (overlay explain ID says when):"]
     for first in (*_ORDER, ""):
-        if first in by_first:
-            label = f"{first or 'unsaid':<{len(_INDENT)}}"
-            lines.append(wrap(_named(by_first[first]), _INDENT, first=label))
-    return lines
-
-
-def _first(changes: Sequence[str]) -> str:
-    return next((word for word in _ORDER if word in changes), "")
-
-
-def _named(patches: Sequence[Applying]) -> str:
-    """Return patches as `project: name, name (what else it changes); project: name`."""
-    families: dict[str, list[str]] = {}
-    for one in patches:
-        family, _, name = one.patch.partition(".")
-        others = [word for word in one.changes if word not in (_first(one.changes), "safety")]
-        families.setdefault(family, []).append(f"{name} ({', '.join(others)})" if others else name)
-    return "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
-
-
-def _defects(item: Cockpit) -> list[str]:
-    found = item.defects
-    count = f"{found.present} known defects are" if found.present != 1 else "1 known defect is"
-    text = f"{count} in what is installed: {len(found.mended)} mended by these patches"
-    if found.left:
-        text += f", {len(found.left)} left: {_some(found.left)} (`overlay audit`)"
-    lines = [wrap(text)]
-    if found.unknown:
-        lines.append(wrap(f"not known of this source: {_some(found.unknown)}"))
+        families: dict[str, list[str]] = {}
+        for one in patches:
+            if next((word for word in _ORDER if word in one.changes), "") == first:
+                family, _, name = one.patch.partition(".")
+                others = ", ".join(word for word in one.changes if word not in (first, "safety"))
+                families.setdefault(family, []).append(f"{name} ({others})" if others else name)
+        if families:
+            said = "; ".join(f"{family}: {', '.join(names)}" for family, names in families.items())
+            lines.append(wrap(said, " " * 9, first=f"{first or 'unsaid':<9}"))
     return lines
 
 
@@ -97,11 +208,5 @@ def _some(names: Sequence[str]) -> str:
 
 def _cut(line: str) -> str:
     """Return a line with a path, shortened in its middle if it does not fit."""
-    if len(line) <= WIDTH:
-        return line
-    kept = WIDTH - 3
-    end = kept // 2
-    return f"{line[: kept - end]}...{line[-end:]}"
-
-
-assert set(_ORDER) == set(CHANGES)  # noqa: S101 -- a change that is added to one must be to the other
+    end = (WIDTH - 3) // 2
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3 - end]}...{line[-end:]}"

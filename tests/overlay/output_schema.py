@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from importlib.resources import files
 from typing import Any
 
 import pytest
 
-SCHEMA: dict[str, Any] = json.loads(files("overlay.desk").joinpath("output.schema.json").read_text())
+from overlay.desk.schema import schema as made
+
+SCHEMA = made()
 
 
 def closed(schema: Any) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import secrets
 import signal
+import textwrap
 
 from overlay.desk.output import EXIT_LOUD, EXIT_OK, show
-from overlay.desk.prove import prove, table, writing
+from overlay.desk.prove import prove, writing
+from overlay.desk.prove.runner import NOT_RUN
 from overlay.errors import SelectionError
 from overlay.source.decide import version_of
 from overlay.source.registry import recorded_projects
@@ -15,6 +17,7 @@ from overlay.source.source import InstalledTree
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from overlay.patch import Patch
     from overlay.runtime.engine import Engine
@@ -24,6 +27,11 @@ if TYPE_CHECKING:
 PATIENCE = 240.0
 #: Seconds that may be asked for: a day.
 _LONGEST = 86400.0
+
+WIDTH = 110
+#: What an outcome is called in the table, as in that of `scripts/demo`.
+_WORDS = {"holds": "right", "wrong": "wrong"}
+_HEAD = ("patch", "on", "alone", "patched", "verdict")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +94,7 @@ def _prove(engine: Engine, arguments: argparse.Namespace, options: prove.Options
     ]
     rows = prove.prove(wanted, options, arguments.progress)
     data = {**_how(options), "rows": [row.to_dict() for row in rows]}
-    show(arguments, data, lambda: table.table(rows, options))
+    show(arguments, data, lambda: table_of(rows, options))
     return EXIT_LOUD if prove.fails(rows, arguments.patches) else EXIT_OK
 
 
@@ -102,7 +110,7 @@ def _write(engine: Engine, arguments: argparse.Namespace, options: prove.Options
             file = file.plus(one.rows)
             file.write(path)
     data = {**_how(options), "file": path, "tries": [one.to_dict() for one in found]}
-    show(arguments, data, lambda: table.tries(found, path, options))
+    show(arguments, data, lambda: table_of_tries(found, path, options))
     failed = any(one.failed for one in found) or (arguments.patches and any(one.why for one in found))
     return EXIT_LOUD if failed else EXIT_OK
 
@@ -130,3 +138,55 @@ def beside() -> dict[str, str]:
     """Return the versions of what a lock records beside the patched projects. None of it is imported."""
     tree = InstalledTree()
     return {project.name: version_of(project, tree) for project in recorded_projects()}
+
+
+def table_of(rows: Sequence[prove.Proof], options: prove.Options) -> str:
+    """Return the table of what was proven, and below it the counts and how to have the same once more."""
+    cells = [
+        (f"{row.patch}@{row.revision}", row.where, _word(row.alone), _word(row.patched), row.verdict)
+        for row in rows
+    ]
+    counts = {
+        word: sum(row.verdict == word for row in rows)
+        for word in (prove.PROVEN, prove.HARMLESS, prove.UNSHOWN, prove.FAILS, NOT_RUN)
+    }
+    told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+    foot = f"{told or 'no patch applies here'}; {_where(options)}, seed {options.seed}"
+    return "\n".join([*_aligned(_HEAD, cells, [row.why for row in rows]), "", foot])
+
+
+def table_of_tries(items: Sequence[writing.Try], path: str, options: prove.Options) -> str:
+    """Return the table of what was tried, and below it what was written."""
+    cells = [(item.patch, ", ".join(row.means for row in item.rows) or "not written") for item in items]
+    why = [item.why or (item.rows[0].proven or item.rows[0].reason) for item in items]
+    count = sum(bool(item.rows) for item in items)
+    foot = f"{count} of {len(items)} written to {path}" if count else f"nothing is written to {path}"
+    foot += f"; {_where(options)}, seeds {', '.join(writing.seeds(options.seed))}"
+    if count:
+        foot += f"; OVERLAY_TRUST={path} goes by it"
+    if not items:
+        return f"each patch knows its source here; {foot}"
+    return "\n".join([*_aligned(("patch", "verdict"), cells, why), "", foot])
+
+
+def _where(options: prove.Options) -> str:
+    where = "the CPU, any GPU hidden" if options.device == "cpu" else "the GPU"
+    beside = ", ".join(f"{name} {version or 'absent'}" for name, version in options.beside.items())
+    return f"on {where}, {beside}"
+
+
+def _aligned(head: Sequence[str], cells: Sequence[Sequence[str]], below: Sequence[str]) -> list[str]:
+    """Return rows in columns, each with a text below it."""
+    widths = [max(len(row[column]) for row in (head, *cells)) for column in range(len(head))]
+    lines = []
+    for row, text in zip((head, *cells), ("", *below), strict=True):
+        lines.append("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        indent = " " * 4
+        lines += textwrap.wrap(
+            text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+        )
+    return lines
+
+
+def _word(outcome: prove.Outcome | None) -> str:
+    return "-" if outcome is None else _WORDS.get(outcome.outcome, outcome.outcome)

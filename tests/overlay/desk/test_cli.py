@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 from command_line import overlay, read, unknown_verl
+from fake_upstream import PROJECT
 
 from overlay import cli
-from overlay.source.registry import load_patches
+from overlay.source.installed import installed
+from overlay.source.registry import load_patches, shown_projects
+from overlay.source.source import InstalledTree
 
 PATCHES = Path(__file__).resolve().parents[3] / "patches"
 
@@ -30,6 +33,21 @@ def test_list() -> None:
     assert [patch["id"] for patch in read("list")] == IDS
     text = overlay("list").stdout
     assert all(name in text for name in IDS)
+
+
+def test_json_can_be_asked_for_before_the_command_and_after_it() -> None:
+    assert json.loads(overlay("--json", "packs").stdout) == read("packs")
+
+
+def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "ray").mkdir()
+    found = installed((*shown_projects(), PROJECT), InstalledTree(str(tmp_path)))
+    assert [(one.version, one.where) for one in found] == [("", "")] * 3
+    (tmp_path / "torch/__init__.py").touch()
+    (tmp_path / "torch/version.py").write_text("__version__ = '9.9'\n")
+    found = installed(shown_projects(), InstalledTree(str(tmp_path)))
+    assert (found[0].version, found[0].where) == ("9.9", str(tmp_path))
 
 
 def test_list_and_status_know_what_is_installed(tmp_path: Path) -> None:
@@ -130,17 +148,11 @@ def test_a_loud_verdict_is_exit_code_1(site: str) -> None:
     assert "does not exist" in done.stdout
 
 
-def test_audit_takes_a_path_and_writes_sarif(site: str, tmp_path: Path) -> None:
-    data = read("audit", site, "--sarif", str(tmp_path / "x.sarif"), code=1)
+def test_audit_takes_a_path(site: str) -> None:
+    data = read("audit", site, code=1)
     assert data == read("audit", "--site", site, code=1)
     states = {one["defect"]: one["state"] for one in data["defects"]}
     assert states["verl.budget-exceeded"] == "unknown-source"
-    log = json.loads((tmp_path / "x.sarif").read_text())
-    assert {one["ruleId"] for one in log["runs"][0]["results"]} == {
-        name for name, state in states.items() if state in ("open", "unknown-source", "mended")
-    }
-    done = overlay("audit", site, "--sarif", str(tmp_path / "nowhere" / "x.sarif"))
-    assert (done.returncode, "cannot be written" in done.stderr) == (2, True)
 
 
 def test_exit_codes_of_audit_follow_harm_and_settings(site: str, tmp_path: Path) -> None:
@@ -217,13 +229,6 @@ def test_status_arms_what_the_environment_says() -> None:
     assert [patch["patch"] for patch in data["patches"]] == [
         name for name in named if name.startswith("megatron.")
     ]
-
-
-def test_digest(tmp_path: Path) -> None:
-    (tmp_path / "m.py").write_text("def f(): pass\n")
-    assert read("digest", "m:f", "--site", str(tmp_path))["m:f"]
-    done = overlay("digest", "m:g", "--site", str(tmp_path))
-    assert (done.returncode, done.stderr) == (1, f"overlay: there is no m:g in {tmp_path}\n")
 
 
 def test_a_folder_without_any_upstream_is_said_to_be_one(tmp_path: Path) -> None:

@@ -7,17 +7,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command_line import overlay, read
+from command_line import overlay
 from fake_upstream import PROJECT, triple
 
 from overlay.defect import Defect
-from overlay.desk import state
-from overlay.desk.screen import screen
-from overlay.desk.state import Applying, Cockpit, Defects
+from overlay.desk import screen as screens
+from overlay.desk.screen import Applying, Cockpit, Refused, screen
 from overlay.launch import doctor
-from overlay.source.installed import Installed, installed
+from overlay.source.installed import Installed
 from overlay.source.registry import load_patches, starting_commands
-from overlay.source.source import InstalledTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +45,8 @@ def look(
             active=True, reason="", file="", package="", python="", armed=not checks, checks=checks,
             projects=(), todo=(),
         )  # fmt: skip
-        monkeypatch.setattr(state, "examine", lambda engine: found)
-        return state.look(engines(*(patches or [upstream.patch()])))
+        monkeypatch.setattr(screens, "examine", lambda engine: found)
+        return screens.look(engines(*(patches or [upstream.patch()])))
 
     return find
 
@@ -68,18 +66,16 @@ def test_it_says_what_is_there_what_applies_and_what_is_left(
     found = look(patch, named)
     assert Installed(project="fakeup", version="1.2.0", where=str(upstream.root)) in found.projects
     assert found.patches == (Applying(patch="fakeup.scale", changes=("memory", "numbers")),)
-    assert found.defects == Defects(
-        mended=("fakeup.scale-is-wrong",), left=("fakeup.reading-is-wrong",), unknown=()
-    )
+    assert (found.mended, found.left, found.unknown) == (
+        ("fakeup.scale-is-wrong",), ("fakeup.reading-is-wrong",), (),
+    )  # fmt: skip
     assert (found.armed, found.refused, found.next) == (True, (), "overlay lock")
     text = screen(found)
     assert text.splitlines()[2].split()[:2] == ["fakeup", "1.2.0"]
     assert "numbers  fakeup: scale (memory)" in text
-    said = (
-        "2 known defects are in what is installed: 1 mended by these patches, 1 left: fakeup.reading-is-wrong"
-    )
+    said = "2 known defects are installed: 1 mended by these patches, 1 left: fakeup.reading-is-wrong"
     assert said in " ".join(text.split())
-    assert "armed: yes, every Python process that starts here and now" in text
+    assert "active: yes, in every Python process that starts here and now" in text
     # Nothing of an upstream was imported for that.
     assert not [name for name in sys.modules if name.partition(".")[0] == "fakeup"]
 
@@ -94,7 +90,7 @@ NOT_SET = {"OVERLAY": "is not set"}
         (NOT_SET, False, True, "overlay run torchrun --nproc-per-node 8 train.py"),
         ({**NOT_SET, "copies": "2"}, False, True, "overlay doctor"),
         (NOT_SET, True, True, "overlay explain fakeup.scale"),
-        (NOT_SET, False, False, "overlay audit --site DIR"),
+        (NOT_SET, False, False, "install fakeup into this Python, or overlay into theirs"),
     ],
 )
 def test_the_next_command_is_of_use(
@@ -112,17 +108,24 @@ def test_the_next_command_is_of_use(
         (upstream.root / "fakeup/core.py").unlink()
     found = look(patch, **wrong)
     assert found.next == command
-    assert found.refused == (("fakeup.scale",) if refused else ())
-    assert command in screen(found)
+    assert [one.patch for one in found.refused] == (["fakeup.scale"] if refused else [])
+    text = screen(found)
+    assert command in text
+    assert ("CANNOT BE APPLIED" in text) == refused
+    if refused:
+        # Before anything else is said of patches, with the reason.
+        head = text.index("1 selected patch CANNOT BE APPLIED")
+        assert head < text.index("no selected patch applies")
+        assert "fakeup.scale: unknown-source" in text
     if "copies" in wrong:
-        assert "armed: no, copies 2" in screen(found)
+        assert "active: no, copies 2" in text
 
 
 def test_the_command_is_that_of_what_is_installed(
     look: Callable[..., Cockpit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands = {"absent": "python -m absent", PROJECT.name: "python -m fakeup.train ...", "torch": "torchrun"}
-    monkeypatch.setattr(state, "starting_commands", lambda: commands)
+    monkeypatch.setattr(screens, "starting_commands", lambda: commands)
     assert look(**NOT_SET).next == "overlay run python -m fakeup.train ..."
 
 
@@ -140,17 +143,14 @@ def test_a_lock_that_is_there_is_in_the_command(
     assert look(**NOT_SET).next.startswith("overlay run --pin overlay.lock ")
 
 
-def test_a_folder_that_has_the_name_of_a_project_is_none(tmp_path: Path) -> None:
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "ray").mkdir()
-    from overlay.source.registry import shown_projects
-
-    found = installed((*shown_projects(), PROJECT), InstalledTree(str(tmp_path)))
-    assert [(one.version, one.where) for one in found] == [("", "")] * 3
-    (tmp_path / "torch/__init__.py").touch()
-    (tmp_path / "torch/version.py").write_text("__version__ = '9.9'\n")
-    found = installed(shown_projects(), InstalledTree(str(tmp_path)))
-    assert (found[0].version, found[0].where) == ("9.9", str(tmp_path))
+def test_of_many_refused_patches_each_is_named() -> None:
+    many = tuple(
+        Refused(patch=f"a.b{at}", verdict="conflict" if at else "unknown-source", reason="why")
+        for at in range(9)
+    )
+    text = screen(full("slime.").replace(refused=many))
+    assert "9 selected patches CANNOT BE APPLIED:\n  unknown-source: a.b0\n  conflict: a.b1, a.b2" in text
+    assert "a.b8" in text
 
 
 # -- one screen ------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def full(prefix: str) -> Cockpit:
         version="0.10.0", python="3.12.10", executable=f"{deep}/bin/python",
         projects=tuple(Installed(project=name, version="0.16.1rc3+cu128", where=deep) for name in "abcd"),
         patches=tuple(patches), refused=(),
-        defects=Defects(mended=tuple(names), left=("a.b", "c.d"), unknown=()), armed=False,
+        mended=tuple(names), left=("a.b", "c.d"), unknown=(), armed=False,
         reason="OVERLAY is not set", next="overlay run torchrun --nproc-per-node 8 train.py",
     )  # fmt: skip
 
@@ -207,9 +207,9 @@ def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
         assert project["version"] in done.stdout
     for patch in found["patches"]:
         assert patch["patch"].partition(".")[2] in done.stdout
-    assert f"{found['defects']['present']} known defect" in done.stdout
+    assert f"{len(found['mended'] + found['left'])} known defect" in done.stdout
     assert not found["armed"]
-    assert found["next"] in done.stdout
+    assert found["next"] in " ".join(done.stdout.split())
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -217,13 +217,9 @@ def test_bare_overlay_is_the_cockpit_and_the_same_as_json() -> None:
 def test_it_says_what_is_wrong_with_a_setting() -> None:
     done = overlay(OVERLAY_PATCHES="verl.nothing")
     assert done.returncode == 0
-    assert "armed: no, OVERLAY_PATCHES: 'verl.nothing' names no patch" in done.stdout
+    assert "active: no, OVERLAY_PATCHES: 'verl.nothing' names no patch" in done.stdout
     assert "next: overlay doctor" in done.stdout
     assert "Traceback" not in done.stderr
-
-
-def test_json_can_be_asked_for_before_the_command_and_after_it() -> None:
-    assert json.loads(overlay("--json", "packs").stdout) == read("packs")
 
 
 def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -> None:
@@ -236,4 +232,4 @@ def test_a_source_that_nobody_knows_is_said_and_is_exit_code_1(tmp_path: Path) -
     done = overlay(PYTHONPATH=str(tmp_path), OVERLAY_PATCHES="slime.*")
     assert done.returncode == 1, done.stdout
     assert "slime" in done.stdout
-    assert "not known of this source: slime." in done.stdout
+    assert "not known for this source: slime." in done.stdout

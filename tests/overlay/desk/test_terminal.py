@@ -18,20 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from output_schema import SCHEMA, check
 
-from overlay import cli, defect, ledger, patch, verdict
-from overlay.desk import new, tables
+from overlay import cli, ledger, patch, verdict
 from overlay.desk import progress as _progress
-from overlay.desk.audit import judge
+from overlay.desk import tables
 from overlay.desk.progress import Progress
-from overlay.desk.prove import writing
-from overlay.launch import doctor
-from overlay.source import installed, packs, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from overlay.model.record import Record
 
 #: As long as ids get, with that of a pack.
 IDS = st.from_regex(r"([a-z]{1,20}/)?[a-z]{1,9}\.[a-z]{1,12}(-[a-z]{1,9}){0,2}", fullmatch=True)
@@ -267,12 +261,11 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
     assert read("schema") == SCHEMA
     site = ["--site", str(unknown_verl(tmp_path))]
     check(read(), "overlay")
-    (tmp_path / "m.py").write_text("def f(): ...\n")
     script = tmp_path / "run.sh"
     script.write_text("algorithm.adv_estimator=grpo\n")
     commands: list[Sequence[str]] = [
         ["list"], ["plan"], ["plan", *site], ["audit"], ["audit", *site], ["status"], ["doctor"], ["packs"],
-        ["digest", "verl.protocol:nothing", "m:f", *site], ["lock", "--file", str(tmp_path / "overlay.lock")],
+        ["lock", "--file", str(tmp_path / "overlay.lock")],
         ["explain", "verl.fast-partitioner", *site], ["audit", *site, "--settings", str(script)],
     ]  # fmt: skip
     for words in commands:
@@ -280,7 +273,7 @@ def test_what_is_printed_is_what_the_schema_says(tmp_path: Path) -> None:
         assert done.returncode in (0, 1), done.stderr
         check(json.loads(done.stdout), words[0])
     check(read("audit", "--explain", "verl.per-token-loss-untold", *site, code=1), "audit explain")
-    # `new` needs a checkout, and is compared with its record below; `suite` and `prove` have their own tests.
+    # These have their own tests.
     described = {words[0] for words in commands} | {"new"}
     assert described | {"prove", "report", "run", "schema", "suite"} == commands_of_the_parser()
 
@@ -292,45 +285,20 @@ def commands_of_the_parser() -> set[str]:
     return set(words)
 
 
-#: What of the schema is a record of the engine, and where in it.
-RECORDS: dict[str, type[Record]] = {
-    "decided": verdict.Plan,
-    "defect": defect.Defect,
-    "finding": judge.Finding,
-    "status": ledger.Status,
-    "doctor": doctor.Checkup,
-    "check": doctor.Check,
-    "installed": installed.Installed,
-    "new": new.Written,
-    "patch": patch.Patch,
-    "target": patch.Target,
-    "target.project": patch.Project,
-    "row": table.Row,
-    "prove --write.tries": writing.Try,
-    "variant": patch.Variant,
-    "variant.replacements": patch.Replacement,
-    "verdict": verdict.Verdict,
-    "verdict.targets": verdict.TargetVerdict,
-    "verdict.targets.findings": verdict.SiteFinding,
-    "patch-status": ledger.PatchStatus,
-    "patch-status.sites": ledger.SiteStatus,
-}
-
-
-@pytest.mark.parametrize("place", RECORDS)
-def test_the_schema_has_the_fields_of_the_records(place: str) -> None:
-    found = {"properties": SCHEMA["$defs"]}
-    for name in place.split("."):
-        found = found["properties"][name]
-        found = found.get("items", found)
-    assert list(found["properties"]) == found["required"] == list(RECORDS[place]._fields)
-
-
-def test_the_schema_has_the_words_of_the_engine() -> None:
+def test_the_schema_says_what_fields_are_and_which_words_they_have() -> None:
     defs = SCHEMA["$defs"]
-    assert defs["packs"]["items"]["required"] == [*packs.Pack._fields, "loaded"]
-    assert defs["verdict-name"]["enum"] == list(verdict.VERDICTS)
-    assert defs["state"]["enum"] == list(ledger.STATES)
+    fields = defs["Verdict"]["properties"]
+    assert (
+        list(fields) == defs["Verdict"]["required"] == ["patch", "revision", "verdict", "reason", "targets"]
+    )
+    assert fields["verdict"]["enum"] == list(verdict.VERDICTS)
+    assert fields["targets"] == {"type": "array", "items": {"$ref": "#/$defs/TargetVerdict"}}
+    assert defs["PatchStatus"]["properties"]["verdict"] == {
+        "description": "`None` while no module of the patch has been imported.",
+        "anyOf": [{"$ref": "#/$defs/Verdict"}, {"type": "null"}],
+    }
+    assert defs["Outcome"]["properties"]["seconds"] == {"type": "number"}
+    assert "settings" not in defs["audit"]["required"]
 
 
 def test_a_condition_says_which_it_is() -> None:
