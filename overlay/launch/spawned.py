@@ -3,6 +3,9 @@
 Such a process imports the script again, but runs no block for `__main__`: an `overlay.enable()` there does
 not reach it. Both kinds start with one call, `multiprocessing.util.spawnv_passfds`, during which the
 environment has the variables that arm. torch's `DataLoader` and `torch.multiprocessing` start theirs so too.
+
+A fork server keeps the patches that it was started with. One from before `enable()`, or from before
+`disable()`, therefore serves only the processes that it has made; the next one comes from a new server.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 _UTIL = "multiprocessing.util"
 _CALL = "spawnv_passfds"
 _SERVER = "multiprocessing.forkserver"
+#: What the module knows of the server that runs. The descriptor stays open: when it is closed, the server ends.
+_STATE = ("_forkserver_pid", "_forkserver_address", "_forkserver_alive_fd")
 _WAY_OUT = "call overlay.enable() at the top of the script, above the block for `__main__`"
 
 
@@ -48,7 +53,7 @@ class Spawned:
         """Stand there, now or as soon as `multiprocessing` is imported.
 
         Raises:
-            WorkersError: In strict mode, if a fork server runs already that is not armed.
+            WorkersError: In strict mode, if a fork server runs that is not armed and cannot be replaced.
 
         """
         if self._finder is not None:
@@ -58,18 +63,21 @@ class Spawned:
         module = sys.modules.get(_UTIL)
         if module is not None and self._finder.has_executed(_UTIL, module):
             self._imported(_UTIL, module)
-        server = getattr(sys.modules.get(_SERVER), "_forkserver", None)
-        if getattr(server, "_forkserver_pid", None) is not None and says_no(os.environ.get("OVERLAY", "")):
+        if says_no(os.environ.get("OVERLAY", "")) and not _renewed_server():
             self._refuse(
-                "its fork server was started before overlay.enable() was called",
+                "its fork server was started before overlay.enable() was called, and cannot be replaced",
                 "call overlay.enable() before the first process is started",
             )
 
     def leave(self) -> None:
         """Restore the original."""
-        if self._finder is not None:
-            self._finder.remove()
-            self._finder = None
+        if self._finder is None:
+            return
+        self._finder.remove()
+        self._finder = None
+        if not _renewed_server():
+            what = "its fork server cannot be replaced, and goes on making patched processes"
+            log.warning(f"multiprocessing: {what}")
         if self._replaced is not None:
             original, own = self._replaced
             util = sys.modules.get(_UTIL)
@@ -131,6 +139,25 @@ class Spawned:
         if text not in self._said:
             self._said.add(text)
             log.warning(text)
+
+
+def _renewed_server() -> bool:
+    """Make the next process come from a new fork server, and return whether it will.
+
+    The old one lives on for the processes that it has made, until this process ends.
+    """
+    server = getattr(sys.modules.get(_SERVER), "_forkserver", None)
+    if getattr(server, "_forkserver_pid", None) is None:
+        return True
+    try:
+        with server._lock:  # noqa: SLF001 -- there is no other way
+            if not all(hasattr(server, name) for name in _STATE):
+                return False
+            for name in _STATE:
+                setattr(server, name, None)
+    except AttributeError:  # a Python that keeps it otherwise
+        return False
+    return True
 
 
 _spawned = Spawned()

@@ -360,3 +360,34 @@ def test_what_nobody_has_of_an_earlier_import_is_no_fault(upstream: Upstream, en
     engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
     assert engine.enable(strict=True).patches[0].state == "applied"
     assert core.Engine().run(1) == 300
+
+
+@pytest.mark.parametrize("order", ["ERDE", "RE", "DRE", "ERRDE", "ERDRE", "ERDED"])
+def test_what_was_taken_before_a_reload_is_patched_or_named(
+    upstream: Upstream, engines: Engines, order: str
+) -> None:
+    """Steps: enable, reload, disable. A name that keeps the original while overlay is enabled is a fault."""
+    sites = {
+        "fakeup.core:scale": triple,
+        "fakeup.core:Engine.run": make_run,
+        "fakeup.core:Engine.fixed": make_fixed,
+    }
+    engine = engines(upstream.patch(sites))
+    core = upstream.load()
+    taken = types.ModuleType("taken")
+    vars(taken).update(f=core.scale, engine=core.Engine, g=core.Engine.fixed)
+    sys.modules["taken"] = taken
+    steps = {"E": engine.enable, "D": engine.disable, "R": lambda: importlib.reload(core)}
+    for step in order:
+        steps[step]()
+    status, found = engine.status().patches[0], (taken.f(1), taken.g(1), taken.engine().run(1))
+    del sys.modules["taken"]
+    if order.endswith("D"):
+        assert found == (2, 2, 2)
+    elif status.state != "incomplete":
+        assert found == (200, 102, 300)
+    else:
+        named = " ".join(name for site in status.sites for name in site.stale)
+        assert all(
+            f"taken:{name} (of an earlier import" in named for name in "fg" if vars(taken)[name](1) == 2
+        )
