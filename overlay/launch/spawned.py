@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _UTIL = "multiprocessing.util"
 _CALL = "spawnv_passfds"
 _SERVER = "multiprocessing.forkserver"
-#: What the module knows of the server that runs. The descriptor stays open: when it is closed, the server ends.
+#: What the module knows of the server that runs, which ends when the descriptor is closed: it stays open.
 _STATE = ("_forkserver_pid", "_forkserver_address", "_forkserver_alive_fd")
 _WAY_OUT = "call overlay.enable() at the top of the script, above the block for `__main__`"
 
@@ -146,7 +146,7 @@ def _renewed_server() -> bool:
 
     The old one lives on for the processes that it has made, until this process ends.
     """
-    server = getattr(sys.modules.get(_SERVER), "_forkserver", None)
+    server: Any = getattr(sys.modules.get(_SERVER), "_forkserver", None)
     if getattr(server, "_forkserver_pid", None) is None:
         return True
     try:

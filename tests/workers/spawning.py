@@ -26,7 +26,7 @@ if __name__ == "__main__":
         in_process("forkserver")
     if "odd" in sys.argv:  # a fork server that this Python keeps in a way of its own
         methods.remove("forkserver")
-        multiprocessing.forkserver._forkserver = types.SimpleNamespace(_forkserver_pid=1)
+        vars(multiprocessing.forkserver)["_forkserver"] = types.SimpleNamespace(_forkserver_pid=1)
     before = dict(os.environ)
     overlay.enable(strict="strict" in sys.argv)
     found = {f"{kind.__name__} {method}": kind(method) for kind in (in_process, pool) for method in methods}

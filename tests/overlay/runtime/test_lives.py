@@ -377,7 +377,7 @@ def test_what_was_taken_before_a_reload_is_patched_or_named(
     taken = types.ModuleType("taken")
     vars(taken).update(f=core.scale, engine=core.Engine, g=core.Engine.fixed)
     sys.modules["taken"] = taken
-    steps = {"E": engine.enable, "D": engine.disable, "R": lambda: importlib.reload(core)}
+    steps: dict[str, Any] = {"E": engine.enable, "D": engine.disable, "R": lambda: importlib.reload(core)}
     for step in order:
         steps[step]()
     status, found = engine.status().patches[0], (taken.f(1), taken.g(1), taken.engine().run(1))
