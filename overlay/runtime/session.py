@@ -8,6 +8,7 @@ goes on in one module is kept to one thread by a lock of that module's own, as t
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 from types import ModuleType
 
@@ -22,7 +23,7 @@ from overlay.source.registry import module_of
 from overlay.source.selection import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
@@ -92,7 +93,7 @@ class Session:
             for module in entry.patch.modules():
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
-        self._lived = modules_with_functions(frozenset(self._watched))
+        self._lived = modules_with_functions(_perhaps_imported(self._watched))
         self._finder = WatchingFinder(
             frozenset(self._watched), self._imported, at_start=at_start, passed=self.catch_up
         )
@@ -419,6 +420,14 @@ class Session:
         if tree is None:
             tree = self._tree = InstalledTree()
         return tree
+
+
+def _perhaps_imported(modules: Iterable[str]) -> frozenset[str]:
+    """Return those of some modules that may have been imported: Python has asked their folders."""
+    folders = {part for folder in sys.path_importer_cache for part in folder.split(os.sep)}
+    return frozenset(
+        name for name in modules if "." not in name or not folders.isdisjoint(name.split(".")[:-1])
+    )
 
 
 def _absent(verdict: Verdict, project: str) -> bool:
