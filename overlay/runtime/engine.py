@@ -45,15 +45,8 @@ def _renew_locks() -> None:
             engine.renew_locks()
 
 
-def _note_fork() -> None:
-    for reference in _engines[:]:
-        engine = reference()
-        if engine is not None and engine.enabled:
-            engine.job_log.forks()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_note_fork, after_in_child=_renew_locks)
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Engine:
