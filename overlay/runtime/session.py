@@ -19,7 +19,7 @@ from overlay.model.collector import modules_with_functions, paused
 from overlay.model.record import TYPE_CHECKING
 from overlay.runtime.finder import WatchingFinder, spec_of
 from overlay.runtime.patch_state import ENDED, Entry
-from overlay.source.registry import module_of
+from overlay.source.registry import PACK, module_of
 from overlay.source.selection import in_order
 
 if TYPE_CHECKING:
@@ -423,11 +423,19 @@ class Session:
 
 
 def _perhaps_imported(modules: Iterable[str]) -> frozenset[str]:
-    """Return those of some modules that may have been imported: Python has asked their folders."""
-    folders = {part for folder in sys.path_importer_cache for part in folder.split(os.sep)}
-    return frozenset(
-        name for name in modules if "." not in name or not folders.isdisjoint(name.split(".")[:-1])
-    )
+    """Return those of some modules that may have been imported: Python has a finder for each folder asked.
+
+    The folders of our own patches have names like theirs.
+    """
+    ours = tuple(getattr(sys.modules.get(PACK), "__path__", ()))
+    folders = [folder for folder in sys.path_importer_cache if not folder.startswith(ours)]
+
+    def asked(package: str) -> bool:
+        inside = os.sep + package.replace(".", os.sep)
+        return any(folder.endswith(inside) for folder in folders)
+
+    asked_for = {name: asked(name) for name in {module.rpartition(".")[0] for module in modules} if name}
+    return frozenset(name for name in modules if asked_for.get(name.rpartition(".")[0], True))
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import PROJECT, TESTED, failing, past_the_hook, triple, untested
+from fake_upstream import PROJECT, TESTED, failing, forget, past_the_hook, triple, untested
 from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
 from overlay.errors import PatchError
@@ -212,46 +212,22 @@ def test_a_project_that_cannot_be_found_although_it_is_imported(
     assert capsys.readouterr().err.count("NOT applied") == 1
 
 
-def lazily(name: str) -> Any:
-    """Return a module that is executed when it is first used."""
-    spec = importlib.util.find_spec(name)
-    assert spec is not None
-    assert spec.loader is not None
-    loader = importlib.util.LazyLoader(spec.loader)
-    spec.loader = loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader.exec_module(module)
-    return module
-
-
-def test_lazy_modules_are_patched_when_they_wake(upstream: Upstream, engines: Engines) -> None:
-    text = (upstream.root / "fakeup/core.py").read_text()
-    upstream.write(core=text + "\nimport fakeup\nfakeup.executed = True\n")
+def test_a_module_that_would_load_lazily_is_patched_at_once(upstream: Upstream, engines: Engines) -> None:
     patch = upstream.patch()
     for enable_first in (True, False):
-        package = upstream.load("fakeup")
         engine = engines(patch)
         if enable_first:
             engine.enable()
-        core = lazily("fakeup.core")
+        spec = importlib.util.find_spec("fakeup.core")
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        core = sys.modules["fakeup.core"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(core)
         engine.enable()
-        engine.status()
-        assert not hasattr(package, "executed")
         assert core.scale(1) == 200
         engine.disable()
-        for name in ("fakeup.core", "fakeup"):
-            del sys.modules[name]
-
-
-def test_lazy_modules_of_an_earlier_session_belong_to_this_one(upstream: Upstream, engines: Engines) -> None:
-    upstream.load("fakeup")
-    first, second = engines(upstream.patch()), engines(upstream.patch())
-    first.enable()
-    core = lazily("fakeup.core")
-    first.disable()
-    second.enable(strict=True)
-    assert core.scale(1) == 200
+        forget()
 
 
 def test_a_refusal_does_not_hold_up_others(upstream: Upstream, enabled: Engines) -> None:
