@@ -4,8 +4,8 @@
 
     overlay.enable()
 
-arms the patches that come with overlay. Nothing of an upstream is imported by that; each patch is decided
-on, and applied, when its modules are.
+arms the patches that come with overlay. It imports nothing of an upstream, and no patch either before an
+upstream is imported; each patch is decided on, and applied, when its modules are.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _here() -> Engine:
     return here()
 
 
-def enable(patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
+def enable(patches: str | Iterable[str] | None = None, strict: bool | None = None) -> None:
     """Arm the selected patches in this process, and apply those whose modules are imported already.
 
     Call it before the trainer imports Megatron, slime or verl. Calling it again changes nothing. If this
@@ -70,9 +70,6 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
             or as a list. Default: the environment variable `OVERLAY_PATCHES`, else all.
         strict: Whether a selected patch that cannot be applied is an error, raised by `enable()` or by the
             import of the module concerned, each time that it is tried. Default: `OVERLAY_STRICT`, else no.
-
-    Returns:
-        The ledger of this process, as `status()` does.
 
     Raises:
         SelectionError: A term names no patch, or a setting has an unknown value. Nothing is armed.
@@ -89,7 +86,7 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
     from overlay.launch import ray_jobs, spawned
 
     opened = not _here().enabled
-    status = _here().enable(patches, strict)
+    _here().arm(patches, strict)
     try:
         ray_jobs.watch()
         spawned.watch()
@@ -97,7 +94,6 @@ def enable(patches: str | Iterable[str] | None = None, strict: bool | None = Non
         if opened:
             disable()
         raise
-    return status
 
 
 def disable() -> None:

@@ -16,15 +16,15 @@ import sys
 
 from overlay import log
 from overlay.errors import OverlayError, WorkersError
+from overlay.launch.interception import Interception
 from overlay.model import settings
-from overlay.runtime.finder import WatchingFinder
 from overlay.runtime.job_log import DRIVER
 from overlay.runtime.process import here
 from overlay.source.selection import choose
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
 _WORKER = "ray._private.worker"
@@ -43,20 +43,8 @@ _OTHER_PYTHONS = ("conda", "container", "image_uri", "py_executable")
 #: With what the namespaces begin in which Ray's own processes are drivers, such as those of its dashboard.
 _RAYS_OWN = "_ray_internal_"
 _DEFAULTS = {"OVERLAY_PATCHES": "all", "OVERLAY_STRICT": "0"}
-
-
-def _option(name: str) -> Callable[[Mapping[str, str]], object]:
-    return lambda environ: settings.option(name, environ)
-
-
-#: What decides which patches are in force in a process. Ids mean something once the packs are the same.
-_DECIDING: dict[str, Callable[[Mapping[str, str]], object]] = {
-    "OVERLAY_PACKS": settings.packs,
-    "OVERLAY_PIN": settings.pin,
-    "OVERLAY_TRUST": settings.trust,
-    **{name: _option(name) for name in settings.OPTIONS},
-    "OVERLAY_PATCHES": lambda environ: choose(here().known(), environ=environ).ids,
-}
+#: What decides which patches are in force in a process.
+_DECIDING = ("OVERLAY_PACKS", "OVERLAY_PIN", "OVERLAY_TRUST", *settings.OPTIONS, "OVERLAY_PATCHES")
 _LINE = "`import overlay.ray` and `ray.init(runtime_env=overlay.ray.runtime_env(...))`"
 
 
@@ -72,41 +60,11 @@ def variables() -> dict[str, str]:
     return {**found, **settings.absolute_paths(), **here().asked(), "OVERLAY": "1"}
 
 
-class RayJobs:
+class RayJobs(Interception):
     """Stands at the calls by which Ray sends a job's settings out."""
 
-    def __init__(self) -> None:
-        self._finder: WatchingFinder | None = None
-        self._replaced: list[tuple[Any, str, object, object]] = []
-        self._said: set[str] = set()
-
-    def watch(self) -> None:
-        """Stand there, now or as soon as Ray is imported.
-
-        Raises:
-            WorkersError: In strict mode, if this process is the driver of a job already, whose workers are
-                not armed as this process is.
-        """
-        if self._finder is not None:
-            return
-        self._finder = WatchingFinder(frozenset(_CALLS), self._imported, first=False)
-        self._finder.install()
-        for name in _CALLS:
-            module = sys.modules.get(name)
-            if module is not None and self._finder.has_executed(name, module):
-                self._imported(name, module)
-        self._look_at_job()
-
-    def leave(self) -> None:
-        """Restore the originals."""
-        if self._finder is not None:
-            self._finder.remove()
-            self._finder = None
-        while self._replaced:
-            owner, attribute, original, own = self._replaced.pop()
-            if vars(owner).get(attribute) is own:  # somebody else's is left alone
-                setattr(owner, attribute, original)
-        self._said.clear()
+    library = "Ray"
+    modules = frozenset(_CALLS)
 
     def _imported(self, name: str, module: object) -> None:
         call, settings_in = _CALLS[name]
@@ -131,8 +89,7 @@ class RayJobs:
                 return self._armed(given.get("runtime_env") or {}, drives=None)
 
         own = self._standing_in(name, module, original, names.index(settings_in), change)
-        setattr(owner, attribute, own)
-        self._replaced.append((owner, attribute, original, own))
+        self._replace(owner, attribute, own)
 
     def _standing_in(self, name: str, module: Any, original: Any, place: int, change: Any) -> Any:
         """Return what calls the original with settings that arm. They are its parameter number `place`."""
@@ -252,7 +209,7 @@ class RayJobs:
                     f"if they are armed where they run, say so: {_LINE}",
                 )
 
-    def _look_at_job(self) -> None:
+    def _look_around(self) -> None:
         """Refuse a process that has started a job already, whose workers are not armed as it is."""
         worker = sys.modules.get(_WORKER)
         driver = getattr(worker, "global_worker", None)
@@ -274,15 +231,6 @@ class RayJobs:
             "this job was started before overlay.enable() was called: its workers run without patches",
             f"call overlay.enable() first, or arm them yourself: {_LINE}",
         )
-
-    def _refuse(self, reason: str, way_out: str) -> None:
-        """Say it once. Raises `WorkersError` instead in strict mode."""
-        text = f"Ray: {reason}. Way out: {way_out}"
-        if here().strict:
-            raise WorkersError(text)
-        if text not in self._said:
-            self._said.add(text)
-            log.warning(text)
 
 
 def _introduced() -> dict[str, str]:
@@ -317,15 +265,12 @@ def knows_source() -> bool:
 
 
 def _difference(sent: dict[str, str]) -> str:
-    """Return by which setting workers have other patches in force than this process, empty if by none."""
+    """Return by which setting workers may have other patches in force than this process, empty if by none."""
     now = variables()
-    for name, read in _DECIDING.items():
-        try:
-            same = read(sent) == read(now)
-        except OverlayError:
-            same = False
-        if not same:
-            return f"{name}={sent.get(name, '')!r} there, {now.get(name, '')!r} here"
+    for name in _DECIDING:
+        theirs, ours = (one.get(name) or _DEFAULTS.get(name, "") for one in (sent, now))
+        if theirs != ours:
+            return f"{name}={theirs!r} there, {ours!r} here"
     return ""
 
 

@@ -3,6 +3,9 @@
 Such a process imports the script again, but runs no block for `__main__`: an `overlay.enable()` there does
 not reach it. Both kinds start with one call, `multiprocessing.util.spawnv_passfds`, during which the
 environment has the variables that arm. torch's `DataLoader` and `torch.multiprocessing` start theirs so too.
+
+A fork server keeps the patches that it was started with. One from before `enable()`, or from before
+`disable()`, therefore serves only the processes that it has made; the next one comes from a new server.
 """
 
 from __future__ import annotations
@@ -13,11 +16,9 @@ import sys
 from functools import update_wrapper
 
 from overlay import log
-from overlay.errors import WorkersError
+from overlay.launch.interception import Interception
 from overlay.launch.ray_jobs import variables
 from overlay.model.settings import says_no
-from overlay.runtime.finder import WatchingFinder
-from overlay.runtime.process import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,16 +27,20 @@ if TYPE_CHECKING:
 _UTIL = "multiprocessing.util"
 _CALL = "spawnv_passfds"
 _SERVER = "multiprocessing.forkserver"
+#: What the module knows of the server that runs, which ends when the descriptor is closed: it stays open.
+_STATE = ("_forkserver_pid", "_forkserver_address", "_forkserver_alive_fd")
+_UNPATCHED = "processes that it starts run without patches"
 _WAY_OUT = "call overlay.enable() at the top of the script, above the block for `__main__`"
 
 
-class Spawned:
+class Spawned(Interception):
     """Stands at the call by which `multiprocessing` starts a Python."""
 
+    library = "multiprocessing"
+    modules = frozenset({_UTIL})
+
     def __init__(self) -> None:
-        self._finder: WatchingFinder | None = None
-        self._replaced: tuple[object, object] | None = None
-        self._said: set[str] = set()
+        super().__init__()
         #: Why no Python that starts here is armed, empty if one is; `None` until that has been asked.
         self._unarmed: str | None = None
         self.renew_lock()
@@ -44,43 +49,24 @@ class Spawned:
         """Make the lock: at first, and in the child of a fork, where the thread that held one is gone."""
         self._lock = _thread.allocate_lock()
 
-    def watch(self) -> None:
-        """Stand there, now or as soon as `multiprocessing` is imported.
+    def leave(self) -> None:
+        """Restore the original."""
+        there = self._finder is not None
+        super().leave()
+        if there and not _renewed_server():
+            what = "its fork server cannot be replaced, and goes on making patched processes"
+            log.warning(f"multiprocessing: {what}")
 
-        Raises:
-            WorkersError: In strict mode, if a fork server runs already that is not armed.
-
-        """
-        if self._finder is not None:
-            return
-        self._finder = WatchingFinder(frozenset({_UTIL}), self._imported, first=False)
-        self._finder.install()
-        module = sys.modules.get(_UTIL)
-        if module is not None and self._finder.has_executed(_UTIL, module):
-            self._imported(_UTIL, module)
-        server = getattr(sys.modules.get(_SERVER), "_forkserver", None)
-        if getattr(server, "_forkserver_pid", None) is not None and says_no(os.environ.get("OVERLAY", "")):
+    def _look_around(self) -> None:
+        if says_no(os.environ.get("OVERLAY", "")) and not _renewed_server():
             self._refuse(
-                "its fork server was started before overlay.enable() was called",
+                f"{_UNPATCHED}: its fork server was started before overlay.enable() and cannot be replaced",
                 "call overlay.enable() before the first process is started",
             )
 
-    def leave(self) -> None:
-        """Restore the original."""
-        if self._finder is not None:
-            self._finder.remove()
-            self._finder = None
-        if self._replaced is not None:
-            original, own = self._replaced
-            util = sys.modules.get(_UTIL)
-            if getattr(util, _CALL, None) is own:  # somebody else's is left alone
-                setattr(util, _CALL, original)
-            self._replaced = None
-        self._said.clear()
-
     def _imported(self, _: str, util: object) -> None:
         original: Any = getattr(util, _CALL, None)
-        if self._finder is None or original is None or self._replaced is not None:
+        if self._finder is None or original is None or any(original is own for *_, own in self._replaced):
             return
 
         def spawnv_passfds(path: Any, args: Any, passfds: Any) -> Any:
@@ -101,9 +87,7 @@ class Spawned:
                         else:
                             os.environ[name] = value
 
-        own = update_wrapper(spawnv_passfds, original)
-        setattr(util, _CALL, own)
-        self._replaced = original, own
+        self._replace(util, _CALL, update_wrapper(spawnv_passfds, original))
 
     def _arms(self) -> bool:
         """Return whether the next process can be armed, and may be. Raises `WorkersError` in strict mode."""
@@ -119,18 +103,28 @@ class Spawned:
 
                 self._unarmed = why_unarmed()
             if self._unarmed:
-                self._refuse(f"none is armed at its start, as {self._unarmed}", _WAY_OUT)
+                self._refuse(f"{_UNPATCHED}: none is armed at its start, as {self._unarmed}", _WAY_OUT)
                 return False
         return True
 
-    def _refuse(self, reason: str, way_out: str) -> None:
-        """Say it once. Raises `WorkersError` instead in strict mode."""
-        text = f"multiprocessing: processes that it starts run without patches: {reason}. Way out: {way_out}"
-        if here().strict:
-            raise WorkersError(text)
-        if text not in self._said:
-            self._said.add(text)
-            log.warning(text)
+
+def _renewed_server() -> bool:
+    """Make the next process come from a new fork server, and return whether it will.
+
+    The old one lives on for the processes that it has made, until this process ends.
+    """
+    server: Any = getattr(sys.modules.get(_SERVER), "_forkserver", None)
+    if getattr(server, "_forkserver_pid", None) is None:
+        return True
+    try:
+        with server._lock:  # noqa: SLF001 -- there is no other way
+            if not all(hasattr(server, name) for name in _STATE):
+                return False
+            for name in _STATE:
+                setattr(server, name, None)
+    except AttributeError:  # a Python that keeps it otherwise
+        return False
+    return True
 
 
 _spawned = Spawned()

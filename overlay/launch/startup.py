@@ -46,7 +46,7 @@ def start() -> None:
 
         known = (OverlayError,)
         if settings.armed():
-            here().arm()
+            here().arm(at_start=True)
             ray_jobs.watch()
     except Exception as error:  # noqa: BLE001 -- an interpreter must start, whatever is wrong with overlay
         text = str(error) if isinstance(error, known) else f"{type(error).__name__}: {error}"

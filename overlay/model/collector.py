@@ -61,7 +61,7 @@ def frozen() -> bool:
 
 def modules_with_functions(modules: frozenset[str]) -> frozenset[str]:
     """Return those of some modules of which functions exist, which anybody may hold."""
-    if frozen():
+    if frozen() or not modules:
         return modules
     functions = (item for item in gc.get_objects() if type(item) is _FUNCTION)
     homes = (function.__module__ for function in functions)

@@ -74,6 +74,7 @@ class Settings(Record):
     trust: str
     #: The options of patches, by their variables.
     options: Mapping[str, str]
+    metrics: bool
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -86,6 +87,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         packs=packs(environ),
         trust=trust(environ),
         options={name: option(name, environ) for name in OPTIONS},
+        metrics=is_on("OVERLAY_METRICS", environ),
     )
 
 

@@ -23,22 +23,24 @@ _FREE: dict[Any, Any] = {
 }  # fmt: skip
 
 
-def is_alone(parent: Any, name: str, made: FunctionType) -> bool:
-    """Return whether nobody else has a reference to what stands at a name, before it is replaced.
+def sole_names(parent: Any, name: str, made: FunctionType) -> list[str]:
+    """Return the names under which a parent alone has what stands at one, none if anybody else may have it.
 
-    `parent` is the module or class, `made` the replacement. The caller may have one more reference to it.
+    Asked before that is replaced. `parent` is the module or class, `made` the replacement. The caller may
+    have one more reference to it.
     """
     kind = type(vars(parent).get(name))
     counted = getattr(sys, "_is_gil_enabled", lambda: True)()  # without the lock, each thread counts its own
     if kind not in _FREE or not counted:
-        return False
+        return []
     (outer, inner), (least_outer, least_inner) = _counts(vars(parent), name), _counts(_FREE, kind)
     raw = vars(parent)[name]
     function = getattr(raw, "__func__", raw)
     ours = sum(part is function for holder in inside(made) for part in gc.get_referents(holder))
-    plain = raw is function
-    referenced = inner - ours - plain > least_inner or (not plain and outer - 1 > least_outer)
-    return not referenced and not getweakrefcount(raw) and not getweakrefcount(function)
+    names = [key for key, value in vars(parent).items() if value is raw]
+    plain = len(names) if raw is function else 0
+    referenced = inner - ours - plain > least_inner or (not plain and outer - len(names) > least_outer)
+    return [] if referenced or getweakrefcount(raw) or getweakrefcount(function) else names
 
 
 def _counts(names: Any, name: Any) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from overlay.runtime.job_log import JobLog
 from overlay.runtime.loading import awaited, load_all
 from overlay.runtime.session import PATIENCE, Session
 from overlay.runtime.unpickled import half_patched
-from overlay.runtime.waiting import Waiting
+from overlay.runtime.waiting import Waiting, runs_one_of
 from overlay.source.selection import Selection, choose
 
 if TYPE_CHECKING:
@@ -45,15 +45,8 @@ def _renew_locks() -> None:
             engine.renew_locks()
 
 
-def _note_fork() -> None:
-    for reference in _engines[:]:
-        engine = reference()
-        if engine is not None and engine.enabled:
-            engine.job_log.forks()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_note_fork, after_in_child=_renew_locks)
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class Engine:
@@ -91,53 +84,77 @@ class Engine:
         if self._opened is not None:
             self._opened.renew_locks()
 
-    def arm(self) -> None:
-        """Enable what the environment asks for, as late as the first import of an upstream.
+    def arm(
+        self,
+        patches: str | Iterable[str] | None = None,
+        strict: bool | None = None,
+        *,
+        at_start: bool = False,
+    ) -> None:
+        """Enable what is asked for, as late as the first import of an upstream.
 
-        What it asks for is looked at now. With packs, a pin or a table of its own, nothing can wait.
+        Settings and ids are checked now. Nothing can wait where packs, a pin or a table of one's own decide,
+        where a glob needs to know which patches are opt-in, or where an upstream is there already.
+
+        Args:
+            patches: As for `overlay.enable`.
+            strict: As for `overlay.enable`.
+            at_start: This is the start of the interpreter: what it runs has imported nothing yet.
+
         """
         packages, ids = awaited()
         asked = settings.read()
-        if asked.packs or asked.pin or asked.trust or self.enabled or not packages.isdisjoint(sys.modules):
-            self.enable()
+        if patches is not None and not isinstance(patches, str):
+            patches = settings.terms(patches)
+        globs = not at_start and any(char in term for term in settings.asked(patches) for char in "*?[")
+        there = not packages.isdisjoint(sys.modules) or (not at_start and runs_one_of(packages, None))
+        if asked.packs or asked.pin or asked.trust or globs or there or self.enabled:
+            self.enable(patches, strict)
             return
-        settings.select(ids)
-        self._begin_log(asked)
-        self._waiting = Waiting(packages, self._wake)
+        settings.select(ids, patches)
+        settings.strict(strict)
+        self._begin(asked)
+
+        def wake() -> None:
+            self._wake(patches, strict, at_start=at_start)
+
+        self._waiting = Waiting(packages, wake)
         self._waiting.install()
 
-    def _wake(self) -> None:
+    def _wake(self, patches: str | list[str] | None, strict: bool | None, *, at_start: bool) -> None:
         """Enable what has been waited for. In strict mode an error is one of the import, each time."""
         with self._lock:
             if self._waiting is None:
                 return
             waiting, self._waiting = self._waiting, None
             try:
-                self._open(at_start=True)
+                self._open(patches, strict, woken=True, at_start=at_start)
             except Exception as error:  # an ImportError here would be taken for that of the upstream
                 text = str(error) if isinstance(error, OverlayError) else f"{type(error).__name__}: {error}"
-                if settings.strict():
+                if settings.strict(strict):
                     self._waiting = waiting
                     raise error if isinstance(error, OverlayError) else OverlayError(text) from error
                 log.warning(f"NOT enabled: {text}")
             waiting.remove()
 
-    def _begin_log(self, asked: settings.Settings) -> None:
+    def _begin(self, asked: settings.Settings) -> None:
         log.set_level(asked.log_level)
         for sentence in settings.unknown():
             log.warning(sentence)
+        # Processes that this one starts may start in another folder.
+        os.environ.update(settings.absolute_paths())
 
     @property
     def _session(self) -> Session | None:
         """What is enabled. Whoever asks does not wait for an import."""
         if self._waiting is not None:
-            self._wake()
+            self._waiting.wake()
         return self._opened
 
     def enable(self, patches: str | Iterable[str] | None = None, strict: bool | None = None) -> Status:
         """Arm the selected patches, and apply those whose modules are there already."""
         if self._waiting is not None:
-            self._wake()
+            self._waiting.wake()
         self._open(patches, strict)
         return self.status()
 
@@ -146,9 +163,10 @@ class Engine:
         patches: str | Iterable[str] | None = None,
         strict: bool | None = None,
         *,
+        woken: bool = False,
         at_start: bool = False,
     ) -> None:
-        """Do that. `at_start`: what is run has imported nothing yet, and may be a watched module."""
+        """Do that. `woken`: by the import of an upstream, which nothing may hold up."""
         if patches is not None and not isinstance(patches, str):
             patches = settings.terms(patches)
         known = self.known()
@@ -160,8 +178,8 @@ class Engine:
                 selection = choose(known, patches)
                 asked = settings.read()  # a wrong option is an error now, not in the middle of a job
                 wanted = asked.strict if strict is None else settings.strict(strict)
-                if not at_start:
-                    self._begin_log(asked)
+                if not woken:
+                    self._begin(asked)
                 chosen = [known[name] for name in selection.ids]
                 pin = None
                 if asked.pin:
@@ -179,8 +197,6 @@ class Engine:
                     at_start=at_start,
                     **(calls if self._speaks else {}),
                 )
-                # Processes that this one starts may start in another folder.
-                os.environ.update(settings.absolute_paths())
             else:
                 _same_again(
                     session,
@@ -188,7 +204,7 @@ class Engine:
                     None if strict is None else settings.strict(strict),
                 )
         try:
-            session.catch_up(0.0 if at_start else PATIENCE)
+            session.catch_up(0.0 if woken else PATIENCE)
         except BaseException:
             if opened:
                 self.disable()

@@ -2,8 +2,8 @@
 
 It stands first on `sys.meta_path`, stays armed until it is taken out, and serves reloads and second
 imports as well (wrapt's hooks fire once and are lost when one of them raises). A module that is being
-executed when the hook arrives, or that is loaded lazily, is reported when it has been executed. A module
-that is run instead of imported is reported before its block for `__main__` (`main_module`).
+executed when the hook arrives is reported when it has been executed. A module that is run instead of imported
+is reported before its block for `__main__` (`main_module`).
 """
 
 from __future__ import annotations
@@ -104,16 +104,13 @@ class WatchingFinder:
 
     def has_executed(self, name: str, module: object) -> bool:
         """Return whether a module that is there has been executed. If not, it will be reported then."""
-        if is_lazy(module):
-            when_awake(module, name, self._imported)
-        elif is_executing(module):
+        if getattr(spec_of(module), "_initializing", False):  # a circular import, say
             # If the hook has seen it, another thread is importing it right now, and the hook reports it.
             if name not in self._hooked and self._awaited.get(name) is not module:
                 self._awaited[name] = module
                 when_executed(module, name, self._imported)
-        else:
-            return True
-        return False
+            return False
+        return True
 
     def _look_at_main(self, frame: FrameType | None) -> None:
         """Report a watched module that is run, as nothing, if its code will not report it."""
@@ -207,12 +204,8 @@ class HookedLoader:
             spec.loader = self.real
         module.__loader__ = self.real
         self.real.exec_module(module)
-        if type(self.real).__name__ == "LazyLoader":
-            # That has executed nothing yet. (The module itself may look lazy until it has been executed.)
-            when_awake(module, self._name, self._imported)
-        else:
-            # A module may have put another one in its place.
-            self._imported(self._name, sys.modules.get(self._name, module))
+        # A module may have put another one in its place.
+        self._imported(self._name, sys.modules.get(self._name, module))
 
     def get_code(self, name: str) -> CodeType | None:
         """Return the code by which the module is run as `__main__`, and reported."""
@@ -231,33 +224,12 @@ class HookedLoader:
 
 
 def spec_of(module: object) -> ModuleSpec | None:
-    """Return the spec of a module without waking it, and without asking a stranger's `__getattr__`."""
+    """Return the spec of a module without asking a stranger's `__getattr__`."""
     try:
         spec = object.__getattribute__(module, "__dict__").get("__spec__")
     except AttributeError:
         return None
     return spec if isinstance(spec, ModuleSpec) else None
-
-
-def is_executing(module: object) -> bool:
-    """Return whether a module in `sys.modules` is still being executed (a circular import, say)."""
-    return bool(getattr(spec_of(module), "_initializing", False))
-
-
-def is_lazy(module: object) -> bool:
-    """Return whether a module waits for its first use to be executed (`importlib.util.LazyLoader`)."""
-    return type(module).__name__ == "_LazyModule" and type(module).__module__ == "importlib.util"
-
-
-def when_awake(module: object, name: str, imported: Imported) -> None:
-    """Report a lazy module once it has been executed."""
-    spec = spec_of(module)
-    if spec is not None:
-        # Whoever waited before, such as a session that is closed by now, waits no longer.
-        loader: object = spec.loader
-        if isinstance(loader, HookedLoader):
-            loader = loader.real
-        spec.loader = HookedLoader(loader, name, imported)  # type: ignore[assignment]
 
 
 def when_executed(module: object, name: str, imported: Imported) -> None:

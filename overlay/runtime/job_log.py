@@ -2,8 +2,8 @@
 
 The first is said where the first module is met that a patch is for, or where a Ray job is started. Before
 that the path is not complete, and a launcher never gets there. It is said by rank 0, or by a process that is
-no rank. Those that it forks, and those that `multiprocessing` or Ray starts for it, do not say it again. Any
-other program that it starts may be a job of its own, and does.
+no rank. Those that `multiprocessing` or Ray starts for it do not say it again, and a fork says nothing unless
+it is told that it is rank 0. Any other program that it starts may be a job of its own, and does.
 
 The second is said when ranks have agreed, by the first of them. Where they do not meet, it is said after a
 while or at the end of the process, whichever comes first, and of this process alone.
@@ -45,12 +45,8 @@ class JobLog:
         #: Who had said it when this process said it or left it to them; `None` before that.
         self._before: str | None = None
         self._made_in = os.getpid()
-        #: The process that has said it here: a fork has the same number from whom it comes.
-        self._said_in = 0
-        #: A byte that forks share: whether one of them has said it. Before the first fork there is none.
-        self._shared: Any = None
-        #: Who a fork comes from.
-        self._forked_from = ""
+        #: The process that has said it, and as whom: a fork has both from whom it comes.
+        self._said_in, self._said_as = 0, ""
         self._configuration = ""
         self._agreed = ""
         self._differ = False
@@ -58,15 +54,6 @@ class JobLog:
         self._owes = 0
         self._turn = 0
         self._at_exit = False
-
-    def forks(self) -> None:
-        """Note that this process is about to fork."""
-        self._forked_from = _name()
-        if self._shared is None:
-            from mmap import mmap
-
-            self._shared = mmap(-1, 1)
-            self._shared[0] = self._said_in != 0
 
     def first_module(self) -> None:
         """Note that the first module is met that a patch is for. Never raises: it is called by an import."""
@@ -96,9 +83,7 @@ class JobLog:
             self._before = _told()
         mine = is_first() and not self._speaker()
         if mine and log.heard("info"):
-            self._said_in = os.getpid()
-            if self._shared is not None:  # before it is said, which takes a while: a fork may be as far
-                self._shared[0] = 1
+            self._said_in, self._said_as = os.getpid(), _name()
         if log.heard("info" if mine else "debug"):
             import json
 
@@ -111,11 +96,10 @@ class JobLog:
 
     def _speaker(self) -> str:
         """Return who else has said what the job is run with, empty if nobody has."""
-        if self._said_in == os.getpid():
-            return ""
-        if self._shared is not None and self._shared[0]:
-            # Whom others come from speaks for itself, also if one of them was the first.
-            return "fork" if self._made_in == os.getpid() else self._forked_from
+        if self._said_in:
+            return "" if self._said_in == os.getpid() else self._said_as
+        if self._made_in != os.getpid() and rank() is None:
+            return _name()  # whom this fork comes from, which may not have got there yet
         return self._before or ""
 
     def say_agreed(self, sentence: str) -> None:

@@ -8,6 +8,7 @@ goes on in one module is kept to one thread by a lock of that module's own, as t
 from __future__ import annotations
 
 import _thread
+import os
 import sys
 from types import ModuleType
 
@@ -18,11 +19,11 @@ from overlay.model.collector import modules_with_functions, paused
 from overlay.model.record import TYPE_CHECKING
 from overlay.runtime.finder import WatchingFinder, spec_of
 from overlay.runtime.patch_state import ENDED, Entry
-from overlay.source.registry import module_of
+from overlay.source.registry import PACK, module_of
 from overlay.source.selection import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from overlay.ledger import PatchStatus
     from overlay.patch import Patch
@@ -92,7 +93,7 @@ class Session:
             for module in entry.patch.modules():
                 self._watched.setdefault(module, []).append(entry)
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
-        self._lived = modules_with_functions(frozenset(self._watched))
+        self._lived = modules_with_functions(_perhaps_imported(self._watched))
         self._finder = WatchingFinder(
             frozenset(self._watched), self._imported, at_start=at_start, passed=self.catch_up
         )
@@ -419,6 +420,22 @@ class Session:
         if tree is None:
             tree = self._tree = InstalledTree()
         return tree
+
+
+def _perhaps_imported(modules: Iterable[str]) -> frozenset[str]:
+    """Return those of some modules that may have been imported: Python has a finder for each folder asked.
+
+    The folders of our own patches have names like theirs.
+    """
+    ours = tuple(getattr(sys.modules.get(PACK), "__path__", ()))
+    folders = [folder for folder in sys.path_importer_cache if not folder.startswith(ours)]
+
+    def asked(package: str) -> bool:
+        inside = os.sep + package.replace(".", os.sep)
+        return any(folder.endswith(inside) for folder in folders)
+
+    asked_for = {name: asked(name) for name in {module.rpartition(".")[0] for module in modules} if name}
+    return frozenset(name for name in modules if asked_for.get(name.rpartition(".")[0], True))
 
 
 def _absent(verdict: Verdict, project: str) -> bool:

@@ -12,7 +12,7 @@ from types import FunctionType
 from overlay.errors import OverlayError
 from overlay.model.marks import ORIGINAL, OWNER
 from overlay.model.record import TYPE_CHECKING
-from overlay.runtime.alone import is_alone
+from overlay.runtime.alone import sole_names
 from overlay.runtime.live_site import ConflictError, check_original, function_of, kind_of, resolve, run_as
 from overlay.runtime.search import holders_of, rebind
 from overlay.runtime.unpickled import mark
@@ -73,11 +73,6 @@ class Installed:
         home: object = function_of(self.before).__module__
         return home == _home(self.module, self.site)
 
-    def is_alone(self) -> bool:
-        """Whether nobody but its parent has a reference to what is about to be replaced."""
-        made: Any = function_of(self.after)
-        return is_alone(self.parent, self.name, made)
-
     def pairs(self) -> list[tuple[object, object]]:
         """Return what stood here, and what does now: the functions, and a static method around each."""
         before, after = function_of(self.before), function_of(self.after)
@@ -111,10 +106,15 @@ def put(sites: Sequence[Installed], *, first: bool = False) -> None:
                 raise ConflictError(  # noqa: TRY301 -- what was put in place before it is taken out below
                     f"{site.site} was replaced by someone else at this very moment"
                 )
-            if site.searched and not (first and site.is_alone()):
+            names = sole_names(site.parent, site.name, function_of(site.after)) if first else []
+            if site.searched and not names:
                 held.append(site)
             done.append(site)
             setattr(site.parent, site.name, site.after)
+            for name in names if site.searched else ():
+                if name != site.name:
+                    setattr(site.parent, name, site.after)
+                    site.rebound += (f"{split_site(site.site)[0]}:{name}",)
         _rebind_aliases(held)
     except BaseException:
         take_out(done)

@@ -28,6 +28,14 @@ def space_of_main(frame: FrameType | None) -> dict[str, Any]:
     return found
 
 
+def runs_one_of(packages: frozenset[str], frame: FrameType | None) -> bool:
+    """Return whether what is run is a file of one of some packages. `frame`: of who imports, if anybody."""
+    space = space_of_main(frame)
+    file, module = space.get("__file__"), getattr(space.get("__spec__"), "name", "")
+    lies_in = isinstance(file, str) and not packages.isdisjoint(os.path.abspath(file).split(os.sep))
+    return lies_in or module.partition(".")[0] in packages
+
+
 class Waiting:
     """A meta path finder that calls `wake` before the first module of some top-level packages is found."""
 
@@ -36,7 +44,7 @@ class Waiting:
 
     def __init__(self, packages: frozenset[str], wake: Callable[[], None]) -> None:
         self._packages = packages
-        self._wake = wake
+        self.wake = wake
 
     def install(self) -> None:
         """Stand first."""
@@ -51,15 +59,10 @@ class Waiting:
     ) -> ModuleSpec | None:
         """Wake the engine if it is time, and ask its finder, which nobody else does for this module."""
         ours = fullname.partition(".")[0] in self._packages
-        if not ours and not self._is_run(sys._getframe(1)):  # noqa: SLF001 -- who imports
+        if not ours and not runs_one_of(self._packages, sys._getframe(1)):  # noqa: SLF001 -- who imports
             return None
-        self._wake()
+        self.wake()
         finder = sys.meta_path[0]
         if finder is self or not getattr(finder, "overlay_finder", False):
             return None
         return finder.find_spec(fullname, path, target)
-
-    def _is_run(self, frame: FrameType | None) -> bool:
-        """Return whether the import is one of a file that is run, and lies in one of the packages."""
-        file = space_of_main(frame).get("__file__")
-        return isinstance(file, str) and not self._packages.isdisjoint(os.path.abspath(file).split(os.sep))

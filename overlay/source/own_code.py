@@ -56,17 +56,11 @@ def _is_wording(node: object, package: str) -> bool:
 
 
 def files(package: str) -> dict[str, str]:
-    """Return the files of a package by their paths in it. Of an archive there is one, the archive."""
+    """Return the files of a package by their paths in it."""
     from overlay.source.source import InstalledTree
 
     found: dict[str, str] = {}
     for folder in InstalledTree().folders(package):
-        if not os.path.isdir(folder):
-            archive = folder
-            while not os.path.exists(archive) and os.path.dirname(archive) != archive:
-                archive = os.path.dirname(archive)
-            found[os.path.basename(archive)] = archive
-            continue
         for name, path in _below(folder):
             found.setdefault(name, path)
     return found

@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
-    from typing import Any
 
     from overlay.patch import Contract
     from overlay.source.table import Row, Table, Tables
@@ -156,10 +155,10 @@ def _beside(project: str) -> tuple[str, bytes | None]:
     """Return the path and the content of the table in a package, which need not have one."""
     from overlay.source.table import NAME
 
-    spec: Any = import_module(project).__spec__
-    path = os.path.join(next(iter(spec.submodule_search_locations), ""), NAME)
+    path = os.path.join(next(iter(import_module(project).__path__), ""), NAME)
     try:
-        return path, spec.loader.get_data(path)  # it may lie in an archive
+        with open(path, "rb") as file:
+            return path, file.read()
     except OSError:
         return path, None
 
@@ -216,22 +215,14 @@ def _projects() -> list[Project]:
 
 
 def _folders(folder: str) -> list[str]:
-    """Return the names of the packages in a folder or an archive."""
-    try:
-        files = os.listdir(folder)
-    except NotADirectoryError:
-        return _public(name for name, is_package in _in_archive(folder) if is_package)
-    return _public(name for name in files if os.path.isdir(os.path.join(folder, name)))
+    """Return the names of the packages in a folder."""
+    return _public(name for name in os.listdir(folder) if os.path.isdir(os.path.join(folder, name)))
 
 
 def modules_in(folder: str) -> list[str]:
-    """Return the names of the modules and packages in a folder or an archive."""
-    try:
-        files = os.listdir(folder)
-    except NotADirectoryError:
-        return _public(name for name, _ in _in_archive(folder))
+    """Return the names of the modules and packages in a folder."""
     found = []
-    for file in files:
+    for file in os.listdir(folder):
         name, extension = os.path.splitext(file)
         # An image that was slimmed has the compiled files alone, and a checkout of another branch may leave
         # a folder with nothing but a cache in it.
@@ -239,13 +230,6 @@ def modules_in(folder: str) -> list[str]:
         if extension in _CODE or (not extension and any(map(os.path.isfile, inside))):
             found.append(name)
     return _public(found)
-
-
-def _in_archive(folder: str) -> list[tuple[str, bool]]:
-    # `pkgutil` reads folders too, but takes longer to import than `enable()` may.
-    from pkgutil import iter_modules
-
-    return [(module.name, module.ispkg) for module in iter_modules([folder])]
 
 
 def _public(names: Iterable[str]) -> list[str]:

@@ -13,8 +13,9 @@ A row decides on a source in one of two ways:
 
 1. The files are those of `on`. Then nothing is parsed.
 2. Or every one of `sites` is as it says. All rows that fit in this way must say the same. A row that says
-   that nothing is to be done has all sites that the patch names, and one of them at least is there: else an
-   upstream that moved everything would be taken for one that never had the fault.
+   that nothing is to be done has all sites that the patch names. Where it has none that the patch replaces,
+   another one must differ from all rows that apply: else an upstream that moved the functions would be taken
+   for one that never had the fault.
 
 Else the source is unknown. A row of another state of the patch, one that replaces what the row does not
 have, decides nothing. Rows are of targets: what they mean together, `overlay.source.decide` says.
@@ -103,7 +104,7 @@ class Row(Record):
 
     def fits(self, target: Target, tree: Tree) -> bool:
         """Return whether a source is, by its sites, one that this row decides on."""
-        if self.loud or not any(self.sites.values()):
+        if self.loud:
             return False
         if self.verdict != APPLY and not set(target.sites()) <= set(self.sites):
             return False
@@ -159,7 +160,17 @@ class Table:
 
     def fitting(self, patch: Patch, target: Target, tree: Tree) -> list[Row]:
         """Return all rows whose sites are those of a source."""
-        return [row for row in self.rows(patch, target) if row.fits(target, tree)]
+        rows = self.rows(patch, target)
+        applying = {item for row in rows if row.verdict == APPLY for item in row.sites.items()}
+        replaced = [item.site for one in target.variants for item in one.replacements if not item.new]
+
+        def tells(row: Row) -> bool:
+            there = {site: said for site, said in row.sites.items() if said}
+            if row.verdict == APPLY or not replaced or any(site in there for site in replaced):
+                return bool(there)
+            return not there.items() <= applying
+
+        return [row for row in rows if tells(row) and row.fits(target, tree)]
 
     def rows(self, patch: Patch, target: Target) -> list[Row]:
         """Return the rows of a patch as it is, for one of its projects."""

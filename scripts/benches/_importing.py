@@ -53,7 +53,7 @@ def watch() -> None:
         (decide, "decide_all", "deciding"),
         (InstalledTree, "let_go", "deciding"),
         (sites, "rebind", "searching"),
-        (sites, "is_alone", "searching"),
+        (sites, "sole_names", "searching"),
         (session, "modules_with_functions", "searching"),
         (sites, "prepare", "installing"),
         (sites, "put", "installing"),

@@ -160,7 +160,8 @@ import verl.models.mcore.patch as theirs
 def before():
     theirs.apply_patch_megatron_recomputation_backward()
     stands = CheckpointFunction.backward
-    status = overlay.enable("megatron.recompute,-megatron.agreement").patches[0]
+    overlay.enable("megatron.recompute,-megatron.agreement")
+    status = overlay.status().patches[0]
     assert CheckpointFunction.backward is stands, "theirs was taken away"
     return status
 

@@ -16,7 +16,7 @@ from worksite import PATCHED, PLAIN, Venv
 
 import overlay.ray
 from overlay.errors import WorkersError
-from overlay.launch import ray_jobs, startup
+from overlay.launch import interception, ray_jobs, startup
 from overlay.runtime.job_log import JobLog
 from overlay.source.registry import load_patches
 
@@ -311,7 +311,8 @@ class FakeRay:
             monkeypatch.setitem(sys.modules, module.__name__, module)
         for name in [name for name in os.environ if name.startswith("OVERLAY")]:
             monkeypatch.delenv(name)
-        monkeypatch.setattr(ray_jobs, "here", lambda: self)
+        for module in (ray_jobs, interception):
+            monkeypatch.setattr(module, "here", lambda: self)
         monkeypatch.setattr(startup, "started", True)
         self.jobs = ray_jobs.RayJobs()
 

@@ -30,6 +30,7 @@ def test_what_multiprocessing_starts_is_patched_until_disable(
 ) -> None:
     found = found_by(worksite.run("-W", "ignore", SCRIPT, "threads", *strict, **PACK))
     assert found.pop("after disable") == int(PLAIN)
+    assert found.pop("alive after disable") == int(PATCHED)  # and still there
     assert found == dict.fromkeys({*STARTED, "threads"}, int(PATCHED))
 
 
@@ -39,11 +40,18 @@ def test_a_driver_that_says_no_is_respected(worksite: Venv) -> None:
     assert done.stderr.count("processes that it spawns are not enabled, as OVERLAY=0 says") == 1
 
 
-def test_a_fork_server_from_before_is_loud(worksite: Venv) -> None:
-    done = worksite.run("-W", "ignore", SCRIPT, "early", **PACK)
-    assert found_by(done)["in_process forkserver"] == int(PLAIN)
+def test_a_fork_server_from_before_is_replaced(worksite: Venv) -> None:
+    found = found_by(worksite.run("-W", "ignore", SCRIPT, "early", "strict", **PACK))
+    assert found["in_process forkserver"] == int(PATCHED)
+    assert found["after disable"] == int(PLAIN)
+
+
+def test_a_fork_server_that_cannot_be_replaced_is_loud(worksite: Venv) -> None:
+    done = worksite.run("-W", "ignore", SCRIPT, "odd", **PACK)
+    assert found_by(done)["after disable"] == int(PLAIN)
     assert done.stderr.count("its fork server was started before overlay.enable()") == 1
-    done = worksite.run("-W", "ignore", SCRIPT, "early", "strict", **PACK)
+    assert done.stderr.count("its fork server cannot be replaced, and goes on making patched processes") == 1
+    done = worksite.run("-W", "ignore", SCRIPT, "odd", "strict", **PACK)
     assert "WorkersError: multiprocessing: processes that it starts run without patches" in done.stderr
     assert done.returncode == 1
 

@@ -1,13 +1,17 @@
 """Rows of the table from runs of contracts: what a patch is on a source that it was not tested on.
 
 A row is written because the contract was run there: it passes with the patch, or upstream alone keeps it. Or
-nothing that the patch replaces is there, which needs no run.
+nothing that the patch replaces is there yet, which needs no run. Where it was there in an earlier release, it
+may have moved: the contract is run on upstream alone.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from itertools import pairwise, product
+
+from packaging.version import InvalidVersion, Version
 
 from overlay.errors import SourceError
 from overlay.model.record import TYPE_CHECKING, Record
@@ -96,7 +100,13 @@ def _trial(
         for target, _ in unknown
         if not any(tree.has(site) for site in target.replaced())
     )
+    alone = tuple(one.replace(shown="alone") for one in blank.values())
     if gone:
+        targets = {target.project.name: (target, here.version) for target, here in unknown}
+        earlier = {one.target: _applied_before(patch, *targets[one.target], table) for one in gone}
+        moved = [f"nothing that it replaces is there, and {name} had it" for name in earlier.values() if name]
+        if moved:
+            return Trial(patch=patch.id, refused=moved[0], alone=alone)
         return Trial(patch=patch.id, absent=gone)
     choices = []
     for target, here in unknown:
@@ -106,15 +116,29 @@ def _trial(
             return Trial(
                 patch=patch.id,
                 refused=f"no variant of it fits {here.project} {here.version} ({why})",
-                alone=tuple(one.replace(shown="alone") for one in blank.values()),
+                alone=alone,
             )
         fit.sort(key=lambda one: _distance(one, patch, target, tree, table))
         choices.append([_applied(one, target, blank[target.project.name], tree) for one in fit])
     return Trial(
         patch=patch.id,
         choices=tuple(product(*choices)),
-        alone=tuple(one.replace(shown="alone") for one in blank.values()),
+        alone=alone,
     )
+
+
+def _applied_before(patch: Patch, target: Target, version: str, table: Tested) -> str:
+    """Return a source on which a patch applied, no later release than a version; empty if there is none."""
+    sources = [name for row in table.rows(patch, target) if row.verdict == APPLY for name in row.sources()]
+    try:
+        here = Version(version)
+    except InvalidVersion:  # it may be later than any
+        return sources[-1] if sources else ""
+    for name in reversed(sources):
+        with suppress(InvalidVersion):  # of what is no release nobody knows when it was
+            if Version(name.partition("==")[2]) <= here:
+                return name
+    return ""
 
 
 def _applied(variant: Variant, target: Target, blank: Row, tree: Tree) -> Row:

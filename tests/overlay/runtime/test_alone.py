@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from overlay.model.marks import ORIGINAL
-from overlay.runtime.alone import is_alone
+from overlay.runtime.alone import sole_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,14 +79,14 @@ def test_whoever_holds_it_is_not_overlooked(name: str, holder: str, inside: bool
     parent, last = place(name)
     made = replacement(parent, last)
     kept = vars(parent)[last]  # as the caller has it
-    assert is_alone(parent, last, made)
+    assert sole_names(parent, last, made) == [last]
     wrapped = type(kept) is not FunctionType
     inside |= holder in ("a partial", "a weak reference")  # they take functions
     held = HOLDERS[holder](kept.__func__ if inside and wrapped else kept)
-    assert not is_alone(parent, last, made)
+    assert not sole_names(parent, last, made)
     del held
     gc.collect()
-    assert is_alone(parent, last, made)
+    assert sole_names(parent, last, made) == [last]
 
 
 def test_an_alias_that_a_replacement_knows_of_is_an_alias() -> None:
@@ -101,13 +101,23 @@ def test_an_alias_that_a_replacement_knows_of_is_an_alias() -> None:
         return inner
 
     setattr(made, ORIGINAL, original)
-    assert not is_alone(parent, last, made)  # type: ignore[arg-type]
+    assert not sole_names(parent, last, made)  # type: ignore[arg-type]
 
 
 def test_where_a_count_tells_nothing_it_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     parent, last = place("plain")
     parent.thing = 3
     for name in ("thing", "nothing"):
-        assert not is_alone(parent, name, replacement(parent, last))
+        assert not sole_names(parent, name, replacement(parent, last))
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    assert not is_alone(parent, last, replacement(parent, last))
+    assert not sole_names(parent, last, replacement(parent, last))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_other_names_of_its_parent_are_no_holders(name: str) -> None:
+    parent, last = place(name)
+    parent.twin = vars(parent)[last]
+    assert sole_names(parent, last, replacement(parent, last)) == [last, "twin"]
+    kept = [vars(parent)[last]] * 2  # one reference more than that of the caller
+    assert not sole_names(parent, last, replacement(parent, last))
+    del kept

@@ -11,7 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_upstream import PROJECT, TESTED, failing, past_the_hook, triple, untested
+from fake_upstream import PROJECT, TESTED, failing, forget, past_the_hook, triple, untested
 from order_world import Subject, make_fixed, make_run, what_came, write_upstream
 
 from overlay.errors import PatchError
@@ -212,46 +212,22 @@ def test_a_project_that_cannot_be_found_although_it_is_imported(
     assert capsys.readouterr().err.count("NOT applied") == 1
 
 
-def lazily(name: str) -> Any:
-    """Return a module that is executed when it is first used."""
-    spec = importlib.util.find_spec(name)
-    assert spec is not None
-    assert spec.loader is not None
-    loader = importlib.util.LazyLoader(spec.loader)
-    spec.loader = loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader.exec_module(module)
-    return module
-
-
-def test_lazy_modules_are_patched_when_they_wake(upstream: Upstream, engines: Engines) -> None:
-    text = (upstream.root / "fakeup/core.py").read_text()
-    upstream.write(core=text + "\nimport fakeup\nfakeup.executed = True\n")
+def test_a_module_that_would_load_lazily_is_patched_at_once(upstream: Upstream, engines: Engines) -> None:
     patch = upstream.patch()
     for enable_first in (True, False):
-        package = upstream.load("fakeup")
         engine = engines(patch)
         if enable_first:
             engine.enable()
-        core = lazily("fakeup.core")
+        spec = importlib.util.find_spec("fakeup.core")
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        core = sys.modules["fakeup.core"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(core)
         engine.enable()
-        engine.status()
-        assert not hasattr(package, "executed")
         assert core.scale(1) == 200
         engine.disable()
-        for name in ("fakeup.core", "fakeup"):
-            del sys.modules[name]
-
-
-def test_lazy_modules_of_an_earlier_session_belong_to_this_one(upstream: Upstream, engines: Engines) -> None:
-    upstream.load("fakeup")
-    first, second = engines(upstream.patch()), engines(upstream.patch())
-    first.enable()
-    core = lazily("fakeup.core")
-    first.disable()
-    second.enable(strict=True)
-    assert core.scale(1) == 200
+        forget()
 
 
 def test_a_refusal_does_not_hold_up_others(upstream: Upstream, enabled: Engines) -> None:
@@ -360,3 +336,34 @@ def test_what_nobody_has_of_an_earlier_import_is_no_fault(upstream: Upstream, en
     engine = engines(upstream.patch({"fakeup.core:scale": triple, "fakeup.core:Engine.run": make_run}))
     assert engine.enable(strict=True).patches[0].state == "applied"
     assert core.Engine().run(1) == 300
+
+
+@pytest.mark.parametrize("order", ["ERDE", "RE", "DRE", "ERRDE", "ERDRE", "ERDED"])
+def test_what_was_taken_before_a_reload_is_patched_or_named(
+    upstream: Upstream, engines: Engines, order: str
+) -> None:
+    """Steps: enable, reload, disable. A name that keeps the original while overlay is enabled is a fault."""
+    sites = {
+        "fakeup.core:scale": triple,
+        "fakeup.core:Engine.run": make_run,
+        "fakeup.core:Engine.fixed": make_fixed,
+    }
+    engine = engines(upstream.patch(sites))
+    core = upstream.load()
+    taken = types.ModuleType("taken")
+    vars(taken).update(f=core.scale, engine=core.Engine, g=core.Engine.fixed)
+    sys.modules["taken"] = taken
+    steps: dict[str, Any] = {"E": engine.enable, "D": engine.disable, "R": lambda: importlib.reload(core)}
+    for step in order:
+        steps[step]()
+    status, found = engine.status().patches[0], (taken.f(1), taken.g(1), taken.engine().run(1))
+    del sys.modules["taken"]
+    if order.endswith("D"):
+        assert found == (2, 2, 2)
+    elif status.state != "incomplete":
+        assert found == (200, 102, 300)
+    else:
+        named = " ".join(name for site in status.sites for name in site.stale)
+        assert all(
+            f"taken:{name} (of an earlier import" in named for name in "fg" if vars(taken)[name](1) == 2
+        )

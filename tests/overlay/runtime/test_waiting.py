@@ -1,12 +1,14 @@
-"""A process that is armed at its start loads patches when it first imports an upstream, and not before."""
+"""A process that is armed loads patches when it first imports an upstream, and not before."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import runpy
+import subprocess
 import sys
 import threading
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -47,7 +49,7 @@ def armed(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Armed
     monkeypatch.setattr(engine_module, "awaited", lambda: (frozenset({PACKAGE}), ["fakeup.scale"]))
     made = Armed()
     made.patches = [upstream.patch({"fakeup.core:scale": triple})]
-    made.engine.arm()
+    made.engine.arm(at_start=True)
     yield made
     made.engine.disable()
 
@@ -172,3 +174,60 @@ def test_each_package_that_a_patch_changes_is_watched() -> None:
     """Else a patch of a module in another package would be loaded too late."""
     changed = {name.partition(".")[0] for patch in load_patches().values() for name in patch.modules()}
     assert changed <= watched_packages()
+
+
+def test_what_enable_is_given_holds_when_the_upstream_is_imported(armed: Armed, upstream: Upstream) -> None:
+    other = upstream.patch({"fakeup.user:use": lambda original, _: lambda value: 7}, name="fakeup.user")
+    armed.patches.append(other)
+    armed.engine.disable()
+    armed.engine.arm(["fakeup.scale"], strict=True)
+    assert armed.loads == 0
+    assert importlib.import_module("fakeup.user").use(1) == 200
+    assert [patch.patch for patch in armed.engine.status().patches] == ["fakeup.scale"]
+    assert armed.engine.strict
+
+
+@pytest.mark.parametrize(
+    ("patches", "message"),
+    [
+        ("fakeup.scael", "names no patch"),
+        (["fakeup.scale", 7], "must be patch ids"),
+        ("no*", "names no patch"),
+    ],
+)
+def test_enable_refuses_what_names_no_patch_at_once(armed: Armed, patches: Any, message: str) -> None:
+    armed.engine.disable()
+    with pytest.raises(SelectionError, match=message):
+        armed.engine.arm(patches)
+    assert not armed.engine.enabled
+
+
+def test_a_glob_that_names_opt_in_patches_alone_is_refused_at_once(armed: Armed) -> None:
+    armed.engine.disable()
+    armed.patches = [armed.patches[0].replace(opt_in=True)]
+    with pytest.raises(SelectionError, match="matches only opt-in patches"):
+        armed.engine.arm("fakeup.*")
+
+
+def test_a_script_of_the_upstream_that_enables_below_its_definitions_is_patched(
+    armed: Armed, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.write(train="def loss():\n    return 1\n")
+    armed.patches = [upstream.patch({"fakeup.train:loss": lambda original, _: lambda: original() * 100})]
+    armed.engine.disable()
+    main = types.ModuleType("__main__")
+    main.__file__ = str(upstream.root / "fakeup/train.py")
+    vars(main)["loss"] = upstream.load("fakeup.train").loss
+    main.loss.__module__ = "__main__"
+    del sys.modules["fakeup.train"], sys.modules["fakeup"]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    armed.engine.arm()
+    assert main.loss() == 100
+
+
+def test_enable_loads_no_patch() -> None:
+    """Nor what an upstream or a patch imports: it is called in processes that never train."""
+    loaded = "[name for name in sys.modules if name.startswith('overlay.patches.')]"
+    code = f"import overlay, sys; overlay.enable(); print({loaded})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -61,13 +61,6 @@ def test_compiled_files_alone(pack: Path) -> None:
     assert list(load_patches("fakepack")) == FOUND
 
 
-def test_an_archive(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = shutil.make_archive(str(pack.parent / "packed"), "zip", pack, "fakepack")
-    shutil.rmtree(pack)
-    monkeypatch.syspath_prepend(archive)
-    assert list(load_patches("fakepack")) == FOUND
-
-
 def test_a_pack_without_patches_is_an_error(pack: Path) -> None:
     (pack / "fakepack/lib/two_words.py").unlink()
     shutil.rmtree(pack / "fakepack/lib/in_a_folder")

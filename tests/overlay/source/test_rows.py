@@ -55,6 +55,18 @@ def test_what_is_no_plain_function_at_run_time_is_never_tried(core: str, site: s
         assert trial(patch(variant(site, site="lib.core:k")), relied, Table([]), "here").choices
 
 
+@pytest.mark.parametrize(("on", "moved"), [("lib==1.1", True), ("lib==1.3", False), ("lib image 1.3", False)])
+def test_what_is_gone_is_tried_on_upstream_alone(on: str, moved: bool) -> None:
+    """It may have moved, and be as broken where it is now. Before it came, there is nothing to try."""
+    subject = patch()
+    (applies,) = rows(subject, on=tree())
+    known = Table([applies.replace(on={"0": [on]})])
+    found = trial(subject, tree(core="def moved(x):\n    return x\n"), known, "here")
+    assert (found.refused, len(found.absent), len(found.alone)) == (
+        (f"nothing that it replaces is there, and {on} had it", 0, 1) if moved else ("", 1, 0)
+    )
+
+
 def test_facts_tell_variants_apart_and_the_likeliest_is_tried_first() -> None:
     later = variant(Present(site="lib.new"), name="2")
     early = variant(Absent(site="lib.new"), name="1")

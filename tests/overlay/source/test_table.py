@@ -85,6 +85,24 @@ def test_that_nothing_is_to_be_done_takes_all_sites_and_one_that_is_there() -> N
     assert word(tree(core="a = 2\n"), of_its_files, of=subject) is None
 
 
+def test_a_function_that_moved_away_does_not_make_a_patch_needless() -> None:
+    """Upstream alone kept the contract there; the row must not speak for a source that is still broken."""
+    subject = patch(variant("lib.core:A"))
+    gone = CORE.replace("def f(", "def moved(")
+    applies = rows(subject, on=tree())[0]
+    needless = quiet(subject, tree(core=gone))
+    assert needless.sites == {F: None, "lib.core:A": tree().digest("lib.core:A")}
+    assert word(tree(core=gone), applies, needless, of=subject) == "not-needed"  # by its files
+    assert word(tree(core=f"{gone}more = 1\n"), applies, needless, of=subject) is None
+    reason = decide(subject, tree(core=f"{gone}more = 1\n"), Table([applies, needless])).reason
+    assert f"{F} does not exist" in reason
+    # Another form of what the patch relies on tells such a source from one that only lost the function.
+    early = gone.replace("class A:", "class A:\n    early = 1\n")
+    assert word(tree(core=f"{early}more = 1\n"), applies, quiet(subject, tree(core=early)), of=subject) == (
+        "not-needed"
+    )
+
+
 def test_rows_that_say_different_things_of_equal_sites_decide_nothing() -> None:
     both = patch(variant(), variant("lib.core:A", name="1b"))
     one, other = row(), row(variant="1b", sites={F: tree().digest(F), "lib.core:A": True})
@@ -221,6 +239,9 @@ def test_what_is_decided_is_what_the_rule_says(
     table = Table(made)
     assert decide(subject, source(here), table).verdict == said.get(here, "unknown-source")
     other_files = decide(subject, source(here, "more = 1"), table)
-    by_sites = said.get(here, "unknown-source") if any(here) else "unknown-source"
+    by_sites = said.get(here, "unknown-source")
+    applying = {texts[1] for texts, verdict in said.items() if verdict == "apply"}
+    if not here[0] and here[1] in {"", *applying}:  # it may have moved
+        by_sites = "unknown-source"
     assert other_files.verdict == by_sites
     assert bool(other_files.reason) is (other_files.verdict == "unknown-source")

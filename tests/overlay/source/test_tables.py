@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,18 +49,12 @@ def beside(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     monkeypatch.setattr(registry, "_rows", {})
     patch = upstream.patch()
 
-    def lay(text: str | None, *, archived: bool = False) -> Patch:
+    def lay(text: str | None) -> Patch:
         files = {"tabled/__init__.py": "", "tabled/fakeup/__init__.py": "", "tabled/fakeup/scale.py": ""}
         if text is not None:
             files[f"tabled/fakeup/{NAME}"] = text
-        place = upstream.root / ("packs.zip" if archived else "packs")
-        if archived:
-            with zipfile.ZipFile(place, "w") as archive:
-                for name, content in files.items():
-                    archive.writestr(name, content)
-        else:
-            write_files(place, files)
-        monkeypatch.syspath_prepend(str(place))
+        write_files(upstream.root / "packs", files)
+        monkeypatch.syspath_prepend(str(upstream.root / "packs"))
         registry._modules[patch.id] = "tabled.fakeup.scale"
         return patch
 
@@ -82,15 +75,13 @@ def table(patch: Patch, **changes: Any) -> str:
     return json.dumps({"sources": {}, "rows": [row.replace(**changes).to_dict()]})
 
 
-@pytest.mark.parametrize("archived", [False, True])
 def test_a_known_source_is_patched_and_never_parsed(
     upstream: Upstream,
     beside: Callable[..., Patch],
     engines: Callable[..., Engine],
     parsed: list[str],
-    archived: bool,
 ) -> None:
-    patch = beside(table(upstream.patch()), archived=archived)
+    patch = beside(table(upstream.patch()))
     parsed.clear()
     engine = engines(patch)
     assert engine.plan().verdicts[0].verdict == "apply"

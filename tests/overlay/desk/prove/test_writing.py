@@ -95,8 +95,9 @@ def test_what_upstream_has_mended_is_not_needed(toy: Toy) -> None:
     assert plan(toy)[0] == "unknown-source"
 
 
-def test_what_is_not_there_is_not_needed_and_nothing_is_run(toy: Toy) -> None:
+def test_what_is_not_there_yet_is_not_needed_and_nothing_is_run(toy: Toy) -> None:
     toy.core("def another(x):\n    return x\n")
+    toy.write("toylib/VERSION", "1.1.0")
     assert wrote(toy, patch="toy/toylib.hangs") == (0, "", ["not-needed"])
     assert plan(toy, "toy/toylib.hangs") == ("not-needed", "nothing that the patch replaces is there")
 
