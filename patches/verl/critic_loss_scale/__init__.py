@@ -4,8 +4,6 @@ verl's engines tell each loss the size of the whole batch. The policy's loss han
 of a critic does not: there it is handed over beside the arguments.
 """
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 
@@ -91,23 +89,19 @@ PATCH = Patch(
     id="verl.critic-loss-scale",
     revision=2,
     summary="The gradient of a critic does not depend on how its batch is cut",
-    why=(
-        "verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch and add up the gradients: "
-        "the gradient grows with the number of micro-batches, and a short micro-batch counts as much as a "
-        "full one. Adam and gradient clipping hide a constant factor, but not that it changes with the cut. "
-        "With the patch the loss is the mean over the mini-batch of all ranks, as for the policy and as in "
-        "verl 0.9, and the reported norm falls by about the number of micro-batches. Tokens that rejection "
-        "sampling leaves out do not count, also where only response_mask says so. seq-mean-token-sum-norm "
-        "keeps what verl does for the policy: it divides by the width of a micro-batch, and is a sum over a "
-        "rank's samples in 0.7.0. verl 0.7.0 still reports critic/vf_loss as a mean of micro-batches. The "
-        "legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone."
-    ),
-    evidence=(
-        "verl 0.9.0 takes the mean of a critic's loss over the mini-batch too (#6957). The contract compares "
-        "gradients with one process in float64, also where loss_mask and response_mask differ: there the "
-        "tokens that are kept count, as for one micro-batch of verl 0.8 alone, and verl 0.9 counts the "
-        "rejected ones as well."
-    ),
+    why="verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch and add up the gradients: "
+    "the gradient grows with the number of micro-batches, and a short micro-batch counts as much as a full "
+    "one. Adam and gradient clipping hide a constant factor, but not that it changes with the cut. With the "
+    "patch the loss is the mean over the mini-batch of all ranks, as for the policy and as in verl 0.9, and "
+    "the reported norm falls by about the number of micro-batches. Tokens that rejection sampling leaves out "
+    "do not count, also where only response_mask says so. seq-mean-token-sum-norm keeps what verl does for "
+    "the policy: it divides by the width of a micro-batch, and is a sum over a rank's samples in 0.7.0. verl "
+    "0.7.0 still reports critic/vf_loss as a mean of micro-batches. The legacy workers (0.7 with "
+    "use_legacy_worker_impl other than disable) are left alone.",
+    evidence="verl 0.9.0 takes the mean of a critic's loss over the mini-batch too (#6957). The contract "
+    "compares gradients with one process in float64, also where loss_mask and response_mask differ: there "
+    "the tokens that are kept count, as for one micro-batch of verl 0.8 alone, and verl 0.9 counts the "
+    "rejected ones as well.",
     changes=("numbers",),
     met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",
     upstream=("verl-project/verl#6957",),

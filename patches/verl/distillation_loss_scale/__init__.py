@@ -4,8 +4,6 @@ A loss of verl 0.8 reads the size of the whole batch from the actor's configurat
 there, and the distillation loss is computed before that.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import VERL
@@ -38,17 +36,13 @@ def _differ(old: Any, new: Any) -> bool:
 PATCH = Patch(
     id="verl.distillation-loss-scale",
     summary="A distillation divides each micro-batch by the tokens of its own batch",
-    why=(
-        "verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has. The "
-        "first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, and the "
-        "very first one by its own, so the gradient depends on how the batch is cut. (On some commits, where "
-        "only a distillation is trained, each micro-batch is divided by its own tokens.) With the patch the "
-        "numbers of the batch are noted first, as in verl 0.9."
-    ),
-    evidence=(
-        "verl 0.9.0 writes the numbers of the batch before the loss reads them (#7225). The contract "
-        "compares gradients with one process in float64, and holds on 0.9.1 without the patch."
-    ),
+    why="verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has. The "
+    "first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, and the very "
+    "first one by its own, so the gradient depends on how the batch is cut. (On some commits, where only a "
+    "distillation is trained, each micro-batch is divided by its own tokens.) With the patch the numbers of "
+    "the batch are noted first, as in verl 0.9.",
+    evidence="verl 0.9.0 writes the numbers of the batch before the loss reads them (#7225). The contract "
+    "compares gradients with one process in float64, and holds on 0.9.1 without the patch.",
     changes=("numbers",),
     met="distillation.enabled=True.",
     upstream=("verl-project/verl#7225", "verl-project/verl#7200"),

@@ -18,8 +18,6 @@ which are sums) is computed by each rank from the whole micro-batch, as one proc
 factor (`_dynamic_cp/whole.py`), and its share is that loss divided by W.
 """
 
-from __future__ import annotations
-
 from overlay.compat.projects import VERL
 from overlay.effect import Figure, effect
 from overlay.patch import Absent, Patch, one_target, replaced, variant
@@ -80,18 +78,14 @@ PATCH = Patch(
     id="verl.dynamic-cp-loss",
     revision=3,
     summary="Right gradients, losses and outputs under dynamic context parallelism",
-    why=(
-        "With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient that "
-        "is W times (few sequences) or W squared times too small, reports a wrong loss, fails when a "
-        "subgroup gets no sequence, runs small batches without context parallelism, and collects outputs W "
-        "times. With the patch each subgroup has work, every scale is right for any mix of context parallel "
-        "sizes, and outputs, losses and metrics are collected once. Settings that dynamic context "
-        "parallelism cannot honour are refused."
-    ),
-    evidence=(
-        "Gradients, losses and outputs are compared with one process that computes the whole batch, on 2 to "
-        "8 gloo ranks (tests/distributed/test_dynamic_cp.py)."
-    ),
+    why="With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient that "
+    "is W times (few sequences) or W squared times too small, reports a wrong loss, fails when a subgroup "
+    "gets no sequence, runs small batches without context parallelism, and collects outputs W times. With "
+    "the patch each subgroup has work, every scale is right for any mix of context parallel sizes, and "
+    "outputs, losses and metrics are collected once. Settings that dynamic context parallelism cannot honour "
+    "are refused.",
+    evidence="Gradients, losses and outputs are compared with one process that computes the whole batch, on "
+    "2 to 8 gloo ranks (tests/distributed/test_dynamic_cp.py).",
     changes=("numbers", "crashes"),
     met="dynamic_context_parallel=True in the Megatron engine.",
     upstream=(

@@ -1,7 +1,5 @@
 """The partitions are verl's own, in less than half the calls."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections import Counter

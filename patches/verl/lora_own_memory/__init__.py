@@ -1,7 +1,5 @@
 """`verl.lora-own-memory`: a LoRA adapter that vLLM is given does not change under its hands."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import VERL
@@ -29,14 +27,12 @@ def make_update_weights(original: Any, _module: Any) -> Any:
 PATCH = Patch(
     id="verl.lora-own-memory",
     summary="vLLM gets LoRA adapters in memory of their own",
-    why=(
-        "verl 0.8 hands the tensors of an unmerged LoRA adapter to vLLM as views of the buffer that it "
-        "receives weights in, which the next bucket overwrites and which is freed after the last. A vLLM "
-        "that keeps such a tensor reads other weights or freed memory: users report cudaErrorIllegalAddress "
-        "from the second step on. With the patch the adapter is copied first, as in verl 0.7 and 0.9, which "
-        "takes its size in memory until vLLM has loaded it. An adapter that is sent in several buckets is "
-        "still loaded in part; verl 0.9 collects it."
-    ),
+    why="verl 0.8 hands the tensors of an unmerged LoRA adapter to vLLM as views of the buffer that it "
+    "receives weights in, which the next bucket overwrites and which is freed after the last. A vLLM that "
+    "keeps such a tensor reads other weights or freed memory: users report cudaErrorIllegalAddress from the "
+    "second step on. With the patch the adapter is copied first, as in verl 0.7 and 0.9, which takes its "
+    "size in memory until vLLM has loaded it. An adapter that is sent in several buckets is still loaded in "
+    "part; verl 0.9 collects it.",
     evidence="verl 0.9.0 copies an adapter out of the buffer too (#6688), as verl 0.7.1 did.",
     changes=("crashes",),
     met="LoRA that is not merged (lora.merge=False), with vLLM.",

@@ -1,7 +1,5 @@
 """`verl.megatron-offload-rest`: offloading a model and its optimizer leaves nothing of them on the device."""
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 
@@ -76,25 +74,19 @@ PATCH = Patch(
     id="verl.megatron-offload-rest",
     revision=2,
     summary="Megatron: offloading leaves neither master weights nor FP8 copies on the device",
-    why=(
-        "verl's Megatron engine offloads the parameters of a model and two entries of its optimizer's state. "
-        "The master weights of a precision-aware optimizer (two or four bytes for each parameter) and the "
-        "FP8 copies of weights that Transformer Engine keeps in its layers (about one) stay on the device "
-        "while the rollout needs it. With the patch, as in verl 0.9, master weights move with the rest of "
-        "the state, and the copies are dropped: Transformer Engine makes them again in the next forward "
-        "pass. No value changes. Master weights in float16 stay, because Transformer Engine needs a scale on "
-        "the device to save them. verl 0.6 and the legacy workers (0.7 with use_legacy_worker_impl other "
-        "than disable), which offload in many places, are left alone."
-    ),
-    evidence=(
-        "verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952). The contract compares "
-        "each value before and after."
-    ),
+    why="verl's Megatron engine offloads the parameters of a model and two entries of its optimizer's state. "
+    "The master weights of a precision-aware optimizer (two or four bytes for each parameter) and the FP8 "
+    "copies of weights that Transformer Engine keeps in its layers (about one) stay on the device while the "
+    "rollout needs it. With the patch, as in verl 0.9, master weights move with the rest of the state, and "
+    "the copies are dropped: Transformer Engine makes them again in the next forward pass. No value changes. "
+    "Master weights in float16 stay, because Transformer Engine needs a scale on the device to save them. "
+    "verl 0.6 and the legacy workers (0.7 with use_legacy_worker_impl other than disable), which offload in "
+    "many places, are left alone.",
+    evidence="verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952). The contract "
+    "compares each value before and after.",
     changes=("memory",),
-    met=(
-        "Offloading with Megatron (param_offload, optimizer_offload), and use_precision_aware_optimizer or "
-        "FP8 of Transformer Engine."
-    ),
+    met="Offloading with Megatron (param_offload, optimizer_offload), and use_precision_aware_optimizer or "
+    "FP8 of Transformer Engine.",
     upstream=("verl-project/verl#6635", "verl-project/verl#6952"),
     targets=one_target(
         VERL,

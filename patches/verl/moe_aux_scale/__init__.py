@@ -4,8 +4,6 @@ Megatron's schedule gets a loss function that tells the tokens that the routers 
 multiplied by them.
 """
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 
@@ -133,29 +131,22 @@ _POSTPROCESS = f"{_ENGINE}:MegatronEngineWithLMHead.postprocess_micro_batch_func
 PATCH = Patch(
     id="verl.moe-aux-scale",
     summary="With calculate_per_token_loss, too, gradients and router losses have their scale",
-    why=(
-        "With calculate_per_token_loss Megatron adds gradients up over all ranks and divides them by the "
-        "tokens that the loss function told it, and verl up to 0.8 tells it none. The gradient of verl's "
-        "loss is too large by the data parallel size (from 0.7 on times the context parallel size), and that "
-        "of a router's losses by the number of all tokens, so that little is left of the policy's loss "
-        "beside them. With the patch Megatron is told the tokens that the routers see, as in verl 0.9, and "
-        "gets the loss times these: gradients are as without the setting, and router losses are means over "
-        "micro-batches by their tokens. Padding counts without use_remove_padding, which verl 0.9 refuses "
-        "here. Losses of multi-token prediction are divided by the same number. Before Megatron 0.19, tensor "
-        "or context parallelism needs megatron.moe-aux-scale besides. Dynamic context parallelism "
-        "(verl.dynamic-cp-loss) and the legacy workers (0.7 with use_legacy_worker_impl other than disable) "
-        "are left alone."
-    ),
-    evidence=(
-        "verl 0.9.0 tells Megatron the tokens that the routers see too (#6836). Gradients are compared with "
-        "one process (tests/distributed/test_verl_scales.py)."
-    ),
+    why="With calculate_per_token_loss Megatron adds gradients up over all ranks and divides them by the "
+    "tokens that the loss function told it, and verl up to 0.8 tells it none. The gradient of verl's loss is "
+    "too large by the data parallel size (from 0.7 on times the context parallel size), and that of a "
+    "router's losses by the number of all tokens, so that little is left of the policy's loss beside them. "
+    "With the patch Megatron is told the tokens that the routers see, as in verl 0.9, and gets the loss "
+    "times these: gradients are as without the setting, and router losses are means over micro-batches by "
+    "their tokens. Padding counts without use_remove_padding, which verl 0.9 refuses here. Losses of "
+    "multi-token prediction are divided by the same number. Before Megatron 0.19, tensor or context "
+    "parallelism needs megatron.moe-aux-scale besides. Dynamic context parallelism (verl.dynamic-cp-loss) "
+    "and the legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone.",
+    evidence="verl 0.9.0 tells Megatron the tokens that the routers see too (#6836). Gradients are compared "
+    "with one process (tests/distributed/test_verl_scales.py).",
     changes=("numbers",),
-    met=(
-        "calculate_per_token_loss=True in verl's Megatron engine, with several data or context parallel "
-        "ranks, or with moe_aux_loss_coeff or moe_z_loss_coeff. override_transformer_config sets it, and "
-        "Megatron-Bridge does for Qwen-VL models under context parallelism."
-    ),
+    met="calculate_per_token_loss=True in verl's Megatron engine, with several data or context parallel "
+    "ranks, or with moe_aux_loss_coeff or moe_z_loss_coeff. override_transformer_config sets it, and "
+    "Megatron-Bridge does for Qwen-VL models under context parallelism.",
     upstream=("verl-project/verl#6836", "verl-project/verl#6609"),
     targets=one_target(
         VERL,

@@ -4,8 +4,6 @@ The engine's loop, what it makes of a loss, Megatron's schedule, its data parall
 upstream's own. The model is a table, a router and its experts, which are rows.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

@@ -5,8 +5,6 @@ that of a loader with no batch left. While verl loads a checkpoint, the loader i
 it has such a state. That ends the epoch as in the job that was saved, and samplers go on with their order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -97,19 +95,15 @@ _SYNC = replaced("verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint", make_
 PATCH = Patch(
     id="verl.resume-epoch-boundary",
     summary="A job that is resumed after a whole epoch trains on the next one",
-    why=(
-        "A verl job that is resumed from a checkpoint of the last step of an epoch, as "
-        "save_freq=after_each_epoch writes them all, restores a loader that has no batch left: the next "
-        "epoch is over before it begins, and a job whose last epoch it is ends with exit code 0, "
-        "undertrained. That is so for SFT in all releases, and for RL in verl 0.7 and in main_ppo_sync of "
-        "verl 0.8. With the patch the resumed job sees the batches that it would have seen without a break, "
-        "in their order. verl's other RL trainer leaves the state out there from 0.8 on, and repeats the "
-        "order of the first epoch: it is left at that."
-    ),
-    evidence=(
-        "The contract compares the batches of a resumed job with those of one that was not stopped. "
-        "verl#7974, which is open, does the same for SFT."
-    ),
+    why="A verl job that is resumed from a checkpoint of the last step of an epoch, as "
+    "save_freq=after_each_epoch writes them all, restores a loader that has no batch left: the next epoch is "
+    "over before it begins, and a job whose last epoch it is ends with exit code 0, undertrained. That is so "
+    "for SFT in all releases, and for RL in verl 0.7 and in main_ppo_sync of verl 0.8. With the patch the "
+    "resumed job sees the batches that it would have seen without a break, in their order. verl's other RL "
+    "trainer leaves the state out there from 0.8 on, and repeats the order of the first epoch: it is left at "
+    "that.",
+    evidence="The contract compares the batches of a resumed job with those of one that was not stopped. "
+    "verl#7974, which is open, does the same for SFT.",
     changes=("numbers",),
     met="A resume from a checkpoint of the last step of an epoch, such as of save_freq=after_each_epoch.",
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),

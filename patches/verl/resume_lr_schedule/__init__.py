@@ -5,8 +5,6 @@ only while a checkpoint is loaded. The scheduler was made with it off, so it kee
 configuration and takes the count of steps.
 """
 
-from __future__ import annotations
-
 from contextvars import ContextVar
 from typing import Any
 
@@ -90,28 +88,22 @@ _PARTS = (
 PATCH = Patch(
     id=ID,
     summary="A resumed job on Megatron goes on with its learning rate schedule",
-    why=(
-        "verl's Megatron checkpoints hold the learning rate scheduler, but loading one leaves it out unless "
-        "use_checkpoint_opt_param_scheduler is set, which is off by default: each resume silently starts "
-        "warm-up and decay anew, where verl's FSDP backend restores the schedule. With the patch the count "
-        "of steps is restored where the optimizer and `extra` are loaded; warm-up, decay and total stay "
-        "those of the configuration, so a job that is extended goes on at its step of the longer schedule. "
-        "That changes the learning rate of a resumed job, unless the rate is constant without warm-up, as is "
-        "verl's default. Each release of Megatron-Core takes the peak and the least rate from the optimizer "
-        "that is loaded, with the patch or without."
-    ),
+    why="verl's Megatron checkpoints hold the learning rate scheduler, but loading one leaves it out unless "
+    "use_checkpoint_opt_param_scheduler is set, which is off by default: each resume silently starts warm-up "
+    "and decay anew, where verl's FSDP backend restores the schedule. With the patch the count of steps is "
+    "restored where the optimizer and `extra` are loaded; warm-up, decay and total stay those of the "
+    "configuration, so a job that is extended goes on at its step of the longer schedule. That changes the "
+    "learning rate of a resumed job, unless the rate is constant without warm-up, as is verl's default. Each "
+    "release of Megatron-Core takes the peak and the least rate from the optimizer that is loaded, with the "
+    "patch or without.",
     opt_in=True,
-    evidence=(
-        "verl's page on checkpoints says that their contents, the learning rate schedule among them, mean "
-        "the same on FSDP and Megatron, and FSDP restores it. verl's page of settings says that the "
-        "scheduler is loaded if use_checkpoint_opt_param_scheduler is set, whose default is False: a job "
-        "that leaves it off may want a new schedule."
-    ),
+    evidence="verl's page on checkpoints says that their contents, the learning rate schedule among them, "
+    "mean the same on FSDP and Megatron, and FSDP restores it. verl's page of settings says that the "
+    "scheduler is loaded if use_checkpoint_opt_param_scheduler is set, whose default is False: a job that "
+    "leaves it off may want a new schedule.",
     changes=("numbers",),
-    met=(
-        "A resume on Megatron that loads the optimizer and extra without use_checkpoint_opt_param_scheduler, "
-        "of a learning rate that is not constant."
-    ),
+    met="A resume on Megatron that loads the optimizer and extra without use_checkpoint_opt_param_scheduler, "
+    "of a learning rate that is not constant.",
     upstream=("verl-project/verl#7953", "verl-project/verl#7954"),
     targets=one_target(VERL, variant("0.8", *_PARTS, _FSDP), variant("0.6", *_PARTS, Absent(site=_FSDP))),
 )

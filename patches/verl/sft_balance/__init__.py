@@ -6,8 +6,6 @@ From 0.8 on `fit` balances itself if the settings say so: from the count of the 
 which is where it asks, it finds settings that say no.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -207,20 +205,16 @@ PATCH = Patch(
     id=ID,
     revision=2,
     summary="SFT on Ray: data parallel ranks that get equal work",
-    why=(
-        "verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
-        "wait for the rank that drew the long ones. With the patch the rows of each global batch are "
-        "reordered before they are handed out: the same samples, as many for each rank, with work by verl's "
-        "own estimate as equal as swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 "
-        "do so themselves, but slowly (they count the lengths twice and partition a float tensor), unevenly "
-        "where few samples are far longer than the rest, and by the padding of padded rows; the patch "
-        "replaces that. The SPMD trainer (verl.trainer.sft_trainer) is left alone: each of its ranks has a "
-        "loader of its own, and no length is known before a sample is loaded."
-    ),
-    evidence=(
-        "verl 0.8.0 balances the ranks of SFT by default (#5679). The contract runs verl's trainer with the "
-        "patch and without, and compares samples, gradients and losses."
-    ),
+    why="verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
+    "wait for the rank that drew the long ones. With the patch the rows of each global batch are reordered "
+    "before they are handed out: the same samples, as many for each rank, with work by verl's own estimate "
+    "as equal as swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 do so "
+    "themselves, but slowly (they count the lengths twice and partition a float tensor), unevenly where few "
+    "samples are far longer than the rest, and by the padding of padded rows; the patch replaces that. The "
+    "SPMD trainer (verl.trainer.sft_trainer) is left alone: each of its ranks has a loader of its own, and "
+    "no length is known before a sample is loaded.",
+    evidence="verl 0.8.0 balances the ranks of SFT by default (#5679). The contract runs verl's trainer with "
+    "the patch and without, and compares samples, gradients and losses.",
     changes=("speed", "numbers"),
     met="SFT on Ray, unless trainer.balance_batch is false. Each step sees the same samples, on other ranks.",
     upstream=("verl-project/verl#5679",),

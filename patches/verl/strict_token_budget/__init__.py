@@ -6,8 +6,6 @@ variable hands it that. The ranks settle the number in verl's own all-reduce of 
 cannot go on asks for more micro-batches than anybody has samples, and all ranks raise.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -239,26 +237,20 @@ PATCH = Patch(
     id="verl.strict-token-budget",
     revision=2,
     summary="No micro-batch over max_token_len, agreed among the ranks in one all-reduce",
-    why=(
-        "With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "
-        "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one "
-        "of 14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang "
-        "in their next collective. With the patch there are as few micro-batches as it finds to keep the "
-        "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample over "
-        "the limit, or samples that do not divide into groups, are an error on every rank. Samples that must "
-        "stay together and exceed the limit go alone, with a warning. A rank without the patch goes along."
-    ),
-    evidence=(
-        "verl 0.9.1 adds micro-batches too until each keeps max_token_len (#7553). What verl divides within "
-        "the limit stays as it is, which the contract compares."
-    ),
+    why="With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "
+    "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one of "
+    "14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang in "
+    "their next collective. With the patch there are as few micro-batches as it finds to keep the bound "
+    "with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample over the limit, "
+    "or samples that do not divide into groups, are an error on every rank. Samples that must stay together "
+    "and exceed the limit go alone, with a warning. A rank without the patch goes along.",
+    evidence="verl 0.9.1 adds micro-batches too until each keeps max_token_len (#7553). What verl divides "
+    "within the limit stays as it is, which the contract compares.",
     changes=("numbers", "memory", "hangs"),
-    met=(
-        "use_dynamic_bsz=True. Where a loss is a sum over the batch, only rounding changes. Where it is a "
-        "mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 with use_legacy_worker_impl "
-        "other than disable) and for a critic of verl 0.7 and 0.8 without verl.critic-loss-scale, gradients "
-        "change with the micro-batches."
-    ),
+    met="use_dynamic_bsz=True. Where a loss is a sum over the batch, only rounding changes. Where it is a "
+    "mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 with use_legacy_worker_impl "
+    "other than disable) and for a critic of verl 0.7 and 0.8 without verl.critic-loss-scale, gradients "
+    "change with the micro-batches.",
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
     targets=one_target(
         VERL, variant("0.6.1", *_SAME, _WORKLOAD), variant("before 0.6.1", *_SAME, Absent(site=_WORKLOAD))

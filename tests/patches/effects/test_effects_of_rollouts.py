@@ -113,7 +113,7 @@ def test_masked_gae(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> Non
 @pytest.mark.parametrize("patch", ["slime.metrics", "verl.metrics"])
 def test_metrics(patch: str) -> None:
     counts = counts_of(patch)
-    log = fix(patch).make_log(lambda *given: given, NO_MODULE)
+    log = fix(patch).log(lambda *given: given, NO_MODULE)
     for _ in range(3):
         log(None, {"loss": 1.0}, 1)
     assert counts.read() == {"changed": 3}

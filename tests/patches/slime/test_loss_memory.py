@@ -173,7 +173,7 @@ def test_releases_differ_in_what_they_return_and_take(module: Any) -> None:
     assert asked == [{**given, **sets}]
 
 
-@pytest.mark.parametrize("make", [fix.make_loss, fix.make_loss_with_top_p])
+@pytest.mark.parametrize("make", [fix.loss, fix.loss_with_top_p])
 def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
     seen: list[Any] = []
 
@@ -197,7 +197,7 @@ def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
 
 def test_with_top_p_sets_upstream_attaches_as_it_does() -> None:
     seen: list[Any] = []
-    function = fix.make_loss_with_top_p(lambda args, *_: seen.append(args), ModuleType("loss"))
+    function = fix.loss_with_top_p(lambda args, *_: seen.append(args), ModuleType("loss"))
     for share, attached in ((1.0, False), (0.9, True)):
         function(arguments(allgather_cp=True, rollout_top_p=share), {}, 1, 1, None)
         assert seen.pop().allgather_cp is attached

@@ -3,8 +3,6 @@
 A program of its own: the release is first on the path, here and in the workers.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io
