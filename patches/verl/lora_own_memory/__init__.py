@@ -4,24 +4,19 @@ from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _ROLLOUT = "verl.workers.rollout.vllm_rollout"
 EFFECT = effect(__name__, "adapter", did="copied", always=True)
 
 
-def make_update_weights(original: Any, _module: Any) -> Any:
+@around
+def update_weights(original: Any, self: Any, weights: Any, peft_config: Any, base_sync_done: Any) -> Any:
     """Copy an adapter out of the buffer. vLLM itself copies the weights of the model."""
-
-    def _update_weights(
-        self: Any, weights: list[tuple[str, Any]], peft_config: dict[str, Any], base_sync_done: bool
-    ) -> Any:
-        if peft_config and base_sync_done:
-            weights = [(name, tensor.clone()) for name, tensor in weights]
-            EFFECT.changed += 1
-        return original(self, weights, peft_config, base_sync_done)
-
-    return _update_weights
+    if peft_config and base_sync_done:
+        weights = [(name, tensor.clone()) for name, tensor in weights]
+        EFFECT.changed += 1
+    return original(self, weights, peft_config, base_sync_done)
 
 
 PATCH = Patch(
@@ -41,7 +36,7 @@ PATCH = Patch(
         VERL,
         variant(
             "0.8",
-            replaced(f"{_ROLLOUT}.utils:vLLMColocateWorkerExtension._update_weights", make_update_weights),
+            replaced(f"{_ROLLOUT}.utils:vLLMColocateWorkerExtension._update_weights", update_weights),
             f"{_ROLLOUT}.bucketed_weight_transfer:BucketedWeightReceiver.receive_weights",
         ),
     ),

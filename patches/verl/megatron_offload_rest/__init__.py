@@ -1,11 +1,10 @@
 """`verl.megatron-offload-rest`: offloading a model and its optimizer leaves nothing of them on the device."""
 
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Absent, Patch, one_target, replaced, variant
+from overlay.patch import Absent, Patch, around, one_target, replaced, variant
 
 _ENGINE = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
 _DROP = "verl.utils.megatron_utils:_clear_te_fp8_weight_workspaces"
@@ -40,16 +39,12 @@ def make_to(original: Any, module: Any) -> Any:
     return to
 
 
-def make_load_checkpoint(original: Any, _module: Any) -> Any:
+@around
+def load_checkpoint(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Move master weights too where an optimizer is offloaded once it is loaded."""
-
-    @wraps(original)
-    def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self._is_offload_optimizer:
-            _move_master_weights(self.optimizer, "cpu")
-
-    return load_checkpoint
+    original(self, *args, **kwargs)
+    if self._is_offload_optimizer:
+        _move_master_weights(self.optimizer, "cpu")
 
 
 def _move_master_weights(optimizer: Any, device: Any) -> None:
@@ -93,7 +88,7 @@ PATCH = Patch(
         variant(
             "0.7 and 0.8",
             replaced(f"{_ENGINE}.to", make_to),
-            replaced(f"{_ENGINE}.load_checkpoint", make_load_checkpoint),
+            replaced(f"{_ENGINE}.load_checkpoint", load_checkpoint),
             Absent(site=_DROP),
         ),
         tells=(_DROP,),

@@ -9,7 +9,7 @@ from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _ENGINE = "verl.workers.engine.megatron.transformer_impl"
 EFFECT = effect(
@@ -22,40 +22,35 @@ EFFECT = effect(
 )
 
 
-def make_get(original: Any, _module: Any) -> Any:
+@around
+def get(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Tell Megatron's schedule the tokens: in training, per token, without dynamic context parallelism."""
-    return _make_get(original, shared=False)
+    return _telling(original(*args, **kwargs), shared=False)
 
 
-def make_get_shared(original: Any, _module: Any) -> Any:
+@around
+def get_shared(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Do so for verl 0.6, which divides a loss by the context parallel ranks that share its sequences."""
-    return _make_get(original, shared=True)
+    return _telling(original(*args, **kwargs), shared=True)
 
 
-def _make_get(original: Any, *, shared: bool) -> Any:
+def _telling(schedule: Any, *, shared: bool) -> Any:
     from megatron.core import parallel_state
     from megatron.core.utils import get_model_config
 
-    # The parameters of Megatron's function change from release to release.
-    @wraps(original)
-    def get_forward_backward_func(*args: Any, **kwargs: Any) -> Any:
-        schedule = original(*args, **kwargs)
+    def forward_backward_func(**call: Any) -> Any:
+        model, step = call["model"], call["forward_step_func"]
+        config = get_model_config(model[0] if isinstance(model, list) else model)
+        per_token = config.calculate_per_token_loss and not call.get("forward_only", False)
+        # With dynamic context parallelism `verl.dynamic-cp-loss` scales the loss.
+        if per_token and not _setting(step, "dynamic_context_parallel", other=False):
+            ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=not shared)
+            EFFECT.changed += 1
+            EFFECT.times = max(EFFECT.times, ranks)
+            call.update(_told(step, call["data_iterator"], call["num_microbatches"], shared=shared))
+        return schedule(**call)
 
-        def forward_backward_func(**call: Any) -> Any:
-            model, step = call["model"], call["forward_step_func"]
-            config = get_model_config(model[0] if isinstance(model, list) else model)
-            per_token = config.calculate_per_token_loss and not call.get("forward_only", False)
-            # With dynamic context parallelism `verl.dynamic-cp-loss` scales the loss.
-            if per_token and not _setting(step, "dynamic_context_parallel", other=False):
-                ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=not shared)
-                EFFECT.changed += 1
-                EFFECT.times = max(EFFECT.times, ranks)
-                call.update(_told(step, call["data_iterator"], call["num_microbatches"], shared=shared))
-            return schedule(**call)
-
-        return forward_backward_func
-
-    return get_forward_backward_func
+    return forward_backward_func
 
 
 def _setting(step: Any, name: str, *, other: Any) -> Any:
@@ -69,14 +64,9 @@ def _told(step: Any, data_iterator: Any, num_microbatches: int, *, shared: bool)
 
     Megatron adds gradients up over ranks and micro-batches, and divides by the tokens of all of them. verl
     has multiplied its loss by the micro-batches, and counts on an average over data parallel ranks. So the
-    loss is divided by both and multiplied by the tokens, as router losses are.
-
-    Args:
-        step: verl's forward step, as Megatron has it.
-        data_iterator: verl's micro-batches, for each virtual stage if there are several.
-        num_microbatches: Their number.
-        shared: Whether the loss has been divided by the context parallel ranks.
-
+    loss is divided by both and multiplied by the tokens, as router losses are. `data_iterator` has verl's
+    micro-batches, one iterator for each virtual stage; `shared` says whether the loss has been divided by the
+    context parallel ranks.
     """
     import torch
     import torch.distributed as dist
@@ -150,8 +140,8 @@ PATCH = Patch(
     upstream=("verl-project/verl#6836", "verl-project/verl#6609"),
     targets=one_target(
         VERL,
-        variant("0.6", replaced(_SCHEDULE, make_get_shared), _POSTPROCESS),
-        variant("0.7 and 0.8", replaced(_SCHEDULE, make_get), _POSTPROCESS),
+        variant("0.6", replaced(_SCHEDULE, get_shared), _POSTPROCESS),
+        variant("0.7 and 0.8", replaced(_SCHEDULE, get), _POSTPROCESS),
         tells=(f"{_ENGINE}:MegatronEngine._routed_num_tokens", _ENGINE),
     ),
 )

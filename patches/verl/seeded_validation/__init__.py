@@ -1,29 +1,25 @@
 """`verl.seeded-validation`: validation leaves the process's random numbers alone."""
 
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 EFFECT = effect(__name__, "metric", did="put the generator back after", always=True)
 
 
-def make_bootstrap_metric(original: Any, _module: Any) -> Any:
+@around
+def bootstrap_metric(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Restore NumPy's global generator after the original, also after an error in it."""
     import numpy as np
 
-    @wraps(original)
-    def bootstrap_metric(*args: Any, **kwargs: Any) -> Any:
-        state = np.random.get_state()  # noqa: NPY002 -- it is what verl seeds
-        try:
-            return original(*args, **kwargs)
-        finally:
-            EFFECT.changed += 1
-            np.random.set_state(state)  # noqa: NPY002
-
-    return bootstrap_metric
+    state = np.random.get_state()  # noqa: NPY002 -- it is what verl seeds
+    try:
+        return original(*args, **kwargs)
+    finally:
+        EFFECT.changed += 1
+        np.random.set_state(state)  # noqa: NPY002
 
 
 PATCH = Patch(
@@ -42,6 +38,6 @@ PATCH = Patch(
     upstream=("verl-project/verl#7260",),
     targets=one_target(
         VERL,
-        variant("0.6", replaced("verl.trainer.ppo.metric_utils:bootstrap_metric", make_bootstrap_metric)),
+        variant("0.6", replaced("verl.trainer.ppo.metric_utils:bootstrap_metric", bootstrap_metric)),
     ),
 )
