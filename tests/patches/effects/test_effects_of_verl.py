@@ -142,9 +142,9 @@ def test_resumed_lr_schedule_of_verl(draw: random.Random) -> None:
     manager = SimpleNamespace(
         use_checkpoint_opt_param_scheduler=False, should_load_extra=True, lr_scheduler=Scheduler()
     )
-    fix("verl.resume-lr-schedule").make_load_checkpoint(original, NO_MODULE)(manager, "here")
+    fix("verl.resume-lr-schedule").load_checkpoint(original, NO_MODULE)(manager, "here")
     manager.use_checkpoint_opt_param_scheduler = True  # verl does so itself
-    fix("verl.resume-lr-schedule").make_load_checkpoint(original, NO_MODULE)(manager, "here")
+    fix("verl.resume-lr-schedule").load_checkpoint(original, NO_MODULE)(manager, "here")
     assert counts.read() == {"calls": 1, "changed": 1, "steps": steps}
 
 
