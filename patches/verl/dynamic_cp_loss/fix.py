@@ -184,7 +184,9 @@ def is_source(original: Any, self: Any) -> Any:
     from megatron.core import parallel_state as mpu
 
     found = original(self)
-    return found and (not self.engine_config.dynamic_context_parallel or mpu.get_data_parallel_rank() == 0)
+    if not self.engine_config.dynamic_context_parallel:
+        return found
+    return found and mpu.get_data_parallel_rank() == 0
 
 
 @around
