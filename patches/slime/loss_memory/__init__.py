@@ -126,6 +126,9 @@ PATCH = Patch(
     targets=one_target(
         SLIME,
         _variant("0.2.0", make_lists),
+        # Of commits between releases.
+        _variant("after 0.2.2", make_pair),
+        _variant("after 0.3.0", make_pair, loss=loss),
         _variant("0.2.3", make_pair, replaced(f"{_LOSS}:get_values", make_values), loss=loss),
         _variant("0.3.1", make_pair, loss=loss_with_top_p),
     ),
