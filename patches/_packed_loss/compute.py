@@ -1,30 +1,25 @@
 """Logits in, and for each sample its log-probabilities and entropies out: slime's layouts, and its fork's."""
 
-from __future__ import annotations
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from overlay.patches._packed_loss.attachment import true_arguments
 from overlay.patches._packed_loss.response_rows import response_rows, spread_over_zigzag
 from overlay.patches._packed_loss.row_blocks import Rows
 from overlay.patches._packed_loss.vocab_parallel import make_log_prob_entropy
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    Lists = dict[str, list[Any]]
-
-#: Attribute of slime's `args` (a line in the file of --custom-config-path) that lets the gradient overwrite
-#: the logits.
+#: By name, a tensor [R] for each sample.
+Lists = dict[str, list[Any]]
+#: Attribute of slime's `args` (set in the file of --custom-config-path): the gradient overwrites the logits.
 IN_PLACE = "overlay_loss_in_place"
 
 
 def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
-    """Build what all releases share: logits in, lists of a tensor [R] for each sample out.
+    """Build what all releases share: logits [1, T, V] in, `log_probs` and `entropy` out.
 
     Args:
         module: slime's `loss`, or what has its `get_responses`, `slice_log_prob_with_cp` and `mpu`.
-        effect: Where it is counted, with the figures `changed` and `kept_out`.
+        effect: Counts in `changed`, and in `kept_out` the most bytes of response logits in one call.
 
     """
     import torch
@@ -51,7 +46,7 @@ def make_compute(module: Any, effect: Any) -> Callable[..., Lists]:
             temperature=getattr(args, "rollout_temperature", 1.0),
             block_rows=getattr(args, "log_probs_chunk_size", -1),
             with_entropy=with_entropy,
-            # With a coefficient of zero it is most likely a metric, and whether it is, its gradient tells.
+            # With a coefficient of zero it is most likely a metric: its gradient tells.
             entropy_gradient=getattr(args, "entropy_coef", None) != 0,
             in_place=getattr(args, IN_PLACE, False),
         )
@@ -76,7 +71,7 @@ def is_contiguous(args: Any, mpu: Any) -> bool:
     """Return whether each rank has a run of the packed tokens (`allgather_cp`), and not zigzag slices.
 
     Raises:
-        ValueError: It has, and sequences are not packed. It depends on settings alone, so all ranks raise.
+        ValueError: So it is, and sequences are not packed. By settings alone, so all ranks raise.
 
     """
     if not getattr(args, "allgather_cp", False) or mpu.get_context_parallel_world_size() == 1:

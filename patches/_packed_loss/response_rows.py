@@ -1,26 +1,16 @@
 """Which rows of slime's logits hold the responses, and how ranks put together what they split otherwise."""
 
-from __future__ import annotations
+from collections.abc import Sequence
+from typing import Any
 
-from overlay.patches._packed_loss.cuda_graph import numbers
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
-    from typing import Any
-
-    #: A run of rows: first, and one past the last.
-    Span = tuple[int, int]
+from overlay.patches._packed_loss.cuda_graph import Span, numbers
 
 
-def response_rows(
-    logits: Any, args: Any, module: ModuleType, **batch: Any
-) -> tuple[list[list[Span]], list[Any]]:
+def response_rows(logits: Any, args: Any, module: Any, **batch: Any) -> tuple[list[list[Span]], list[Any]]:
     """Return the rows of each sample's response as runs, and the tokens that they are to predict.
 
-    slime's own `get_responses` is asked, with the number of each row in place of its logits: it knows every
-    layout that the release has. Numbers of rows are exact in float32, which it insists on, up to 2 ** 24.
+    slime's own `get_responses` knows each layout of its release. It gets the number of each row in place of
+    its logits, in float32, on which it insists: exact up to 2 ** 24.
 
     Args:
         logits: [1, T, V], or [B, S, V] if sequences are padded.
@@ -32,12 +22,12 @@ def response_rows(
         ValueError: A sample has more tokens than rows that could predict them.
 
     """
-    import copy
+    from copy import copy
 
     import torch
 
     # The temperature is no business of a row's number.
-    plain = copy.copy(args)
+    plain = copy(args)
     plain.rollout_temperature = 1.0
     count = logits[..., 0].numel()
     numbers = torch.arange(count, dtype=torch.float32, device="cpu").view(*logits.shape[:-1], 1)
@@ -67,20 +57,20 @@ def spread_over_zigzag(
     values: Sequence[Any],
     runs: Sequence[Sequence[Span]],
     first_row: int,
-    module: ModuleType,
+    module: Any,
     total_lengths: Sequence[int],
     response_lengths: Sequence[int],
 ) -> list[list[Any]]:
     """Return values of contiguously split rows as the zigzag slices that the rest of slime expects.
 
     All ranks of the context parallel group must call this: it is one collective in the forward and one in the
-    backward, for all values together, whatever of them a rank has and whichever of them are part of a graph.
+    backward, whichever values a rank has, and whichever are part of a graph.
 
     Args:
-        values: Tensors [R] of this rank's R response rows, in their order. The first is part of the graph
-            on every rank or on none.
+        values: Tensors [R] of this rank's R response rows, in order. The first is part of the graph on every
+            rank or on none.
         runs: This rank's rows of each sample (`response_rows`).
-        first_row: Number that this rank's first row has among those of all ranks.
+        first_row: The number of this rank's first row among those of all ranks.
         module: slime's `loss`.
         total_lengths: Tokens of each sample.
         response_lengths: Response tokens of each sample.

@@ -1,25 +1,17 @@
 """Going over rows of logits block by block: the sums of the forward, the rows of the gradient."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from overlay.patches._packed_loss.cuda_graph import numbers
+from overlay.patches._packed_loss.cuda_graph import Span, numbers
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    #: A run of rows: first, and one past the last.
-    Span = tuple[int, int]
-
-#: Below this exp() is zero in every dtype. It takes the place of -inf, of which 0 * u would be NaN.
+#: Stands for -inf, of which 0 * u would be NaN: exp() of it is zero in every dtype.
 _LOWEST = -1e4
 
 #: Bytes of logits that are worked on at a time: on a CPU what its caches hold, on a GPU what keeps it busy.
 _BLOCK_BYTES = {"cpu": 1 << 20}
 _BLOCK_BYTES_ELSEWHERE = 1 << 26
-
-#: And no more than this part of all logits, so that what is worked on hardly counts beside them.
+#: And no more than this part of all logits, beside which it hardly counts.
 _BLOCK_PART = 64
 
 
@@ -42,13 +34,13 @@ class Rows:
         #: The process group that shares the vocabulary; `None` for none.
         self.group = group
         self.temperature = temperature
-        #: At most so many rows are worked on at a time; zero or less is for as many as suits the device.
+        #: The most rows that are worked on at a time; zero or less: as many as suit the device.
         self.block_rows = block_rows
         self.with_entropy = with_entropy
-        #: Whether the gradient of the entropy is computed with unseen. If not, it is left out where it is
-        #: zero: that takes a look at its R numbers, for which a device has to be waited for.
+        #: Whether to compute the gradient of the entropy unseen. Otherwise it is left out where it is zero,
+        #: which takes a look at its R numbers, and a wait for the device.
         self.entropy_gradient = entropy_gradient
-        #: Whether the gradient is written over the logits, if nothing else can still see them.
+        #: Whether the gradient overwrites the logits, if nothing else can see them.
         self.in_place = in_place
         self._lines: dict[Any, Any] = {}
 

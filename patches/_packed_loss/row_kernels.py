@@ -1,11 +1,11 @@
-"""Who goes over rows of logits: blocks of torch's operations, or Triton kernels that were asked for.
+"""The choice of what goes over rows of logits: blocks of torch's operations, or Triton kernels.
 
-`OVERLAY_LOSS_KERNEL=triton` asks. A process takes the kernels on a device for a dtype after they have
-computed there what float64 does, once, on eight rows. Wherever they cannot be had, or were wrong, it is the
-blocks, and one warning.
+`OVERLAY_LOSS_KERNEL=triton` asks for the kernels. A process uses them for a device and dtype once they have
+agreed there with float64 on eight rows. Otherwise it uses the blocks, with one warning.
 """
 
-from __future__ import annotations
+from types import ModuleType
+from typing import Any
 
 from overlay import log
 from overlay.model import settings
@@ -13,16 +13,10 @@ from overlay.patches._packed_loss import row_blocks
 from overlay.patches._packed_loss.cuda_graph import capturing
 from overlay.patches._packed_loss.row_blocks import Rows
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
-    from typing import Any
-
-#: By how much a sum or a gradient of float32 may be off, and a gradient that is rounded to less.
+#: Relative, of a sum or gradient in float32, and of a gradient that is rounded to less.
 _TOLERANCE = 1e-5
 _TOLERANCE_ROUNDED = 1e-2
-
-#: What speaks against the kernels, by device and dtype; nothing if nothing does.
+#: What speaks against the kernels, by device and dtype; empty if nothing does.
 _found: dict[tuple[Any, Any], str] = {}
 
 
@@ -53,7 +47,7 @@ def rows_of(flat: Any) -> ModuleType:
 
 
 def against(flat: Any) -> str:
-    """Return what speaks against the kernels on a device for a dtype; nothing if nothing does."""
+    """Return what speaks against the kernels on a device for a dtype; empty if nothing does."""
     import torch
 
     if flat.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -87,10 +81,9 @@ def against(flat: Any) -> str:
 
 
 def wrong(module: Any, device: Any, dtype: Any) -> str:
-    """Return what a module computes wrongly of eight rows, by float64; nothing if nothing.
+    """Return what a module computes wrongly of eight rows, compared with float64; empty if nothing.
 
-    The numbers are always the same, whatever a trainer's default device and dtype are, and nobody else's
-    generator is drawn from.
+    The numbers depend on no default device or dtype, and no other generator is drawn from.
     """
     import torch
 

@@ -1,27 +1,21 @@
-"""Whether a tensor that autograd saved is seen by anybody else: what may be overwritten, and what may not."""
+"""Whether anybody else sees a tensor that autograd saved, so that it must not be overwritten."""
 
-from __future__ import annotations
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from collections.abc import Callable
+from typing import Any
 
 
 def make_sole_holder() -> Callable[[Any], bool]:
     """Build `sole_holder(tensor)`, to be called in a backward with a tensor that was just unpacked there.
 
-    It says whether the node that saved the tensor is the only one to hold it or its storage: no view or
-    alias, no other node of the graph, no variable of anybody's. It says no wherever that cannot be told.
+    It returns whether nothing but the node that saved the tensor holds it or its storage: no view or alias,
+    no other node, no variable. Where that cannot be told, it returns False.
     """
     import torch
 
     from overlay.patches._tensor_holders import make_holders
 
-    # How many holders a tensor has that nobody else holds depends on the versions of Python and torch, and is
-    # found out where it is asked for the first time.
+    # How many holders an unshared tensor has depends on the versions of Python and torch: measured once.
     alone: list[tuple[int, ...]] = []
-
     holders = make_holders()
     if holders is None:
         return lambda _tensor: False

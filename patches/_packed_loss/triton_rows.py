@@ -16,20 +16,17 @@ Nothing that is added has another sign than the rest, so nothing cancels.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from overlay.patches._packed_loss.row_blocks import Rows
+from overlay.patches._packed_loss.row_blocks import Rows
 
 # Triton evaluates the annotations of a kernel, and has no `Any`.
 
-#: Columns that are worked on at a time.
+#: Columns at a time.
 TILE = 4096
 _WARPS = 8
 

@@ -1,31 +1,24 @@
 """Log-probability and entropy of rows of vocabulary-parallel logits, with O(rows) state.
 
-For one row of logits x, of which each rank of the tensor parallel group has V entries, M is the largest entry
-of the whole row and u = (x - M) / temperature. The maximum's own term of the sum of exponentials is exactly 1
-and is left out of what is summed, because the logarithm of a sum that is 1 but for a rest is that rest:
+Each rank of the tensor parallel group has V entries of a row of logits x. M is the largest entry of the whole
+row and u = (x - M) / temperature. The maximum's own term, exactly 1, is left out of the sum of exponentials:
 
     rest = sum(exp(u)) - 1      log_prob = u[target] - log1p(rest)
     mean = -sum(p * u) >= 0     entropy  = log1p(rest) + mean
 
-No term of these cancels another, so a row that has all of its probability on one entry is as accurate as
-any. The forward keeps M, the rest, the mean and the target of each row; the backward computes u again, block
-by block, in the rows of the gradient:
+No terms cancel, so a row with all its probability on one entry is as accurate as any. The forward keeps M,
+the rest, the mean and the target of each row; the backward computes u again, in the rows of the gradient:
 
     d log_prob / dx = (1[target] - p) / temperature      d entropy / dx = -p * (u + mean) / temperature
 """
 
-from __future__ import annotations
+from collections.abc import Callable
+from typing import Any
 
 from overlay.patches._packed_loss.cuda_graph import capturing
+from overlay.patches._packed_loss.row_blocks import Rows
 from overlay.patches._packed_loss.row_kernels import rows_of
 from overlay.patches._packed_loss.sole_holder import make_sole_holder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from overlay.patches._packed_loss.row_blocks import Rows
 
 _HELD = "the logits cannot be overwritten by their gradient: something else holds them, or it cannot be told"
 
@@ -33,11 +26,11 @@ _HELD = "the logits cannot be overwritten by their gradient: something else hold
 def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
     """Build `log_prob_entropy(logits, targets, rows)`.
 
-    It takes logits [..., V] of this rank's part of the vocabulary, of which all dimensions but the last are
-    the rows that spans count, and for R rows their targets [R], as indices of the whole vocabulary. It
-    returns their log-probabilities [R] and entropies [R] (without entropy, [0]) in the dtype of the logits.
-    All ranks of the group must call it with the same rows. The backward has no collective, and of full size
-    it makes the gradient alone.
+    It takes logits [..., V] of this rank's part of the vocabulary, all but the last dimension of which are
+    rows, and the targets [R] of the R `rows`, as indices of the whole vocabulary. It returns
+    log-probabilities [R] and entropies [R] ([0] without entropy) in the dtype of the logits. All ranks of the
+    group must call it with the same rows. The backward has no collective, and its only tensor of full size is
+    the gradient.
     """
     import warnings
 
@@ -47,8 +40,6 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
     sole_holder = make_sole_holder()
 
     class LogProbEntropy(torch.autograd.Function):
-        """The function as autograd sees it."""
-
         @staticmethod
         def forward(ctx: Any, logits: Any, targets: Any, rows: Rows) -> tuple[Any, Any]:
             ctx.set_materialize_grads(False)
@@ -118,18 +109,11 @@ def make_log_prob_entropy() -> Callable[[Any, Any, Rows], tuple[Any, Any]]:
 def _reduce(
     terms: tuple[Any, Any, Any], target: Any, here: Any, rows: Rows, size: int
 ) -> tuple[Any, Any, Any, Any]:
-    """Put the terms of `size` ranks together: two collectives, whatever the number of blocks.
+    """Put the terms of `size` ranks together, in two collectives.
 
-    Args:
-        terms: Of this rank (`local_terms`).
-        target: Logit of each row's target in float64, if it is this rank's.
-        here: Whether it is.
-        rows: The R rows.
-        size: Ranks that share the vocabulary.
-
-    Returns:
-        M [R] in the dtype of the logits, and the rest, the mean and u of the target [R] in float64.
-
+    `terms` are this rank's `local_terms`; `target` [R] is the logit of each target in float64 where it is
+    this rank's, as `here` [R] says. Returns M [R] in the dtype of the logits, and the rest, the mean and u of
+    the target [R] in float64.
     """
     import torch
 

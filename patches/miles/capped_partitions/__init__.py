@@ -1,18 +1,16 @@
 """`miles.capped-partitions`: balanced by FLOPs under the budget of a micro-batch, not instead of it.
 
-miles packs a step in the middle of `build_dp_schedule`. What it looks up there by name are the count of
-operations, which sees the tokens of the samples, and the split by that count, which does not: the one tells
-the other.
+miles packs a step in the middle of `build_dp_schedule`. It looks up two functions there: the count of
+operations, which sees the tokens of the samples, and the split, which does not. The one tells the other.
 """
 
 from contextvars import ContextVar
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import MILES
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 from overlay.patches._partition.aligned import aligned
 
 _BALANCING = "miles.utils.seqlen_balancing"
@@ -29,38 +27,32 @@ EFFECT = effect(
 _step: ContextVar[SimpleNamespace | None] = ContextVar("overlay_miles_step", default=None)
 
 
-def make_schedule(original: Any, _module: Any) -> Any:
-    """Wrap `build_dp_schedule`, whose packing is told the budget and the alignment."""
-
-    def build_dp_schedule(args: Any, train_parallel_config: Any, *given: Any, **named: Any) -> Any:
-        step = None
-        limited = args.use_dynamic_batch_size and args.max_tokens_per_gpu is not None
-        if limited and getattr(args, "balance_by_flops", False):
-            group = 1
-            if (train_parallel_config["vpp_size"] or 1) > 1:
-                group = train_parallel_config["microbatch_group_size_per_vp_stage"]
-            cap = args.max_tokens_per_gpu * train_parallel_config["cp_size"]
-            align = train_parallel_config["dp_size"] * group
-            step = SimpleNamespace(cap=cap, align=align, lengths=None, workloads=None)
-        token = _step.set(step)
-        try:
-            return original(args, train_parallel_config, *given, **named)
-        finally:
-            _step.reset(token)
-
-    return wraps(original)(build_dp_schedule)
+@around
+def schedule(original: Any, args: Any, train_parallel_config: Any, *given: Any, **named: Any) -> Any:
+    """Build the schedule, whose packing is told the budget and the alignment."""
+    step = None
+    limited = args.use_dynamic_batch_size and args.max_tokens_per_gpu is not None
+    if limited and getattr(args, "balance_by_flops", False):
+        group = 1
+        if (train_parallel_config["vpp_size"] or 1) > 1:
+            group = train_parallel_config["microbatch_group_size_per_vp_stage"]
+        cap = args.max_tokens_per_gpu * train_parallel_config["cp_size"]
+        align = train_parallel_config["dp_size"] * group
+        step = SimpleNamespace(cap=cap, align=align, lengths=None, workloads=None)
+    token = _step.set(step)
+    try:
+        return original(args, train_parallel_config, *given, **named)
+    finally:
+        _step.reset(token)
 
 
-def make_workloads(original: Any, _module: Any) -> Any:
-    """Wrap `_calculate_workloads`, which remembers the samples of the step."""
-
-    def _calculate_workloads(step_lengths: Any, *given: Any, **named: Any) -> Any:
-        workloads = original(step_lengths, *given, **named)
-        if (step := _step.get()) is not None:
-            step.lengths, step.workloads = step_lengths, workloads
-        return workloads
-
-    return wraps(original)(_calculate_workloads)
+@around
+def calculate_workloads(original: Any, step_lengths: Any, *given: Any, **named: Any) -> Any:
+    """Count operations, and remember the samples of the step."""
+    workloads = original(step_lengths, *given, **named)
+    if (step := _step.get()) is not None:
+        step.lengths, step.workloads = step_lengths, workloads
+    return workloads
 
 
 def make_split(original: Any, module: Any) -> Any:
@@ -102,8 +94,8 @@ PATCH = Patch(
         MILES,
         variant(
             "0.1",
-            replaced(f"{_SCHEDULE}:build_dp_schedule", make_schedule),
-            replaced(f"{_SCHEDULE}:_calculate_workloads", make_workloads),
+            replaced(f"{_SCHEDULE}:build_dp_schedule", schedule),
+            replaced(f"{_SCHEDULE}:_calculate_workloads", calculate_workloads),
             replaced(f"{_SCHEDULE}:get_seqlen_balanced_partitions", make_split),
             f"{_BALANCING}:get_seqlen_balanced_partitions",
             f"{_BALANCING}:expand_bins_by_splitting",

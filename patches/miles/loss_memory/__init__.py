@@ -9,7 +9,7 @@ from typing import Any
 
 from overlay.compat.projects import MILES
 from overlay.effect import Figure, effect
-from overlay.patch import Calls, Patch, one_target, replaced, variant
+from overlay.patch import Calls, Patch, around, one_target, replaced, variant
 from overlay.patches._packed_loss.attachment import true_arguments, unattached
 from overlay.patches._packed_loss.compute import make_compute
 
@@ -37,11 +37,9 @@ class _AsSlime:
     """miles' module of logits, with the names by which slime's loss is asked."""
 
     def __init__(self, module: Any) -> None:
-        self.module = module
-        self.mpu = self
+        self.module, self.mpu = module, self
 
     def get_responses(self, logits: Any, **given: Any) -> Any:
-        """Yield the rows of each response and their tokens."""
         return self.module.get_responses(logits, **given)
 
     def slice_log_prob_with_cp(self, values: Any, total_length: int, response_length: int) -> Any:
@@ -86,16 +84,13 @@ def make_log_probs(original: Any, module: Any) -> Any:
     return wraps(original)(get_log_probs_and_entropy)
 
 
-def make_loss(original: Any, _module: Any) -> Any:
-    """Build `loss_function`, without the zero that miles attaches to all logits under allgather CP."""
-
-    def loss_function(
-        args: Any, batch: Any, num_microbatches: int, logits: Any, *given: Any, **named: Any
-    ) -> Any:
-        plain = unattached(args) if _ours(args, logits) else args
-        return original(plain, batch, num_microbatches, logits, *given, **named)
-
-    return wraps(original)(loss_function)
+@around
+def loss(
+    original: Any, args: Any, batch: Any, num_microbatches: int, logits: Any, *given: Any, **named: Any
+) -> Any:
+    """Compute a loss without the zero that miles attaches to all logits under allgather CP."""
+    plain = unattached(args) if _ours(args, logits) else args
+    return original(plain, batch, num_microbatches, logits, *given, **named)
 
 
 def _ours(args: Any, logits: Any) -> bool:
@@ -125,7 +120,7 @@ PATCH = Patch(
         variant(
             "0.1",
             replaced(_LOG_PROBS, make_log_probs),
-            replaced(_LOSS, make_loss),
+            replaced(_LOSS, loss),
             f"{_HUB}.logit_processors:get_responses",
             f"{_CP}:get_logits_and_tokens_offset_with_cp",
             f"{_CP}:slice_log_prob_with_cp",

@@ -10,7 +10,7 @@ from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 from overlay.patches._rebound import rebound
 
 _MODULE = "slime.rollout.fully_async_rollout"
@@ -59,15 +59,12 @@ class _Wanted:
         return groups
 
 
-def make_init(original: Any, _module: Any) -> Any:
-    """Wrap the constructor of the worker: its queue has no bound, at which the thread would wait."""
-
-    def __init__(self: Any, *given: Any, **named: Any) -> None:  # noqa: N807 -- its name
-        original(self, *given, **named)
-        self.output_queue.maxsize = 0
-        self.data_buffer = _Prompts(self)
-
-    return wraps(original)(__init__)
+@around
+def init(original: Any, self: Any, *given: Any, **named: Any) -> None:
+    """Make a worker whose queue has no bound, at which its thread would wait."""
+    original(self, *given, **named)
+    self.output_queue.maxsize = 0
+    self.data_buffer = _Prompts(self)
 
 
 def make_rollout(original: Any, module: Any) -> Any:
@@ -95,12 +92,11 @@ def make_rollout(original: Any, module: Any) -> Any:
 PATCH = Patch(
     id="slime.async-groups",
     summary="Fully asynchronous rollouts train on every group that was generated",
-    why="A fully asynchronous rollout of slime 0.3 throws away the finished groups beyond "
-    "--rollout-batch-size, those of late prompts first, and their prompts count as used. With the patch they "
-    "wait for the next rollout, and the worker takes no new prompts while as many groups wait as it "
-    "generates at once. That makes groups older: up to 2 C / B updates for C groups at once and B in a "
-    "rollout where generation is the faster, instead of one. Old log-probabilities are recomputed by "
-    "default, so nothing corrects for it.",
+    why="A fully asynchronous rollout of slime 0.3 throws away finished groups beyond --rollout-batch-size, "
+    "those of late prompts first, and counts their prompts as used. With the patch they wait for the next "
+    "rollout, and the worker takes no new prompts while as many groups wait as it generates at once. Groups "
+    "get older: where generation is the faster, up to 2 C / B updates for C groups at once and B in a "
+    "rollout, instead of one. By default old log-probabilities are recomputed, so nothing corrects for it.",
     changes=("numbers", "speed"),
     opt_in=True,
     met="--rollout-function-path slime.rollout.fully_async_rollout.generate_rollout_fully_async.",
@@ -112,7 +108,7 @@ PATCH = Patch(
         variant(
             "0.3",
             replaced(f"{_MODULE}:_generate_rollout_async", make_rollout),
-            replaced(f"{_WORKER}.__init__", make_init),
+            replaced(f"{_WORKER}.__init__", init),
             # It asks for prompts one by one, and goes on where there are none.
             f"{_WORKER}._loop",
         ),

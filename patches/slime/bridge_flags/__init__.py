@@ -1,11 +1,10 @@
 """`slime.bridge-flags`: in bridge mode the model recomputes, and counts tokens, as it was asked to."""
 
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import effect
-from overlay.patch import Absent, Patch, one_target, replaced, variant
+from overlay.patch import Absent, Patch, around, one_target, replaced, variant
 
 _PROVIDER = "slime.backends.megatron_utils.model_provider"
 EFFECT = effect(__name__, "flag", did="handed over")
@@ -22,13 +21,10 @@ FLAGS = (
 
 
 def hand_over(args: Any, provide: Any) -> None:
-    """Set the flags of slime's arguments that are set on the configuration which makes the model later.
+    """Copy the flags that are set in slime's arguments to the configuration that makes the model later.
 
-    Args:
-        args: slime's arguments.
-        provide: A method of that configuration; or the critic's function, or in 0.3.0 the one that freezes
-            parameters, which holds it.
-
+    `provide` is a method of that configuration, or holds it: the critic's function, or in 0.3.0 the one that
+    freezes parameters.
     """
     inner = dict(zip(provide.__code__.co_freevars, provide.__closure__ or (), strict=True))
     if "_original_provide" in inner:
@@ -41,28 +37,24 @@ def hand_over(args: Any, provide: Any) -> None:
             setattr(provide.__self__, flag, value)
 
 
-def make_provider(original: Any, _module: Any) -> Any:
-    """Wrap the choice of the function that makes the model: the flags are for the bridge's own."""
-
-    def get_model_provider_func(args: Any, *role: Any, **named: Any) -> Any:
-        provide = original(args, *role, **named)
-        if args.megatron_to_hf_mode == "bridge" and not getattr(args, "custom_model_provider_path", None):
-            hand_over(args, provide)
-        return provide
-
-    return wraps(original)(get_model_provider_func)
+@around
+def provider(original: Any, args: Any, *role: Any, **named: Any) -> Any:
+    """Return the function that makes the model; only the bridge's own needs the flags."""
+    provide = original(args, *role, **named)
+    if args.megatron_to_hf_mode == "bridge" and not getattr(args, "custom_model_provider_path", None):
+        hand_over(args, provide)
+    return provide
 
 
 PATCH = Patch(
     id="slime.bridge-flags",
     summary="In bridge mode the model recomputes, and counts tokens, as it was asked to",
     why="With --megatron-to-hf-mode bridge slime makes the model from what Megatron Bridge reads in the "
-    "checkpoint, and hands it few of its arguments. --recompute-granularity and the options beside it are "
-    "lost, so jobs that fit run out of memory. --calculate-per-token-loss reaches the loss but not the "
-    "model: Megatron then divides each micro-batch by its own tokens, and those of short ones weigh more. "
-    "slime 0.2.2 and 0.2.3 lose --context-parallel-size too: each rank attends to its own tokens alone. With "
-    "the patch the model gets those flags that are set. Flags of mixture-of-experts losses stay as the "
-    "checkpoint has them.",
+    "checkpoint, and drops most of its own arguments. Without --recompute-granularity and its companions, "
+    "jobs that fit run out of memory. --calculate-per-token-loss reaches the loss but not the model: "
+    "Megatron then divides each micro-batch by its own tokens, and those of short ones weigh more. slime "
+    "0.2.2 and 0.2.3 lose --context-parallel-size too: each rank attends to its own tokens alone. With the "
+    "patch the model gets the flags that are set. Mixture-of-experts losses stay as in the checkpoint.",
     changes=("numbers", "memory"),
     met="--megatron-to-hf-mode bridge with --recompute-granularity or --calculate-per-token-loss; in slime "
     "0.2.2 and 0.2.3 with a context parallel size above 1 too.",
@@ -73,10 +65,10 @@ PATCH = Patch(
         SLIME,
         variant(
             "0.2.2",
-            replaced(f"{_PROVIDER}:get_model_provider_func", make_provider),
+            replaced(f"{_PROVIDER}:get_model_provider_func", provider),
             Absent(site=f"{_PROVIDER}:_get_model_provider_func"),
         ),
-        variant("0.3.0", replaced(f"{_PROVIDER}:_get_model_provider_func", make_provider)),
+        variant("0.3.0", replaced(f"{_PROVIDER}:_get_model_provider_func", provider)),
         tells=("slime.utils.megatron_bridge_utils",),
     ),
 )

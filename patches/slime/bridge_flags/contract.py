@@ -45,26 +45,18 @@ def wrong(_seed: str) -> str:
     module.patch_auto_bridge_hf_config = lambda bridge: bridge
     module.LinearForLastLayer = lambda **_options: None
     module.freeze_model_params = lambda *_: None
-    plain: dict[str, Any] = {
-        "recompute_granularity": None,
-        "recompute_method": None,
-        "recompute_num_layers": None,
-    }
-    plain |= {"recompute_modules": None, "distribute_saved_activations": False, "context_parallel_size": 2}
-    full: dict[str, Any] = {
-        "recompute_granularity": "full",
-        "recompute_method": "uniform",
-        "recompute_num_layers": 1,
-    }
-    selective = {"recompute_granularity": "selective"}
-    modules = {"recompute_modules": ["core_attn", "layernorm"]}
+    # Granularity, method, layers and modules of the recomputation, and whether the loss is per token.
     cases = (
-        {**plain, **full, "calculate_per_token_loss": True},
-        {**plain, **selective, "calculate_per_token_loss": False},
-        {**plain, **selective, **modules, "calculate_per_token_loss": True},
-        {**plain, "calculate_per_token_loss": False},
+        ("full", "uniform", 1, None, True),
+        ("selective", None, None, None, False),
+        ("selective", None, None, ["core_attn", "layernorm"], True),
+        (None, None, None, None, False),
     )
-    for flags, role in itertools.product(cases, ("actor", "critic")):
+    for case, role in itertools.product(cases, ("actor", "critic")):
+        recompute = ("granularity", "method", "num_layers", "modules")
+        names = [*(f"recompute_{name}" for name in recompute), "calculate_per_token_loss"]
+        flags: dict[str, Any] = dict(zip(names, case, strict=True))
+        flags |= {"distribute_saved_activations": False, "context_parallel_size": 2}
         provide = module.get_model_provider_func(_arguments(**flags), role)
         config = provide(pre_process=True, post_process=False, vp_stage=None).config
         for name, value in flags.items():

@@ -1,9 +1,8 @@
 """`slime.capped-partitions`: no micro-batch holds more tokens than the budget, and they stay balanced.
 
-slime counts with first fit how many micro-batches a step needs, and then balances the samples over that
-many by Karmarkar-Karp, which knows no budget. Where the balanced result holds it, that very result is
-returned; else the samples are split anew under the budget. Splitting is arithmetic of one rank on a number
-that all ranks have agreed on: nothing here is a collective.
+slime counts the micro-batches of a step by first fit, and balances the samples over that many by
+Karmarkar-Karp, which knows no budget. A balanced result that holds the budget is kept; otherwise the samples
+are split anew. All ranks have agreed on the number before, so nothing here is a collective.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from overlay import log
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 from overlay.patches._partition import capped_partitions, holds
 from overlay.patches._partition.aligned import aligned
 from overlay.patches._partition.counted import count_split
@@ -56,14 +55,20 @@ def make_split(original: Any, _module: Any) -> Any:
 
     def get_seqlen_balanced_partitions(
         seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
-    ) -> list[list[int]]:
+    ) -> Any:
         if (step := current.get()) is None:
-            return original(seqlen_list, k_partitions, equal_size)  # type: ignore[no-any-return]
+            return original(seqlen_list, k_partitions, equal_size)
         budget, group = step
         if group > 1 and k_partitions > len(seqlen_list):
             # Every rank has this number, and as many samples: all of them raise this.
-            raise ValueError(_impossible(len(seqlen_list), k_partitions, group))
-        balanced: list[list[int]] = original(seqlen_list, k_partitions, equal_size)
+            raise ValueError(
+                f"a step of {len(seqlen_list)} samples per data parallel rank cannot be split into "
+                f"{k_partitions} micro-batches, and Megatron takes a multiple of {group} alone "
+                "(microbatch_group_size_per_vp_stage). Raise global_batch_size for more samples in a step, "
+                "or lower --microbatch-group-size-per-virtual-pipeline-stage, or do without virtual pipeline "
+                "stages."
+            )
+        balanced = original(seqlen_list, k_partitions, equal_size)
         EFFECT.calls += 1
         if holds(balanced, seqlen_list, budget):
             return balanced
@@ -84,43 +89,34 @@ def make_split(original: Any, _module: Any) -> Any:
     return get_seqlen_balanced_partitions
 
 
-def make_capped(_original: Any, _module: Any) -> Any:
-    """Build the `_get_capped_partitions` of commit 286750aa3, whose own is not balanced and may fail."""
-
-    def _get_capped_partitions(
-        seqlen_list: Sequence[int], num_partitions: int, max_tokens: int
-    ) -> list[list[int]]:
-        # What its own would have been is not computed: it may raise.
-        EFFECT.calls += 1
-        EFFECT.changed += 1
-        return capped_partitions(seqlen_list, num_partitions, max_tokens)
-
-    return _get_capped_partitions
+@around
+def capped(
+    _original: Any, seqlen_list: Sequence[int], num_partitions: int, max_tokens: int
+) -> list[list[int]]:
+    """Split under the budget, in place of commit 286750aa3, whose own split is not balanced and may raise."""
+    EFFECT.calls += 1
+    EFFECT.changed += 1
+    return capped_partitions(seqlen_list, num_partitions, max_tokens)
 
 
-def make_schedule(original: Any, _module: Any) -> Any:
-    """Wrap the `build_dp_schedule` of slime 0.3, whose packing is told the alignment."""
-
-    def build_dp_schedule(args: Any, train_parallel_config: Any, *given: Any, **named: Any) -> Any:
-        group = 1
-        if train_parallel_config["vpp_size"] > 1:
-            group = train_parallel_config["microbatch_group_size_per_vp_stage"]
-        token = _align.set(train_parallel_config["dp_size"] * group)
-        try:
-            return original(args, train_parallel_config, *given, **named)
-        finally:
-            _align.reset(token)
-
-    return wraps(original)(build_dp_schedule)
+@around
+def schedule(original: Any, args: Any, train_parallel_config: Any, *given: Any, **named: Any) -> Any:
+    """Build the schedule of slime 0.3, whose packing is told the alignment."""
+    group = 1
+    if train_parallel_config["vpp_size"] > 1:
+        group = train_parallel_config["microbatch_group_size_per_vp_stage"]
+    token = _align.set(train_parallel_config["dp_size"] * group)
+    try:
+        return original(args, train_parallel_config, *given, **named)
+    finally:
+        _align.reset(token)
 
 
 def make_pack(original: Any, module: Any) -> Any:
     """Build the `_pack_step_into_mbs` of slime 0.3.1: balanced by FLOPs, and under the budget."""
 
-    def _pack_step_into_mbs(
-        step_lengths: list[int], *, args: Any, max_per_bin: int | None, **given: Any
-    ) -> list[list[int]]:
-        packed: list[list[int]] = original(step_lengths, args=args, max_per_bin=max_per_bin, **given)
+    def _pack_step_into_mbs(step_lengths: list[int], *, args: Any, max_per_bin: Any, **given: Any) -> Any:
+        packed = original(step_lengths, args=args, max_per_bin=max_per_bin, **given)
         if not given["use_dynamic_batch_size"] or not given.get("balance_by_flops") or max_per_bin is None:
             return packed
 
@@ -135,22 +131,13 @@ def make_pack(original: Any, module: Any) -> Any:
     return wraps(original)(_pack_step_into_mbs)
 
 
-def _impossible(samples: int, parts: int, group: int) -> str:
-    return (
-        f"a step of {samples} samples per data parallel rank cannot be split into {parts} micro-batches, and "
-        f"Megatron takes a multiple of {group} alone (microbatch_group_size_per_vp_stage). Raise "
-        f"global_batch_size for more samples in a step, or lower "
-        f"--microbatch-group-size-per-virtual-pipeline-stage, or do without virtual pipeline stages."
-    )
-
-
 _BALANCING = "slime.utils.seqlen_balancing"
 _SCHEDULE = "slime.utils.dp_schedule"
 
-#: The import of it, and what is imported: that is what is replaced in truth.
-_BALANCED = (
+_BEFORE_0_3 = (
+    replaced(f"{DATA}:get_data_iterator", make_iterator),
     replaced(f"{DATA}:get_seqlen_balanced_partitions", make_split),
-    # v0.1.0 and v0.2.0; v0.2.1; v0.2.2 to v0.3.1
+    # What is imported there is what is replaced.
     f"{_BALANCING}:get_seqlen_balanced_partitions",
 )
 
@@ -160,39 +147,24 @@ PATCH = Patch(
     why="With use_dynamic_batch_size, slime balances samples over micro-batches without regard to "
     "max_tokens_per_gpu, and a micro-batch over the budget runs out of memory some steps into a run. "
     "Upstream's cure (slime#1823) fails on a sample longer than the budget and was reverted; slime 0.3.1 has "
-    "the defect again with --balance-by-flops. With the patch every micro-batch holds the budget, is "
-    "balanced as far as that allows, and none is empty, but for a single longer sample or a step of too few "
-    "samples for the number that Megatron asks for. Where slime's own result holds the budget, it is kept.",
+    "the defect again with --balance-by-flops. With the patch every micro-batch holds the budget, is as "
+    "balanced as that allows, and none is empty, except for a single longer sample or a step of too few "
+    "samples for Megatron's number. Where slime's own result holds the budget, it is kept.",
     changes=("memory", "numbers"),
     met="--use-dynamic-batch-size; in 0.3.1 with --balance-by-flops only. Sums over other micro-batches "
     "round otherwise.",
-    upstream=(
-        "THUDM/slime#1823",
-        "THUDM/slime#1838",
-        "THUDM/slime#1839",
-        "THUDM/slime#1848",
-        "THUDM/slime#1951",
-    ),
+    upstream=tuple(f"THUDM/slime#{number}" for number in (1823, 1838, 1839, 1848, 1951)),
     evidence="slime's quick start calls max_tokens_per_gpu the maximum per GPU, which only a single longer "
     "sample exceeds, and its commit 286750a (#1823) split under it. Sums over micro-batches are the same up "
     "to rounding.",
     targets=one_target(
         SLIME,
-        variant(
-            "0.1-0.2",
-            replaced(f"{DATA}:get_data_iterator", make_iterator),
-            *_BALANCED,
-        ),
-        variant(
-            "286750aa3",
-            replaced(f"{DATA}:get_data_iterator", make_iterator),
-            replaced(f"{DATA}:_get_capped_partitions", make_capped),
-            *_BALANCED,
-        ),
+        variant("0.1-0.2", *_BEFORE_0_3),
+        variant("286750aa3", *_BEFORE_0_3, replaced(f"{DATA}:_get_capped_partitions", capped)),
         variant(
             "0.3.1",
             replaced(f"{_SCHEDULE}:_pack_step_into_mbs", make_pack),
-            replaced(f"{_SCHEDULE}:build_dp_schedule", make_schedule),
+            replaced(f"{_SCHEDULE}:build_dp_schedule", schedule),
             f"{_SCHEDULE}:_calculate_workloads",
             f"{_BALANCING}:expand_bins_by_splitting",
             f"{_BALANCING}:_split_bin_by_tokens",

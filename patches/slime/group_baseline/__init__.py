@@ -1,17 +1,15 @@
 """`slime.group-baseline`: a reward is compared with those of the same prompt, however many samples there are.
 
-The rollout manager is a Ray actor, whose class is not the one at its name. So the function that starts the
-actor passes it a function of this patch by slime's own option, `--custom-reward-post-process-path`, unless
-the user has given one.
+The rollout manager is a Ray actor, whose class is not the one at its name. So what starts the actor passes it
+a function of this patch by slime's own `--custom-reward-post-process-path`, unless the user has given one.
 """
 
-from functools import wraps
 from typing import Any
 
 from overlay import log
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 from overlay.patches.slime.group_baseline.rewards import NORMALISED, by_prompt
 
 EFFECT = effect(
@@ -25,43 +23,38 @@ EFFECT = effect(
 PATH = f"{by_prompt.__module__}.{by_prompt.__name__}"
 
 
-def make_manager(original: Any, _module: Any) -> Any:
-    """Wrap the start of the actor, which gets its arguments with the function as an option.
+@around
+def create_manager(original: Any, args: Any, *given: Any, **named: Any) -> Any:
+    """Start the actor with the function as an option, and then restore the arguments.
 
-    Once it has been started the arguments are as they were. With one rollout for each prompt there is nothing
-    to compare it with: slime's rule stays.
+    With one rollout for each prompt there is nothing to compare it with: slime's rule stays.
     """
-
-    def create_rollout_manager(args: Any, *given: Any, **named: Any) -> Any:
-        normalised = args.advantage_estimator in NORMALISED and args.rewards_normalization
-        if args.custom_reward_post_process_path is not None or not normalised:
-            return original(args, *given, **named)
-        if args.n_samples_per_prompt == 1:
-            log.warning(
-                "slime.group-baseline does nothing with --n-samples-per-prompt 1: no prompt has two rollouts"
-            )
-            return original(args, *given, **named)
-        args.custom_reward_post_process_path = PATH
-        try:
-            return original(args, *given, **named)
-        finally:
-            args.custom_reward_post_process_path = None
-
-    return wraps(original)(create_rollout_manager)
+    normalised = args.advantage_estimator in NORMALISED and args.rewards_normalization
+    if args.custom_reward_post_process_path is not None or not normalised:
+        return original(args, *given, **named)
+    if args.n_samples_per_prompt == 1:
+        log.warning(
+            "slime.group-baseline does nothing with --n-samples-per-prompt 1: no prompt has two rollouts"
+        )
+        return original(args, *given, **named)
+    args.custom_reward_post_process_path = PATH
+    try:
+        return original(args, *given, **named)
+    finally:
+        args.custom_reward_post_process_path = None
 
 
 PATCH = Patch(
     id="slime.group-baseline",
     revision=2,
     summary="Rewards are normalised by prompt, also where samples were trimmed or a rollout has several",
-    why="slime takes the rewards of a step for groups of --n-samples-per-prompt if that is how many there "
-    "are, and for one group if not: with samples trimmed to a multiple of the global batch size, a dynamic "
-    "batch size or rollouts of several samples, each reward is compared with the mean of the whole batch. A "
-    "prompt that is always solved gets a positive advantage, a hard one a negative. With the patch the group "
-    "is the prompt (Sample.group_index), and each of its samples counts, as in slime's "
-    "grpo_normalize_by_group_index (0.3.0); one that is alone gets 0, and rewards that are all equal are not "
-    "divided by 1e-6. A function given by --custom-reward-post-process-path goes before the patch, which "
-    "does nothing with --n-samples-per-prompt 1.",
+    why="slime takes the rewards of a step for groups of --n-samples-per-prompt if their number says so, and "
+    "otherwise for one group: with samples trimmed to a multiple of the global batch size, a dynamic batch "
+    "size or rollouts of several samples, each reward is compared with the mean of the whole batch. An easy "
+    "prompt gets a positive advantage, a hard one a negative. With the patch the group is the prompt "
+    "(Sample.group_index), and each of its samples counts, as in slime's grpo_normalize_by_group_index "
+    "(0.3.0); one that is alone gets 0, and equal rewards are not divided by 1e-6. The patch yields to "
+    "--custom-reward-post-process-path, and does nothing with --n-samples-per-prompt 1.",
     changes=("numbers",),
     opt_in=True,
     met="GRPO, GSPO, CISPO or REINFORCE++-baseline with rewards normalised, in steps whose samples are not "
@@ -73,7 +66,7 @@ PATCH = Patch(
         SLIME,
         variant(
             "0.2",
-            replaced("slime.ray.placement_group:create_rollout_manager", make_manager),
+            replaced("slime.ray.placement_group:create_rollout_manager", create_manager),
             "slime.ray.rollout:RolloutManager._post_process_rewards",
         ),
     ),

@@ -1,7 +1,7 @@
 """`slime.group-timeouts`: process groups have their timeout after an offload too.
 
-slime destroys its process groups with each offload and makes them anew from their ranks alone. Here each
-group keeps what it was made with, and is made anew with that before slime does the rest.
+slime destroys its process groups with each offload and remakes them from their ranks alone. Here each group
+keeps the arguments that it was made with, and is remade with them before slime does the rest.
 """
 
 import os
@@ -58,15 +58,14 @@ PATCH = Patch(
     id="slime.group-timeouts",
     summary="Process groups have their timeout and options after an offload too",
     why="Where training and rollout share GPUs, slime destroys its process groups with each offload and "
-    "makes them anew from their ranks alone. From the second rollout on, --distributed-timeout-minutes and "
-    "NCCL options are lost, and the watchdog stops a job in which a rank waits for more than torch's 10 "
-    "minutes, for a checkpoint or a long step. With the patch each group is made as it was at first.",
+    "remakes them from their ranks alone. From the second rollout on, --distributed-timeout-minutes and NCCL "
+    "options are lost, and the watchdog stops a job in which a rank waits longer than torch's 10 minutes for "
+    "a checkpoint or a long step. With the patch each group is made as it was at first.",
     changes=("crashes",),
     met="Offloaded training (--offload-train, --colocate) with a --distributed-timeout-minutes other than "
     "10, or NCCL options.",
     upstream=("radixark/miles#1594",),
-    evidence="slime's commit fb42ae4 (#2208, in 0.3.1) makes each group anew with the arguments that it had "
-    "at first.",
+    evidence="slime's commit fb42ae4 (#2208, in 0.3.1) remakes each group with its first arguments.",
     targets=one_target(
         SLIME,
         variant(

@@ -1,9 +1,9 @@
 """`slime.hf-attention-gradient`: a layer that every rank runs on all tokens gets the gradient of all tokens.
 
-slime runs Gated DeltaNet layers whole on every rank: the ranks gather the tokens, and keep their own of the
-output. Under context parallelism what a rank gives back to the tokens of another is a part of their gradient,
-under tensor parallelism a copy: the backward of a gather is a sum in the one, and none in the other. slime
-0.2.4 dropped both sums, and the releases before it had both.
+slime runs Gated DeltaNet layers whole on every rank: the ranks gather the tokens, and each keeps its own of
+the output. Under context parallelism the gradient that a rank returns to another's tokens is a part of
+theirs, under tensor parallelism a copy, so the backward of the gather must sum in the one and not in the
+other. Before 0.2.4 slime summed in both, and from then on in neither.
 """
 
 from functools import wraps
@@ -28,10 +28,9 @@ _PARTS = 8
 
 
 def make_backward(_original: Any, _module: Any) -> Any:
-    """Build the backward of the gather over context parallel ranks: the sum of what all ranks give back.
+    """Build the backward of the gather over context parallel ranks: the sum of what all ranks return.
 
-    Each of them ran the layer on all tokens, and returned the output at its own: its gradient is that of its
-    own tokens' loss. Those of a causal layer reach back to tokens of every other rank.
+    The loss of each rank's tokens reaches back, through a causal layer, to tokens of every other rank.
     """
     import torch
     import torch.distributed as dist
@@ -49,10 +48,10 @@ def make_backward(_original: Any, _module: Any) -> Any:
 
 
 def make_forward(original: Any, module: Any) -> Any:
-    """Build the `forward` of the layer of slime 0.2.0 to 0.2.3, with the gradient of its input divided.
+    """Wrap the `forward` of the layer of slime 0.2.0 to 0.2.3: the gradient of its input is divided.
 
-    Under sequence parallelism it gathers its input in a way whose backward adds up the gradients of all
-    tensor parallel ranks. They are copies, as every rank runs the whole layer.
+    Under sequence parallelism the backward of its gather adds up the gradients of all tensor parallel ranks,
+    which are copies: every rank runs the whole layer.
     """
     import torch
 
@@ -81,10 +80,10 @@ PATCH = Patch(
     revision=2,
     summary="The gradient below Gated DeltaNet layers is that of one process, under CP and under TP",
     why="slime runs each Gated DeltaNet layer (Qwen3-Next, Qwen3.5) whole on every rank, and each rank keeps "
-    "the output at its own tokens. Since 0.2.4 the backward drops the gradient that a rank gives back to the "
-    "tokens of other context parallel ranks: everything below such a layer trains on a wrong gradient, "
-    "without an error. From 0.2.0 to 0.2.3 each such layer multiplies it by the tensor parallel size under "
-    "sequence parallelism. With the patch it is that of one process in both.",
+    "the output of its own tokens. Since 0.2.4 the backward drops the gradient that a rank returns to the "
+    "tokens of other context parallel ranks: everything below such a layer silently trains on a wrong "
+    "gradient. From 0.2.0 to 0.2.3 each such layer multiplies it by the tensor parallel size under sequence "
+    "parallelism. With the patch it is that of one process in both.",
     changes=("numbers",),
     met="Qwen3-Next or Qwen3.5 with slime's own layer: from 0.2.4 on a context parallel size above 1, before "
     "it tensor parallelism with --sequence-parallel.",

@@ -4,13 +4,12 @@ The original is replaced as a whole: cutting the logits apart, a copy for each u
 backward are what it consists of. Which rows belong to which sample is asked of slime's own `get_responses`.
 """
 
-from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
-from overlay.patch import Calls, Patch, Variant, one_target, replaced, variant
+from overlay.patch import Calls, Patch, Variant, around, one_target, replaced, variant
 from overlay.patches._packed_loss.attachment import true_arguments, unattached
 from overlay.patches._packed_loss.compute import is_contiguous, make_compute
 
@@ -78,27 +77,19 @@ def make_values(original: Any, module: Any) -> Any:
     return wraps(original)(get_values)
 
 
-def make_loss(original: Any, _module: Any) -> Any:
-    """Wrap `loss_function` of slime 0.2.3 to 0.3.0."""
-
-    def loss_function(args: Any, *given: Any, **named: Any) -> Any:
-        return original(unattached(args), *given, **named)
-
-    return wraps(original)(loss_function)
+@around
+def loss(original: Any, args: Any, *given: Any, **named: Any) -> Any:
+    """Compute a loss of slime 0.2.3 to 0.3.0."""
+    return original(unattached(args), *given, **named)
 
 
-def make_loss_with_top_p(original: Any, _module: Any) -> Any:
-    """Wrap `loss_function` of slime 0.3.1: with top-p sets the log-probabilities are upstream's own."""
-
-    def loss_function(args: Any, *given: Any, **named: Any) -> Any:
-        return original(unattached(args) if args.rollout_top_p == 1 else args, *given, **named)
-
-    return wraps(original)(loss_function)
+@around
+def loss_with_top_p(original: Any, args: Any, *given: Any, **named: Any) -> Any:
+    """Compute a loss of slime 0.3.1: with top-p sets the log-probabilities are upstream's own."""
+    return original(unattached(args) if args.rollout_top_p == 1 else args, *given, **named)
 
 
-def _variant(
-    name: str, make: Callable[..., Any], *parts: Any, loss: Callable[..., Any] | None = None
-) -> Variant:
+def _variant(name: str, make: Any, *parts: Any, loss: Any = None) -> Variant:
     """Return a variant by its factories, and by what says which rows are whose.
 
     Of the latter all is relied on: a change anywhere in it gives other rows.
@@ -119,34 +110,26 @@ def _variant(
     )
 
 
-_VALUES = replaced(f"{_LOSS}:get_values", make_values)
 PATCH = Patch(
     id="slime.loss-memory",
     summary="Log-probs and entropy of the responses with the gradient as the only full-size tensor",
     why="slime's loss copies the logits of every response for the log-probabilities and again for the "
     "entropy, and keeps a softmax for each: three to four times the logits on top of them in 0.2, two to "
     "three times in 0.3.1. With the patch the forward keeps a few numbers for each row, the backward "
-    "computes the rest again in the gradient itself, and all ranks enter the same collectives whether or not "
-    "they have a response token.",
+    "computes the rest again in the gradient itself, and all ranks enter the same collectives, with a "
+    "response token or without.",
     changes=("memory",),
     met="Every job that trains with slime's policy or SFT loss. Numbers change by rounding.",
-    upstream=(
-        "THUDM/slime#1788",
-        "THUDM/slime#1822",
-        "THUDM/slime#2123",
-        "THUDM/slime#2144",
-        "THUDM/slime#1951",
-    ),
+    upstream=tuple(f"THUDM/slime#{number}" for number in (1788, 1822, 2123, 2144, 1951)),
     evidence="Log-probabilities, entropy, losses and gradients are those of one process in float64, on ranks "
     "of tensor and context parallelism (tests/real/test_loss_memory_ranks.py).",
     targets=one_target(
         SLIME,
         _variant("0.2.0", make_lists),
-        _variant("0.2.2", make_lists),
+        # Of commits between releases.
         _variant("after 0.2.2", make_pair),
-        _variant("0.2.3", make_pair, _VALUES, loss=make_loss),
-        _variant("before 0.3.0", make_pair, _VALUES, loss=make_loss),
-        _variant("after 0.3.0", make_pair, loss=make_loss),
-        _variant("0.3.1", make_pair, loss=make_loss_with_top_p),
+        _variant("after 0.3.0", make_pair, loss=loss),
+        _variant("0.2.3", make_pair, replaced(f"{_LOSS}:get_values", make_values), loss=loss),
+        _variant("0.3.1", make_pair, loss=loss_with_top_p),
     ),
 )

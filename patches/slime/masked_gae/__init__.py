@@ -1,12 +1,14 @@
 """`slime.masked-gae`: PPO's advantages are those of a response without the tokens that nobody trains.
 
-The estimator, by its name in the loss, takes the trained tokens alone, runs slime's own recursion on them and
-puts the result back. The masks and rewards that it is not passed come from `slime.whiten-over-cp`, which
-stands around the caller (`patches/_slime_advantages.py`). There the rewards are withheld from slime, which
-would add them to a token of the first context parallel rank, wherever the response ends.
+The estimator runs slime's own recursion on the trained tokens alone. The masks and rewards that it is not
+passed come from `slime.whiten-over-cp`, which wraps the caller (`patches/_slime_advantages.py`). There the
+rewards are withheld from slime, which would add them to a token of the first context parallel rank, wherever
+the response ends.
 """
 
 from contextvars import ContextVar
+from functools import wraps
+from inspect import signature
 from typing import Any
 
 from overlay.compat.projects import SLIME
@@ -63,26 +65,23 @@ def _run(original: Any, args: Any, rollout_data: Any) -> Any:
 
 
 def make_batch(original: Any, module: Any) -> Any:
-    """Build `get_advantages_and_returns_batch`: over the trained tokens, as if there were no others.
+    """Wrap the estimator: over the trained tokens, as if there were no others.
 
-    The reward of a sample is that of the last of them. The others get the advantage 0, and their value for a
-    return.
+    The last of them gets the reward of its sample. The others get the advantage 0, and their value as return.
     """
     import torch
     from slime.utils import ppo_utils
 
-    def get_advantages_and_returns_batch(
-        total_lengths: Any,
-        response_lengths: Any,
-        values_list: Any,
-        rewards_list: Any,
-        gamma: Any,
-        lambd: Any,
-        chunked: bool = True,
-    ) -> Any:
+    parameters = signature(original)
+
+    @wraps(original)
+    def get_advantages_and_returns_batch(*given: Any, **named: Any) -> Any:
         step = _current.get()
         if step is None:
-            return original(total_lengths, response_lengths, values_list, rewards_list, gamma, lambd, chunked)
+            return original(*given, **named)
+        called = parameters.bind(*given, **named)
+        called.apply_defaults()
+        total_lengths, response_lengths, values_list, _rewards, gamma, lambd, chunked = called.args
         layout = Layout(total_lengths, response_lengths, step.given.get("max_seq_lens"))
         with torch.no_grad():
             values = layout.whole(values_list)
@@ -123,10 +122,10 @@ PATCH = Patch(
     summary="PPO's advantages over trained tokens alone, with the reward on the last of them",
     why="In PPO slime estimates advantages through tokens that are not trained, of tools and observations: "
     "with lambda below 1 their values, which no loss has ever touched, enter the advantages before them, and "
-    "the reward may sit on one of them. Under context parallelism the reward goes to the last token of the "
+    "the reward may be on one of them. Under context parallelism the reward goes to the last token of the "
     "first rank, rarely that of the response, or to none: IndexError. With the patch advantages are those of "
-    "the response without these tokens, gamma and lambda count trained tokens, and the reward is on the last "
-    "of them.",
+    "the response without these tokens, gamma and lambda count trained tokens, and the last of them gets the "
+    "reward.",
     changes=("numbers", "crashes"),
     met="PPO with masked tokens in the responses and lambda or gamma below 1, or a reward on a masked token, "
     "or with a context parallel size above 1.",

@@ -1,33 +1,29 @@
 """`slime.metrics`: what the patches changed goes to the logger of the job, under `overlay/`."""
 
-from functools import wraps
 from typing import Any
 
 import overlay
 from overlay.compat.projects import SLIME
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 EFFECT = effect(__name__, "log", did="added figures to", always=True)
 
 
-def make_log(original: Any, _module: Any) -> Any:
-    """Wrap the call that logs: it gets the figures of this process as well."""
-
-    def log(args: Any, metrics: Any, *given: Any, **named: Any) -> Any:
-        EFFECT.changed += 1
-        return original(args, {**metrics, **overlay.metrics(reached=True)}, *given, **named)
-
-    return wraps(original)(log)
+@around
+def log(original: Any, args: Any, metrics: Any, *given: Any, **named: Any) -> Any:
+    """Log the figures of this process as well."""
+    EFFECT.changed += 1
+    return original(args, {**metrics, **overlay.metrics(reached=True)}, *given, **named)
 
 
 _OLDEST, _OLD = "slime.utils.tracking_utils", "slime.utils.logging_utils"
 PATCH = Patch(
     id="slime.metrics",
     summary="slime's logger gets what the patches changed, under overlay/",
-    why="Whether an applied patch ever mattered is asked where a run is looked at: in wandb, tensorboard or "
-    "what else slime logs to. With this one each call of slime's logger gets overlay.metrics() as well, of "
-    "the patches that were reached in the process that logs.",
+    why="wandb, tensorboard and slime's other loggers do not show whether an applied patch ever mattered. "
+    "With this one, each call of slime's logger also gets overlay.metrics(): the figures of the patches that "
+    "were reached in the process that logs.",
     changes=("safety",),
     met="OVERLAY_METRICS=1. It changes no number of a job: more names are logged.",
     upstream=("THUDM/slime#801",),
@@ -36,9 +32,9 @@ PATCH = Patch(
     evidence="It adds names to what is logged, and changes no number of a job.",
     targets=one_target(
         SLIME,
-        variant("0.2.0", replaced(f"{_OLDEST}:log", make_log)),
-        variant("0.2.2", replaced(f"{_OLD}:log", make_log)),
-        variant("0.3.2", replaced("slime.observability.logging_utils:log", make_log)),
+        variant("0.2.0", replaced(f"{_OLDEST}:log", log)),
+        variant("0.2.2", replaced(f"{_OLD}:log", log)),
+        variant("0.3.2", replaced("slime.observability.logging_utils:log", log)),
         tells=(_OLDEST, _OLD),
     ),
 )

@@ -1,8 +1,8 @@
 """What slime logs reaches wandb as it is, and the figures of the patches with it."""
 
 import random
+from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
 
 from overlay.patch import Contract
 from overlay.testing import with_patches
@@ -10,8 +10,12 @@ from overlay.testing import with_patches
 
 def wrong(seed: str) -> str:
     """Return what is wrong in what wandb is given."""
-    places = ("observability.logging_utils", "utils.tracking_utils", "utils.logging_utils")
-    module = next(filter(None, map(_found, places)))
+    from overlay.compat.slime_on_cpu import imported, stand_in
+
+    stand_in()
+    old = [name for name in ("tracking_utils", "logging_utils") if find_spec(f"slime.utils.{name}")]
+    new = find_spec("slime.observability")
+    module = imported("slime.observability.logging_utils" if new else f"slime.utils.{old[0]}")
     logged: list[dict[str, float]] = []
     module.wandb = SimpleNamespace(log=logged.append)
     args = SimpleNamespace(use_wandb=True, use_tensorboard=False)
@@ -26,19 +30,6 @@ def wrong(seed: str) -> str:
         if found.get("overlay/slime.metrics/changed") != number:
             return f"nothing of the patches is in {sorted(found)}"
     return ""
-
-
-def _found(place: str) -> Any:
-    """Return a module of slime, `None` if this release has it elsewhere."""
-    from overlay.compat.slime_on_cpu import imported
-
-    name = f"slime.{place}"
-    try:
-        return imported(name)
-    except ModuleNotFoundError as error:
-        if not name.startswith(str(error.name)):
-            raise
-        return None
 
 
 CONTRACT = Contract(check=with_patches(wrong, "slime.metrics"), before=("wandb",))

@@ -1,7 +1,7 @@
 """`slime.one-step-log-probs`: a rollout of one step is trained on without log-probabilities of its own.
 
-slime's own training runs with a computation of advantages that gets the masks of the responses where slime
-has nothing else to take their lengths from.
+slime's own training runs with a computation of advantages that gets the masks of the responses where nothing
+else tells slime their lengths.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,10 @@ from overlay.patches._rebound import rebound
 
 _ACTOR = "slime.backends.megatron_utils.actor"
 _TRAIN = f"{_ACTOR}:MegatronTrainRayActor.train_actor"
-_SLICE = "slime.backends.megatron_utils.cp_utils:slice_log_prob_with_cp"
+_SLICES = (
+    f"{_ACTOR}:slice_log_prob_with_cp",
+    "slime.backends.megatron_utils.cp_utils:slice_log_prob_with_cp",
+)
 _ADVANTAGES = "slime.backends.megatron_utils.loss:compute_advantages_and_returns"
 EFFECT = effect(__name__, "rollout", did="supplied the lengths of", always=True)
 #: What slime takes the lengths from.
@@ -23,12 +26,12 @@ _SOURCES = ("log_probs", "rollout_log_probs", "values")
 
 
 def make_train_actor(original: Any, module: Any) -> Any:
-    """Build the training of a rollout: slime's own, with advantages for want of log-probabilities too."""
+    """Wrap the training of a rollout."""
 
     def masks(rollout_data: Any) -> Iterator[Any]:
-        """Give this rank's part of the mask of each response, as slime gives that of its log-probabilities.
+        """Yield this rank's part of the mask of each response, as slime splits its log-probabilities.
 
-        slime goes through them once. Then they are gone, so that nobody takes them for values of a critic.
+        slime reads them once. Then they are removed, so that nobody takes them for values of a critic.
         """
         # Only slime 0.3.0 pads sequences.
         padded = rollout_data.get("max_seq_lens")
@@ -62,10 +65,10 @@ PATCH = Patch(
     id="slime.one-step-log-probs",
     summary="A rollout of one step is trained on without log-probabilities of its own",
     why="Where a rollout is one training step, slime 0.3 leaves log-probabilities to the loss, as the "
-    "weights are the same. The advantages take their lengths from those of the rollout, and if a generate "
-    "function of one's own brings none, the job ends in TypeError: 'NoneType' object is not iterable. With "
-    "the patch the lengths are those of the loss masks, the old log-probabilities are those of the step "
-    "itself, and there is no further forward pass.",
+    "weights are the same. The advantages take their lengths from those of the rollout, and if a user's "
+    "generate function brings none, the job ends in TypeError: 'NoneType' object is not iterable. With the "
+    "patch the lengths are those of the loss masks, the old log-probabilities are those of the step itself, "
+    "and there is no extra forward pass.",
     changes=("crashes",),
     met="One training step per rollout with a policy loss and no KL in the rewards, and a generate function "
     "that brings no rollout_log_probs.",
@@ -74,12 +77,6 @@ PATCH = Patch(
     "reads the lengths alone there.",
     targets=one_target(
         SLIME,
-        variant(
-            "0.3",
-            replaced(_TRAIN, make_train_actor),
-            _ADVANTAGES,
-            f"{_ACTOR}:slice_log_prob_with_cp",
-            _SLICE,
-        ),
+        variant("0.3", replaced(_TRAIN, make_train_actor), _ADVANTAGES, *_SLICES),
     ),
 )

@@ -1,8 +1,4 @@
-"""`slime.partial-rollout-budget`: a response that is resumed gets the tokens that it has left, and no more.
-
-The functions that generate a sample are wrapped. A generate function of a user's that calls them keeps its
-own budget.
-"""
+"""`slime.partial-rollout-budget`: a resumed response gets the tokens that it has left, and no more."""
 
 from functools import wraps
 from typing import Any
@@ -23,7 +19,7 @@ EFFECT = effect(
 
 
 def left(sample: Any, sampling_params: Any) -> Any:
-    """Return the parameters with the new tokens that the sample's response has left, none if it is longer."""
+    """Return the parameters with the tokens that the response has left, 0 if it is longer."""
     EFFECT.calls += 1
     EFFECT.changed += sample.response_length > 0
     EFFECT.over += sample.response_length
@@ -32,7 +28,7 @@ def left(sample: Any, sampling_params: Any) -> Any:
 
 
 def make_generate(original: Any, module: Any) -> Any:
-    """Wrap the generation of one sample: where slime calls it, it is given the whole response's budget."""
+    """Wrap the generation of a sample. A user's generate function that calls it keeps its own budget."""
     own = f"{module.__name__}.{original.__name__}"
 
     @wraps(original)
@@ -49,11 +45,11 @@ PATCH = Patch(
     id="slime.partial-rollout-budget",
     revision=2,
     summary="A resumed partial rollout gets the tokens it has left, not the whole budget again",
-    why="With --partial-rollout slime aborts responses that are not done and resumes them in the next "
-    "rollout. slime 0.3 asks for --rollout-max-response-len new tokens each time, so a response that is "
-    "resumed twice may be three times as long as allowed, and still has to fit into a micro-batch. With the "
-    "patch it gets what it has left; one that has nothing left ends as truncated. A generate function of "
-    "one's own that calls slime's gets what it asks for.",
+    why="With --partial-rollout slime aborts unfinished responses and resumes them in the next rollout. "
+    "slime 0.3 asks for --rollout-max-response-len new tokens each time, so a response resumed twice may be "
+    "three times as long as allowed, and still has to fit into a micro-batch. With the patch it gets what it "
+    "has left, and ends as truncated if that is nothing. A user's generate function that calls slime's gets "
+    "what it asks for.",
     changes=("numbers", "memory"),
     met="--partial-rollout with slime's own generate function, or its streaming one.",
     upstream=("THUDM/slime#2261",),
@@ -64,8 +60,7 @@ PATCH = Patch(
         variant("286750aa3", replaced(_GENERATE, make_generate), Absent(site=_STREAMING)),
         variant(
             "0.3",
-            replaced(_GENERATE, make_generate),
-            replaced(f"{_STREAMING}:generate_streaming", make_generate),
+            *(replaced(site, make_generate) for site in (_GENERATE, f"{_STREAMING}:generate_streaming")),
         ),
     ),
 )

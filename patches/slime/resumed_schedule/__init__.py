@@ -1,6 +1,6 @@
 """`slime.resumed-schedule`: a resumed run's learning rate goes on from where the checkpoint had it.
 
-slime's own function runs with a loader that notes where the schedule stands, and it is put back there.
+slime's own function runs with a loader that notes where the schedule stands; it is put back there.
 """
 
 from functools import wraps
@@ -12,24 +12,22 @@ from overlay.patch import Patch, one_target, replaced, variant
 from overlay.patches._rebound import rebound
 
 _INITIALIZE = "slime.backends.megatron_utils.model:initialize_model_and_optimizer"
-_OFF = "the most samples that the schedule would have been off"
 EFFECT = effect(
     __name__,
     "load",
-    Figure(name="off", says=_OFF, unit="samples", combine="max"),
+    Figure(name="off", says="most samples the schedule would be off", unit="samples", combine="max"),
     did="put the schedule back after",
     then="without it {off} off",
 )
 
 
 def make_initialize(original: Any, module: Any) -> Any:
-    """Build what makes model and optimizer and loads them: slime's own, and the schedule put back."""
+    """Wrap what makes and loads model and optimizer."""
 
     def initialize_model_and_optimizer(*given: Any, **named: Any) -> Any:
         restored: list[int] = []
 
         def load_checkpoint(model: Any, optimizer: Any, scheduler: Any, *rest: Any, **options: Any) -> Any:
-            """Load it, and note the samples after which the schedule stands."""
             loaded = module.load_checkpoint(model, optimizer, scheduler, *rest, **options)
             restored.append(scheduler.num_steps)
             return loaded

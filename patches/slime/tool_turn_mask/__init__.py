@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from copy import copy
-from functools import wraps
 from itertools import groupby
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _MASK = "slime.utils.mask_utils:MultiTurnLossMaskGenerator.gen_multi_turn_loss_mask_qwen3"
 EFFECT = effect(
@@ -57,32 +56,24 @@ def turns(messages: Sequence[Any]) -> list[Any]:
     return found
 
 
-def make_mask(original: Any, _module: Any) -> Any:
-    """Wrap what tokenises a conversation for Qwen3: it gets turns, and a tokenizer that knows them."""
-
-    @wraps(original)
-    def gen_multi_turn_loss_mask_qwen3(self: Any, messages: Any, *tools: Any, **named: Any) -> Any:
-        by_turns = copy(self)
-        by_turns.tokenizer = _Tokenizer(self.tokenizer)
-        return original(by_turns, turns(messages), *tools, **named)
-
-    return gen_multi_turn_loss_mask_qwen3
+@around
+def mask(original: Any, self: Any, messages: Any, *tools: Any, **named: Any) -> Any:
+    """Tokenise a conversation for Qwen3 by turns, with a tokenizer that knows them."""
+    by_turns = copy(self)
+    by_turns.tokenizer = _Tokenizer(self.tokenizer)
+    return original(by_turns, turns(messages), *tools, **named)
 
 
 PATCH = Patch(
     id="slime.tool-turn-mask",
     summary="Qwen3 SFT: results of tools that follow each other are one turn",
-    why="For SFT with --loss-mask-type qwen3, slime tokenises a conversation message by message, and gives "
-    "each of several tool results a turn of its own. Qwen3's template puts them into one user turn: after "
-    "parallel tool calls the model is trained on a conversation that it never sees at inference. With the "
-    "patch the tokens are those of the template. --loss-mask-type qwen is not changed.",
+    why="With --loss-mask-type qwen3, slime tokenises a conversation message by message and gives each of "
+    "several tool results its own turn. Qwen3's template puts them into one user turn: after parallel tool "
+    "calls the model is trained on a conversation that it never sees at inference. With the patch the tokens "
+    "are those of the template. --loss-mask-type qwen is not changed.",
     changes=("numbers",),
     met="SFT with --loss-mask-type qwen3 on conversations in which results of tools follow each other.",
     upstream=("THUDM/slime#2264", "THUDM/slime#2263"),
     evidence="slime's commit f033ebf (after 0.3.1) renders such results in one call of the chat template.",
-    targets=one_target(
-        SLIME,
-        variant("0.2.0", replaced(_MASK, make_mask)),
-        variant("0.2.2", replaced(_MASK, make_mask)),
-    ),
+    targets=one_target(SLIME, variant("0.2", replaced(_MASK, mask))),
 )

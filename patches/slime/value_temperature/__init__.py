@@ -1,7 +1,7 @@
 """`slime.value-temperature`: the critic's values are not divided by the rollout's temperature.
 
-slime takes the rows of the responses out of logits and of values with one function, which divides both. It is
-wrapped, since `get_values` may be another patch's.
+One function of slime takes the rows of responses from logits and from values, and divides both. It is wrapped
+because `slime.loss-memory` replaces `get_values`.
 """
 
 from copy import copy
@@ -35,13 +35,12 @@ def at_own_temperature(logits: Any, args: Any) -> Any:
 
 
 def make_responses(original: Any, _module: Any) -> Any:
-    """Wrap the rows of each response; from slime 0.2.2 on it is told what sequences are padded to."""
+    """Wrap the generator of the rows of each response."""
 
-    @wraps(original)
     def get_responses(logits: Any, *, args: Any, **given: Any) -> Any:
         yield from original(logits, args=at_own_temperature(logits, args), **given)
 
-    return get_responses
+    return wraps(original)(get_responses)
 
 
 PATCH = Patch(
@@ -49,18 +48,16 @@ PATCH = Patch(
     summary="The critic's values are not divided by the rollout's temperature",
     why="slime 0.2 divides the critic's output by --rollout-temperature, as if values were logits, in the "
     "rollout and in the value loss: at 0.5 the head learns half the return with twice the gradient, and a "
-    "critic trained elsewhere is read as twice what it says. With the patch a value is what the head puts "
-    "out. A critic that slime 0.2 has trained at another temperature than 1 has learnt the divided value; a "
-    "job that resumes from it leaves the patch out.",
+    "critic trained elsewhere is read as twice its value. With the patch a value is the head's output. A "
+    "critic that slime 0.2 trained at a temperature other than 1 has learnt the divided value: leave the "
+    "patch out of a job that resumes from it.",
     changes=("numbers",),
     met="PPO's critic (--advantage-estimator ppo) with a --rollout-temperature other than 1.",
     upstream=("THUDM/slime#1928",),
-    evidence="slime's commit d9d149d (in 0.3.0) leaves the temperature out for values, and says so in a "
-    "docstring.",
+    evidence="slime's commit d9d149d (in 0.3.0) takes values without the temperature, as its docstring says.",
     targets=one_target(
         SLIME,
-        variant("0.2.0", replaced(_ROWS, make_responses)),
-        variant("0.2.2", replaced(_ROWS, make_responses)),
+        variant("0.2", replaced(_ROWS, make_responses)),
         tells=("slime.backends.megatron_utils.loss:get_values",),
     ),
 )

@@ -1,24 +1,22 @@
 """`slime.vpp-ceiling`: the number of micro-batches is rounded up for virtual pipeline stages, not down.
 
-slime takes the greatest of the ranks' numbers and rounds it down to a multiple of the group size. Here every
-rank rounds its own number first: the greatest of multiples is a multiple. A rank that has fewer samples than
-a group says so with a number greater than that of its samples. All ranks have as many, get that number, and
-raise the same error (in `slime.capped-partitions`): none is left waiting for another.
+slime rounds the greatest of the ranks' numbers down to a multiple of the group size. Here each rank rounds
+its own number first: the greatest of multiples is a multiple. A rank with fewer samples than a group asks for
+more micro-batches than it has samples. All ranks have as many, get that number and raise the same error (in
+`slime.capped-partitions`), so none waits for another.
 """
 
 from collections.abc import Sequence
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
 from overlay.compat.projects import SLIME
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 from overlay.patches._partition import capped_partitions
 from overlay.patches._slime_step import DATA, current
 
 _COUNT = f"{DATA}:get_minimum_num_micro_batch_size"
-#: What the import of it stands for, and so what is replaced in truth.
 _COUNTED = "slime.utils.data:get_minimum_num_micro_batch_size"
 #: When the greatest number is taken, and which way it is rounded, decides what the count has to be.
 _ITERATOR = f"{DATA}:get_data_iterator"
@@ -32,17 +30,12 @@ EFFECT = effect(
 
 
 def rounded(lengths: Sequence[int], count: int) -> int:
-    """Return the number of micro-batches into which a rank splits a step, as a multiple of the group size.
+    """Return the number of micro-batches of a rank's step, a multiple of the group size.
 
-    Args:
-        lengths: Tokens of each sample of the step, at least one sample.
-        count: Micro-batches that first fit needs.
-
-    Returns:
-        `count` rounded down, as slime has it, if that many hold the budget; else rounded up. If that is more
-        than there are samples, `count` rounded down, or where that is 0 a number that all ranks refuse.
-        Outside of `get_data_iterator`, `count`.
-
+    That is `count`, of which first fit has need, rounded down as slime has it if that many hold the budget,
+    else rounded up. If that is more than there are samples, it is `count` rounded down, or where that is 0 a
+    number that all ranks refuse. Outside of `get_data_iterator` it is `count`. `lengths` has the tokens of
+    each sample, at least one.
     """
     if (step := current.get()) is None:
         return count
@@ -81,38 +74,29 @@ def _splits(lengths: Sequence[int], parts: int, budget: int) -> bool:
     return True
 
 
-def make_count(original: Any, _module: Any) -> Any:
-    """Wrap `get_minimum_num_micro_batch_size` of slime 0.1 and 0.2: what first fit needs, rounded."""
-
-    def get_minimum_num_micro_batch_size(total_lengths: Sequence[int], *given: Any, **named: Any) -> int:
-        return rounded(total_lengths, original(total_lengths, *given, **named))
-
-    return wraps(original)(get_minimum_num_micro_batch_size)
+@around
+def count(original: Any, total_lengths: Sequence[int], *given: Any, **named: Any) -> int:
+    """Round what first fit needs, in slime 0.1 and 0.2."""
+    return rounded(total_lengths, original(total_lengths, *given, **named))
 
 
-def make_count_286(original: Any, _module: Any) -> Any:
-    """Wrap the same of commit 286750aa3, which rounds up by itself, but past the samples there are."""
-
-    def get_minimum_num_micro_batch_size(total_lengths: Sequence[int], *given: Any, **named: Any) -> int:
-        return rounded_up(total_lengths, original(total_lengths, *given, **named))
-
-    return wraps(original)(get_minimum_num_micro_batch_size)
+@around
+def count_286(original: Any, total_lengths: Sequence[int], *given: Any, **named: Any) -> int:
+    """Round the same of commit 286750aa3, which rounds up by itself, but past the samples there are."""
+    return rounded_up(total_lengths, original(total_lengths, *given, **named))
 
 
-def make_config(original: Any, _module: Any) -> Any:
-    """Wrap the `get_model_config` of slime 0.1, which aligns without virtual pipeline stages too.
+@around
+def config(original: Any, model: Any) -> Any:
+    """Return the configuration that slime 0.1 reads, which aligns without virtual pipeline stages too.
 
     Megatron sets the group size to the pipeline parallel size where there are no virtual stages, and then
     needs no alignment. The group size is all that `get_data_iterator` reads of the configuration.
     """
-
-    def get_model_config(model: Any) -> Any:
-        step = current.get()
-        if step is None or step[1] != 1:
-            return original(model)
-        return SimpleNamespace(microbatch_group_size_per_vp_stage=None)
-
-    return wraps(original)(get_model_config)
+    step = current.get()
+    if step is None or step[1] != 1:
+        return original(model)
+    return SimpleNamespace(microbatch_group_size_per_vp_stage=None)
 
 
 PATCH = Patch(
@@ -120,10 +104,10 @@ PATCH = Patch(
     summary="Round the number of micro-batches up, not down, for virtual pipeline stages",
     why="With virtual pipeline stages the number of micro-batches must be a multiple of a group size, and "
     "slime rounds it down: in groups of 4, a step that needs 7 micro-batches gets 4, which hold almost twice "
-    "as many tokens as their budget, and one that needs 3 gets 1, which Megatron refuses. With the patch it "
-    "is rounded up on every rank, before the ranks agree on the greatest. A step with too few samples for "
-    "that keeps slime's number, with a warning; with fewer than a group, all ranks raise one error that says "
-    "what to change.",
+    "as many tokens as their budget, and one that needs 3 gets 1, which Megatron refuses. With the patch "
+    "each rank rounds up before the ranks agree on the greatest. A step with too few samples for that keeps "
+    "slime's number, with a warning; with fewer than a group, all ranks raise one error that says what to "
+    "change.",
     changes=("memory", "crashes"),
     met="--use-dynamic-batch-size with virtual pipeline stages.",
     upstream=("THUDM/slime#1823", "THUDM/slime#1848", "THUDM/slime#1951"),
@@ -135,12 +119,13 @@ PATCH = Patch(
         variant(
             "0.1",
             _ITERATOR,
-            replaced(_COUNT, make_count),
+            replaced(_COUNT, count),
             "slime.backends.utils.data:get_minimum_num_micro_batch_size",
-            replaced(f"{DATA}:get_model_config", make_config),
+            replaced(f"{DATA}:get_model_config", config),
         ),
-        variant("0.2", _ITERATOR, replaced(_COUNT, make_count), _COUNTED),
-        variant("286750aa3", _ITERATOR, replaced(_COUNT, make_count_286), _COUNTED),
+        # What is imported from there is what is replaced.
+        variant("0.2", _ITERATOR, replaced(_COUNT, count), _COUNTED),
+        variant("286750aa3", _ITERATOR, replaced(_COUNT, count_286), _COUNTED),
         tells=("slime.utils.dp_schedule:build_dp_schedule",),
     ),
 )

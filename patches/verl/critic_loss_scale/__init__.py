@@ -1,17 +1,13 @@
 """`verl.critic-loss-scale`: the gradient of a critic does not depend on how its batch is cut.
 
-verl's engines tell each loss the size of the whole batch. The policy's loss hands it to `agg_loss`, and that
-of a critic does not: there it is handed over beside the arguments.
+verl's engines tell each loss the size of the whole batch, and the critic's does not pass it on to `agg_loss`.
 """
 
-from __future__ import annotations
-
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Calls, Patch, one_target, replaced, variant
+from overlay.patch import Calls, Patch, around, one_target, replaced, variant
 
 _LOSSES, _ALGORITHMS = "verl.workers.utils.losses", "verl.trainer.ppo.core_algos"
 EFFECT = effect(__name__, "micro-batch", did="scaled the loss of", always=True)
@@ -21,36 +17,31 @@ EFFECT = effect(__name__, "micro-batch", did="scaled the loss of", always=True)
 _batch: dict[str, Any] | None = None
 
 
-def make_train_batch(original: Any, _module: Any) -> Any:
+@around
+def train_batch(original: Any, self: Any, data: Any, loss_function: Any) -> Any:
     """Let the engine count the tokens that a critic's loss is taken over.
 
     It counts `loss_mask`, and the loss is taken over `response_mask`, in which alone some trainers reject.
     """
+    from verl.workers.utils import losses
 
-    def train_batch(self: Any, data: Any, loss_function: Any) -> Any:
-        from verl.workers.utils import losses
-
-        inner = loss_function
-        while hasattr(inner, "func"):
-            inner = inner.func
-        if inner is losses.value_loss and {"loss_mask", "response_mask"} <= set(data.keys()):
-            data = data.clone(recurse=False)
-            data["loss_mask"] = data["response_mask"]
-        return original(self, data, loss_function)
-
-    return train_batch
+    inner = loss_function
+    while hasattr(inner, "func"):
+        inner = inner.func
+    if inner is losses.value_loss and {"loss_mask", "response_mask"} <= set(data.keys()):
+        data = data.clone(recurse=False)
+        data["loss_mask"] = data["response_mask"]
+    return original(self, data, loss_function)
 
 
-def make_agg_loss(original: Any, _module: Any) -> Any:
+@around
+def agg_loss(
+    original: Any, loss_mat: Any, loss_mask: Any, loss_agg_mode: str, *args: Any, **kwargs: Any
+) -> Any:
     """Tell the original of the whole batch while a critic's loss is computed."""
-
-    @wraps(original)
-    def agg_loss(loss_mat: Any, loss_mask: Any, loss_agg_mode: str, *args: Any, **kwargs: Any) -> Any:
-        if _batch is not None:
-            return original(loss_mat, loss_mask, loss_agg_mode, **_batch)
-        return original(loss_mat, loss_mask, loss_agg_mode, *args, **kwargs)
-
-    return agg_loss
+    if _batch is not None:
+        return original(loss_mat, loss_mask, loss_agg_mode, **_batch)
+    return original(loss_mat, loss_mask, loss_agg_mode, *args, **kwargs)
 
 
 def make_value_loss(original: Any, module: Any) -> Any:
@@ -91,23 +82,19 @@ PATCH = Patch(
     id="verl.critic-loss-scale",
     revision=2,
     summary="The gradient of a critic does not depend on how its batch is cut",
-    why=(
-        "verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch and add up the gradients: "
-        "the gradient grows with the number of micro-batches, and a short micro-batch counts as much as a "
-        "full one. Adam and gradient clipping hide a constant factor, but not that it changes with the cut. "
-        "With the patch the loss is the mean over the mini-batch of all ranks, as for the policy and as in "
-        "verl 0.9, and the reported norm falls by about the number of micro-batches. Tokens that rejection "
-        "sampling leaves out do not count, also where only response_mask says so. seq-mean-token-sum-norm "
-        "keeps what verl does for the policy: it divides by the width of a micro-batch, and is a sum over a "
-        "rank's samples in 0.7.0. verl 0.7.0 still reports critic/vf_loss as a mean of micro-batches. The "
-        "legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone."
-    ),
-    evidence=(
-        "verl 0.9.0 takes the mean of a critic's loss over the mini-batch too (#6957). The contract compares "
-        "gradients with one process in float64, also where loss_mask and response_mask differ: there the "
-        "tokens that are kept count, as for one micro-batch of verl 0.8 alone, and verl 0.9 counts the "
-        "rejected ones as well."
-    ),
+    why="verl 0.7 and 0.8 take the mean of a critic's loss over each micro-batch and add up the gradients: "
+    "the gradient grows with the number of micro-batches, and a short micro-batch counts as much as a full "
+    "one. Adam and gradient clipping hide a constant factor, but not that it changes with the cut. With the "
+    "patch the loss is the mean over the mini-batch of all ranks, as for the policy and as in verl 0.9, and "
+    "the reported norm falls by about the number of micro-batches. Tokens that rejection sampling leaves out "
+    "do not count, also where only response_mask says so. seq-mean-token-sum-norm keeps what verl does for "
+    "the policy: it divides by the width of a micro-batch, and is a sum over a rank's samples in 0.7.0. verl "
+    "0.7.0 still reports critic/vf_loss as a mean of micro-batches. The legacy workers (0.7 with "
+    "use_legacy_worker_impl other than disable) are left alone.",
+    evidence="verl 0.9.0 takes the mean of a critic's loss over the mini-batch too (#6957). The contract "
+    "compares gradients with one process in float64, also where loss_mask and response_mask differ: there "
+    "the tokens that are kept count, as for one micro-batch of verl 0.8 alone, and verl 0.9 counts the "
+    "rejected ones as well.",
     changes=("numbers",),
     met="A critic on verl's FSDP or Megatron engine, with several micro-batches or data parallel ranks.",
     upstream=("verl-project/verl#6957",),
@@ -116,9 +103,9 @@ PATCH = Patch(
         variant(
             "0.7 and 0.8",
             replaced(f"{_LOSSES}:value_loss", make_value_loss),
-            replaced(f"{_ALGORITHMS}:agg_loss", make_agg_loss),
+            replaced(f"{_ALGORITHMS}:agg_loss", agg_loss),
             Calls(site=f"{_ALGORITHMS}:compute_value_loss", callee="agg_loss"),
-            replaced("verl.workers.engine.base:BaseEngine.train_batch", make_train_batch),
+            replaced("verl.workers.engine.base:BaseEngine.train_batch", train_batch),
         ),
         tells=(_LOSSES,),
     ),

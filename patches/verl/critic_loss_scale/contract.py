@@ -3,8 +3,6 @@
 `main_ppo_sync` of verl 0.8 rejects tokens in `response_mask` alone, and leaves `loss_mask` as it was.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import os

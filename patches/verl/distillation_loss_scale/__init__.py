@@ -1,60 +1,51 @@
 """`verl.distillation-loss-scale`: micro-batches of a distillation are divided by the tokens of their batch.
 
-A loss of verl 0.8 reads the size of the whole batch from the actor's configuration. The policy loss writes it
-there, and the distillation loss is computed before that.
+verl 0.8 computes the distillation loss before the policy loss notes the batch's size, by which both divide.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _LOSSES = "verl.trainer.distillation.losses"
 _NAMES = ("dp_size", "batch_num_tokens", "global_batch_size")
 EFFECT = effect(__name__, "micro-batch", did="corrected the numbers of")
 
 
-def make_distillation_loss(original: Any, _module: Any) -> Any:
-    """Write what `ppo_loss` will write later, and call the original."""
-
-    def distillation_loss(config: Any, distillation_config: Any, model_output: Any, data: Any) -> Any:
-        known = config.global_batch_info
-        EFFECT.calls += 1
-        EFFECT.changed += any(_differ(known.get(name), data[name]) for name in _NAMES)
-        known.update({name: data[name] for name in _NAMES}, loss_scale_factor=config.loss_scale_factor)
-        return original(config, distillation_config, model_output, data)
-
-    return distillation_loss
-
-
-def _differ(old: Any, new: Any) -> bool:
-    """Return whether a number was unknown or another one. Tensors are not looked into."""
-    return old is None or (type(old) is type(new) is int and old != new)
+@around
+def distillation_loss(
+    original: Any, config: Any, distillation_config: Any, model_output: Any, data: Any
+) -> Any:
+    """Note what `ppo_loss` will note later, and call the original."""
+    known, told = config.global_batch_info, {name: data[name] for name in _NAMES}
+    EFFECT.calls += 1
+    # Tensors are not looked into.
+    EFFECT.changed += any(
+        name not in known or (type(known[name]) is type(new) is int and known[name] != new)
+        for name, new in told.items()
+    )
+    known.update(told, loss_scale_factor=config.loss_scale_factor)
+    return original(config, distillation_config, model_output, data)
 
 
 PATCH = Patch(
     id="verl.distillation-loss-scale",
     summary="A distillation divides each micro-batch by the tokens of its own batch",
-    why=(
-        "verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has. The "
-        "first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, and the "
-        "very first one by its own, so the gradient depends on how the batch is cut. (On some commits, where "
-        "only a distillation is trained, each micro-batch is divided by its own tokens.) With the patch the "
-        "numbers of the batch are noted first, as in verl 0.9."
-    ),
-    evidence=(
-        "verl 0.9.0 writes the numbers of the batch before the loss reads them (#7225). The contract "
-        "compares gradients with one process in float64, and holds on 0.9.1 without the patch."
-    ),
+    why="verl 0.8 computes the loss of a distillation before it has noted how many tokens the batch has. The "
+    "first micro-batch of each mini-batch is divided by the tokens of the mini-batch before, and the very "
+    "first one by its own, so the gradient depends on how the batch is cut. (On some commits, where only a "
+    "distillation is trained, each micro-batch is divided by its own tokens.) With the patch the numbers of "
+    "the batch are noted first, as in verl 0.9.",
+    evidence="verl 0.9.0 writes the numbers of the batch before the loss reads them (#7225). The contract "
+    "compares gradients with one process in float64, and holds on 0.9.1 without the patch.",
     changes=("numbers",),
     met="distillation.enabled=True.",
     upstream=("verl-project/verl#7225", "verl-project/verl#7200"),
     targets=one_target(
         VERL,
-        variant("0.8", replaced(f"{_LOSSES}:distillation_loss", make_distillation_loss)),
+        variant("0.8", replaced(f"{_LOSSES}:distillation_loss", distillation_loss)),
         tells=(_LOSSES,),
     ),
 )

@@ -1,7 +1,5 @@
 """However a batch is cut, the gradient is that of its mean."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 from typing import Any

@@ -18,27 +18,20 @@ which are sums) is computed by each rank from the whole micro-batch, as one proc
 factor (`_dynamic_cp/whole.py`), and its share is that loss divided by W.
 """
 
-from __future__ import annotations
-
 from overlay.compat.projects import VERL
 from overlay.effect import Figure, effect
 from overlay.patch import Absent, Patch, one_target, replaced, variant
 from overlay.patches._dynamic_cp.groups import make_device_mesh
 from overlay.patches.verl.dynamic_cp_loss.fix import (
+    get_data_parallel_group,
+    is_source,
     make_forward_backward,
-    make_group,
-    make_is_source,
     make_postprocess,
     make_prepare,
     make_split,
 )
 
 _IMPL = "verl.workers.engine.megatron.transformer_impl"
-
-_UTIL, _FORWARD = "verl.models.mcore.util", "verl.models.mcore.model_forward:gptmodel_forward_model_engine"
-_STEP = f"{_IMPL}:MegatronEngineWithLMHead.forward_step"
-_BATCH = f"{_IMPL}:MegatronEngine.forward_backward_batch"
-_POSTPROCESS = f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func"
 
 EFFECT = effect(
     __name__,
@@ -55,51 +48,42 @@ EFFECT = effect(
 _COMMON = (
     replaced("verl.utils.megatron_utils:dynamic_cp_split_batch", make_split),
     replaced(f"{_IMPL}:prepare_micro_batches", make_prepare),
-    replaced(_BATCH, make_forward_backward),
-    replaced(_POSTPROCESS, make_postprocess),
-    replaced(f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs", make_is_source),
-    replaced(f"{_IMPL}:MegatronEngine.get_data_parallel_group", make_group),
+    replaced(f"{_IMPL}:MegatronEngine.forward_backward_batch", make_forward_backward),
+    replaced(f"{_IMPL}:MegatronEngineWithLMHead.postprocess_micro_batch_func", make_postprocess),
+    replaced(f"{_IMPL}:MegatronEngine.is_mp_src_rank_with_outputs", is_source),
+    replaced(f"{_IMPL}:MegatronEngine.get_data_parallel_group", get_data_parallel_group),
     replaced(f"{_IMPL}:MegatronEngine._init_device_mesh", make_device_mesh),
     f"{_IMPL}:MegatronEngine.get_data_parallel_size",
     f"{_IMPL}:MegatronEngine.get_data_parallel_rank",
     "verl.workers.engine.utils:prepare_micro_batches",
     "verl.workers.engine.utils:postprocess_batch_func",
     "verl.utils.metric.utils:Metric",
-    _STEP,
-    f"{_UTIL}:preprocess_thd_engine",
-    f"{_UTIL}:postprocess_thd_engine",
-    _FORWARD,
+    f"{_IMPL}:MegatronEngineWithLMHead.forward_step",
+    "verl.models.mcore.util:preprocess_thd_engine",
+    "verl.models.mcore.util:postprocess_thd_engine",
+    "verl.models.mcore.model_forward:gptmodel_forward_model_engine",
     "verl.workers.engine_workers:TrainingWorker._postprocess_output",
 )
-#: A method of its own, on main from 30 June 2026 on: what becomes of logits.
+#: Methods of their own on main: from 30 June 2026 on what becomes of logits, and from 13 July on, with a loss
+#: per token, how many tokens Megatron is told of.
 _LOGITS = f"{_IMPL}:MegatronEngineWithLMHead._lm_head_logits_processor"
-#: From 13 July on: with a loss per token Megatron is told of how many.
 _ROUTED = f"{_IMPL}:MegatronEngine._routed_num_tokens"
 
 PATCH = Patch(
     id="verl.dynamic-cp-loss",
     revision=3,
     summary="Right gradients, losses and outputs under dynamic context parallelism",
-    why=(
-        "With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient that "
-        "is W times (few sequences) or W squared times too small, reports a wrong loss, fails when a "
-        "subgroup gets no sequence, runs small batches without context parallelism, and collects outputs W "
-        "times. With the patch each subgroup has work, every scale is right for any mix of context parallel "
-        "sizes, and outputs, losses and metrics are collected once. Settings that dynamic context "
-        "parallelism cannot honour are refused."
-    ),
-    evidence=(
-        "Gradients, losses and outputs are compared with one process that computes the whole batch, on 2 to "
-        "8 gloo ranks (tests/distributed/test_dynamic_cp.py)."
-    ),
+    why="With dynamic_context_parallel=True on W data parallel ranks, verl 0.8 trains with a gradient that "
+    "is W times (few sequences) or W squared times too small, reports a wrong loss, fails when a subgroup "
+    "gets no sequence, runs small batches without context parallelism, and collects outputs W times. With "
+    "the patch each subgroup has work, every scale is right for any mix of context parallel sizes, and "
+    "outputs, losses and metrics are collected once. Settings that dynamic context parallelism cannot honour "
+    "are refused.",
+    evidence="Gradients, losses and outputs are compared with one process that computes the whole batch, on "
+    "2 to 8 gloo ranks (tests/distributed/test_dynamic_cp.py).",
     changes=("numbers", "crashes"),
     met="dynamic_context_parallel=True in the Megatron engine.",
-    upstream=(
-        "verl-project/verl#5057",
-        "verl-project/verl#5869",
-        "verl-project/verl#6786",
-        "verl-project/verl#6555",
-    ),
+    upstream=tuple(f"verl-project/verl#{number}" for number in (5057, 5869, 6786, 6555)),
     targets=one_target(
         VERL,
         variant("0.8", *_COMMON, Absent(site=_LOGITS)),

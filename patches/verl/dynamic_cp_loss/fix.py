@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import wraps
+from inspect import signature
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from overlay import log
 from overlay.model.settings import dynamic_cp
+from overlay.patch import around
 from overlay.patches._dynamic_cp.agreement import agree
 from overlay.patches._dynamic_cp.groups import confirm_groups
 from overlay.patches._dynamic_cp.losses import is_sum, name_of, with_width
@@ -74,30 +77,21 @@ def make_prepare(original: Callable[..., Any], _module: ModuleType) -> Callable[
     """
     from verl.utils import tensordict_utils as tu
 
-    def prepare_micro_batches(
-        data: Any,
-        dp_group: Any = None,
-        num_batches_divided_by: int | None = None,
-        same_micro_num_in_dp: bool = True,
-        min_num_micro_batch: int | None = None,
-        use_dynamic_bsz_balance: bool = True,
-    ) -> Any:
+    parameters = signature(original)
+
+    @wraps(original)
+    def prepare_micro_batches(*args: Any, **kwargs: Any) -> Any:
         run = _run.get()
         if run is not None:
             ranks, dp_size, cap = run
+            given = parameters.bind(*args, **kwargs).arguments
+            data = given["data"]
             tu.assign_non_tensor(data, sp_size=ranks, dp_size=dp_size)
             # Where their number or who goes together is prescribed, micro-batches are verl's.
-            free = num_batches_divided_by is None and min_num_micro_batch is None
-            if free and dynamic_cp() == "mixed" and _by_tokens(data):
+            prescribed = (given.get("num_batches_divided_by"), given.get("min_num_micro_batch"))
+            if prescribed == (None, None) and dynamic_cp() == "mixed" and _by_tokens(data):
                 return _planned(data, ranks, cap)
-        return original(
-            data,
-            dp_group,
-            num_batches_divided_by,
-            same_micro_num_in_dp,
-            min_num_micro_batch,
-            use_dynamic_bsz_balance,
-        )
+        return original(*args, **kwargs)
 
     return prepare_micro_batches
 
@@ -107,12 +101,7 @@ def make_forward_backward(original: Callable[..., Any], module: ModuleType) -> C
     from megatron.core import parallel_state as mpu
     from megatron.core.utils import get_model_config
 
-    def forward_backward_batch(
-        self: Any,
-        data: Any,
-        loss_function: Any,
-        forward_only: bool = False,
-    ) -> Any:
+    def forward_backward_batch(self: Any, data: Any, loss_function: Any, forward_only: bool = False) -> Any:
         if not self.engine_config.dynamic_context_parallel:
             return original(self, data, loss_function, forward_only)
         refuse(self, data, module)
@@ -189,32 +178,28 @@ def make_postprocess(original: Callable[..., Any], _module: ModuleType) -> Calla
     return postprocess_micro_batch_func
 
 
-def make_is_source(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the choice of ranks whose outputs are collected: one, as the data parallel view is one rank."""
+@around
+def is_source(original: Any, self: Any) -> Any:
+    """Return whether outputs are collected from this rank: of one only, as the data parallel view is one."""
     from megatron.core import parallel_state as mpu
 
-    def is_mp_src_rank_with_outputs(self: Any) -> Any:
-        is_source = original(self)
-        if not self.engine_config.dynamic_context_parallel:
-            return is_source
-        return is_source and mpu.get_data_parallel_rank() == 0
-
-    return is_mp_src_rank_with_outputs
+    found = original(self)
+    if not self.engine_config.dynamic_context_parallel:
+        return found
+    return found and mpu.get_data_parallel_rank() == 0
 
 
-def make_group(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
-    """Wrap the engine's data parallel group: one rank, as its data parallel size and rank already say.
+@around
+def get_data_parallel_group(original: Any, self: Any) -> Any:
+    """Return a group of one rank, as the engine's data parallel size and rank already say.
 
     The source of outputs enters collectives of this group alone, so the two wrappers belong together.
     """
     from megatron.core import parallel_state as mpu
 
-    def get_data_parallel_group(self: Any) -> Any:
-        if not self.engine_config.dynamic_context_parallel:
-            return original(self)
-        return mpu.get_context_parallel_group()  # of this rank alone: static context parallelism is refused
-
-    return get_data_parallel_group
+    if not self.engine_config.dynamic_context_parallel:
+        return original(self)
+    return mpu.get_context_parallel_group()  # of this rank alone: static context parallelism is refused
 
 
 #: By data parallel group, the losses on which its ranks have agreed, and whether each is a sum.

@@ -3,8 +3,6 @@
 Everything of verl that balances calls this function: micro-batches, mini-batches, and the split over ranks.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import VERL
@@ -47,12 +45,10 @@ def whole(values: Any) -> Any:
 PATCH = Patch(
     id="verl.fast-partitioner",
     summary="The same Karmarkar-Karp partitions, without minutes of pure Python",
-    why=(
-        "verl's Karmarkar-Karp keeps every partition in every state, empty ones included, and sorts all of "
-        "them at every merge. Its time grows with samples times partitions: half a minute for 8,192 samples "
-        "in 1,451 micro-batches, on every rank and in every step. With the patch the partitions are the "
-        "same, in the same order, ties included, in a fraction of a second."
-    ),
+    why="verl's Karmarkar-Karp keeps every partition in every state, empty ones included, and sorts all of "
+    "them at every merge. Its time grows with samples times partitions: half a minute for 8,192 samples in "
+    "1,451 micro-batches, on every rank and in every step. With the patch the partitions are the same, in "
+    "the same order, ties included, in a fraction of a second.",
     evidence="The contract compares each partition with that of verl's own function, which runs beside it.",
     changes=("speed",),
     met="Every job whose samples are balanced: the larger the batch, the more time is saved.",

@@ -1,10 +1,6 @@
 """The partitions are verl's own, in less than half the calls."""
 
-from __future__ import annotations
-
 import random
-import sys
-from collections import Counter
 from typing import Any
 
 from overlay.patch import Contract
@@ -18,10 +14,12 @@ def check(seed: str) -> str:
     enable(PATCH)
     from verl.utils import seqlen_balancing
 
+    from overlay.compat.slime_on_cpu.balancing import calls
+
     assert_applied(PATCH)
 
     def found() -> tuple[list[Any], int]:
-        return _partitioned(seqlen_balancing, random.Random(seed)), _calls(seqlen_balancing, 256, 48)
+        return _partitioned(seqlen_balancing, random.Random(seed)), calls(seqlen_balancing, 240)
 
     (ours, fast), (theirs, slow) = without(found)
     if ours != theirs:
@@ -33,8 +31,6 @@ def _partitioned(seqlen_balancing: Any, draw: random.Random) -> list[Any]:
     """Return verl's partitions of 60 drawn workloads, lists and tensors, into equal and unequal numbers."""
     import torch
 
-    # Commits before 0.6.1 have no estimate of the work.
-    workload = getattr(seqlen_balancing, "calculate_workload", torch.clone)
     results = []
     for _ in range(60):
         parts = draw.randint(1, 12)
@@ -43,7 +39,7 @@ def _partitioned(seqlen_balancing: Any, draw: random.Random) -> list[Any]:
         values: Any = [draw.randint(0, most) for _ in range(samples)]
         kind = draw.choice(("list", "int64", "int32", "float32"))
         if kind != "list":
-            values = workload(torch.tensor(values, dtype=getattr(torch, kind)))
+            values = seqlen_balancing.calculate_workload(torch.tensor(values, dtype=getattr(torch, kind)))
         for equal_size in (False, True):
             try:
                 found = seqlen_balancing.get_seqlen_balanced_partitions(values, parts, equal_size=equal_size)
@@ -51,19 +47,6 @@ def _partitioned(seqlen_balancing: Any, draw: random.Random) -> list[Any]:
                 found = str(error)
             results.append(found)
     return results
-
-
-def _calls(seqlen_balancing: Any, samples: int, parts: int) -> int:
-    """Return how many calls it takes to divide drawn samples: the same number on every machine."""
-    draw = random.Random(samples)
-    values = [draw.randint(1, 40_000) for _ in range(samples)]
-    calls: Counter[str] = Counter()
-    sys.setprofile(lambda _frame, event, _argument: calls.update([event]))
-    try:
-        seqlen_balancing.karmarkar_karp(values, parts, equal_size=False)
-    finally:
-        sys.setprofile(None)
-    return calls["call"] + calls["c_call"]
 
 
 CONTRACT = Contract(check=check, before=("verl.protocol",))

@@ -1,7 +1,5 @@
 """Of a micro-batch that is done only its gradient is left."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -4,8 +4,6 @@ verl's own code receives weights and hands them on. The stand-in for vLLM keeps 
 they are, and the stand-in for the sender writes each bucket into one buffer.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import random

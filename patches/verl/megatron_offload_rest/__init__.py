@@ -1,13 +1,10 @@
 """`verl.megatron-offload-rest`: offloading a model and its optimizer leaves nothing of them on the device."""
 
-from __future__ import annotations
-
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Absent, Patch, one_target, replaced, variant
+from overlay.patch import Absent, Patch, around, one_target, replaced, variant
 
 _ENGINE = "verl.workers.engine.megatron.transformer_impl:MegatronEngine"
 _DROP = "verl.utils.megatron_utils:_clear_te_fp8_weight_workspaces"
@@ -42,16 +39,12 @@ def make_to(original: Any, module: Any) -> Any:
     return to
 
 
-def make_load_checkpoint(original: Any, _module: Any) -> Any:
+@around
+def load_checkpoint(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """Move master weights too where an optimizer is offloaded once it is loaded."""
-
-    @wraps(original)
-    def load_checkpoint(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self._is_offload_optimizer:
-            _move_master_weights(self.optimizer, "cpu")
-
-    return load_checkpoint
+    original(self, *args, **kwargs)
+    if self._is_offload_optimizer:
+        _move_master_weights(self.optimizer, "cpu")
 
 
 def _move_master_weights(optimizer: Any, device: Any) -> None:
@@ -76,32 +69,26 @@ PATCH = Patch(
     id="verl.megatron-offload-rest",
     revision=2,
     summary="Megatron: offloading leaves neither master weights nor FP8 copies on the device",
-    why=(
-        "verl's Megatron engine offloads the parameters of a model and two entries of its optimizer's state. "
-        "The master weights of a precision-aware optimizer (two or four bytes for each parameter) and the "
-        "FP8 copies of weights that Transformer Engine keeps in its layers (about one) stay on the device "
-        "while the rollout needs it. With the patch, as in verl 0.9, master weights move with the rest of "
-        "the state, and the copies are dropped: Transformer Engine makes them again in the next forward "
-        "pass. No value changes. Master weights in float16 stay, because Transformer Engine needs a scale on "
-        "the device to save them. verl 0.6 and the legacy workers (0.7 with use_legacy_worker_impl other "
-        "than disable), which offload in many places, are left alone."
-    ),
-    evidence=(
-        "verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952). The contract compares "
-        "each value before and after."
-    ),
+    why="verl's Megatron engine offloads the parameters of a model and two entries of its optimizer's state. "
+    "The master weights of a precision-aware optimizer (two or four bytes for each parameter) and the FP8 "
+    "copies of weights that Transformer Engine keeps in its layers (about one) stay on the device while the "
+    "rollout needs it. With the patch, as in verl 0.9, master weights move with the rest of the state, and "
+    "the copies are dropped: Transformer Engine makes them again in the next forward pass. No value changes. "
+    "Master weights in float16 stay, because Transformer Engine needs a scale on the device to save them. "
+    "verl 0.6 and the legacy workers (0.7 with use_legacy_worker_impl other than disable), which offload in "
+    "many places, are left alone.",
+    evidence="verl 0.9.0 moves master weights and drops the FP8 copies too (#6635, #6952). The contract "
+    "compares each value before and after.",
     changes=("memory",),
-    met=(
-        "Offloading with Megatron (param_offload, optimizer_offload), and use_precision_aware_optimizer or "
-        "FP8 of Transformer Engine."
-    ),
+    met="Offloading with Megatron (param_offload, optimizer_offload), and use_precision_aware_optimizer or "
+    "FP8 of Transformer Engine.",
     upstream=("verl-project/verl#6635", "verl-project/verl#6952"),
     targets=one_target(
         VERL,
         variant(
             "0.7 and 0.8",
             replaced(f"{_ENGINE}.to", make_to),
-            replaced(f"{_ENGINE}.load_checkpoint", make_load_checkpoint),
+            replaced(f"{_ENGINE}.load_checkpoint", load_checkpoint),
             Absent(site=_DROP),
         ),
         tells=(_DROP,),

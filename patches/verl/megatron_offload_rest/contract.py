@@ -5,8 +5,6 @@ what is still the very storage. The optimizer is one as Transformer Engine's pre
 layer one as its layers for FP8 are, in what verl looks at.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from types import SimpleNamespace

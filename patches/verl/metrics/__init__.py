@@ -1,40 +1,33 @@
 """`verl.metrics`: verl's logger also gets what the patches changed, under `overlay/`."""
 
-from __future__ import annotations
-
 from typing import Any
 
+import overlay
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 EFFECT = effect(__name__, "log", did="added figures to", always=True)
 
 
-def make_log(original: Any, _module: Any) -> Any:
-    """Add the figures of this process to what is logged."""
-    import overlay
-
-    def log(self: Any, data: Any, step: Any, backend: Any = None) -> Any:
-        EFFECT.changed += 1
-        return original(self, {**data, **overlay.metrics(reached=True)}, step, backend)
-
-    return log
+@around
+def log(original: Any, self: Any, data: Any, *given: Any, **named: Any) -> Any:
+    """Log the figures of this process as well."""
+    EFFECT.changed += 1
+    return original(self, {**data, **overlay.metrics(reached=True)}, *given, **named)
 
 
 PATCH = Patch(
     id="verl.metrics",
     summary="verl's logger gets what the patches changed, under overlay/",
-    why=(
-        "wandb, tensorboard and verl's other loggers do not show whether an applied patch ever mattered. "
-        "With this one, each call of verl's logger also gets overlay.metrics(): the figures of the patches "
-        "that were reached in the process that logs."
-    ),
+    why="wandb, tensorboard and verl's other loggers do not show whether an applied patch ever mattered. "
+    "With this one, each call of verl's logger also gets overlay.metrics(): the figures of the patches that "
+    "were reached in the process that logs.",
     evidence="It mends nothing: it adds the figures of the patches to what verl logs.",
     changes=("safety",),
     met="OVERLAY_METRICS=1. It changes no number of a job: more names are logged.",
     upstream=("verl-project/verl#74",),
     opt_in=True,
     switch="OVERLAY_METRICS",
-    targets=one_target(VERL, variant("0.6", replaced("verl.utils.tracking:Tracking.log", make_log))),
+    targets=one_target(VERL, variant("0.6", replaced("verl.utils.tracking:Tracking.log", log))),
 )

@@ -1,7 +1,5 @@
 """Each backend gets what verl logs, unchanged, and the figures of the patches with it."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 

@@ -4,14 +4,12 @@ Megatron's schedule gets a loss function that tells the tokens that the routers 
 multiplied by them.
 """
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 _ENGINE = "verl.workers.engine.megatron.transformer_impl"
 EFFECT = effect(
@@ -24,40 +22,35 @@ EFFECT = effect(
 )
 
 
-def make_get(original: Any, _module: Any) -> Any:
+@around
+def get(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Tell Megatron's schedule the tokens: in training, per token, without dynamic context parallelism."""
-    return _make_get(original, shared=False)
+    return _telling(original(*args, **kwargs), shared=False)
 
 
-def make_get_shared(original: Any, _module: Any) -> Any:
+@around
+def get_shared(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Do so for verl 0.6, which divides a loss by the context parallel ranks that share its sequences."""
-    return _make_get(original, shared=True)
+    return _telling(original(*args, **kwargs), shared=True)
 
 
-def _make_get(original: Any, *, shared: bool) -> Any:
+def _telling(schedule: Any, *, shared: bool) -> Any:
     from megatron.core import parallel_state
     from megatron.core.utils import get_model_config
 
-    # The parameters of Megatron's function change from release to release.
-    @wraps(original)
-    def get_forward_backward_func(*args: Any, **kwargs: Any) -> Any:
-        schedule = original(*args, **kwargs)
+    def forward_backward_func(**call: Any) -> Any:
+        model, step = call["model"], call["forward_step_func"]
+        config = get_model_config(model[0] if isinstance(model, list) else model)
+        per_token = config.calculate_per_token_loss and not call.get("forward_only", False)
+        # With dynamic context parallelism `verl.dynamic-cp-loss` scales the loss.
+        if per_token and not _setting(step, "dynamic_context_parallel", other=False):
+            ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=not shared)
+            EFFECT.changed += 1
+            EFFECT.times = max(EFFECT.times, ranks)
+            call.update(_told(step, call["data_iterator"], call["num_microbatches"], shared=shared))
+        return schedule(**call)
 
-        def forward_backward_func(**call: Any) -> Any:
-            model, step = call["model"], call["forward_step_func"]
-            config = get_model_config(model[0] if isinstance(model, list) else model)
-            per_token = config.calculate_per_token_loss and not call.get("forward_only", False)
-            # With dynamic context parallelism `verl.dynamic-cp-loss` scales the loss.
-            if per_token and not _setting(step, "dynamic_context_parallel", other=False):
-                ranks = parallel_state.get_data_parallel_world_size(with_context_parallel=not shared)
-                EFFECT.changed += 1
-                EFFECT.times = max(EFFECT.times, ranks)
-                call.update(_told(step, call["data_iterator"], call["num_microbatches"], shared=shared))
-            return schedule(**call)
-
-        return forward_backward_func
-
-    return get_forward_backward_func
+    return forward_backward_func
 
 
 def _setting(step: Any, name: str, *, other: Any) -> Any:
@@ -71,14 +64,9 @@ def _told(step: Any, data_iterator: Any, num_microbatches: int, *, shared: bool)
 
     Megatron adds gradients up over ranks and micro-batches, and divides by the tokens of all of them. verl
     has multiplied its loss by the micro-batches, and counts on an average over data parallel ranks. So the
-    loss is divided by both and multiplied by the tokens, as router losses are.
-
-    Args:
-        step: verl's forward step, as Megatron has it.
-        data_iterator: verl's micro-batches, for each virtual stage if there are several.
-        num_microbatches: Their number.
-        shared: Whether the loss has been divided by the context parallel ranks.
-
+    loss is divided by both and multiplied by the tokens, as router losses are. `data_iterator` has verl's
+    micro-batches, one iterator for each virtual stage; `shared` says whether the loss has been divided by the
+    context parallel ranks.
     """
     import torch
     import torch.distributed as dist
@@ -133,34 +121,27 @@ _POSTPROCESS = f"{_ENGINE}:MegatronEngineWithLMHead.postprocess_micro_batch_func
 PATCH = Patch(
     id="verl.moe-aux-scale",
     summary="With calculate_per_token_loss, too, gradients and router losses have their scale",
-    why=(
-        "With calculate_per_token_loss Megatron adds gradients up over all ranks and divides them by the "
-        "tokens that the loss function told it, and verl up to 0.8 tells it none. The gradient of verl's "
-        "loss is too large by the data parallel size (from 0.7 on times the context parallel size), and that "
-        "of a router's losses by the number of all tokens, so that little is left of the policy's loss "
-        "beside them. With the patch Megatron is told the tokens that the routers see, as in verl 0.9, and "
-        "gets the loss times these: gradients are as without the setting, and router losses are means over "
-        "micro-batches by their tokens. Padding counts without use_remove_padding, which verl 0.9 refuses "
-        "here. Losses of multi-token prediction are divided by the same number. Before Megatron 0.19, tensor "
-        "or context parallelism needs megatron.moe-aux-scale besides. Dynamic context parallelism "
-        "(verl.dynamic-cp-loss) and the legacy workers (0.7 with use_legacy_worker_impl other than disable) "
-        "are left alone."
-    ),
-    evidence=(
-        "verl 0.9.0 tells Megatron the tokens that the routers see too (#6836). Gradients are compared with "
-        "one process (tests/distributed/test_verl_scales.py)."
-    ),
+    why="With calculate_per_token_loss Megatron adds gradients up over all ranks and divides them by the "
+    "tokens that the loss function told it, and verl up to 0.8 tells it none. The gradient of verl's loss is "
+    "too large by the data parallel size (from 0.7 on times the context parallel size), and that of a "
+    "router's losses by the number of all tokens, so that little is left of the policy's loss beside them. "
+    "With the patch Megatron is told the tokens that the routers see, as in verl 0.9, and gets the loss "
+    "times these: gradients are as without the setting, and router losses are means over micro-batches by "
+    "their tokens. Padding counts without use_remove_padding, which verl 0.9 refuses here. Losses of "
+    "multi-token prediction are divided by the same number. Before Megatron 0.19, tensor or context "
+    "parallelism needs megatron.moe-aux-scale besides. Dynamic context parallelism (verl.dynamic-cp-loss) "
+    "and the legacy workers (0.7 with use_legacy_worker_impl other than disable) are left alone.",
+    evidence="verl 0.9.0 tells Megatron the tokens that the routers see too (#6836). Gradients are compared "
+    "with one process (tests/distributed/test_verl_scales.py).",
     changes=("numbers",),
-    met=(
-        "calculate_per_token_loss=True in verl's Megatron engine, with several data or context parallel "
-        "ranks, or with moe_aux_loss_coeff or moe_z_loss_coeff. override_transformer_config sets it, and "
-        "Megatron-Bridge does for Qwen-VL models under context parallelism."
-    ),
+    met="calculate_per_token_loss=True in verl's Megatron engine, with several data or context parallel "
+    "ranks, or with moe_aux_loss_coeff or moe_z_loss_coeff. override_transformer_config sets it, and "
+    "Megatron-Bridge does for Qwen-VL models under context parallelism.",
     upstream=("verl-project/verl#6836", "verl-project/verl#6609"),
     targets=one_target(
         VERL,
-        variant("0.6", replaced(_SCHEDULE, make_get_shared), _POSTPROCESS),
-        variant("0.7 and 0.8", replaced(_SCHEDULE, make_get), _POSTPROCESS),
+        variant("0.6", replaced(_SCHEDULE, get_shared), _POSTPROCESS),
+        variant("0.7 and 0.8", replaced(_SCHEDULE, get), _POSTPROCESS),
         tells=(f"{_ENGINE}:MegatronEngine._routed_num_tokens", _ENGINE),
     ),
 )

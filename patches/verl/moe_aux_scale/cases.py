@@ -4,8 +4,6 @@ The engine's loop, what it makes of a loss, Megatron's schedule, its data parall
 upstream's own. The model is a table, a router and its experts, which are rows.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable
@@ -60,8 +58,8 @@ def _step(kind: str, budget: int, *, per_token: bool = True) -> dict[str, float]
     # A rank's sequences are longer than those of the rank before it. verl 0.9 rounds halves of tokens down.
     twice = parallel_state.get_context_parallel_world_size()
     tokens = [
-        [torch.randint(VOCABULARY, (size * twice + 4 * rank,), generator=draw) for size in _sizes(draw)]
-        for rank in range(ranks)
+        [torch.randint(VOCABULARY, (size * twice + 4 * rank,), generator=draw) for size in sizes.tolist()]
+        for rank, sizes in enumerate(torch.randint(2, 8, (ranks, SEQUENCES), generator=draw))
     ]
     engine = _engine(weights, kind, per_token=per_token)
     engine.forward_backward_batch(_batch(tokens[parallel_state.get_data_parallel_rank()], budget), _loss)
@@ -77,32 +75,19 @@ def _step(kind: str, budget: int, *, per_token: bool = True) -> dict[str, float]
     return {"error": float((got - right).norm() / right.norm()), "ratio": float(got.norm() / right.norm())}
 
 
-def _sizes(draw: Any) -> list[int]:
-    import torch
-
-    sizes: list[int] = torch.randint(2, 8, (SEQUENCES,), generator=draw).tolist()
-    return sizes
-
-
 def _weights(draw: Any) -> dict[str, Any]:
     """Return weights with which it is clear for each token which experts are chosen."""
     import torch
 
-    def drawn(*shape: int) -> Any:
-        return torch.randn(shape, generator=draw, dtype=torch.float32)
-
+    drawn = functools.partial(torch.randn, generator=draw, dtype=torch.float32)
     table = drawn(VOCABULARY, HIDDEN)
     while True:
         router = drawn(EXPERTS, HIDDEN)
         best = (table @ router.T).sort(dim=-1, descending=True).values
         if float((best[:, CHOSEN - 1] - best[:, CHOSEN]).min()) > MARGIN:
             break
-    return {
-        "table": table,
-        "router.weight": router,
-        "experts": drawn(EXPERTS, HIDDEN),
-        "head": drawn(HIDDEN, VOCABULARY),
-    }
+    experts, head = drawn(EXPERTS, HIDDEN), drawn(HIDDEN, VOCABULARY)
+    return {"table": table, "router.weight": router, "experts": experts, "head": head}
 
 
 def _batch(tokens: list[Any], budget: int) -> Any:

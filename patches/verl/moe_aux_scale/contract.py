@@ -1,7 +1,5 @@
 """The contract of `verl.moe-aux-scale`: with a loss per token, too, the gradient is that of one process."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from overlay.patch import Contract

@@ -5,8 +5,6 @@ That one copies the weights that lie there before it tells the next worker of th
 the same, so a worker needs no patched neighbour.
 """
 
-from __future__ import annotations
-
 from typing import Any
 from weakref import ref
 
@@ -79,17 +77,13 @@ PATCH = Patch(
     id="verl.mooncake-mark",
     revision=2,
     summary="Rollout workers read no mark of completion in the place of weights",
-    why=(
-        "With verl's checkpoint engine mooncake a rollout worker reads each bucket of weights out of the "
-        "memory of the worker before it, and marks it as read with four bytes at its beginning. The other "
-        "worker may still be loading the bucket: then the first elements of a weight are the mark, with no "
-        "error. With the patch a worker copies the weights under these bytes, mostly one per bucket, before "
-        "the next worker can write there. The last worker, and a single one, copy nothing."
-    ),
-    evidence=(
-        "verl 0.9.0 gives the mark a place outside the weights (#6813). The contract compares what each "
-        "worker loads with what was sent, to the bit."
-    ),
+    why="With verl's checkpoint engine mooncake a rollout worker reads each bucket of weights out of the "
+    "memory of the worker before it, and marks it as read with four bytes at its beginning. The other worker "
+    "may still be loading the bucket: then the first elements of a weight are the mark, with no error. With "
+    "the patch a worker copies the weights under these bytes, mostly one per bucket, before the next worker "
+    "can write there. The last worker, and a single one, copy nothing.",
+    evidence="verl 0.9.0 gives the mark a place outside the weights (#6813). The contract compares what each "
+    "worker loads with what was sent, to the bit.",
     changes=("numbers",),
     met="Weights that are sent to two or more separate rollout workers by the checkpoint engine `mooncake`.",
     upstream=("verl-project/verl#6813",),

@@ -4,8 +4,6 @@ The sender and the workers are verl's own, each in a thread. The stand-in for Mo
 stand-in for the store hands over pickles. A worker loads a bucket only after the one behind it has marked it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import pickle

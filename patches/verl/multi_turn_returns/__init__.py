@@ -3,8 +3,6 @@
 verl's own estimator runs on responses whose tokens of the policy have been moved together.
 """
 
-from __future__ import annotations
-
 from functools import wraps
 from typing import Any
 
@@ -55,25 +53,19 @@ PATCH = Patch(
     id="verl.multi-turn-returns",
     revision=2,
     summary="REINFORCE++ credits the turns before an observation too",
-    why=(
-        "With algorithm.adv_estimator=reinforce_plus_plus and rollouts of several turns, verl resets the "
-        "return to zero at each token that is not the policy's. Only the last turn is credited with the "
-        "reward, and the turns before it get the same advantage whether the rollout succeeded or failed. "
-        "With the patch the return is carried over what tools and users say, and over tokens that rejection "
-        "sampling leaves out, as from verl 0.9.0 on; responses without a gap in the mask stay the same to "
-        "the bit. A reward on a token that is left out is dropped, as in every release. The patch acts where "
-        "trainers look the estimator up by its name: code of your own that calls the function directly, or "
-        "takes it out of ADV_ESTIMATOR_REGISTRY, gets verl's."
-    ),
-    evidence=(
-        "verl 0.9.0 changed the estimator to the same effect (#7278, #7300): the contract holds on 0.9.1 "
-        "without the patch."
-    ),
+    why="With algorithm.adv_estimator=reinforce_plus_plus and rollouts of several turns, verl resets the "
+    "return to zero at each token that is not the policy's. Only the last turn is credited with the reward, "
+    "and the turns before it get the same advantage whether the rollout succeeded or failed. With the patch "
+    "the return is carried over what tools and users say, and over tokens that rejection sampling leaves "
+    "out, as from verl 0.9.0 on; responses without a gap in the mask stay the same to the bit. A reward on a "
+    "token that is left out is dropped, as in every release. The patch acts where trainers look the "
+    "estimator up by its name: code of your own that calls the function directly, or takes it out of "
+    "ADV_ESTIMATOR_REGISTRY, gets verl's.",
+    evidence="verl 0.9.0 changed the estimator to the same effect (#7278, #7300): the contract holds on "
+    "0.9.1 without the patch.",
     changes=("numbers",),
-    met=(
-        "algorithm.adv_estimator=reinforce_plus_plus, and rollouts of several turns, with tools or users "
-        "between, or rejection of single tokens."
-    ),
+    met="algorithm.adv_estimator=reinforce_plus_plus, and rollouts of several turns, with tools or users "
+    "between, or rejection of single tokens.",
     upstream=("verl-project/verl#7278", "verl-project/verl#7300"),
     targets=one_target(
         VERL,

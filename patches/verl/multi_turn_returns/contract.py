@@ -1,7 +1,5 @@
 """Advantages and returns are those of plain arithmetic."""
 
-from __future__ import annotations
-
 import math
 import random
 from types import SimpleNamespace

@@ -4,8 +4,6 @@ verl asks a function whether a parameter is alone in its storage, which looks at
 torch and Python are asked as well: they count who holds a storage and a tensor.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
@@ -67,23 +65,17 @@ def make_can_resize(original: Any, _module: Any) -> Any:
 PATCH = Patch(
     id="verl.offload-shared-storage",
     summary="Offloading a model frees no storage that another tensor holds",
-    why=(
-        "When verl 0.9 offloads a model without DDP, such as the reference model, it frees the storage of "
-        "each parameter that has the size of it. Another parameter over the same storage, or a tensor that "
-        "somebody has kept of it, then reads freed memory; and a model that is offloaded a second time loses "
-        "all its weights, because they are where they were copied to. With the patch a storage that "
-        "something else holds goes with the last that holds it, with a warning if that is memory of the "
-        "device. All others are freed as early as before."
-    ),
-    evidence=(
-        "An offload changes no value: the contract compares each tensor before and after. Storages that "
-        "nothing else holds are freed at the same time as by verl."
-    ),
+    why="When verl 0.9 offloads a model without DDP, such as the reference model, it frees the storage of "
+    "each parameter that has the size of it. Another parameter over the same storage, or a tensor that "
+    "somebody has kept of it, then reads freed memory; and a model that is offloaded a second time loses all "
+    "its weights, because they are where they were copied to. With the patch a storage that something else "
+    "holds goes with the last that holds it, with a warning if that is memory of the device. All others are "
+    "freed as early as before.",
+    evidence="An offload changes no value: the contract compares each tensor before and after. Storages that "
+    "nothing else holds are freed at the same time as by verl.",
     changes=("numbers",),
-    met=(
-        "Parameter offload of a model without DDP, such as the reference model, whose parameters share "
-        "storage."
-    ),
+    met="Parameter offload of a model without DDP, such as the reference model, whose parameters share "
+    "storage.",
     upstream=("verl-project/verl#6447",),
     targets=one_target(
         VERL,

@@ -1,41 +1,33 @@
 """`verl.resume-epoch-boundary`: a job that is resumed after a whole epoch trains on the next one.
 
-A checkpoint is written before the loader has said that its epoch is over, so the state of the last step is
-that of a loader with no batch left. While verl loads a checkpoint, the loader is asked for a batch as soon as
-it has such a state. That ends the epoch as in the job that was saved, and samplers go on with their order.
+A checkpoint is written before the loader has said that its epoch is over, so at the last step its state is
+that of a loader with no batch left. A loader that is given such a state is asked for a batch at once. That
+ends the epoch as in the saved job, and samplers go on with their order.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 EFFECT = effect(__name__, "resume", did="went on to the next epoch after")
 
 
-def make_load_dataloader_state(original: Any, _module: Any) -> Any:
-    """Wrap what loads the state of an SFT loader."""
-    return _wrapped(original, "resume_global_step")
+@around
+def load_sft(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load the state of an SFT loader."""
+    with past_the_end(self.train_dataloader, lambda: self.resume_global_step):
+        return original(self, *args, **kwargs)
 
 
-def make_load_checkpoint(original: Any, _module: Any) -> Any:
-    """Wrap what loads a checkpoint of an RL trainer, its loader included."""
-    return _wrapped(original, "global_steps")
-
-
-def _wrapped(original: Any, step: str) -> Any:
-    @wraps(original)
-    def load(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with past_the_end(self.train_dataloader, lambda: getattr(self, step)):
-            return original(self, *args, **kwargs)
-
-    return load
+@around
+def load_rl(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Load a checkpoint of an RL trainer, its loader included."""
+    with past_the_end(self.train_dataloader, lambda: self.global_steps):
+        return original(self, *args, **kwargs)
 
 
 @contextmanager
@@ -84,32 +76,24 @@ def _is_at_the_end(loader: Any) -> bool:
         torch.set_rng_state(state)
 
 
-_SFT = replaced(
-    "verl.utils.checkpoint.checkpoint_handler:CheckpointHandler._load_dataloader_state",
-    make_load_dataloader_state,
-)
-_FSDP_SFT = replaced(
-    "verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._load_dataloader_state", make_load_dataloader_state
-)
-_RL = replaced("verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint", make_load_checkpoint)
-_SYNC = replaced("verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint", make_load_checkpoint)
+_HANDLER = "verl.utils.checkpoint.checkpoint_handler:CheckpointHandler"
+_SFT = replaced(f"{_HANDLER}._load_dataloader_state", load_sft)
+_FSDP_SFT = replaced("verl.trainer.fsdp_sft_trainer:FSDPSFTTrainer._load_dataloader_state", load_sft)
+_RL = replaced("verl.trainer.ppo.ray_trainer:RayPPOTrainer._load_checkpoint", load_rl)
+_SYNC = replaced("verl.trainer.main_ppo_sync:PPOTrainer._load_checkpoint", load_rl)
 
 PATCH = Patch(
     id="verl.resume-epoch-boundary",
     summary="A job that is resumed after a whole epoch trains on the next one",
-    why=(
-        "A verl job that is resumed from a checkpoint of the last step of an epoch, as "
-        "save_freq=after_each_epoch writes them all, restores a loader that has no batch left: the next "
-        "epoch is over before it begins, and a job whose last epoch it is ends with exit code 0, "
-        "undertrained. That is so for SFT in all releases, and for RL in verl 0.7 and in main_ppo_sync of "
-        "verl 0.8. With the patch the resumed job sees the batches that it would have seen without a break, "
-        "in their order. verl's other RL trainer leaves the state out there from 0.8 on, and repeats the "
-        "order of the first epoch: it is left at that."
-    ),
-    evidence=(
-        "The contract compares the batches of a resumed job with those of one that was not stopped. "
-        "verl#7974, which is open, does the same for SFT."
-    ),
+    why="A verl job that is resumed from a checkpoint of the last step of an epoch, as "
+    "save_freq=after_each_epoch writes them all, restores a loader that has no batch left: the next epoch is "
+    "over before it begins, and a job whose last epoch it is ends with exit code 0, undertrained. That is so "
+    "for SFT in all releases, and for RL in verl 0.7 and in main_ppo_sync of verl 0.8. With the patch the "
+    "resumed job sees the batches that it would have seen without a break, in their order. verl's other RL "
+    "trainer leaves the state out there from 0.8 on, and repeats the order of the first epoch: it is left at "
+    "that.",
+    evidence="The contract compares the batches of a resumed job with those of one that was not stopped. "
+    "verl#7974, which is open, does the same for SFT.",
     changes=("numbers",),
     met="A resume from a checkpoint of the last step of an epoch, such as of save_freq=after_each_epoch.",
     upstream=("verl-project/verl#7401", "verl-project/verl#5725", "verl-project/verl#7974"),

@@ -4,8 +4,6 @@ The manager is verl's, the scheduler is Megatron's, and the checkpoint is writte
 optimizer has nothing but its learning rate.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import sys

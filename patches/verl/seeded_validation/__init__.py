@@ -1,55 +1,43 @@
 """`verl.seeded-validation`: validation leaves the process's random numbers alone."""
 
-from __future__ import annotations
-
-from functools import wraps
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 EFFECT = effect(__name__, "metric", did="put the generator back after", always=True)
 
 
-def make_bootstrap_metric(original: Any, _module: Any) -> Any:
+@around
+def bootstrap_metric(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Restore NumPy's global generator after the original, also after an error in it."""
     import numpy as np
 
-    @wraps(original)
-    def bootstrap_metric(*args: Any, **kwargs: Any) -> Any:
-        state = np.random.get_state()  # noqa: NPY002 -- it is what verl seeds
-        try:
-            return original(*args, **kwargs)
-        finally:
-            EFFECT.changed += 1
-            np.random.set_state(state)  # noqa: NPY002
-
-    return bootstrap_metric
+    state = np.random.get_state()  # noqa: NPY002 -- it is what verl seeds
+    try:
+        return original(*args, **kwargs)
+    finally:
+        EFFECT.changed += 1
+        np.random.set_state(state)  # noqa: NPY002
 
 
 PATCH = Patch(
     id="verl.seeded-validation",
     summary="Validation leaves the process's NumPy generator alone",
-    why=(
-        "verl seeds NumPy's global generator with 42 for each metric that it estimates from several "
-        "responses to a prompt. Whatever else draws from it in the trainer's process (a sampler, a reward "
-        "function, an augmentation) therefore draws the same numbers after each validation. With the patch "
-        "the generator is restored, and the metrics are the same to the last bit. Only a job that draws from "
-        "the generator sees other numbers than before."
-    ),
-    evidence=(
-        "The metrics come from verl's own function under verl's own seed, and the contract compares them "
-        "with NumPy's. No release of verl documents that a validation resets the generator."
-    ),
+    why="verl seeds NumPy's global generator with 42 for each metric that it estimates from several "
+    "responses to a prompt. Whatever else draws from it in the trainer's process (a sampler, a reward "
+    "function, an augmentation) therefore draws the same numbers after each validation. With the patch the "
+    "generator is restored, and the metrics are the same to the last bit. Only a job that draws from the "
+    "generator sees other numbers than before.",
+    evidence="The metrics come from verl's own function under verl's own seed, and the contract compares "
+    "them with NumPy's. No release of verl documents that a validation resets the generator.",
     changes=("numbers",),
-    met=(
-        "Validation with several responses to a prompt, and code in the trainer's process that draws from "
-        "np.random."
-    ),
+    met="Validation with several responses to a prompt, and code in the trainer's process that draws from "
+    "np.random.",
     upstream=("verl-project/verl#7260",),
     targets=one_target(
         VERL,
-        variant("0.6", replaced("verl.trainer.ppo.metric_utils:bootstrap_metric", make_bootstrap_metric)),
+        variant("0.6", replaced("verl.trainer.ppo.metric_utils:bootstrap_metric", bootstrap_metric)),
     ),
 )

@@ -1,8 +1,6 @@
 """Metrics are those of a fresh process, and the process's generator goes on as if nothing had been drawn."""
 
 # ruff: noqa: NPY002 -- the generator that the process shares is what is looked at
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -2,21 +2,18 @@
 
 The trainer hands a global batch to its training client, which gives each rank a contiguous share of the rows.
 While verl's `fit` runs, the client's `train_batch` reorders the rows by the lengths that `fit` has counted.
-From 0.8 on `fit` balances itself if the settings say so: from the count of the lengths to the handing over,
-which is where it asks, it finds settings that say no.
+From 0.8 on `fit` itself balances if the settings say so. It asks them after the count and before it hands the
+batch over, and there it finds settings that say no.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from types import ModuleType
 from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import Figure, effect
-from overlay.patch import Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 ID = "verl.sft-balance"
 EFFECT = effect(
@@ -32,49 +29,43 @@ EFFECT = effect(
 )
 
 
-def make_fit(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+@around
+def fit(original: Any, self: Any) -> Any:
     """Balance each batch that the client is handed while the training loop of verl 0.7 runs."""
-
-    def fit(self: Any) -> Any:
-        if not _is_on(self.config.trainer):
-            return original(self)
-        client = self.training_client
-        with _attribute(client, "train_batch", _balancing(client)):
-            return original(self)
-
-    return fit
+    if not _is_on(self.config.trainer):
+        return original(self)
+    client = self.training_client
+    with _attribute(client, "train_batch", _balancing(client)):
+        return original(self)
 
 
-def make_fit_that_balances(original: Callable[..., Any], _module: ModuleType) -> Callable[..., Any]:
+@around
+def fit_that_balances(original: Any, self: Any) -> Any:
     """Do so for verl 0.8 and 0.9, and let them balance nothing themselves."""
+    if not _is_on(self.config.trainer):
+        return original(self)
+    client, told = self.training_client, self.config
+    untold = _without_balance(told)
+    count, send = self._get_batch_seqlens, _balancing(client)
 
-    def fit(self: Any) -> Any:
-        if not _is_on(self.config.trainer):
+    # The tracker has been given the settings as they are when the first batch is counted.
+    def _get_batch_seqlens(data: Any) -> Any:
+        lengths = count(data)
+        self.config = untold
+        return lengths
+
+    def train_batch(data: Any) -> Any:
+        self.config = told
+        return send(data)
+
+    try:
+        with (
+            _attribute(client, "train_batch", train_batch),
+            _attribute(self, "_get_batch_seqlens", _get_batch_seqlens),
+        ):
             return original(self)
-        client, told = self.training_client, self.config
-        untold = _without_balance(told)
-        count, send = self._get_batch_seqlens, _balancing(client)
-
-        # The tracker has been given the settings as they are when the first batch is counted.
-        def _get_batch_seqlens(data: Any) -> Any:
-            lengths = count(data)
-            self.config = untold
-            return lengths
-
-        def train_batch(data: Any) -> Any:
-            self.config = told
-            return send(data)
-
-        try:
-            with (
-                _attribute(client, "train_batch", train_batch),
-                _attribute(self, "_get_batch_seqlens", _get_batch_seqlens),
-            ):
-                return original(self)
-        finally:
-            self.config = told
-
-    return fit
+    finally:
+        self.config = told
 
 
 @contextmanager
@@ -96,11 +87,7 @@ def _balancing(client: Any) -> Callable[[Any], Any]:
     """Return what hands a batch to the client with its rows in balanced order."""
     ranks = max(client._query_dispatch_info("train")) + 1  # noqa: SLF001 -- as verl's trainer asks
     send = client.train_batch
-
-    def train_batch(data: Any) -> Any:
-        return send(_balanced(data, ranks))
-
-    return train_batch
+    return lambda data: send(_balanced(data, ranks))
 
 
 def _without_balance(config: Any) -> Any:
@@ -149,11 +136,11 @@ def _balanced(data: Any, ranks: int) -> Any:
 
 def _count(workloads: Sequence[int], order: Sequence[int], ranks: int) -> None:
     """Count a batch, and by how much the rank with most work had more as the batch came."""
-    size = len(order) // ranks
     EFFECT.calls += 1
-    if not size or list(order) == sorted(order):
+    if list(order) == sorted(order):
         return
     EFFECT.changed += 1
+    size = len(order) // ranks
     found, given = (
         most_work(workloads, [rows[start : start + size] for start in range(0, len(order), size)])
         for rows in (order, range(len(order)))
@@ -188,7 +175,6 @@ def most_work(workloads: Sequence[int], shares: Sequence[Sequence[int]]) -> int:
 
 
 _TRAINER = "verl.trainer.sft_trainer_ray"
-
 _FIT = f"{_TRAINER}:SFTTrainer.fit"
 _DECORATOR = "verl.single_controller.base.decorator"
 
@@ -200,47 +186,36 @@ _COMMON = (
     f"{_DECORATOR}:dispatch_nd_compute",
     "verl.single_controller.base.worker:Worker._query_dispatch_info",
     "verl.single_controller.ray.base:func_generator",
+    f"{_DECORATOR}:_split_args_kwargs_data_proto",
     "verl.utils.tensordict_utils:get",
+    "verl.utils.tensordict_utils:chunk_tensordict",
+    "verl.utils.tensordict_utils:index_select_tensor_dict",
 )
 
 PATCH = Patch(
     id=ID,
     revision=2,
     summary="SFT on Ray: data parallel ranks that get equal work",
-    why=(
-        "verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
-        "wait for the rank that drew the long ones. With the patch the rows of each global batch are "
-        "reordered before they are handed out: the same samples, as many for each rank, with work by verl's "
-        "own estimate as equal as swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 "
-        "do so themselves, but slowly (they count the lengths twice and partition a float tensor), unevenly "
-        "where few samples are far longer than the rest, and by the padding of padded rows; the patch "
-        "replaces that. The SPMD trainer (verl.trainer.sft_trainer) is left alone: each of its ranks has a "
-        "loader of its own, and no length is known before a sample is loaded."
-    ),
-    evidence=(
-        "verl 0.8.0 balances the ranks of SFT by default (#5679). The contract runs verl's trainer with the "
-        "patch and without, and compares samples, gradients and losses."
-    ),
+    why="verl 0.7's SFT trainer on Ray gives each data parallel rank whatever samples come next, so that all "
+    "wait for the rank that drew the long ones. With the patch the rows of each global batch are reordered "
+    "before they are handed out: the same samples, as many for each rank, with work by verl's own estimate "
+    "as equal as swaps can make it, unless trainer.balance_batch is false. verl 0.8 and 0.9 do so "
+    "themselves, but slowly (they count the lengths twice and partition a float tensor), unevenly where few "
+    "samples are far longer than the rest, and by the padding of padded rows; the patch replaces that. The "
+    "SPMD trainer (verl.trainer.sft_trainer) is left alone: each of its ranks has a loader of its own, and "
+    "no length is known before a sample is loaded.",
+    evidence="verl 0.8.0 balances the ranks of SFT by default (#5679). The contract runs verl's trainer with "
+    "the patch and without, and compares samples, gradients and losses.",
     changes=("speed", "numbers"),
     met="SFT on Ray, unless trainer.balance_batch is false. Each step sees the same samples, on other ranks.",
     upstream=("verl-project/verl#5679",),
     targets=one_target(
         VERL,
-        variant(
-            "0.8",
-            *_COMMON,
-            replaced(_FIT, make_fit_that_balances),
-            f"{_DECORATOR}:_split_args_kwargs_data_proto",
-            "verl.utils.tensordict_utils:chunk_tensordict",
-            "verl.utils.tensordict_utils:index_select_tensor_dict",
-        ),
+        variant("0.8", *_COMMON, replaced(_FIT, fit_that_balances)),
         variant(
             "0.7",
             *_COMMON,
-            replaced(_FIT, make_fit),
-            f"{_DECORATOR}:_split_args_kwargs_data_proto",
-            "verl.utils.tensordict_utils:chunk_tensordict",
-            "verl.utils.tensordict_utils:index_select_tensor_dict",
+            replaced(_FIT, fit),
             "verl.workers.engine_workers:TrainingWorker.train_batch",
         ),
         tells=(_TRAINER,),

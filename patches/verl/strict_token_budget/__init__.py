@@ -1,12 +1,10 @@
 """`verl.strict-token-budget`: no micro-batch over `max_token_len`, and all ranks agree how many there are.
 
-Number and partitions are settled before verl's `rearrange_micro_batches` runs. It never takes fewer than
-`min_num_micro_batch`, and what goes where is what `get_seqlen_balanced_partitions` returns: a context
-variable hands it that. The ranks settle the number in verl's own all-reduce of one integer. A rank that
-cannot go on asks for more micro-batches than anybody has samples, and all ranks raise.
+Number and partitions are settled before verl's `rearrange_micro_batches` runs: it takes the number as
+`min_num_micro_batch`, and the partitions from `get_seqlen_balanced_partitions`. The ranks settle the number
+in verl's own all-reduce of one integer. A rank that cannot go on asks for more micro-batches than anybody has
+samples, and all ranks raise.
 """
-
-from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
@@ -17,7 +15,7 @@ from typing import Any
 
 from overlay.compat.projects import VERL
 from overlay.effect import Figure, effect
-from overlay.patch import Absent, Patch, one_target, replaced, variant
+from overlay.patch import Patch, around, one_target, replaced, variant
 
 #: The names by which jobs catch and filter what the patch says.
 __all__ = ["PATCH", "TokenBudgetError", "TokenBudgetWarning"]
@@ -57,8 +55,6 @@ def make_rearrange(original: Any, module: Any) -> Any:
     parameters = signature(original)
     # verl before 0.7.1 has no groups, and asks all ranks if it is given no process group.
     has_groups = "force_group_size" in parameters.parameters
-    # verl before 0.6.1 has no estimate of the work, and balances tokens.
-    workload = getattr(module, "calculate_workload", lambda lengths: lengths)
 
     @wraps(original)
     def rearrange_micro_batches(*args: Any, **kwargs: Any) -> Any:
@@ -67,8 +63,8 @@ def make_rearrange(original: Any, module: Any) -> Any:
         given = bound.arguments
         group_size, group = given.get("force_group_size", 1), given["dp_group"]
         asks = given["same_micro_num_in_dp"] and not (has_groups and group is None)
-        partitions = settle(
-            *measure(given["batch"], workload, group_size),
+        settled = settle(
+            *measure(given["batch"], module.calculate_workload, group_size),
             cap=int(given["max_token_len"]),
             agree=_all_reduce(module, group) if asks and module.dist.is_initialized() else int,
             divisor=given["num_batches_divided_by"] or 1,
@@ -79,9 +75,9 @@ def make_rearrange(original: Any, module: Any) -> Any:
             dp_group=None,
             num_batches_divided_by=None,
             same_micro_num_in_dp=False,
-            min_num_micro_batch=len(partitions),
+            min_num_micro_batch=len(settled),
         )
-        token = _settled.set(partitions)
+        token = _settled.set(settled)
         try:
             return original(**given)
         finally:
@@ -90,14 +86,11 @@ def make_rearrange(original: Any, module: Any) -> Any:
     return rearrange_micro_batches
 
 
-def make_partitions(original: Any, _module: Any) -> Any:
+@around
+def partitions(original: Any, *args: Any, **kwargs: Any) -> Any:
     """Return what has been settled, and ask the original for everybody else."""
-
-    def get_seqlen_balanced_partitions(seqlen_list: Any, k_partitions: int, equal_size: bool) -> Any:
-        settled = _settled.get()
-        return original(seqlen_list, k_partitions, equal_size) if settled is None else settled
-
-    return get_seqlen_balanced_partitions
+    settled = _settled.get()
+    return original(*args, **kwargs) if settled is None else settled
 
 
 def measure(
@@ -106,8 +99,8 @@ def measure(
     """Return the number of samples, the tokens of the longest, and tokens and workload of each group.
 
     Args:
-        batch: With `input_ids`, nested [samples, tokens] or padded to the width of `attention_mask`, which is
-            then the tokens of the longest.
+        batch: With `input_ids`, nested [samples, tokens], or padded to the width of `attention_mask`, which
+            is then the tokens of the longest.
         workload: Turns tokens per sample into workload per sample, both int64 [samples].
         group_size: How many samples in a row stay together. There are no groups if it does not divide.
 
@@ -226,41 +219,36 @@ def _all_reduce(module: Any, group: Any) -> Callable[[int], int]:
 
 
 _HOME = "verl.utils.seqlen_balancing"
-#: Its result shares a tensor with the lengths: of another type, it would change those.
-_WORKLOAD = f"{_HOME}:calculate_workload"
-_SAME = (
-    replaced(f"{_HOME}:rearrange_micro_batches", make_rearrange),
-    replaced(f"{_HOME}:get_seqlen_balanced_partitions", make_partitions),
-    # Its result comes out where it keeps the bound, and is computed here.
-    f"{_HOME}:karmarkar_karp",
-)
 
 PATCH = Patch(
     id="verl.strict-token-budget",
     revision=2,
     summary="No micro-batch over max_token_len, agreed among the ranks in one all-reduce",
-    why=(
-        "With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "
-        "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one "
-        "of 14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang "
-        "in their next collective. With the patch there are as few micro-batches as it finds to keep the "
-        "bound with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample over "
-        "the limit, or samples that do not divide into groups, are an error on every rank. Samples that must "
-        "stay together and exceed the limit go alone, with a warning. A rank without the patch goes along."
-    ),
-    evidence=(
-        "verl 0.9.1 adds micro-batches too until each keeps max_token_len (#7553). What verl divides within "
-        "the limit stays as it is, which the contract compares."
-    ),
+    why="With dynamic batch sizes verl takes ceil(tokens / max_token_len) micro-batches and balances work "
+    "over them, so that some exceed max_token_len: eight samples of 7 tokens and a limit of 8 give one of "
+    "14, and runs die of memory that fit. A rank that cannot go on raises alone, and the others hang in "
+    "their next collective. With the patch there are as few micro-batches as it finds to keep the bound "
+    "with, never more than 0.9.1 takes, balanced by work, and as many on each rank. A sample over the limit, "
+    "or samples that do not divide into groups, are an error on every rank. Samples that must stay together "
+    "and exceed the limit go alone, with a warning. A rank without the patch goes along.",
+    evidence="verl 0.9.1 adds micro-batches too until each keeps max_token_len (#7553). What verl divides "
+    "within the limit stays as it is, which the contract compares.",
     changes=("numbers", "memory", "hangs"),
-    met=(
-        "use_dynamic_bsz=True. Where a loss is a sum over the batch, only rounding changes. Where it is a "
-        "mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 with use_legacy_worker_impl "
-        "other than disable) and for a critic of verl 0.7 and 0.8 without verl.critic-loss-scale, gradients "
-        "change with the micro-batches."
-    ),
+    met="use_dynamic_bsz=True. Where a loss is a sum over the batch, only rounding changes. Where it is a "
+    "mean over each micro-batch, as in the legacy workers (verl 0.6, and 0.7 with use_legacy_worker_impl "
+    "other than disable) and for a critic of verl 0.7 and 0.8 without verl.critic-loss-scale, gradients "
+    "change with the micro-batches.",
     upstream=("verl-project/verl#7553", "verl-project/verl#6735"),
     targets=one_target(
-        VERL, variant("0.6.1", *_SAME, _WORKLOAD), variant("before 0.6.1", *_SAME, Absent(site=_WORKLOAD))
+        VERL,
+        variant(
+            "0.6.1",
+            replaced(f"{_HOME}:rearrange_micro_batches", make_rearrange),
+            replaced(f"{_HOME}:get_seqlen_balanced_partitions", partitions),
+            # Its result comes out where it keeps the bound, and is computed here.
+            f"{_HOME}:karmarkar_karp",
+            # Its result shares a tensor with the lengths: of another type, it would change those.
+            f"{_HOME}:calculate_workload",
+        ),
     ),
 )

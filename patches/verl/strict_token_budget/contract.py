@@ -1,7 +1,5 @@
 """Each sample is in one micro-batch, and no micro-batch is over the budget."""
 
-from __future__ import annotations
-
 import inspect
 import random
 from typing import Any

@@ -3,8 +3,6 @@
 A broadcast of Ray's returns once its kernel is enqueued, on a stream that no other waits for.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from overlay.compat.projects import VERL
@@ -30,12 +28,10 @@ def make_wait(original: Any, module: Any) -> Any:
 PATCH = Patch(
     id="verl.weight-transfer-order",
     summary="Rollout workers read no bucket of weights before NCCL has written it",
-    why=(
-        "verl's NCCL checkpoint engine takes a broadcast for complete when its kernel has been enqueued. It "
-        "hands the first bucket, which may be the only one, to the inference engine at once. An engine that "
-        "copies on a stream of its own then reads stale memory: wrong weights, with no error. With the patch "
-        "the wait includes the device, which costs one more wait per transfer."
-    ),
+    why="verl's NCCL checkpoint engine takes a broadcast for complete when its kernel has been enqueued. It "
+    "hands the first bucket, which may be the only one, to the inference engine at once. An engine that "
+    "copies on a stream of its own then reads stale memory: wrong weights, with no error. With the patch the "
+    "wait includes the device, which costs one more wait per transfer.",
     evidence="verl 0.9.0 waits for the device too before it hands on the first bucket (#7083).",
     changes=("numbers",),
     met="Weights that are sent to separate rollout workers by the checkpoint engine `nccl`.",

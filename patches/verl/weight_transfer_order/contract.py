@@ -3,8 +3,6 @@
 The stand-in for a device finishes nothing before somebody waits for it, and the reader reads at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import importlib.util

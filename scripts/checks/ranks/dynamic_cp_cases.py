@@ -198,8 +198,8 @@ def _sites() -> list[tuple[str, Any, str]]:
         ("make_prepare", transformer_impl, "prepare_micro_batches"),
         ("make_forward_backward", engine, "forward_backward_batch"),
         ("make_postprocess", head, "postprocess_micro_batch_func"),
-        ("make_is_source", engine, "is_mp_src_rank_with_outputs"),
-        ("make_group", engine, "get_data_parallel_group"),
+        ("is_source", engine, "is_mp_src_rank_with_outputs"),
+        ("get_data_parallel_group", engine, "get_data_parallel_group"),
     ]
 
 

@@ -97,7 +97,13 @@ def test_masked_gae(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> Non
         monkeypatch.setitem(sys.modules, name, module)
     counts = counts_of("slime.masked-gae")
     own = fix("slime.masked-gae")
-    batch = own.make_batch(None, NO_MODULE)
+
+    def upstream(
+        totals: Any, responses: Any, values: Any, rewards: Any, gamma: Any, lambd: Any, chunked: bool = True
+    ) -> Any:
+        raise NotImplementedError
+
+    batch = own.make_batch(upstream, NO_MODULE)
     masked = draw.randint(1, 4)
     for masks in ([[1, 1], [1]], [[1, *[0] * masked], [0, 1]]):
         masks_ = [torch.tensor(mask) for mask in masks]
@@ -113,7 +119,7 @@ def test_masked_gae(monkeypatch: pytest.MonkeyPatch, draw: random.Random) -> Non
 @pytest.mark.parametrize("patch", ["slime.metrics", "verl.metrics"])
 def test_metrics(patch: str) -> None:
     counts = counts_of(patch)
-    log = fix(patch).make_log(lambda *given: given, NO_MODULE)
+    log = fix(patch).log(lambda *given: given, NO_MODULE)
     for _ in range(3):
         log(None, {"loss": 1.0}, 1)
     assert counts.read() == {"changed": 3}
@@ -121,10 +127,13 @@ def test_metrics(patch: str) -> None:
 
 def test_offload_shared_storage() -> None:
     counts = counts_of("verl.offload-shared-storage")
-    # Of a device without memory: what counts is that it is not the CPU's.
-    can_resize = fix("verl.offload-shared-storage").make_can_resize(lambda tensor: True, NO_MODULE)
-    alone: Any = torch.zeros(3, device="meta")
+    # Of a device without memory: what counts is that it is not the CPU's, where nothing is ever freed.
+    make = fix("verl.offload-shared-storage").make_can_resize
+    can_resize = make(lambda tensor: True, NO_MODULE)
+    alone, here = torch.zeros(3, device="meta"), torch.zeros(3)
     assert can_resize(alone)
+    assert not can_resize(here)
+    assert not make(lambda tensor: False, NO_MODULE)(alone)
     shared: Any = torch.zeros(5, device="meta")
     view = shared[:2]
     with pytest.warns(UserWarning, match="another tensor holds them"):

@@ -99,13 +99,13 @@ def test_checkpoint_step() -> None:
 
     actor = SimpleNamespace(args=SimpleNamespace(ckpt_step=7))
     for path in ("7", "9"):
-        fix("slime.checkpoint-step").make_load_other(load, NO_MODULE)(actor, "ref", path)
+        fix("slime.checkpoint-step").load_other(load, NO_MODULE)(actor, "ref", path)
     assert counts.read() == {"calls": 2, "changed": 1}
 
 
 def test_allgather_cp_models() -> None:
     counts = counts_of("slime.allgather-cp-models")
-    validate = fix("slime.allgather-cp-models").make_validate(lambda *_: None, NO_MODULE)
+    validate = fix("slime.allgather-cp-models").validate(lambda *_: None, NO_MODULE)
     args = SimpleNamespace(allgather_cp=True, context_parallel_size=2)
     with pytest.raises(ValueError, match="allgather-cp"):
         validate(args, SimpleNamespace(architectures=["Qwen3ForCausalLM"]))

@@ -43,7 +43,7 @@ def test_distillation_loss_scale() -> None:
     counts = counts_of("verl.distillation-loss-scale")
     told: dict[str, Any] = {}
     config = SimpleNamespace(global_batch_info=told, loss_scale_factor=None)
-    loss = fix("verl.distillation-loss-scale").make_distillation_loss(lambda *_: None, NO_MODULE)
+    loss = fix("verl.distillation-loss-scale").distillation_loss(lambda *_: None, NO_MODULE)
     for tokens in (10, 10, 12):
         loss(config, None, None, {"dp_size": 2, "batch_num_tokens": tokens, "global_batch_size": 4})
     assert counts.read() == {"calls": 3, "changed": 2}
@@ -73,7 +73,7 @@ def test_weight_transfer_order() -> None:
 
 def test_lora_own_memory() -> None:
     counts = counts_of("verl.lora-own-memory")
-    update = fix("verl.lora-own-memory").make_update_weights(lambda *_: None, NO_MODULE)
+    update = fix("verl.lora-own-memory").update_weights(lambda *_: None, NO_MODULE)
     weights = [("a", torch.zeros(2)), ("b", torch.zeros(3))]
     for adapter, synced in (({"r": 8}, True), ({"r": 8}, False), (None, True)):
         update(None, weights, adapter, synced)
@@ -115,7 +115,7 @@ def test_mooncake_mark() -> None:
 
 def test_seeded_validation() -> None:
     counts = counts_of("verl.seeded-validation")
-    bootstrap = fix("verl.seeded-validation").make_bootstrap_metric(lambda *_: 1, NO_MODULE)
+    bootstrap = fix("verl.seeded-validation").bootstrap_metric(lambda *_: 1, NO_MODULE)
     bootstrap([1.0], 1, [])
     assert counts.read() == {"changed": 1}
 
@@ -142,9 +142,9 @@ def test_resumed_lr_schedule_of_verl(draw: random.Random) -> None:
     manager = SimpleNamespace(
         use_checkpoint_opt_param_scheduler=False, should_load_extra=True, lr_scheduler=Scheduler()
     )
-    fix("verl.resume-lr-schedule").make_load_checkpoint(original, NO_MODULE)(manager, "here")
+    fix("verl.resume-lr-schedule").load_checkpoint(original, NO_MODULE)(manager, "here")
     manager.use_checkpoint_opt_param_scheduler = True  # verl does so itself
-    fix("verl.resume-lr-schedule").make_load_checkpoint(original, NO_MODULE)(manager, "here")
+    fix("verl.resume-lr-schedule").load_checkpoint(original, NO_MODULE)(manager, "here")
     assert counts.read() == {"calls": 1, "changed": 1, "steps": steps}
 
 

@@ -197,7 +197,7 @@ def test_moe_aux_scale_of_verl(monkeypatch: pytest.MonkeyPatch, draw: random.Ran
 
     monkeypatch.setattr(utils, "get_model_config", config_of)
     monkeypatch.setattr(own, "_told", lambda *_call, **_shared: {})
-    for make, times in ((own.make_get_shared, data), (own.make_get, data * context)):
+    for make, times in ((own.get_shared, data), (own.get, data * context)):
         counts.clear()
         schedule = make(lambda: lambda **_call: None, NO_MODULE)()
         for model, only in (("per token", False), ("per token", True), ("per batch", False)):

@@ -84,7 +84,7 @@ def test_what_zigzag_ranks_put_together_keeps_to_the_device(monkeypatch: pytest.
     monkeypatch.setattr(dist, "all_reduce", lambda values, group=None: values)
     values = [torch.empty(6, device="meta", requires_grad=True)]
     with Across() as across:
-        response_rows.spread_over_zigzag(values, [[(0, 3)], [(4, 7)]], 0, Module, [4, 4], [3, 3])  # type: ignore[arg-type]
+        response_rows.spread_over_zigzag(values, [[(0, 3)], [(4, 7)]], 0, Module, [4, 4], [3, 3])
     assert not across.seen
 
 

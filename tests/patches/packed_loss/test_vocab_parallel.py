@@ -180,15 +180,6 @@ def test_a_metric_costs_nothing_and_changes_no_number() -> None:
     assert torch.equal(found[0], found[3])
 
 
-def test_a_gradient_that_nobody_expected_is_right() -> None:
-    case = Case("unexpected")
-    weights = case.weights()
-    leaf = case.leaf.clone().requires_grad_()
-    log_prob, entropy = compute(leaf, case.targets, case.ask(entropy_gradient=False))
-    (found,) = torch.autograd.grad([log_prob, entropy], leaf, list(weights))
-    close(found, reference(case, weights)[2])
-
-
 def test_without_entropy_or_with_the_entropy_alone() -> None:
     case = Case("alone")
     leaf = case.leaf.clone().requires_grad_()

@@ -68,23 +68,6 @@ def logits() -> Any:
     return torch.randn(1, sum(TOTALS) + 2, VOCABULARY).requires_grad_()
 
 
-def test_lists_shapes_and_values(module: Any) -> None:
-    function, x, given = fix.make_lists(lambda: None, module), logits(), batch()
-    found = function(x, **given)
-    assert {key: [tuple(value.shape) for value in values] for key, values in found.items()} == {
-        "log_probs": [(4,), (0,), (5,)],
-        "entropy": [(4,), (0,), (5,)],
-    }
-    logs = torch.log_softmax(x[0].double() / 0.8, -1)
-    for sample, start in ((0, 4), (2, 13)):
-        rows = logs[start : start + RESPONSES[sample]]
-        tokens = given["unconcat_tokens"][sample][-RESPONSES[sample] :]
-        torch.testing.assert_close(found["log_probs"][sample].double(), rows.gather(1, tokens[:, None])[:, 0])
-        torch.testing.assert_close(found["entropy"][sample].double(), -(rows.exp() * rows).sum(-1))
-    assert list(function(x, **{**given, "with_entropy": False})) == ["log_probs"]
-    assert given["args"] == arguments()
-
-
 @pytest.mark.parametrize("changed", [{}, {"entropy_coef": 0.1}, {"loss_type": "custom_loss"}])
 def test_the_entropy_is_part_of_the_graph_whatever_a_loss_does_with_it(module: Any, changed: Any) -> None:
     """With a coefficient of zero too: a loss may have another use for it, and its gradient is right."""
@@ -173,7 +156,7 @@ def test_releases_differ_in_what_they_return_and_take(module: Any) -> None:
     assert asked == [{**given, **sets}]
 
 
-@pytest.mark.parametrize("make", [fix.make_loss, fix.make_loss_with_top_p])
+@pytest.mark.parametrize("make", [fix.loss, fix.loss_with_top_p])
 def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
     seen: list[Any] = []
 
@@ -197,7 +180,7 @@ def test_nothing_is_attached_where_the_logits_come_from_here(make: Any) -> None:
 
 def test_with_top_p_sets_upstream_attaches_as_it_does() -> None:
     seen: list[Any] = []
-    function = fix.make_loss_with_top_p(lambda args, *_: seen.append(args), ModuleType("loss"))
+    function = fix.loss_with_top_p(lambda args, *_: seen.append(args), ModuleType("loss"))
     for share, attached in ((1.0, False), (0.9, True)):
         function(arguments(allgather_cp=True, rollout_top_p=share), {}, 1, 1, None)
         assert seen.pop().allgather_cp is attached

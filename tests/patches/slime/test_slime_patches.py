@@ -15,27 +15,16 @@ from hypothesis import strategies as st
 from overlay import log
 from overlay.patches._partition import first_fit_count, holds
 from overlay.patches._slime_step import current
-from overlay.patches.slime.capped_partitions import (
-    make_capped,
-    make_iterator,
-    make_pack,
-    make_schedule,
-    make_split,
-)
+from overlay.patches.slime import capped_partitions, vpp_ceiling
+from overlay.patches.slime.capped_partitions import make_iterator, make_pack, make_split
 from overlay.patches.slime.fast_partitioner import make_karmarkar_karp
-from overlay.patches.slime.vpp_ceiling import (
-    make_config,
-    make_count,
-    make_count_286,
-    rounded,
-    rounded_up,
-)
+from overlay.patches.slime.vpp_ceiling import rounded, rounded_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CAPPED = {"get_data_iterator": make_iterator, "get_seqlen_balanced_partitions": make_split}
-BOTH = {**CAPPED, "get_minimum_num_micro_batch_size": make_count}
+BOTH = {**CAPPED, "get_minimum_num_micro_batch_size": vpp_ceiling.count}
 
 #: What the factories do not look at.
 NO_MODULE: Any = None
@@ -96,7 +85,7 @@ def test_the_number_is_a_multiple_or_every_rank_says_why(
     drawn: tuple[list[list[int]], int], group: int, up: bool
 ) -> None:
     ranks, budget = drawn
-    count = make_count_286 if up else make_count
+    count = vpp_ceiling.count_286 if up else vpp_ceiling.count
     makers = {**CAPPED, "get_minimum_num_micro_batch_size": count}
     plain = FakeSlime(ranks, stages=2, group=group, up=up).run(budget)
     found = FakeSlime(ranks, stages=2, group=group, up=up).put_in(**makers).run(budget)
@@ -197,8 +186,8 @@ def test_rounding(lengths: list[int], count: int, group: int, down: int, up: int
 
 
 def test_slime_0_1_is_told_the_context_parallel_size_and_aligns_virtual_stages_only() -> None:
-    count = make_count(lambda lengths, most, size: first_fit_count(lengths, most * size), NO_MODULE)
-    config = make_config(lambda model: model.config, NO_MODULE)
+    count = vpp_ceiling.count(lambda lengths, most, size: first_fit_count(lengths, most * size), NO_MODULE)
+    config = vpp_ceiling.config(lambda model: model.config, NO_MODULE)
     model = SimpleNamespace(config=SimpleNamespace(microbatch_group_size_per_vp_stage=4))
     assert count([60] * 3, 50, 2) == 3
     assert config(model) is model.config
@@ -212,7 +201,7 @@ def test_slime_0_1_is_told_the_context_parallel_size_and_aligns_virtual_stages_o
 
 
 def test_the_helper_of_upstreams_cure_is_balanced_and_leaves_none_empty() -> None:
-    helper = make_capped(len, NO_MODULE)
+    helper = capped_partitions.capped(len, NO_MODULE)
     assert helper([5, 1, 1], 2, 4) == [[0], [1, 2]]
     assert all(helper([4, 4, 1, 1, 1, 1, 1], 4, 8))
 
@@ -243,7 +232,7 @@ def schedule(
         more = {"use_dynamic_batch_size": True, "balance_by_flops": True, "max_per_bin": budget, **options}
         return packing(total_lengths, args=None, micro_batch_size=1, **more)
 
-    built = make_schedule(build, module)
+    built = capped_partitions.schedule(build, module)
     sizes = {"dp_size": ranks, "vpp_size": virtual, "microbatch_group_size_per_vp_stage": group}
     return built(None, sizes, lengths, global_batch_size=1, rollout_indices=[])  # type: ignore[no-any-return]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,6 @@ import overlay.patches.verl.strict_token_budget as fix
 from overlay.patches.verl.strict_token_budget import (
     TokenBudgetError,
     TokenBudgetWarning,
-    make_partitions,
     make_rearrange,
     measure,
     settle,
@@ -223,16 +223,10 @@ def test_the_error_is_what_either_kind_of_release_raises() -> None:
         settle(1, 9, [9], [9], cap=8, agree=int)
 
 
-def test_a_nested_batch_is_measured() -> None:
+def test_a_batch_is_measured_nested_padded_and_where_groups_do_not_divide_it() -> None:
     assert measure(batch([3, 0, 5, 1]), workload) == (4, 5, [3, 0, 5, 1], [18, 0, 40, 4])
     assert measure(batch([3, 0, 5, 1]), workload, 2) == (4, 5, [3, 6], [18, 44])
-
-
-def test_a_padded_batch_is_as_long_as_it_is_wide() -> None:
     assert measure(batch([3, 0, 5, 1], 7), workload, 4) == (4, 7, [9], [62])
-
-
-def test_what_does_not_divide_has_no_groups() -> None:
     assert measure(batch([3, 0, 5]), workload, 2) == (3, 5, [], [])
 
 
@@ -262,37 +256,28 @@ def fake(*, initialized: bool = True, other: int = 1) -> Any:
     return SimpleNamespace(dist=dist, calculate_workload=workload, get_device_name=lambda: "cpu")
 
 
+def with_parameters(original: Any, *, groups: bool = True) -> Any:
+    """Return a function with the parameters of verl's `rearrange_micro_batches`: groups are of 0.7.1."""
+    optional = ("dp_group", "num_batches_divided_by", "same_micro_num_in_dp", "min_num_micro_batch")
+    usual: dict[str, Any] = {**dict.fromkeys(optional), "same_micro_num_in_dp": True}
+    usual |= {"force_group_size": 1} if groups else {}
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    made = [inspect.Parameter(name, kind) for name in ("batch", "max_token_len")]
+    made += [inspect.Parameter(name, kind, default=value) for name, value in usual.items()]
+    original.__signature__ = inspect.Signature(made)
+    return original
+
+
 def rearranged(module: Any, *, groups: bool, **arguments: Any) -> tuple[list[list[int]], dict[str, Any]]:
     """Return the partitions that an original gets, and the arguments that it is called with."""
-    partitions = make_partitions(lambda *args: "the original's", module)
+    partitions = fix.partitions(lambda *_args, **_named: "the original's", module)
     seen: dict[str, Any] = {}
 
-    def ungrouped(
-        batch: Any,
-        max_token_len: Any,
-        dp_group: Any = None,
-        num_batches_divided_by: int | None = None,
-        same_micro_num_in_dp: bool = True,
-        min_num_micro_batch: int | None = None,
-        use_dynamic_bsz_balance: bool = True,
-    ) -> Any:
-        seen.update(locals())
+    def original(**given: Any) -> Any:
+        seen.update(given)
         return partitions([1, 2], 1, equal_size=False)
 
-    def grouped(
-        batch: Any,
-        max_token_len: Any,
-        dp_group: Any = None,
-        num_batches_divided_by: int | None = None,
-        same_micro_num_in_dp: bool = True,
-        min_num_micro_batch: int | None = None,
-        use_dynamic_bsz_balance: bool = True,
-        force_group_size: int = 1,
-    ) -> Any:
-        seen.update(locals())
-        return partitions([1, 2], 1, equal_size=False)
-
-    made = make_rearrange(grouped if groups else ungrouped, module)
+    made = make_rearrange(with_parameters(original, groups=groups), module)
     found = made(batch([4, 4, 4, 4]), 8, **arguments)
     assert partitions([1, 2], 1, equal_size=False) == "the original's"
     return found, seen
@@ -325,18 +310,11 @@ def test_ranks_are_asked_once_where_upstream_asks_them(
 
 def test_what_was_settled_is_forgotten_when_the_original_raises() -> None:
     module = fake(initialized=False)
-    partitions = make_partitions(lambda *args: "the original's", module)
+    partitions = fix.partitions(lambda *_args, **_named: "the original's", module)
 
-    def original(
-        batch: Any,
-        max_token_len: Any,
-        dp_group: Any = None,
-        num_batches_divided_by: Any = None,
-        same_micro_num_in_dp: bool = True,
-        min_num_micro_batch: Any = None,
-    ) -> Any:
+    def original(**_given: Any) -> Any:
         raise KeyError("position_ids")
 
     with pytest.raises(KeyError):
-        make_rearrange(original, module)(batch([4]), 8)
+        make_rearrange(with_parameters(original), module)(batch([4]), 8)
     assert partitions([1], 1, equal_size=False) == "the original's"

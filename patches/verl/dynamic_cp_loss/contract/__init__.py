@@ -1,7 +1,5 @@
 """What `verl.dynamic-cp-loss` is held to: two ranks have the gradient, loss and outputs of one process."""
 
-from __future__ import annotations
-
 from overlay.patch import Contract
 
 TRAININGS = ("fresh/0", "pairs", "mixed", "per token loss", "ppo token-mean", "ppo entropy and KL")

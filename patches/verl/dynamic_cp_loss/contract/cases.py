@@ -1,7 +1,5 @@
 """The cases of the contract, run on every rank of a gloo job (see `overlay.compat.ranks.engine_main`)."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,7 +1,5 @@
 """No value is lost, and memory is freed as early as ever (`offloading` offloads drawn models)."""
 
-from __future__ import annotations
-
 import overlay
 from overlay.patch import Contract
 from overlay.testing import assert_applied, enable

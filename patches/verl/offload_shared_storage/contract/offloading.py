@@ -6,8 +6,6 @@ where what is on the CPU already is offloaded. What would be read from a storage
 comes out as nan.
 """
 
-from __future__ import annotations
-
 import random
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A resumed job sees the batches of one that was not stopped (`jobs` has the jobs)."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 from collections.abc import Iterator

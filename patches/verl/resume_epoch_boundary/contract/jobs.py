@@ -4,8 +4,6 @@ Of an SFT trainer, `fit` runs, with verl's loader over a few rows; there is no m
 runs what saves and loads, and the loop over the epochs is written anew: `fit` wants a cluster there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

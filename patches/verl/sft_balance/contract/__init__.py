@@ -4,8 +4,6 @@
 has what there is none of on a CPU.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

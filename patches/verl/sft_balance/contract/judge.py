@@ -1,7 +1,5 @@
 """What is held of a run of verl's SFT trainer: how even its steps are, and that they lose nothing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import zip_longest

@@ -6,8 +6,6 @@ does not use here (`overlay.compat.verl_imports`), and the training worker: `Wor
 reductions are over gloo.
 """
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections.abc import Callable

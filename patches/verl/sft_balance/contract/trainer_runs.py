@@ -3,8 +3,6 @@
 A program of its own: the release is first on the path, here and in the workers.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io
@@ -38,41 +36,21 @@ def config(lengths: list[int], batch: int, folder: str, ranks: int, **changes: A
     """Return the settings of a run, closed against names that it has not, as verl's own are."""
     from omegaconf import OmegaConf
 
-    settings = OmegaConf.create(
-        {
-            "data": {
-                "train_files": lengths,
-                "val_files": None,
-                "train_batch_size": batch,
-                "micro_batch_size_per_gpu": 1,
-                "max_token_len_per_gpu": 65536,
-                "use_dynamic_bsz": True,
-                "pad_mode": "no_padding",
-                "max_length": max(lengths),
-                "multi_modal": False,
-                "num_workers": 0,
-                "custom_cls": {"path": stand_in.__file__, "name": "Samples"},
-            },
-            "model": {"use_remove_padding": True},
-            "trainer": {
-                "project_name": "sft",
-                "experiment_name": "balance",
-                "logger": ["console"],
-                "device": "cpu",
-                "nnodes": 1,
-                "n_gpus_per_node": ranks,
-                "total_epochs": 1,
-                "total_training_steps": None,
-                "save_freq": -1,
-                "test_freq": -1,
-                "default_local_dir": folder,
-                "default_hdfs_dir": None,
-                "max_ckpt_to_keep": None,
-                "resume_mode": "disable",
-                "resume_from_path": None,
-            },
-        }
-    )
+    settings = OmegaConf.create({
+        "data": {
+            "train_files": lengths, "val_files": None, "train_batch_size": batch,
+            "micro_batch_size_per_gpu": 1, "max_token_len_per_gpu": 65536, "use_dynamic_bsz": True,
+            "pad_mode": "no_padding", "max_length": max(lengths), "multi_modal": False, "num_workers": 0,
+            "custom_cls": {"path": stand_in.__file__, "name": "Samples"},
+        },
+        "model": {"use_remove_padding": True},
+        "trainer": {
+            "project_name": "sft", "experiment_name": "balance", "logger": ["console"], "device": "cpu",
+            "nnodes": 1, "n_gpus_per_node": ranks, "total_epochs": 1, "total_training_steps": None,
+            "save_freq": -1, "test_freq": -1, "default_local_dir": folder, "default_hdfs_dir": None,
+            "max_ckpt_to_keep": None, "resume_mode": "disable", "resume_from_path": None,
+        },
+    })  # fmt: skip
     for name, value in changes.items():
         OmegaConf.update(settings, name.replace("__", "."), value)
     OmegaConf.set_struct(settings, True)
