@@ -82,7 +82,7 @@ def test_what_was_tried_is_tried_by_a_test_on_each_release(defect: Defect) -> No
     assert name in functions(file)
     if file == "tests/real/test_advice.py":
         source = (ROOT / file).read_text(encoding="utf-8")
-        assert f'@pytest.mark.parametrize("name", having("{defect.id}"))\ndef {name}(' in source
+        assert f'@having("{defect.id}")\ndef {name}(' in source
 
 
 def test_how_a_defect_was_shown_is_true(defect: Defect) -> None:

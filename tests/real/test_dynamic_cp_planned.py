@@ -25,7 +25,14 @@ def prepare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     pytest.importorskip("verl", reason="verl is not installed")
     monkeypatch.setenv("OVERLAY_DCP", "mixed")
     token = dynamic_cp_loss._run.set((RANKS, RANKS, CAP))
-    yield dynamic_cp_loss.make_prepare(lambda *given: given, SimpleNamespace())  # type: ignore[arg-type]
+
+    # The names are verl's: the wrapper reads what it is given by them.
+    def original(
+        data: Any, dp_group: Any = None, num_batches_divided_by: Any = None, min_num_micro_batch: Any = None
+    ) -> Any:
+        return data, dp_group, num_batches_divided_by
+
+    yield dynamic_cp_loss.make_prepare(original, SimpleNamespace())  # type: ignore[arg-type]
     dynamic_cp_loss._run.reset(token)
 
 
