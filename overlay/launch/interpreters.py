@@ -34,6 +34,8 @@ class Interpreter(Record):
     path: str
     #: Options of its own that matter here, such as `-S`.
     options: tuple[str, ...] = ()
+    #: The words of `env` that start it: they decide which variables it gets.
+    behind: tuple[str, ...] = ()
 
 
 def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter | None:
@@ -55,8 +57,11 @@ def interpreter_of(words: Sequence[str], path: str | None = None) -> Interpreter
     if named:
         return interpreter_of(named, path)
     if os.path.basename(words[0]) in _STARTERS:
-        later = (interpreter_of(words[start:], path) for start in range(1, len(words)))
-        return next((found for found in later if found is not None), None)
+        for start in range(1, len(words)):
+            found = interpreter_of(words[start:], path)
+            if found is not None:
+                env = tuple(words[:start]) if os.path.basename(words[0]) == "env" else ()
+                return Interpreter(path=found.path, options=found.options, behind=env + found.behind)
     return None
 
 
@@ -147,8 +152,9 @@ def ask(interpreter: Interpreter, environ: Mapping[str, str], patience: float = 
     """
     try:
         done = subprocess.run(
-            [interpreter.path, *interpreter.options, "-c", _PROBE], env={**environ}, capture_output=True,
-            text=True, errors="replace", timeout=patience, check=False, stdin=subprocess.DEVNULL,
+            [*interpreter.behind, interpreter.path, *interpreter.options, "-c", _PROBE], env={**environ},
+            capture_output=True, text=True, errors="replace", timeout=patience, check=False,
+            stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(f"{interpreter.path} did not start within {patience:.0f} s") from error

@@ -86,6 +86,10 @@ def refusal(interpreter: Interpreter, answer: Answer) -> str:
         return f"{shown} says: {answer.said.removeprefix('overlay: ')}"
     if "-S" in interpreter.options:
         return f"{shown} reads no start-up files: leave out -S"
+    if interpreter.behind and not answer.other:
+        return (
+            f"{' '.join((*interpreter.behind, shown))} does not get the variables OVERLAY...: leave out env"
+        )
     if not answer.other:
         return diagnose().reason or f"{shown} was not enabled, and does not say why"
     return (

@@ -137,7 +137,19 @@ class Engine:
                 log.warning(f"NOT enabled: {text}")
             waiting.remove()
 
+    def _at_exit(self) -> None:
+        """Say what was imported past the hook, and never patched."""
+        asked = self._waiting or self._opened
+        if asked is not None and (missed := asked.missed()):
+            log.warning(
+                f"NOT patched: {', '.join(missed)} was imported past overlay, by a finder that stands before "
+                "it on sys.meta_path, or in its place: call overlay.enable() once that finder is there"
+            )
+
     def _begin(self, asked: settings.Settings) -> None:
+        import atexit
+
+        atexit.register(self._at_exit)
         log.set_level(asked.log_level)
         for sentence in settings.unknown():
             log.warning(sentence)
@@ -204,7 +216,10 @@ class Engine:
                     None if strict is None else settings.strict(strict),
                 )
         try:
-            session.catch_up(0.0 if woken else PATIENCE)
+            if woken:
+                session.catch_up_late()
+            else:
+                session.catch_up(PATIENCE)
         except BaseException:
             if opened:
                 self.disable()
@@ -222,6 +237,9 @@ class Engine:
                 session.close()
                 self._last = session.status()
                 self._opened = None
+            import atexit
+
+            atexit.unregister(self._at_exit)
 
     def plan(
         self,
@@ -357,7 +375,7 @@ class Engine:
         session = self._session
         if session is not None:
             try:
-                session.catch_up()
+                session.catch_up_late()
             except PatchError:
                 log.debug("what was refused stays refused: the ledger says so")
         return self._status(session.status() if session is not None else self._last)

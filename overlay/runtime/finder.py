@@ -102,6 +102,10 @@ class WatchingFinder:
                 return spec
         return None
 
+    def has_met(self, name: str) -> bool:
+        """Return whether the hook reports a module, now or when it has been executed."""
+        return name in self._hooked or name in self._awaited
+
     def has_executed(self, name: str, module: object) -> bool:
         """Return whether a module that is there has been executed. If not, it will be reported then."""
         if getattr(spec_of(module), "_initializing", False):  # a circular import, say

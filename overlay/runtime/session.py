@@ -95,7 +95,7 @@ class Session:
         #: Modules that were executed before, or more than once: functions of an earlier life may be anywhere.
         self._lived = modules_with_functions(_perhaps_imported(self._watched))
         self._finder = WatchingFinder(
-            frozenset(self._watched), self._imported, at_start=at_start, passed=self.catch_up
+            frozenset(self._watched), self._imported, at_start=at_start, passed=self.catch_up_late
         )
         self._finder.install()
 
@@ -125,6 +125,25 @@ class Session:
             for entry in self.entries.values():
                 entry.settle()
             return tuple(entry.status(wait=wait) for entry in self.entries.values())
+
+    def catch_up_late(self) -> None:
+        """Catch up, and name what came past the hook and is patched only now."""
+        late = self.missed()
+        try:
+            self.catch_up()
+        finally:
+            late = [n for n in late if any(entry.state == "applied" for entry in self._watched[n])]
+            if late:
+                log.warning(
+                    f"{', '.join(late)} was imported past overlay, by a finder that stands before it on "
+                    "sys.meta_path: it is patched only now"
+                )
+
+    def missed(self) -> list[str]:
+        """Return the watched modules that were imported past the hook and have not been handled."""
+        seen = {id(module) for module in self._seen.values()}
+        there = [(name, sys.modules.get(name)) for name in self._watched if not self._finder.has_met(name)]
+        return sorted(name for name, module in there if module is not None and id(module) not in seen)
 
     def catch_up(self, patience: float = 0.0) -> None:
         """Handle watched modules that were imported before the hook was there, or past it.

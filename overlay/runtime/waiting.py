@@ -54,11 +54,19 @@ class Waiting:
         """Go away, if it is there."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
+    def missed(self) -> list[str]:
+        """Return the packages that were imported without a word to this finder."""
+        return sorted(self._packages.intersection(sys.modules))
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Wake the engine if it is time, and ask its finder, which nobody else does for this module."""
         ours = fullname.partition(".")[0] in self._packages
+        if sys.meta_path[0] is not self and self in sys.meta_path:
+            # Somebody came first, who might answer for an upstream one day, or has.
+            sys.meta_path[:] = [self, *(finder for finder in sys.meta_path if finder is not self)]
+            ours = ours or not self._packages.isdisjoint(sys.modules)
         if not ours and not runs_one_of(self._packages, sys._getframe(1)):  # noqa: SLF001 -- who imports
             return None
         self.wake()

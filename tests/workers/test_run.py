@@ -122,6 +122,16 @@ def test_an_interpreter_that_reads_no_start_up_files_is_refused(worksite: Venv) 
     assert selected(run(worksite, "python", "-I", "-c", "print('ran')", "-S")) == ["ran"]
 
 
+def test_variables_that_env_takes_away_start_nothing(worksite: Venv) -> None:
+    for words in (["env", "-i"], ["env", "-u", "OVERLAY"], ["nohup", "env", "-i", "A=1"]):
+        done = run(worksite, *words, str(worksite.python), "-c", PROBE)
+        assert done.returncode == 1, done.stderr
+        assert done.stdout == ""
+        assert f"{' '.join(words[-2:])} {worksite.python} does not get" in done.stderr
+    done = run(worksite, "env", "A=1", str(worksite.python), "-c", PROBE, **PACK)
+    assert done.stdout.split()[-1] == PATCHED, done.stderr
+
+
 def test_of_a_shell_the_first_python_is_asked_and_it_is_started(worksite: Venv, other: Venv) -> None:
     done = run(worksite, "sh", "-c", "echo ran")
     assert (done.stdout, done.stderr) == ("ran\n", "")

@@ -218,6 +218,7 @@ CASES: tuple[Case, ...] = (
         _MIXED,
         shows=("slime.eps-clip-c",),
         settings=("--use-rollout-logprobs", "--eps-clip-c", "1.5"),
+        rewards=(-1.0, 1.0),  # only a negative advantage is clipped from there
     ),
     Case(
         "critic at temperature 0.8, DP 2",

@@ -120,13 +120,18 @@ def test_a_reload_is_no_news(
     assert "left behind" not in capsys.readouterr().err
 
 
-def test_a_module_that_comes_past_the_hook_is_caught_up_with(upstream: Upstream, enabled: Engines) -> None:
+def test_a_module_that_comes_past_the_hook_is_caught_up_with(
+    upstream: Upstream, enabled: Engines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And named: what called it before was not patched."""
     engine = enabled(upstream.patch())
     with past_the_hook():
         core = upstream.load()
     assert core.scale(1) == 2
     assert engine.status().patches[0].state == "applied"
     assert core.scale(1) == 200
+    engine.status()
+    assert capsys.readouterr().err.count("fakeup.core was imported past overlay") == 1
 
 
 def test_a_module_that_a_finder_in_front_imports_is_caught_up_with(

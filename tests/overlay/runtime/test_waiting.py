@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import runpy
 import subprocess
 import sys
 import threading
 import types
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -64,6 +66,43 @@ def test_nothing_is_loaded_before_an_upstream_is_imported(armed: Armed) -> None:
     assert armed.loads == 0
     assert core().scale(1) == 200
     assert armed.loads == 1
+
+
+@pytest.fixture
+def in_front() -> Iterator[None]:
+    """Put a finder in front that answers for the toy upstream itself."""
+
+    def found(name: str, path: Any, target: object = None) -> Any:
+        return PathFinder.find_spec(name, path) if name.startswith(PACKAGE) else None
+
+    finder: Any = types.SimpleNamespace(find_spec=found)
+    sys.meta_path.insert(0, finder)
+    yield
+    sys.meta_path.remove(finder)
+
+
+@pytest.mark.parametrize("before", [[], [PACKAGE]])
+def test_a_finder_that_comes_first_does_not_keep_it_out(
+    armed: Armed, before: list[str], in_front: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is imported next brings overlay to the front again."""
+    for name in before:
+        importlib.import_module(name)
+    assert importlib.util.find_spec("no_such_module") is None
+    assert core().scale(1) == 200
+    assert "past overlay" not in capsys.readouterr().err
+
+
+def test_an_upstream_that_a_finder_in_front_imports_is_patched_late_and_named(
+    armed: Armed, in_front: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = core()
+    assert there.scale(1) == 2
+    armed.engine._at_exit()
+    assert "NOT patched: fakeup was imported past overlay" in capsys.readouterr().err
+    assert importlib.util.find_spec("no_such_module") is None
+    assert there.scale(1) == 200
+    assert "fakeup.core was imported past overlay" in capsys.readouterr().err
 
 
 def test_whoever_asks_does_not_wait(armed: Armed) -> None:
