@@ -61,7 +61,7 @@ def on_each(mode: str, cases: Sequence[tuple[str, Case]] = EACH) -> pytest.MarkD
 
 
 def without(case: Case) -> Case:
-    """Return a case with all that it selects but the (first) patch that it shows, and those that lean on that."""
+    """Return a case with all that it selects but the patch that it shows first, and those that lean on it."""
     shown = case.shows[0]
     leaning = [name for name, patch in load_patches().items() if shown in patch.requires]
     return replace(case, select=", ".join([case.select, *(f"-{name}" for name in (shown, *leaning))]))
