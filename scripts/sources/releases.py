@@ -26,7 +26,6 @@ from sources.git_sources import UPSTREAMS, FetchError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from overlay.patch import Patch
 
 LIST = Path(__file__).resolve().parents[2] / "compat" / "releases.txt"
 
@@ -116,19 +115,6 @@ def available(listed: Sequence[Release], missing: dict[str, str]) -> Iterator[tu
             yield release, fetch(release)
         except FetchError as error:  # noqa: PERF203 -- each may be had or not
             missing[release.name] = str(error)
-
-
-def for_patch(patch: Patch, missing: dict[str, str]) -> Iterator[tuple[Release, Path]]:
-    """Yield the listed releases of a patch's projects, as `available` does."""
-    wanted = {_short(target.project.name) for target in patch.targets}
-    # An image is of its parts; a head of one project has one.
-    listed = [one for one in read() if wanted & {_short(part) for part in one.parts or (one.name,)}]
-    return available(listed, missing)
-
-
-def _short(name: str) -> str:
-    """Return the first word of a project's name, as patch ids and commits of git have it."""
-    return re.split(r"==|[ -]", name)[0]
 
 
 def _paths(part: str) -> tuple[str, ...]:
