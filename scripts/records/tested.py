@@ -31,7 +31,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checks import SEED, triton_on_cpu
+import triton_on_cpu
+from checks import SEED
+
 from overlay.auditing.judge import as_patch
 from overlay.base.settings import ALONE
 from overlay.catalogue.known_defects import load_defects

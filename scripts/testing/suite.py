@@ -7,7 +7,7 @@ output, and just before it stand what the type checker found, the skipped tests,
 checks that failed.
 
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay, and
-the tests that are left out by day as repetitions (`scripts/checks/upstreams/repetitions.py`). Each program
+the tests that are left out by day as repetitions (`tests/shared/upstreams/repetitions.py`). Each program
 starts cold then; by day they start on a server that has imported what they begin with
 (`compat/ranks/warm_server.py`).
 `--quick` runs the tests that catch most slips in the least time, and needs no source but this checkout
@@ -48,7 +48,7 @@ WORKERS = ["--numprocesses", str(min(3, 1 + (os.cpu_count() or 1))), "--dist", "
 #: one worker computes while another waits. (xdist would begin with the files that have most tests, which
 #: are short ones.)
 COMPUTES, WAITS = ("real", "distributed"), ("workers", "torture", "scripts", "compat")
-#: What the reason begins with of a test that repeats another one (`scripts/checks/upstreams/repetitions.py`).
+#: What the reason begins with of a test that repeats another one (`tests/shared/upstreams/repetitions.py`).
 LEFT = "left to the nightly run"
 #: What `--quick` gives pytest besides that: tests that need nothing but `.venv`, as they were measured.
 QUICK = [
@@ -96,7 +96,7 @@ def typed_tree(root: Path) -> Path:
     for old in [*package.iterdir(), *package.parent.iterdir()]:
         if old.is_symlink():
             old.unlink()
-    for path in [*(root / "tests").rglob("*.py"), *(root / "scripts" / "checks").rglob("*.py")]:
+    for path in (root / "tests").rglob("*.py"):
         link = package.parent / path.name
         if not path.name.startswith(("test_", "conftest", "__")) and not link.is_symlink():
             link.symlink_to(path)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from checks import RANKS, SEED
+
 from overlay.compat.ranks.launcher import run_cases
 from sources import fetch_release
 

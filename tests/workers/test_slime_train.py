@@ -16,9 +16,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from checks import SEED
 from local_cluster import running
 
-from checks import SEED
 from overlay.catalogue.registry import load_patches
 from overlay.compat.slime_actor_on_cpu import arguments, ray_job
 from overlay.enabling.engine import Engine
