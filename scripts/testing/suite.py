@@ -9,7 +9,7 @@ checks that failed.
 `--nightly` adds what takes minutes: the quick files of upstream's own suites, plain and under overlay, and
 the tests that are left out by day as repetitions (`tests/shared/upstreams/repetitions.py`). Each program
 starts cold then; by day they start on a server that has imported what they begin with
-(`compat/ranks/warm_server.py`).
+(`tests/shared/warm_server.py`).
 `--quick` runs the tests that catch most slips in the least time, and needs no source but this checkout
 (`scripts/torture own` says what they miss).
 """
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
+import warm_server
 
 # Before pytest puts `tests` on the path, where a folder without modules has the same name.
 from overlay.compat.ranks import warm
@@ -97,9 +98,11 @@ def typed_tree(root: Path) -> Path:
         if old.is_symlink():
             old.unlink()
     for path in (root / "tests").rglob("*.py"):
-        link = package.parent / path.name
-        if not path.name.startswith(("test_", "conftest", "__")) and not link.is_symlink():
-            link.symlink_to(path)
+        shared = path.parent if path.name == "__init__.py" else path
+        link = package.parent / shared.name
+        inside = shared is path and (path.parent / "__init__.py").exists()
+        if not path.name.startswith(("test_", "conftest")) and not inside and not link.is_symlink():
+            link.symlink_to(shared)
     wanted = [path for path in (root / "overlay").iterdir() if path.name != "__pycache__"]
     for path in [*wanted, root / "patches", root / "compat"]:
         (package / path.name).symlink_to(path)
@@ -133,7 +136,7 @@ def ruff(root: Path, *arguments: str) -> int:
 @contextlib.contextmanager
 def by_day() -> Generator[None]:
     """Leave repetitions to the nightly run, and start the programs of all workers on one warm server."""
-    with warm.server() as socket:
+    with warm_server.server() as socket:
         compiled = str(fetch_release.CACHE.resolve())
         # For as long as the server is there: a test runs all of this, and other tests come after it.
         told = {"TESTS_ONCE": "1", warm.VARIABLE: socket, "WARM_COMPILED": compiled}

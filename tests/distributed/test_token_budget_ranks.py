@@ -54,7 +54,7 @@ def results(version: str) -> dict[str, list[Any]]:
                     RANKS / "token_budget_cases.py",
                     Path(folder),
                     patches=PATCHES,
-                    program="gloo_main.py",
+                    program=str(RANKS / "gloo_main.py"),
                     release=release,
                     timeout=240,
                 )
