@@ -8,8 +8,8 @@ import runpy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from checks import SEED
+
 from overlay.patches._partition import capped_partitions, first_fit_count, karmarkar_karp
 
 if TYPE_CHECKING:

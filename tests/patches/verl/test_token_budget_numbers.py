@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from checks import SEED
+
 from overlay.patches._partition import karmarkar_karp
 from overlay.patches.verl.strict_token_budget import PATCH, settle
 
